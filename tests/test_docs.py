@@ -175,7 +175,7 @@ def server_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 @pytest.mark.parametrize(
     "path", documents_with_code(), ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_the_code_in_a_document_runs(path: Path, server_of_pages: NatsServer) -> None:
+def test_the_code_in_a_document_runs(path, server_of_pages):
     """The code of a page runs from top to bottom, and its checks hold."""
     names: dict[str, object] = {"__name__": "__main__"}
     called: set[int] = set()
@@ -187,9 +187,7 @@ def test_the_code_in_a_document_runs(path: Path, server_of_pages: NatsServer) ->
 
 
 @pytest.mark.timeout(110)
-def test_the_tutorials_run_on_a_server_that_other_pages_have_used(
-    server_of_pages: NatsServer,
-) -> None:
+def test_the_tutorials_run_on_a_server_that_other_pages_have_used(server_of_pages):
     """The tutorials are typed into a prompt one after the other, and that of jsm into a shell."""
     for path in [ROOT / "README.md", ROOT / "docs" / "howto" / "acknowledge.rst"]:
         run_page(path, server_of_pages.url, {"__name__": "__main__"}, set())
@@ -204,13 +202,13 @@ def test_the_tutorials_run_on_a_server_that_other_pages_have_used(
         run_console(block, jsm)
 
 
-def test_the_pages_for_a_prompt_are_typed_into_one() -> None:
+def test_the_pages_for_a_prompt_are_typed_into_one():
     """The pages that tell the reader to use a prompt are those that the tests type."""
     pages = [path for path in documents() if "into a Python prompt" in path.read_text("utf-8")]
     assert pages == sorted(TYPED)
 
 
-def test_the_tests_of_the_feature_table_exist() -> None:
+def test_the_tests_of_the_feature_table_exist():
     """Each row of the table of features names an existing test."""
     page = (ROOT / "docs" / "topics" / "versions.rst").read_text(encoding="utf-8")
     table = page.partition("\nFeatures\n--------\n")[2].partition("\nSpark\n-----\n")[0]
@@ -260,7 +258,7 @@ def call_the_functions_about_workers(page: dict[str, Any]) -> None:
     assert page["send_receipt_mail"](17) == "sent 17"
 
 
-def test_a_function_that_nothing_calls_is_found(tmp_path: Path) -> None:
+def test_a_function_that_nothing_calls_is_found(tmp_path):
     """Functions that were not called are listed with their lines, also nested ones."""
     found = [
         Block("python", 'def used():\n    """Text."""\n    def nested(): pass\n', 10),
@@ -275,7 +273,7 @@ def test_a_function_that_nothing_calls_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["at once", "later"])
-def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
+def test_the_tutorial_can_be_run_again(forgotten):
     """The tutorial's file, which grows piece by piece, can be run repeatedly."""
     path = ROOT / "docs" / "tutorial" / "orders.rst"
     with NatsServer() as server:
@@ -300,9 +298,7 @@ def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
     assert stored == {"ORDERS.received": 202 if forgotten else 101}
 
 
-def test_the_program_of_the_worker_tutorial_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_of_the_worker_tutorial_runs(tmp_path, monkeypatch):
     """The commands of the tutorial check the program and run it; it bills an order."""
     program = ROOT / "docs" / "howto" / "apps" / "shop" / "shop.py"
     with NatsServer() as server:
@@ -326,12 +322,12 @@ def test_the_program_of_the_worker_tutorial_runs(
         assert list(database.execute("SELECT * FROM bills")) == [(1, 12.5)]
 
 
-def test_there_is_code_to_run() -> None:
+def test_there_is_code_to_run():
     """Blocks of the README are found."""
     assert any(block.language == "python" for block in blocks(ROOT / "README.md"))
 
 
-def test_blocks_are_found_by_the_rules(tmp_path: Path) -> None:
+def test_blocks_are_found_by_the_rules(tmp_path):
     """Language, indentation and line number of a block are right; `not run` needs a reason."""
     page = tmp_path / "page.rst"
     page.write_text(
@@ -355,7 +351,7 @@ def test_blocks_are_found_by_the_rules(tmp_path: Path) -> None:
         ("if True:\n    a = 1 / 0\n", ZeroDivisionError),
     ],
 )
-def test_what_fails_in_a_prompt_is_reported(text: str, error: type[Exception]) -> None:
+def test_what_fails_in_a_prompt_is_reported(text, error):
     """A statement right after an indented block, and an empty line in it, fail when typed."""
     with pytest.raises(error):
         Prompt(Path("page.rst"), {}, set()).type(Block("python", text, 1))
@@ -395,13 +391,13 @@ def documented() -> set[int]:
 @pytest.mark.parametrize(
     "package", ["jetstream_sync", "jetstream_sync.server", "jetstream_sync.workers"]
 )
-def test_the_reference_has_every_public_name(package: str) -> None:
+def test_the_reference_has_every_public_name(package):
     """The reference describes every public name."""
     module, described = importlib.import_module(package), documented()
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
 
 
-def test_every_field_of_the_records_is_documented() -> None:
+def test_every_field_of_the_records_is_documented():
     """Every field of the records has a docstring; errors name theirs in their texts."""
     records = {
         each
@@ -427,7 +423,7 @@ _INCLUDED = re.compile(
 
 
 @pytest.mark.parametrize("path", documents())
-def test_the_links_of_a_page_have_targets(path: Path) -> None:
+def test_the_links_of_a_page_have_targets(path):
     """Pages and files that a page names exist, relative to it or to ``docs``."""
     text = path.read_text(encoding="utf-8")
     targets = [f"{match['target']}.rst" for match in _ROLE.finditer(text)]
@@ -437,7 +433,7 @@ def test_the_links_of_a_page_have_targets(path: Path) -> None:
         assert (folder / target.lstrip("/")).is_file(), f"{path}: {target} does not exist"
 
 
-def test_the_links_of_the_readme_have_targets() -> None:
+def test_the_links_of_the_readme_have_targets():
     """The README has no relative links, which break on a package index; the paths it names exist."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"\]\((?!https?://)([^)]+)\)", text) == []
@@ -446,7 +442,7 @@ def test_the_links_of_the_readme_have_targets() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_broken_links_in_built_pages_are_found(tmp_path: Path) -> None:
+def test_broken_links_in_built_pages_are_found(tmp_path):
     """Missing files and headings are listed; links to other sites are left out."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "page.html").write_text('<h1 id="here">A</h1><a href="../index.html">x</a>')
@@ -462,7 +458,7 @@ def test_broken_links_in_built_pages_are_found(tmp_path: Path) -> None:
     assert broken_links(tmp_path / "none") == [f"{tmp_path / 'none'}: contains no HTML page"]
 
 
-def test_the_code_of_a_page_keeps_its_lines_for_the_type_checker(tmp_path: Path) -> None:
+def test_the_code_of_a_page_keeps_its_lines_for_the_type_checker(tmp_path):
     """Errors name the line of the page; blocks that are marked as wrong are left out."""
     page = ROOT / "docs" / "page.rst"
     text = (
@@ -475,7 +471,7 @@ def test_the_code_of_a_page_keeps_its_lines_for_the_type_checker(tmp_path: Path)
     assert program.read_bytes().decode().splitlines() == [*[""] * 4, "a = 1", *[""] * 11, "c = 3"]
 
 
-def test_names_without_a_type_are_found() -> None:
+def test_names_without_a_type_are_found():
     """Unknown and inferred types are listed, except those that follow from PySpark's classes."""
 
     def symbol(name: str, *texts: str, **flags: bool) -> dict[str, object]:

@@ -71,7 +71,7 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_objects_show_public_names_only(name: str) -> None:
+def test_objects_show_public_names_only(name):
     """``dir()`` shows the methods for users, and none that other modules of the package call."""
     shown = {part for part in dir(getattr(jetstream_sync, name)) if not part.startswith("_")}
     assert shown == set(PUBLIC[name].split())
@@ -89,7 +89,7 @@ def every_module() -> list[str]:
 # --- the tests --------------------------------------------------------------------------------
 
 
-def test_shared_connection_has_the_options_of_connect() -> None:
+def test_shared_connection_has_the_options_of_connect():
     """`shared_connection()` has the parameters of `connect()`, and returns the same class."""
     connect, shared = map(
         inspect.signature, (jetstream_sync.connect, jetstream_sync.shared_connection)
@@ -97,7 +97,7 @@ def test_shared_connection_has_the_options_of_connect() -> None:
     assert shared == connect
 
 
-def test_the_names_are_those_in_all() -> None:
+def test_the_names_are_those_in_all():
     """`from jetstream_sync import *` and `jetstream_sync.NAME` give the same names."""
     public = {
         name
@@ -113,7 +113,7 @@ def test_the_names_are_those_in_all() -> None:
     assert len(jetstream_sync.__all__) == len(promised), "a name stands twice"
 
 
-def test_every_public_error_is_in_the_errors_module() -> None:
+def test_every_public_error_is_in_the_errors_module():
     """`from jetstream_sync.errors import X` works for every error class that the package exports."""
     public = {
         name
@@ -125,7 +125,7 @@ def test_every_public_error_is_in_the_errors_module() -> None:
     assert {getattr(errors, name).__module__ for name in public} == {"jetstream_sync.errors"}
 
 
-def test_every_error_class_is_in_all() -> None:
+def test_every_error_class_is_in_all():
     """Every error class is in ``__all__``."""
     defined = {
         name
@@ -137,14 +137,14 @@ def test_every_error_class_is_in_all() -> None:
     assert defined == {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
 
 
-def test_every_name_in_all_exists() -> None:
+def test_every_name_in_all_exists():
     """Every name in ``__all__`` exists."""
     for module in map(importlib.import_module, every_module()):
         for promised in getattr(module, "__all__", ()):
             assert hasattr(module, promised), promised
 
 
-def test_public_classes_and_functions_have_docstrings() -> None:
+def test_public_classes_and_functions_have_docstrings():
     """Every public class, function and method has a docstring."""
     silent = []
     for name in jetstream_sync.__all__:
@@ -160,7 +160,7 @@ def test_public_classes_and_functions_have_docstrings() -> None:
     assert not silent
 
 
-def test_help_works_on_every_public_name() -> None:
+def test_help_works_on_every_public_name():
     """`help()` and `pydoc` show the docstring of the package and of every name in it."""
     values = [getattr(jetstream_sync, name) for name in jetstream_sync.__all__]
     for value in [jetstream_sync, *(value for value in values if not isinstance(value, str))]:
@@ -184,7 +184,7 @@ websockets
 """
 
 
-def test_importing_starts_nothing() -> None:
+def test_importing_starts_nothing():
     """An import starts no thread, and loads nothing that only some programs need."""
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", _IMPORT],
@@ -198,7 +198,7 @@ def test_importing_starts_nothing() -> None:
     assert set(answer[1:]) & set(_LATE.split()) == set()
 
 
-def test_no_methods_are_generated_for_records() -> None:
+def test_no_methods_are_generated_for_records():
     """Records share the methods of `Record`; generated ones took a third of the import time."""
     generated = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__"}
     for name in jetstream_sync.__all__:

@@ -24,13 +24,13 @@ needs_installation = pytest.mark.skipif(
 
 
 @needs_installation
-def test_the_installed_package_is_what_is_tested() -> None:
+def test_the_installed_package_is_what_is_tested():
     """Under tox the tests import the wheel, not the source beside them."""
     assert not Path(jetstream_sync.__file__).is_relative_to(ROOT / "jetstream_sync")
 
 
 @needs_installation
-def test_the_wheel_holds_the_files_of_the_package() -> None:
+def test_the_wheel_holds_the_files_of_the_package():
     """No module, marker or data file is missing from the wheel, and none is left over."""
     expected = files_below(ROOT / "jetstream_sync")
     assert Path("py.typed") in expected
@@ -45,14 +45,14 @@ def test_the_wheel_holds_the_files_of_the_package() -> None:
 
 
 @needs_installation
-def test_the_extension_is_in_use_unless_it_is_turned_off() -> None:
+def test_the_extension_is_in_use_unless_it_is_turned_off():
     """The wheel was built with a C compiler, and the environment variable selects Python."""
     turned_off = os.environ.get("JETSTREAM_SYNC_SPEEDUPS") == "0"
     assert speedups.IN_USE is not turned_off
 
 
 @needs_installation
-def test_the_top_level_modules_are_installed() -> None:
+def test_the_top_level_modules_are_installed():
     """The entry point of `jsm` and the module for Spark are installed beside the package."""
     site_packages = Path(jetstream_sync.__file__).parents[1]
     sources = [TOP_LEVEL / path for path in files_below(TOP_LEVEL)]
@@ -73,7 +73,7 @@ def files_below(folder: Path) -> set[Path]:
 
 
 @needs_installation
-def test_the_metadata_is_as_promised() -> None:
+def test_the_metadata_is_as_promised():
     """Version, Python and the two run-time dependencies are as promised."""
     metadata = importlib.metadata.metadata("jetstream-sync")
     assert metadata["Version"] == jetstream_sync.__version__
@@ -96,13 +96,13 @@ def test_the_metadata_is_as_promised() -> None:
 
 
 @needs_installation
-def test_the_command_is_installed() -> None:
+def test_the_command_is_installed():
     """`jsm` is the command line's entry point."""
     scripts = importlib.metadata.entry_points(group="console_scripts")
     assert scripts["jsm"].value == "jetstream_sync_jsm:main"
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
+def test_ci_runs_the_readmes_test_command():
     """CI runs the test command of the README word for word."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"```sh\n(.*?)\n```", readme, re.DOTALL)
@@ -111,7 +111,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert run_tests in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_the_commit_hooks_use_the_pinned_tools() -> None:
+def test_the_commit_hooks_use_the_pinned_tools():
     """The versions of the hooks of pre-commit are those that `tox -e lint` uses."""
     hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     pins = (ROOT / "tests" / "constraints.txt").read_text(encoding="utf-8").splitlines()

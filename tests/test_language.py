@@ -54,7 +54,7 @@ def refused_phrases(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", ["README.md", "jetstream_sync", "tests", "docs"])
-def test_wording(folder: str) -> None:
+def test_wording(folder):
     """No text uses a phrase that the wording rules refuse."""
     problems = [
         f"{path.relative_to(ROOT)}:{problem}"
@@ -65,7 +65,7 @@ def test_wording(folder: str) -> None:
     assert not problems, f"{len(problems)} phrases:\n" + "\n".join(problems[:50])
 
 
-def test_a_refused_phrase_is_reported_with_its_reason() -> None:
+def test_a_refused_phrase_is_reported_with_its_reason():
     """A refused phrase is reported with its line and the reason."""
     (problem,) = refused_phrases("first line\nThe thread wakes whoever waits.\n")
     assert problem.startswith("2: 'whoever'")

@@ -312,12 +312,12 @@ def functions(file: File) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 # --- the rules --------------------------------------------------------------------------------
 
 
-def test_the_tables_know_every_part() -> None:
+def test_the_tables_know_every_part():
     """Every folder of the package has a line in the table."""
     assert {file.part for file in files()} <= MAY_IMPORT.keys()
 
 
-def test_no_two_parts_import_each_other() -> None:
+def test_no_two_parts_import_each_other():
     """The table does not allow two parts to import each other."""
     for part, lower in MAY_IMPORT.items():
         for other in lower:
@@ -325,7 +325,7 @@ def test_no_two_parts_import_each_other() -> None:
 
 
 @every_file
-def test_imports_point_downwards(file: File) -> None:
+def test_imports_point_downwards(file):
     """A file imports its own part and the parts below it."""
     wrong = []
     for imported in file.imports:
@@ -341,7 +341,7 @@ def test_imports_point_downwards(file: File) -> None:
     assert not wrong
 
 
-def test_the_worker_runtime_uses_public_names() -> None:
+def test_the_worker_runtime_uses_public_names():
     """The worker runtime imports only what a user can import from the package."""
     public = set(jetstream_sync.__all__)
     wrong = []
@@ -362,7 +362,7 @@ def test_the_worker_runtime_uses_public_names() -> None:
 
 
 @pytest.mark.parametrize("part", FOLDERS)
-def test_imports_between_folders_point_downwards(part: str) -> None:
+def test_imports_between_folders_point_downwards(part):
     """A folder imports itself and the folders below it; only entry points import from folders."""
     folders = FOLDERS[part]
     wrong = []
@@ -384,7 +384,7 @@ def test_imports_between_folders_point_downwards(part: str) -> None:
 
 
 @every_file
-def test_restricted_modules_are_imported_where_allowed(file: File) -> None:
+def test_restricted_modules_are_imported_where_allowed(file):
     """Sockets, clocks, threads, JSON and third-party packages are imported where the tables allow."""
     wrong = []
     for imported in file.imports:
@@ -401,7 +401,7 @@ def test_restricted_modules_are_imported_where_allowed(file: File) -> None:
 
 
 @pytest.mark.parametrize("typing_too", [False, True], ids=["at run time", "for types"])
-def test_there_are_no_import_cycles(typing_too: bool) -> None:
+def test_there_are_no_import_cycles(typing_too):
     """Any module can be imported first, and understood before the modules that import it."""
     graph = {
         file.module: {
@@ -420,7 +420,7 @@ def test_there_are_no_import_cycles(typing_too: bool) -> None:
     assert not graph, f"in an import cycle, or importing from one: {sorted(graph)}"
 
 
-def test_upper_layers_use_the_interface_of_the_connection_core() -> None:
+def test_upper_layers_use_the_interface_of_the_connection_core():
     """Above `client`, the core is used through its methods; each entry of the table is used."""
     used: dict[str, str] = {}
     for file in files():
@@ -440,7 +440,7 @@ def is_core(node: ast.expr) -> bool:
 
 
 @every_file
-def test_every_file_postpones_annotations(file: File) -> None:
+def test_every_file_postpones_annotations(file):
     """Annotations are never evaluated at import."""
     names = {
         alias.name
@@ -453,7 +453,7 @@ def test_every_file_postpones_annotations(file: File) -> None:
 
 
 @every_file
-def test_files_and_functions_are_short(file: File) -> None:
+def test_files_and_functions_are_short(file):
     """Files, functions and nesting stay within the limits; split a longer file by noun."""
     wrong = []
     lines = file.path.read_text(encoding="utf-8").count("\n")
@@ -488,7 +488,7 @@ def nesting(node: ast.AST, depth: int = 0) -> int:
 
 
 @every_file
-def test_the_wall_clock_is_not_used(file: File) -> None:
+def test_the_wall_clock_is_not_used(file):
     """Waits and measurements use the monotonic clock, which is never set back."""
     wrong = [
         f"line {node.lineno}"
@@ -513,14 +513,14 @@ def calls_of(file: File, names: set[str]) -> list[str]:
 
 
 @every_file
-def test_threads_are_created_in_one_file(file: File) -> None:
+def test_threads_are_created_in_one_file(file):
     """No other file calls Thread, Timer or an executor."""
     if file.name not in THREADS_FILES and file.part not in {"cli", "spark"}:
         assert not calls_of(file, {"Thread", "Timer", "ThreadPoolExecutor"})
 
 
 @every_file
-def test_the_client_waits_with_plain_locks(file: File) -> None:
+def test_the_client_waits_with_plain_locks(file):
     """An interrupt leaves an Event or a Condition locked; see ``client/threads.py``."""
     if file.part in {"client", "jetstream"}:
         assert not calls_of(file, {"Event", "Condition"})
@@ -543,7 +543,7 @@ def broad_handlers(file: File) -> Iterator[tuple[str, int]]:
 
 
 @every_file
-def test_broad_handlers_are_at_the_top_of_threads(file: File) -> None:
+def test_broad_handlers_are_at_the_top_of_threads(file):
     """A handler of all exceptions raises again, or is listed in the table with its reason."""
     wrong = [
         f"line {line}: {function}"
@@ -553,7 +553,7 @@ def test_broad_handlers_are_at_the_top_of_threads(file: File) -> None:
     assert not wrong
 
 
-def test_every_exception_in_the_tables_is_needed() -> None:
+def test_every_exception_in_the_tables_is_needed():
     """Every line of the table of broad handlers matches a handler."""
     found = {f"{file.name} {function}" for file in files() for function, _ in broad_handlers(file)}
     assert BROAD_HANDLERS.keys() <= found

@@ -34,12 +34,12 @@ TABLES = {
 
 
 @pytest.mark.parametrize("title", TABLES)
-def test_tables_contain_exactly_the_known_options(title: str) -> None:
+def test_tables_contain_exactly_the_known_options(title):
     """The table contains every option once, and no other names."""
     assert sorted(name for name, _ in table(title)) == sorted(TABLES[title])
 
 
-def test_documented_defaults_are_the_defaults_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_defaults_are_the_defaults_of_the_code(monkeypatch):
     """Setting an option to the default in the table does not change the parsed options."""
     monkeypatch.delenv("NATS_URL", raising=False)
     found = {}
@@ -57,7 +57,7 @@ def test_documented_defaults_are_the_defaults_of_the_code(monkeypatch: pytest.Mo
         assert kind.from_options({**needed, name: default}) == kind.from_options(needed), name
 
 
-def test_tables_contain_every_column() -> None:
+def test_tables_contain_every_column():
     """Names and types in the tables are those that the schema checks."""
     read = [(name, f"``{kind}``") for name, kind in READ_TYPES.items()]
     assert table("Columns to read") == read
@@ -71,7 +71,7 @@ def test_tables_contain_every_column() -> None:
         assert name == "ttl" or tuple(_CODE.findall(cell)) == WRITE_TYPES[name], name
 
 
-def test_page_describes_every_public_name() -> None:
+def test_page_describes_every_public_name():
     """The page describes every name exported by `jetstream_sync.spark`."""
     described = set(
         re.findall(r"^\.\. (?:auto)?\w+:: (?:\S+\.)?(\w+)", PAGE.read_text(), re.MULTILINE)

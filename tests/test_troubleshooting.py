@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import jetstream_sync
-from jetstream_sync import Connection, JetStream
 from jetstream_sync.errors import Error, OutboundBufferLimitError, SlowConsumerError
 from jetstream_sync.server import NatsServer
 
@@ -39,7 +38,7 @@ def on_the_page(text: str) -> bool:
     return any(text.startswith(each) or text.endswith(each) for each in TEXTS)
 
 
-def test_texts_of_connecting(nats_server: NatsServer) -> None:
+def test_texts_of_connecting(nats_server):
     """The page explains each reason for a failed connection."""
     url = nats_server.url
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -54,7 +53,7 @@ def test_texts_of_connecting(nats_server: NatsServer) -> None:
     )
 
 
-def test_texts_of_accounts() -> None:
+def test_texts_of_accounts():
     """The page has the errors of an account without JetStream, and of a missing permission."""
     with NatsServer(config=_ACCOUNTS) as server:
         with jetstream_sync.connect(server.url, user="plain", password="p") as nc:
@@ -65,7 +64,7 @@ def test_texts_of_accounts() -> None:
             assert on_the_page(text_of(lambda: nc.jetstream().publish("ORDERS.received", b"")))
 
 
-def test_texts_of_publishing(nc: Connection, js: JetStream) -> None:
+def test_texts_of_publishing(nc, js):
     """The page has the texts of failed publishes."""
     js.create_stream(name="SHOP", subjects=["shop.*"], max_msgs=1, discard="new")
     js.publish("shop.a", b"")
@@ -79,7 +78,7 @@ def test_texts_of_publishing(nc: Connection, js: JetStream) -> None:
     assert on_the_page(text_of(lambda: js.publish("shop.a", bytes(2_000_000))))
 
 
-def test_texts_of_managing_and_reading(js: JetStream) -> None:
+def test_texts_of_managing_and_reading(js):
     """The page has the texts of refused operations on streams and consumers."""
     js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
     js.create_stream(name="JOBS", subjects=["jobs.*"], retention="workqueue")
@@ -103,7 +102,7 @@ def test_texts_of_managing_and_reading(js: JetStream) -> None:
     assert on_the_page(text_of(message.ack))
 
 
-def test_texts_of_connections_that_cannot_be_used(nats_server: NatsServer) -> None:
+def test_texts_of_connections_that_cannot_be_used(nats_server):
     """The page has the errors after a fork, after a close, and of a full buffer."""
     nc = jetstream_sync.connect(nats_server.url)
     reading, writing = os.pipe()

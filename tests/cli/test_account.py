@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from jetstream_sync.cli.backup import open_backup
 from jetstream_sync.server import NatsCluster, NatsServer
 
 
-def test_info_starts_with_usage_and_limits(jsm: Jsm, raw: RawClient) -> None:
+def test_info_starts_with_usage_and_limits(jsm, raw):
     """Without configuration, usage and limits of the account are shown."""
     raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
     lines = jsm("account", "info").ok().out.splitlines()
@@ -25,7 +24,7 @@ def test_info_starts_with_usage_and_limits(jsm: Jsm, raw: RawClient) -> None:
     assert lines[3].strip() == "Consumers: 0 of Unlimited"
 
 
-def test_limits_of_the_account() -> None:
+def test_limits_of_the_account():
     """Limits of the account are shown as they are."""
     config = """accounts { A { jetstream { max_mem: 1MB, max_file: 1GB, max_streams: 3 }
         users [ { user: a, password: a } ] } }"""
@@ -64,9 +63,7 @@ def described(raw: RawClient) -> list[dict[str, Any]]:
     return found
 
 
-def test_an_account_is_backed_up_and_restored(
-    jsm: Jsm, raw: RawClient, two_streams: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_an_account_is_backed_up_and_restored(jsm, raw, two_streams, tmp_path):
     """All streams are saved, each in its directory, and restored equal."""
     target = str(tmp_path / "backup")
     saved = jsm("account", "backup", target, "-j").ok()
@@ -88,7 +85,7 @@ def saved_size(result: Result, place: int, messages: int) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("two_streams")
-def test_streams_that_exist_are_left_alone(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_streams_that_exist_are_left_alone(jsm, raw, tmp_path):
     """Existing streams are listed at the end; the others are restored, and the exit status is 1."""
     target = str(tmp_path)
     jsm("account", "backup", target).ok()
@@ -103,13 +100,13 @@ def test_streams_that_exist_are_left_alone(jsm: Jsm, raw: RawClient, tmp_path: P
     ]
 
 
-def test_nothing_to_restore(jsm: Jsm, tmp_path: Path) -> None:
+def test_nothing_to_restore(jsm, tmp_path):
     """A directory without backups, and a missing one, have different errors."""
     assert jsm("account", "restore", str(tmp_path)).status == 3
     assert jsm("account", "restore", str(tmp_path / "none")).status == 2
 
 
-def test_two_backups_of_a_stream_are_refused(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_two_backups_of_a_stream_are_refused(jsm, raw, tmp_path):
     """Two backups of one stream are rejected; incomplete backups are ignored."""
     jsm("stream", "add", "ORDERS", "--subjects", "orders", "--defaults").ok()
     for name in ("one", ".two.partial-x"):
@@ -127,7 +124,7 @@ def test_two_backups_of_a_stream_are_refused(jsm: Jsm, raw: RawClient, tmp_path:
 
 @pytest.mark.full
 @pytest.mark.timeout(180)
-def test_a_stream_without_a_leader_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_stream_without_a_leader_does_not_stop_the_others(tmp_path):
     """The other streams are saved, also one with an unusual name; the exit status is 1."""
     good = "GOOD\x0bname"
     with NatsCluster() as cluster:

@@ -56,7 +56,7 @@ def configs(raw: RawClient) -> dict[str, Any]:
     return found
 
 
-def test_missing_resources_are_created(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_missing_resources_are_created(jsm, raw, tmp_path):
     """The streams and consumers of the file are created with its values."""
     result = jsm("apply", "-f", file_of(tmp_path, ORDERS)).ok()
     assert result.out.splitlines() == [
@@ -74,7 +74,7 @@ def test_missing_resources_are_created(jsm: Jsm, raw: RawClient, tmp_path: Path)
     assert found["ORDERS > MONITOR"]["deliver_subject"] == "monitor.ORDERS"
 
 
-def test_applying_again_changes_nothing(applied: tuple[Jsm, str], raw: RawClient) -> None:
+def test_applying_again_changes_nothing(applied, raw):
     """Applying the same file again reports that everything is unchanged."""
     jsm, path = applied
     before = configs(raw)
@@ -84,9 +84,7 @@ def test_applying_again_changes_nothing(applied: tuple[Jsm, str], raw: RawClient
     assert configs(raw) == before
 
 
-def test_only_differing_fields_are_updated(
-    applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
-) -> None:
+def test_only_differing_fields_are_updated(applied, raw, tmp_path):
     """Fields that differ from the file are updated; fields that it does not contain are kept."""
     jsm, _ = applied
     jsm("stream", "edit", "ORDERS", "--max-msgs", "99", "--metadata", "own=1", "-f").ok()
@@ -108,7 +106,7 @@ def test_only_differing_fields_are_updated(
     assert found["ORDERS > DISPATCH"]["filter_subjects"] == ["ORDERS.processed", "ORDERS.sent"]
 
 
-def test_a_dry_run_changes_nothing(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_a_dry_run_changes_nothing(jsm, raw, tmp_path):
     """A dry run shows the steps, and with --exit-code its status tells whether there are any."""
     path = file_of(tmp_path, ORDERS)
     shown = jsm("apply", "-f", path, "--dry-run").ok()
@@ -133,9 +131,7 @@ def test_a_dry_run_changes_nothing(jsm: Jsm, raw: RawClient, tmp_path: Path) -> 
 
 
 @pytest.mark.server(">=2.12")  # earlier ones take any number of replicas
-def test_an_error_of_the_server_names_the_change(
-    applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
-) -> None:
+def test_an_error_of_the_server_names_the_change(applied, raw, tmp_path):
     """Completed steps are reported; the error names the step and the difference."""
     jsm, _ = applied
     document = {
@@ -156,9 +152,7 @@ def test_an_error_of_the_server_names_the_change(
     assert "OTHER" in configs(raw)
 
 
-def test_prune_deletes_after_confirmation(
-    applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
-) -> None:
+def test_prune_deletes_after_confirmation(applied, raw, tmp_path):
     """--prune deletes what the file does not contain, after confirmation; buckets are kept."""
     jsm, _ = applied
     jsm("stream", "add", "STRAY", "--defaults").ok()
@@ -178,9 +172,7 @@ def test_prune_deletes_after_confirmation(
     assert len(configs(raw)) == 2
 
 
-def test_the_json_output_of_other_commands_is_accepted(
-    jsm: Jsm, raw: RawClient, tmp_path: Path
-) -> None:
+def test_the_json_output_of_other_commands_is_accepted(jsm, raw, tmp_path):
     """A config, an info document, a list of them and standard input are accepted."""
     jsm("apply", "-f", file_of(tmp_path, ORDERS)).ok()
     info = jsm("stream", "info", "ORDERS", "-j").ok().out
@@ -207,9 +199,7 @@ def test_the_json_output_of_other_commands_is_accepted(
         (5, "expected an object"),
     ],
 )
-def test_an_invalid_file_changes_nothing(
-    jsm: Jsm, raw: RawClient, tmp_path: Path, document: object, words: str
-) -> None:
+def test_an_invalid_file_changes_nothing(jsm, raw, tmp_path, document, words):
     """The error names the place in the file and the problem; the exit status is 2."""
     path = file_of(tmp_path, document)
     refused = jsm("apply", "-f", path)
@@ -220,7 +210,7 @@ def test_an_invalid_file_changes_nothing(
     assert configs(raw) == {}
 
 
-def test_a_consumer_needs_an_existing_stream(jsm: Jsm, tmp_path: Path) -> None:
+def test_a_consumer_needs_an_existing_stream(jsm, tmp_path):
     """A consumer whose stream exists neither on the server nor in the file exits with status 3."""
     document = {"consumers": [{"stream": "NOPE", "name": "C"}]}
     refused = jsm("apply", "-f", file_of(tmp_path, document))
@@ -228,7 +218,7 @@ def test_a_consumer_needs_an_existing_stream(jsm: Jsm, tmp_path: Path) -> None:
     assert "NOPE" in refused.err
 
 
-def test_yaml_values_are_read_as_json_values(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_yaml_values_are_read_as_json_values(jsm, raw, tmp_path):
     """YAML times are read as text, and a YAML error is reported in one line."""
     file = tmp_path / "orders.yaml"
     file.write_text(
@@ -246,9 +236,7 @@ def test_yaml_values_are_read_as_json_values(jsm: Jsm, raw: RawClient, tmp_path:
         assert words in refused.err
 
 
-def test_yaml_needs_pyyaml(
-    jsm: Jsm, raw: RawClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_yaml_needs_pyyaml(jsm, raw, tmp_path, monkeypatch):
     """YAML is read with PyYAML; the error without it names the package."""
     file = tmp_path / "orders.yaml"
     file.write_text("name: A\nsubjects: [a.*]\nmax_age: 1y\n---\nname: B\nsubjects: b.*\n")

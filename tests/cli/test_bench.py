@@ -7,8 +7,6 @@ import json
 import signal
 
 import pytest
-from fix_jsm import Jsm
-from fix_raw import RawPeer
 from fix_threads import wait_until
 from rawnats import RawClient
 
@@ -20,9 +18,7 @@ STREAM_KINDS = ("js pub sync", "js pub async", "js fetch", "js ordered", "kv put
 
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("kind", ["pub", *STREAM_KINDS])
-def test_each_kind_reports_consistent_numbers(
-    jsm: Jsm, raw: RawClient, kind: str, clients: int
-) -> None:
+def test_each_kind_reports_consistent_numbers(jsm, raw, kind, clients):
     """Each kind processes all messages, reports consistent numbers, and deletes its stream."""
     result = jsm("bench", *kind.split(), "--msgs", "700", "--clients", str(clients), "-j").ok()
     document = result.json
@@ -41,7 +37,7 @@ def test_each_kind_reports_consistent_numbers(
     assert raw.api("STREAM.NAMES").get("streams") is None
 
 
-def test_sub_receives_messages_of_other_clients(jsm: Jsm, peer: RawPeer) -> None:
+def test_sub_receives_messages_of_other_clients(jsm, peer):
     """The command receives what other clients publish."""
     child = jsm.spawn("bench", "sub", "--subject", "bench.o", "--msgs", "5", "-j")
 
@@ -54,7 +50,7 @@ def test_sub_receives_messages_of_other_clients(jsm: Jsm, peer: RawPeer) -> None
     assert (child.returncode, json.loads(out)["messages"]) == (0, 5)
 
 
-def test_rate_limits_all_clients_together(jsm: Jsm) -> None:
+def test_rate_limits_all_clients_together(jsm):
     """With --rate all clients together do not exceed the rate."""
     args = ("--msgs", "100", "--rate", "400", "--clients", "2", "-j")
     assert 50 < jsm("bench", "pub", *args).ok().json["messages_per_second"] < 600
@@ -78,9 +74,7 @@ def _is_working(raw: RawClient, kind: str) -> bool:
     ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
 )
 @pytest.mark.parametrize("kind", ["js pub sync", "js fetch", "kv put"])
-def test_the_stream_is_deleted_on_a_signal(
-    jsm: Jsm, raw: RawClient, kind: str, stop: int, status: int
-) -> None:
+def test_the_stream_is_deleted_on_a_signal(jsm, raw, kind, stop, status):
     """Ctrl-C reports the messages so far; the stream is deleted after SIGINT and SIGTERM."""
     msgs = "50k" if kind == "js fetch" else "20M"
     args = ("--batch", "1") if kind == "js fetch" else ()
@@ -95,7 +89,7 @@ def test_the_stream_is_deleted_on_a_signal(
     wait_until(lambda: raw.api("STREAM.NAMES").get("streams") is None, limit=30)
 
 
-def test_an_error_in_a_client_thread_is_the_error_of_the_command(jsm: Jsm, raw: RawClient) -> None:
+def test_an_error_in_a_client_thread_is_the_error_of_the_command(jsm, raw):
     """A message above max_payload is one line of error, and the stream is deleted."""
     words = "js pub sync --msgs 10 --size 3MiB --clients 2"
     result = jsm("bench", *words.split())
@@ -115,7 +109,7 @@ class _Screen(io.StringIO):
         return True
 
 
-def test_progress_on_a_terminal() -> None:
+def test_progress_on_a_terminal():
     """A terminal shows one line that is erased at the end, also if more is done than expected."""
     out = _Screen()
     env = Environment(

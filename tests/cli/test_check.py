@@ -15,7 +15,7 @@ from fix_server import wait_for_peers
 from fix_threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import JetStream, StreamSource
+from jetstream_sync import StreamSource
 from jetstream_sync.server import NatsCluster
 
 
@@ -31,7 +31,7 @@ def metrics(found: Any) -> dict[str, float]:
     return {each["name"]: each["value"] for each in found["perf_data"]}
 
 
-def test_a_connection_is_checked(jsm: Jsm) -> None:
+def test_a_connection_is_checked(jsm):
     """All times are measured; the lowest threshold is reached by any of them."""
     shown = jsm("server", "check", "connection").ok().out
     assert shown.startswith("OK Connection OK:time to connect: 0.")
@@ -43,7 +43,7 @@ def test_a_connection_is_checked(jsm: Jsm) -> None:
     assert len(slow["warning"]) == len(slow["critical"]) == len(slow["ok"]) == 1
 
 
-def test_no_server_is_critical() -> None:
+def test_no_server_is_critical():
     """The error is a finding; wrong usage is not."""
     failed = run_jsm("-s", "nats://127.0.0.1:1", "server", "check", "connection")
     assert failed.status == 2
@@ -52,7 +52,7 @@ def test_no_server_is_critical() -> None:
     assert run_jsm("server", "check", "stream").out == ""
 
 
-def test_formats(jsm: Jsm, js: JetStream) -> None:
+def test_formats(jsm, js):
     """A check has the same findings in each format; for Prometheus the exit status is 0."""
     js.create_stream(name="S", subjects=["s"], storage="memory")
     words = ("server", "check", "stream", "--stream", "S", "--msgs-critical", "1")
@@ -75,7 +75,7 @@ def test_formats(jsm: Jsm, js: JetStream) -> None:
     assert 'nats_server_check_stream_status_code{item="S",status="CRITICAL"} 2\n' in scraped
 
 
-def test_streams(jsm: Jsm, js: JetStream) -> None:
+def test_streams(jsm, js):
     """Numbers of messages and subjects are judged."""
     js.create_stream(name="S", subjects=["s.*"], storage="memory")
     for number in range(4):
@@ -95,7 +95,7 @@ def test_streams(jsm: Jsm, js: JetStream) -> None:
     assert check(jsm, "stream", "--stream", "absent")["status"] == "CRITICAL"
 
 
-def test_consumers(jsm: Jsm, js: JetStream) -> None:
+def test_consumers(jsm, js):
     """The numbers and the times of a consumer are judged."""
     stream = js.create_stream(name="S", subjects=["s"], storage="memory")
     consumer = stream.create_consumer(durable_name="C")
@@ -115,7 +115,7 @@ def test_consumers(jsm: Jsm, js: JetStream) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_pinned_consumers(jsm: Jsm, js: JetStream) -> None:
+def test_pinned_consumers(jsm, js):
     """Each group needs a pinned client."""
     stream = js.create_stream(name="S", subjects=["s"], storage="memory")
     consumer = stream.create_consumer(
@@ -129,7 +129,7 @@ def test_pinned_consumers(jsm: Jsm, js: JetStream) -> None:
         assert check(jsm, *words)["status"] == "OK"
 
 
-def test_messages(jsm: Jsm, js: JetStream) -> None:
+def test_messages(jsm, js):
     """The age and the body of the last message of a subject are judged."""
     js.create_stream(name="S", subjects=["s.*"], storage="memory")
     words = ("message", "--stream", "S")
@@ -146,7 +146,7 @@ def test_messages(jsm: Jsm, js: JetStream) -> None:
     assert metrics(dated)["age"] >= 7200
 
 
-def test_jetstream(jsm: Jsm, js: JetStream) -> None:
+def test_jetstream(jsm, js):
     """Use without a limit is 0 percent."""
     js.create_stream(name="S", subjects=["s"], storage="memory")
     found = check(jsm, "jetstream")
@@ -156,7 +156,7 @@ def test_jetstream(jsm: Jsm, js: JetStream) -> None:
     assert check(jsm, "js", "--mem-critical", "0", "--no-replicas")["status"] == "CRITICAL"
 
 
-def test_buckets(jsm: Jsm, js: JetStream) -> None:
+def test_buckets(jsm, js):
     """A bucket has enough values, and a value for a key."""
     bucket = js.create_key_value(bucket="CONFIG")
     bucket.put("key", b"value")
@@ -191,9 +191,7 @@ def creds(path: Path, **claims: object) -> str:
         (None, ("--no-require-expiry",), 0),
     ],
 )
-def test_credentials(
-    tmp_path: Path, left: int | None, options: tuple[str, ...], status: int
-) -> None:
+def test_credentials(tmp_path, left, options, status):
     """A file that expires soon, or never, is found without a server."""
     claims = {} if left is None else {"exp": int(time.time()) + left}
     path = creds(tmp_path / "user.creds", **claims)
@@ -201,7 +199,7 @@ def test_credentials(
     assert run_jsm(*words, *options).status == status
 
 
-def test_broken_credentials(tmp_path: Path) -> None:
+def test_broken_credentials(tmp_path):
     """A file that is absent or has no JWT is critical."""
     (tmp_path / "empty").write_text("")
     for path in (f"{NOWHERE}/absent", str(tmp_path / "empty")):
@@ -218,7 +216,7 @@ def servers() -> Iterator[NatsCluster]:
         yield cluster
 
 
-def test_replicas(servers: NatsCluster) -> None:
+def test_replicas(servers):
     """A server that is away is found by the checks of streams and of JetStream."""
     with jetstream_sync.connect(servers.urls[0]) as nc:
         js = nc.jetstream()

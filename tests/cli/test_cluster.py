@@ -9,10 +9,9 @@ import pytest
 from fix_jsm import Jsm, Result, run_jsm
 from fix_server import wait_for_peers
 from fix_threads import wait_until
-from rawnats import RawClient
 
 import jetstream_sync
-from jetstream_sync import Connection, ConsumerConfig, JetStream
+from jetstream_sync import ConsumerConfig, JetStream
 from jetstream_sync.server import NatsCluster
 
 
@@ -57,7 +56,7 @@ def leader_of(js: JetStream, name: str) -> str:
     return (cluster and cluster.leader) or ""
 
 
-def test_step_down_waits_for_the_new_leader(js3: JetStream, on: Callable[..., Result]) -> None:
+def test_step_down_waits_for_the_new_leader(js3, on):
     """The old and the new leader are shown; a consumer has a leader of its own."""
     before = make_stream(js3, "S")
     found = on("stream", "cluster", "step-down", "S", "-j").ok().json
@@ -69,7 +68,7 @@ def test_step_down_waits_for_the_new_leader(js3: JetStream, on: Callable[..., Re
 
 
 @pytest.mark.server(">=2.11")
-def test_step_down_to_a_preferred_server(js3: JetStream, on: Callable[..., Result]) -> None:
+def test_step_down_to_a_preferred_server(js3, on):
     """The server that is named is elected; one without a replica is refused."""
     before = make_stream(js3, "S")
     cluster = js3.get_stream("S").cached_info.cluster
@@ -83,7 +82,7 @@ def test_step_down_to_a_preferred_server(js3: JetStream, on: Callable[..., Resul
 
 
 @pytest.mark.server("<2.11")
-def test_old_servers_elect_no_preferred_leader(js3: JetStream, on: Callable[..., Result]) -> None:
+def test_old_servers_elect_no_preferred_leader(js3, on):
     """The version that is needed is named."""
     make_stream(js3, "S")
     cluster = js3.get_stream("S").cached_info.cluster
@@ -94,7 +93,7 @@ def test_old_servers_elect_no_preferred_leader(js3: JetStream, on: Callable[...,
     assert "2.11" in refused.err
 
 
-def test_peer_remove(js3: JetStream, on: Callable[..., Result]) -> None:
+def test_peer_remove(js3, on):
     """A server leaves the replicas of a stream, if another one can take its place or none is needed."""
     make_stream(js3, "S")
     missing = on("stream", "cluster", "peer-remove", "S", "absent", "--force")
@@ -110,7 +109,7 @@ def test_peer_remove(js3: JetStream, on: Callable[..., Result]) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_balance_spreads_the_leaders(js3: JetStream, on: Callable[..., Result]) -> None:
+def test_balance_spreads_the_leaders(js3, on):
     """Leaders move to servers that lead fewer streams; a dry run only shows it."""
     names = [f"S{number}" for number in range(6)]
     first = make_stream(js3, names[0])
@@ -135,7 +134,7 @@ def find(jsm: Jsm, *options: str) -> list[str]:
     return found
 
 
-def test_find_consumers(jsm: Jsm, nc: Connection, js: JetStream, raw: RawClient) -> None:
+def test_find_consumers(jsm, nc, js, raw):
     """Each option selects consumers by config or state; --invert selects the others."""
     stream = js.create_stream(name="S", subjects=["s"], storage="memory")
     for number in range(5):
@@ -163,7 +162,7 @@ def test_find_consumers(jsm: Jsm, nc: Connection, js: JetStream, raw: RawClient)
 
 
 @pytest.mark.server(">=2.11")
-def test_find_pinned_consumers(jsm: Jsm, js: JetStream) -> None:
+def test_find_pinned_consumers(jsm, js):
     """Consumers that pin no clients are never found."""
     stream = js.create_stream(name="S", subjects=["s"], storage="memory")
     stream.create_consumer(durable_name="plain")

@@ -6,15 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from fix_jsm import Jsm, run_jsm
 from fix_proxy import Listener
 from fix_threads import wait_until, within
 from rawnats import RawClient
-
-from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def orders(raw: RawClient) -> None:
         raw.api(f"CONSUMER.CREATE.ORDERS.{name}", stream_name="ORDERS", config=config)
 
 
-def test_commands_and_options(complete) -> None:
+def test_commands_and_options(complete):
     """Commands are completed at every level, and options."""
     assert complete("jsm acc") == ["account"]
     assert complete("jsm context sel") == ["select"]
@@ -50,7 +47,7 @@ def test_commands_and_options(complete) -> None:
     assert set(complete("jsm s")) >= {"stream", "sub", "server"}
 
 
-def test_names_that_a_shell_would_run_are_left_out(complete, raw: RawClient) -> None:
+def test_names_that_a_shell_would_run_are_left_out(complete, raw):
     """A shell inserts a name without quotes: only names that are plain words are offered."""
 
     def ask(text: str) -> list[str]:
@@ -66,7 +63,7 @@ def test_names_that_a_shell_would_run_are_left_out(complete, raw: RawClient) -> 
 
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("noun", ["stream", "ms", "str", "s"])
-def test_streams_by_any_name_of_theirs(complete, noun: str) -> None:
+def test_streams_by_any_name_of_theirs(complete, noun):
     """Names of streams are completed, whichever alias of the command is used."""
     assert complete(f"jsm {noun} info O") == ["ORDERS", "OTHER"]
     assert complete(f"jsm {noun} info OT") == ["OTHER"]
@@ -74,35 +71,35 @@ def test_streams_by_any_name_of_theirs(complete, noun: str) -> None:
 
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("noun", ["consumer", "obs", "con"])
-def test_consumers_of_the_stream(complete, noun: str) -> None:
+def test_consumers_of_the_stream(complete, noun):
     """Names of consumers are those of the stream that was typed."""
     assert complete(f"jsm {noun} info ORDERS N") == ["NEW", "NEXT"]
     assert complete(f"jsm {noun} info OTHER N") == []
 
 
 @pytest.mark.usefixtures("orders")
-def test_the_login_on_the_line_counts(complete, nats_server: NatsServer) -> None:
+def test_the_login_on_the_line_counts(complete, nats_server):
     """Names come from the servers on the command line."""
     elsewhere = "nats://127.0.0.1:1"
     line = f"jsm -s {nats_server.url} stream info OR"
     assert complete(line, NATS_URL=elsewhere) == ["ORDERS"]
 
 
-def test_errors_give_no_candidates(complete) -> None:
+def test_errors_give_no_candidates(complete):
     """Without a server, or with an invalid context, there are no candidates and no errors."""
     assert complete("jsm stream info O", NATS_URL="nats://127.0.0.1:1") == []
     assert complete("jsm --context nowhere stream info O") == []
     assert complete("jsm nonsense info O") == []
 
 
-def test_a_silent_server_ends_completion_soon(complete) -> None:
+def test_a_silent_server_ends_completion_soon(complete):
     """A silent server ends completion after a short timeout."""
     with Listener(lambda puppet: puppet.rest()) as listener, within(2.0):
         assert complete("jsm stream info O", NATS_URL=listener.url) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts(shell: str) -> None:
+def test_scripts(shell):
     """The script for a shell is printed like any other result."""
     script = run_jsm("completion", shell).ok().out
     assert f"_JSM_COMPLETE={shell}_complete" in script
@@ -138,7 +135,7 @@ complete --do-complete "{line}"
     ("line", "words"), [("ms info OR", "ORDERS"), ("stream add S --retention int", "interest")]
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_real_shells(jsm: Jsm, tmp_path: Path, shell: str, line: str, words: str) -> None:
+def test_real_shells(jsm, tmp_path, shell, line, words):
     """A shell that loaded the script completes stream names, and the values of an option."""
     if shutil.which(shell) is None and shell != "bash":
         pytest.skip(f"{shell} is not installed: its completion was not tested")
@@ -161,7 +158,7 @@ def test_real_shells(jsm: Jsm, tmp_path: Path, shell: str, line: str, words: str
     assert (done.stdout.split()[:1], done.stderr) == ([words], "")
 
 
-def test_buckets(jsm: Jsm, complete) -> None:
+def test_buckets(jsm, complete):
     """Names of buckets are those of the kind that was typed."""
     jsm("kv", "add", "CONFIG").ok()
     jsm("object", "add", "FILES").ok()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_jsm import Jsm
-from fix_orders import Orders
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -68,9 +66,7 @@ def words(command: str) -> list[str]:
 
 @pytest.mark.parametrize("name", SEED)
 @pytest.mark.parametrize("noun", ["obs", "consumer"])
-def test_the_commands_of_2020_create_their_consumers(
-    jsm: Jsm, orders: Orders, noun: str, name: str
-) -> None:
+def test_the_commands_of_2020_create_their_consumers(jsm, orders, noun, name):
     """Each documented command works word for word, and prints the created consumer."""
     command, expected = SEED[name]
     result = jsm(noun, *words(command)).ok()
@@ -82,7 +78,7 @@ def test_the_commands_of_2020_create_their_consumers(
     assert result.err == ""
 
 
-def test_a_start_may_be_a_duration(jsm: Jsm, orders: Orders) -> None:
+def test_a_start_may_be_a_duration(jsm, orders):
     """A duration as the start is counted back from now."""
     jsm("obs", "add", "ORDERS", "2MIN", "--pull", "--deliver", "2m").ok()
     config = orders.config("2MIN")
@@ -105,16 +101,14 @@ def test_a_start_may_be_a_duration(jsm: Jsm, orders: Orders) -> None:
         ),
     ],
 )
-def test_a_start_may_be_a_policy(
-    jsm: Jsm, orders: Orders, text: str, expected: dict[str, str]
-) -> None:
+def test_a_start_may_be_a_policy(jsm, orders, text, expected):
     """The start policies of other tools are understood."""
     jsm("con", "add", "ORDERS", "A", "--deliver", text, "--filter", "ORDERS.*").ok()
     config = orders.config("A")
     assert {key: config.get(key) for key in expected} == expected
 
 
-def test_every_modern_option_sets_its_field(jsm: Jsm, orders: Orders) -> None:
+def test_every_modern_option_sets_its_field(jsm, orders):
     """Each option sets its field of the config."""
     jsm(
         "consumer", "add", "ORDERS", "A", "--pull", "--description", "a test", "--wait", "2s",
@@ -138,7 +132,7 @@ def test_every_modern_option_sets_its_field(jsm: Jsm, orders: Orders) -> None:
     assert config["sample_freq"] == "80"
 
 
-def test_the_options_of_push_consumers(jsm: Jsm, orders: Orders) -> None:
+def test_the_options_of_push_consumers(jsm, orders):
     """Heartbeat, flow control, group and rate limit set their fields."""
     jsm(
         "consumer", "add", "ORDERS", "A", "--target", "out", "--deliver-group", "workers",
@@ -154,7 +148,7 @@ def test_the_options_of_push_consumers(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_groups_of_pulls_and_a_pause(jsm: Jsm, orders: Orders) -> None:
+def test_groups_of_pulls_and_a_pause(jsm, orders):
     """Priority groups have the flags of the nats command; a pause may be a duration."""
     jsm(
         "con", "add", "ORDERS", "A", "--pull", "--priority-groups", "A",
@@ -169,7 +163,7 @@ def test_groups_of_pulls_and_a_pause(jsm: Jsm, orders: Orders) -> None:
     assert 3500 < info["pause_remaining"] / 1e9 <= 3600
 
 
-def test_an_ephemeral_consumer_needs_no_name(jsm: Jsm, orders: Orders) -> None:
+def test_an_ephemeral_consumer_needs_no_name(jsm, orders):
     """The generated name is in the result."""
     result = jsm("con", "add", "ORDERS", "--pull", "--ephemeral", "-j").ok()
     name = result.json["name"]
@@ -177,7 +171,7 @@ def test_an_ephemeral_consumer_needs_no_name(jsm: Jsm, orders: Orders) -> None:
     assert "durable_name" not in orders.config(name)
 
 
-def test_a_push_consumer_without_a_subscriber_gets_a_warning(jsm: Jsm, orders: Orders) -> None:
+def test_a_push_consumer_without_a_subscriber_gets_a_warning(jsm, orders):
     """A new ephemeral push consumer without a subscriber gets a warning with its lifetime."""
     command = "add ORDERS --filter '' --ack none --target my.monitor --deliver last --ephemeral"
     result = jsm("obs", *words(command)).ok()
@@ -194,9 +188,7 @@ def test_a_push_consumer_without_a_subscriber_gets_a_warning(jsm: Jsm, orders: O
         (["--pull", "--heartbeat", "5s"], "deliver_subject"),
     ],
 )
-def test_invalid_values_are_usage_errors(
-    jsm: Jsm, orders: Orders, arguments: list[str], says: str
-) -> None:
+def test_invalid_values_are_usage_errors(jsm, orders, arguments, says):
     """A wrong value is a usage error with the allowed form; nothing is created."""
     result = jsm("consumer", "add", "ORDERS", "A", *arguments)
     assert result.status == 2, result
@@ -205,7 +197,7 @@ def test_invalid_values_are_usage_errors(
     assert not orders.names()
 
 
-def test_warnings_of_subjects_that_do_not_fit(jsm: Jsm, orders: Orders) -> None:
+def test_warnings_of_subjects_that_do_not_fit(jsm, orders):
     """A filter that matches no subject, and a target that the stream stores, cause warnings."""
     result = jsm("consumer", "add", "ORDERS", "A", "--pull", "--filter", "ORDER.received").ok()
     assert "filter ORDER.received matches no subject" in result.err
@@ -216,7 +208,7 @@ def test_warnings_of_subjects_that_do_not_fit(jsm: Jsm, orders: Orders) -> None:
     assert jsm("consumer", "add", "ORDERS", "C", "--pull", "--filter", "*.received").ok().err == ""
 
 
-def test_an_existing_consumer_is_changed_only_with_update(jsm: Jsm, orders: Orders) -> None:
+def test_an_existing_consumer_is_changed_only_with_update(jsm, orders):
     """Creating an equal consumer is allowed, another config is refused, and --update changes it."""
     command = ["consumer", "add", "ORDERS", "A", "--pull", "--max-deliver"]
     jsm(*command, "3").ok()
@@ -235,7 +227,7 @@ def test_an_existing_consumer_is_changed_only_with_update(jsm: Jsm, orders: Orde
 # --- ls, info, state ------------------------------------------------------------------------------
 
 
-def test_names_and_documents(jsm: Jsm, orders: Orders) -> None:
+def test_names_and_documents(jsm, orders):
     """-n prints names, one per line, and -j arrays: of names with -n, of infos without."""
     orders.make("B")
     orders.make("A", deliver_subject="out")
@@ -252,7 +244,7 @@ def test_names_and_documents(jsm: Jsm, orders: Orders) -> None:
     ]
 
 
-def test_without_a_stream_all_consumers_are_listed(jsm: Jsm, orders: Orders) -> None:
+def test_without_a_stream_all_consumers_are_listed(jsm, orders):
     """Without a stream, consumers of all streams are listed; -a asks for that."""
     orders.raw.api("STREAM.CREATE.OTHER", name="OTHER", subjects=["other"], storage="memory")
     orders.make("A")
@@ -268,7 +260,7 @@ def test_without_a_stream_all_consumers_are_listed(jsm: Jsm, orders: Orders) -> 
     assert jsm("con", "ls", "NONE").status == 3
 
 
-def test_the_info_is_that_of_the_server(jsm: Jsm, orders: Orders) -> None:
+def test_the_info_is_that_of_the_server(jsm, orders):
     """-j has the reply, and the text has its numbers under its labels."""
     orders.make("NEW", filter_subject="ORDERS.received", max_deliver=20, sample_freq="100")
     for _ in range(3):
@@ -291,7 +283,7 @@ def test_the_info_is_that_of_the_server(jsm: Jsm, orders: Orders) -> None:
     )
 
 
-def test_an_unknown_consumer(jsm: Jsm, orders: Orders) -> None:
+def test_an_unknown_consumer(jsm, orders):
     """The error for an unknown name suggests a similar one; an invalid name is a usage error."""
     orders.make("DISPATCH")
     result = jsm("obs", "info", "ORDERS", "DISPATC")
@@ -307,7 +299,7 @@ def test_an_unknown_consumer(jsm: Jsm, orders: Orders) -> None:
 # --- rm -------------------------------------------------------------------------------------------
 
 
-def test_several_consumers_are_deleted(jsm: Jsm, orders: Orders) -> None:
+def test_several_consumers_are_deleted(jsm, orders):
     """The deleted names are in the result, and the others stay."""
     for name in "ABC":
         orders.make(name)
@@ -318,7 +310,7 @@ def test_several_consumers_are_deleted(jsm: Jsm, orders: Orders) -> None:
     assert "Consumer ORDERS > C was removed" in result.err
 
 
-def test_a_deletion_needs_a_confirmation(jsm: Jsm, orders: Orders) -> None:
+def test_a_deletion_needs_a_confirmation(jsm, orders):
     """Without a terminal, --force is required. An unknown name prevents all deletions."""
     orders.make("A")
     result = jsm("con", "rm", "ORDERS", "A")

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
-from typing import Any
 
 import pytest
-from fix_jsm import Jsm
-from fix_orders import Orders
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -17,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("orders")
 # --- edit -----------------------------------------------------------------------------------------
 
 
-def test_an_option_changes_one_field(jsm: Jsm, orders: Orders) -> None:
+def test_an_option_changes_one_field(jsm, orders):
     """The other fields stay; metadata is added, and an empty value removes a key."""
     orders.make("A", max_deliver=7, ack_wait=9_000_000_000, metadata={"team": "a", "old": "x"})
     result = jsm(
@@ -32,7 +28,7 @@ def test_an_option_changes_one_field(jsm: Jsm, orders: Orders) -> None:
     assert "Consumer ORDERS > A was changed" in result.out
 
 
-def test_a_file_replaces_the_config(jsm: Jsm, orders: Orders, tmp_path: Path) -> None:
+def test_a_file_replaces_the_config(jsm, orders, tmp_path):
     """Fields that the file does not contain get their defaults; its consumer name is ignored."""
     orders.make("A", max_deliver=7, description="old", filter_subject="ORDERS.a")
     orders.make("B", max_deliver=9)
@@ -45,7 +41,7 @@ def test_a_file_replaces_the_config(jsm: Jsm, orders: Orders, tmp_path: Path) ->
     assert "filter_subject" not in config
 
 
-def test_a_refused_change_is_named(jsm: Jsm, orders: Orders) -> None:
+def test_a_refused_change_is_named(jsm, orders):
     """The error names the difference that the server refuses."""
     orders.make("A")
     result = jsm("con", "edit", "ORDERS", "A", "--ack", "none", "-f")
@@ -57,7 +53,7 @@ def test_a_refused_change_is_named(jsm: Jsm, orders: Orders) -> None:
 # --- copy -----------------------------------------------------------------------------------------
 
 
-def test_a_copy_has_the_config_of_its_source(jsm: Jsm, orders: Orders) -> None:
+def test_a_copy_has_the_config_of_its_source(jsm, orders):
     """The copy has the config of its source, except for its name and the options."""
     orders.make("A", filter_subject="ORDERS.a", max_deliver=7, metadata={"team": "a"})
     jsm("con", "cp", "ORDERS", "A", "B", "--max-deliver", "8").ok()
@@ -74,7 +70,7 @@ def test_a_copy_has_the_config_of_its_source(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_a_pause_ends_by_resume_or_by_itself(jsm: Jsm, orders: Orders) -> None:
+def test_a_pause_ends_by_resume_or_by_itself(jsm, orders):
     """The server reports the time; resuming a consumer that is not paused is allowed."""
     orders.make("A")
     found = jsm("con", "pause", "ORDERS", "A", "1h", "-f", "-j").ok().json
@@ -96,7 +92,7 @@ def test_a_pause_ends_by_resume_or_by_itself(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.server("<2.11")
-def test_an_old_server_can_not_pause(jsm: Jsm, orders: Orders) -> None:
+def test_an_old_server_can_not_pause(jsm, orders):
     """The error names the required version."""
     orders.make("A")
     result = jsm("con", "pause", "ORDERS", "A", "1h", "-f", "--timeout", "500ms")
@@ -105,7 +101,7 @@ def test_an_old_server_can_not_pause(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_a_client_is_unpinned(jsm: Jsm, orders: Orders) -> None:
+def test_a_client_is_unpinned(jsm, orders):
     """The only group needs no name; the unpinned client is in the result."""
     orders.make("A", priority_groups=["G"], priority_policy="pinned_client")
     orders.publish("x", "y")
@@ -122,7 +118,7 @@ def test_a_client_is_unpinned(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.server(">=2.14")
-def test_a_consumer_is_reset(jsm: Jsm, orders: Orders) -> None:
+def test_a_consumer_is_reset(jsm, orders):
     """It starts behind its ack floor, or at the given sequence; the result is the server's."""
     orders.make("A")
     orders.publish("1", "2", "3", "4")
@@ -144,7 +140,7 @@ def test_a_consumer_is_reset(jsm: Jsm, orders: Orders) -> None:
 # --- report ---------------------------------------------------------------------------------------
 
 
-def test_the_report_of_all_consumers(jsm: Jsm, orders: Orders) -> None:
+def test_the_report_of_all_consumers(jsm, orders):
     """The numbers are those of the server, in the requested order."""
     orders.make("A", filter_subject="ORDERS.none")
     orders.make("B")
@@ -168,7 +164,7 @@ def test_the_report_of_all_consumers(jsm: Jsm, orders: Orders) -> None:
 # --- sample ---------------------------------------------------------------------------------------
 
 
-def test_samples_are_printed_as_they_arrive(jsm: Jsm, orders: Orders, terminal: Any) -> None:
+def test_samples_are_printed_as_they_arrive(jsm, orders, terminal):
     """The output of 2020, with the numbers of the event."""
     orders.make("NEW", sample_freq="100")
     orders.publish("1", "2")
@@ -186,7 +182,7 @@ def test_samples_are_printed_as_they_arrive(jsm: Jsm, orders: Orders, terminal: 
     assert shown.text.count("Delay: ") == 2
 
 
-def test_samples_are_the_events_themselves(jsm: Jsm, orders: Orders) -> None:
+def test_samples_are_the_events_themselves(jsm, orders):
     """With -j each event is a line with all fields."""
     orders.make("NEW", sample_freq="100%")
     orders.publish("1")
@@ -204,7 +200,7 @@ def test_samples_are_the_events_themselves(jsm: Jsm, orders: Orders) -> None:
     assert event["ack_time"] > 0
 
 
-def test_a_consumer_without_samples(jsm: Jsm, orders: Orders) -> None:
+def test_a_consumer_without_samples(jsm, orders):
     """It is a usage error that says how to enable samples, and the command does not wait."""
     orders.make("A")
     result = jsm("con", "sample", "ORDERS", "A")

@@ -69,7 +69,7 @@ def message(orders: Orders, seq: int) -> dict[str, Any]:
 # --- setup ----------------------------------------------------------------------------------------
 
 
-def test_setup_creates_the_stream(jsm: Jsm, orders: Orders) -> None:
+def test_setup_creates_the_stream(jsm, orders):
     """It stores the two kinds of advisories for 30 days; the second call changes nothing."""
     found = jsm("con", "dlq", "setup", "-j").ok().json
     config = orders.raw.api("STREAM.INFO.DEAD_LETTERS")["config"]
@@ -82,7 +82,7 @@ def test_setup_creates_the_stream(jsm: Jsm, orders: Orders) -> None:
 # --- ls -------------------------------------------------------------------------------------------
 
 
-def test_dead_letters_are_listed(jsm: Jsm, stored: Orders) -> None:
+def test_dead_letters_are_listed(jsm, stored):
     """Both kinds, with the contents of the advisory and of the message."""
     stored.publish("one", "two")
     give_up(stored, 2)
@@ -106,7 +106,7 @@ def test_dead_letters_are_listed(jsm: Jsm, stored: Orders) -> None:
     assert sum("max deliver" in line for line in lines) == 2
 
 
-def test_lists_are_for_a_stream_or_a_consumer(jsm: Jsm, stored: Orders) -> None:
+def test_lists_are_for_a_stream_or_a_consumer(jsm, stored):
     """The list contains no dead letters of others."""
     stored.make("OTHER", max_deliver=1, ack_wait=50_000_000)
     stored.publish("one")
@@ -120,7 +120,7 @@ def test_lists_are_for_a_stream_or_a_consumer(jsm: Jsm, stored: Orders) -> None:
     assert jsm("con", "dlq", "ls", "NONE").status == 3
 
 
-def test_deleted_messages_are_left_out(jsm: Jsm, stored: Orders) -> None:
+def test_deleted_messages_are_left_out(jsm, stored):
     """A deleted message is not listed, except with --gone."""
     stored.publish("one", "two")
     give_up(stored, 2)
@@ -132,7 +132,7 @@ def test_deleted_messages_are_left_out(jsm: Jsm, stored: Orders) -> None:
     assert "gone" in jsm("con", "dlq", "ls", "--gone").ok().out
 
 
-def test_without_advisories_nothing_is_known(jsm: Jsm) -> None:
+def test_without_advisories_nothing_is_known(jsm):
     """The result says that the messages are not known, which differs from an empty list."""
     result = jsm("con", "dlq", "ls", "ORDERS", "-j").ok()
     assert result.json == {"stored_in": [], "messages": None}
@@ -143,7 +143,7 @@ def test_without_advisories_nothing_is_known(jsm: Jsm) -> None:
 # --- show -----------------------------------------------------------------------------------------
 
 
-def test_a_letter_is_shown(jsm: Jsm, stored: Orders) -> None:
+def test_a_letter_is_shown(jsm, stored):
     """With its headers and body, by its sequence, or the oldest one."""
     stored.raw.send(b"HPUB ORDERS.a 18 21\r\nNATS/1.0\r\nA: 1\r\n\r\none\r\n")
     stored.publish("two")
@@ -164,7 +164,7 @@ def test_a_letter_is_shown(jsm: Jsm, stored: Orders) -> None:
 # --- requeue --------------------------------------------------------------------------------------
 
 
-def test_a_letter_is_sent_again(jsm: Jsm, stored: Orders) -> None:
+def test_a_letter_is_sent_again(jsm, stored):
     """To its subject, with its headers, as a new message; it is not a dead letter any more."""
     stored.raw.send(b"HPUB ORDERS.a 18 21\r\nNATS/1.0\r\nA: 1\r\n\r\none\r\n")
     give_up(stored, 1)
@@ -192,7 +192,7 @@ def test_a_letter_is_sent_again(jsm: Jsm, stored: Orders) -> None:
     assert jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "-f").status == 3
 
 
-def test_a_repeated_requeue_stores_nothing(jsm: Jsm, stored: Orders) -> None:
+def test_a_repeated_requeue_stores_nothing(jsm, stored):
     """Within the duplicate window a repetition stores nothing."""
     stored.publish("one", "two")
     give_up(stored, 2)
@@ -207,7 +207,7 @@ def test_a_repeated_requeue_stores_nothing(jsm: Jsm, stored: Orders) -> None:
     assert out == "There are no dead letters\n"
 
 
-def test_the_options_delete_and_to(jsm: Jsm, stored: Orders) -> None:
+def test_the_options_delete_and_to(jsm, stored):
     """--delete removes the originals from the stream, --to selects another subject."""
     stored.raw.api("STREAM.CREATE.OTHER", name="OTHER", subjects=["other"], storage="memory")
     stored.publish("one", "two")
@@ -217,7 +217,7 @@ def test_the_options_delete_and_to(jsm: Jsm, stored: Orders) -> None:
     assert stored.raw.api("STREAM.INFO.OTHER")["state"]["messages"] == 2
 
 
-def test_a_requeue_needs_a_confirmation(jsm: Jsm, stored: Orders) -> None:
+def test_a_requeue_needs_a_confirmation(jsm, stored):
     """Without a terminal, --force and one selection are required."""
     stored.publish("one")
     give_up(stored, 1)
@@ -229,7 +229,7 @@ def test_a_requeue_needs_a_confirmation(jsm: Jsm, stored: Orders) -> None:
     assert len(letters_in(stored)) == 1
 
 
-def test_missing_messages_are_reported(jsm: Jsm, stored: Orders) -> None:
+def test_missing_messages_are_reported(jsm, stored):
     """A missing message that was requested by sequence is an error; others are published."""
     stored.publish("one", "two")
     give_up(stored, 2)
@@ -243,7 +243,7 @@ def test_missing_messages_are_reported(jsm: Jsm, stored: Orders) -> None:
 # --- copies that workers store --------------------------------------------------------------------
 
 
-def test_the_copy_of_a_worker_is_a_dead_letter(jsm: Jsm, orders: Orders) -> None:
+def test_the_copy_of_a_worker_is_a_dead_letter(jsm, orders):
     """It is listed, shown with the original's subject and headers, and requeued."""
     worker = Worker(jsm.server.url, dead_letters="DEAD")
 

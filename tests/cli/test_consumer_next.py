@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import Any
 
 import pytest
-from fix_jsm import Jsm
 from fix_orders import Orders
-from fix_raw import RawPeer
 from fix_threads import wait_until
 
 from jetstream_sync import TimeoutError
@@ -36,7 +33,7 @@ def floor(orders: Orders, name: str = "DISPATCH") -> int:
 # --- next -----------------------------------------------------------------------------------------
 
 
-def test_the_next_message_as_in_2020(jsm: Jsm, dispatch: Orders) -> None:
+def test_the_next_message_as_in_2020(jsm, dispatch):
     """Its subject first, then its metadata, its body, and its settlement."""
     lines = jsm("obs", "next", "ORDERS", "DISPATCH").ok().out.splitlines()
     assert lines[0] == "--- received on ORDERS.processed"
@@ -49,7 +46,7 @@ def test_the_next_message_as_in_2020(jsm: Jsm, dispatch: Orders) -> None:
     assert floor(dispatch) == 2
 
 
-def test_no_ack_leaves_it_open(jsm: Jsm, dispatch: Orders) -> None:
+def test_no_ack_leaves_it_open(jsm, dispatch):
     """It is not acknowledged, and the output does not say so."""
     out = jsm("obs", "next", "ORDERS", "DISPATCH", "--no-ack").ok().out
     assert out.endswith("\norder 1\n")
@@ -57,7 +54,7 @@ def test_no_ack_leaves_it_open(jsm: Jsm, dispatch: Orders) -> None:
 
 
 @pytest.mark.usefixtures("dispatch")
-def test_a_nak_redelivers_the_message(jsm: Jsm) -> None:
+def test_a_nak_redelivers_the_message(jsm):
     """Without a delay it is redelivered at once, with a delivery count of two."""
     assert "Not acknowledged" in jsm("con", "next", "ORDERS", "DISPATCH", "--nak").ok().out
     out = jsm("con", "next", "ORDERS", "DISPATCH").ok().out
@@ -65,7 +62,7 @@ def test_a_nak_redelivers_the_message(jsm: Jsm) -> None:
     assert "\norder 1\n" in out
 
 
-def test_a_nak_may_have_a_delay(jsm: Jsm, dispatch: Orders) -> None:
+def test_a_nak_may_have_a_delay(jsm, dispatch):
     """With a delay others come first; the value needs an equals sign."""
     jsm("con", "next", "--nak=1h", "ORDERS", "DISPATCH").ok()
     assert "order 2" in jsm("con", "next", "--nak", "ORDERS", "DISPATCH").ok().out
@@ -74,7 +71,7 @@ def test_a_nak_may_have_a_delay(jsm: Jsm, dispatch: Orders) -> None:
     assert pending(dispatch) == 1
 
 
-def test_a_terminated_message_is_not_redelivered(jsm: Jsm, dispatch: Orders, peer: RawPeer) -> None:
+def test_a_terminated_message_is_not_redelivered(jsm, dispatch, peer):
     """The server publishes an advisory about the terminated message."""
     peer.hear("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.ORDERS.DISPATCH")
     assert "Terminated message" in jsm("con", "next", "ORDERS", "DISPATCH", "--term").ok().out
@@ -82,13 +79,13 @@ def test_a_terminated_message_is_not_redelivered(jsm: Jsm, dispatch: Orders, pee
     assert (pending(dispatch), floor(dispatch)) == (0, 1)
 
 
-def test_a_double_ack_is_confirmed(jsm: Jsm, dispatch: Orders) -> None:
+def test_a_double_ack_is_confirmed(jsm, dispatch):
     """The server has processed it when the command ends."""
     assert "confirmed" in jsm("con", "next", "ORDERS", "DISPATCH", "--double-ack").ok().out
     assert floor(dispatch) == 1
 
 
-def test_a_message_is_one_document(jsm: Jsm, orders: Orders) -> None:
+def test_a_message_is_one_document(jsm, orders):
     """Without --count the result is an object; a binary body is not decoded."""
     orders.make("A")
     orders.raw.send(b"HPUB ORDERS.a 24 26\r\nNATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n\xff\x00\r\n")
@@ -103,7 +100,7 @@ def test_a_message_is_one_document(jsm: Jsm, orders: Orders) -> None:
     assert found["time"] == stored["time"]
 
 
-def test_several_are_lines_and_one_pull(jsm: Jsm, dispatch: Orders, peer: RawPeer) -> None:
+def test_several_are_lines_and_one_pull(jsm, dispatch, peer):
     """With --count each message is a line of JSON, and there is one request."""
     peer.hear("$JS.API.CONSUMER.MSG.NEXT.ORDERS.DISPATCH")
     seen = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "3", "-j").ok().lines
@@ -114,7 +111,7 @@ def test_several_are_lines_and_one_pull(jsm: Jsm, dispatch: Orders, peer: RawPee
     assert peer.next().subject == "a.mark", "there was another request"
 
 
-def test_fewer_messages_than_requested_are_enough(jsm: Jsm, dispatch: Orders) -> None:
+def test_fewer_messages_than_requested_are_enough(jsm, dispatch):
     """The messages received before the timeout are printed, and the command succeeds."""
     result = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "9", "--expires", "500ms").ok()
     assert result.out.count("--- received on") == 3
@@ -123,7 +120,7 @@ def test_fewer_messages_than_requested_are_enough(jsm: Jsm, dispatch: Orders) ->
 
 
 @pytest.mark.parametrize("option", [["--no-wait"], ["--expires", "200ms"], ["--timeout", "200ms"]])
-def test_no_message_has_its_own_status(jsm: Jsm, orders: Orders, option: list[str]) -> None:
+def test_no_message_has_its_own_status(jsm, orders, option):
     """The exit status is 4, also while a message waits for its acknowledgement."""
     orders.make("A")
     result = jsm("con", "next", "ORDERS", "A", *option)
@@ -134,7 +131,7 @@ def test_no_message_has_its_own_status(jsm: Jsm, orders: Orders, option: list[st
     assert jsm("con", "next", "ORDERS", "A", *option).status == 4
 
 
-def test_a_custom_format(jsm: Jsm, dispatch: Orders) -> None:
+def test_a_custom_format(jsm, dispatch):
     """-f has the fields of the document; a missing header is empty."""
     layout = "{stream_seq}\\t{subject} {text} [{headers[None]}]\\n"
     out = jsm("con", "next", "ORDERS", "DISPATCH", "-f", layout, "--count", "2").ok().out
@@ -146,7 +143,7 @@ def test_a_custom_format(jsm: Jsm, dispatch: Orders) -> None:
     assert "order 3" in jsm("con", "next", "ORDERS", "DISPATCH", "--no-wait").ok().out
 
 
-def test_a_consumer_without_acks_gets_none(jsm: Jsm, orders: Orders) -> None:
+def test_a_consumer_without_acks_gets_none(jsm, orders):
     """The output does not mention an acknowledgement."""
     orders.publish(*(f"order {number}" for number in range(1, 12)))
     orders.make("TEN", ack_policy="none", deliver_policy="by_start_sequence", opt_start_seq=10)
@@ -156,7 +153,7 @@ def test_a_consumer_without_acks_gets_none(jsm: Jsm, orders: Orders) -> None:
     assert jsm("obs", "next", "ORDERS", "TEN", "-j").ok().json["acked"] is False
 
 
-def test_a_push_consumer_is_refused(jsm: Jsm, orders: Orders) -> None:
+def test_a_push_consumer_is_refused(jsm, orders):
     """It is a usage error that names the command for push consumers."""
     orders.make("MONITOR", deliver_subject="monitor.ORDERS", ack_policy="none")
     result = jsm("obs", "next", "ORDERS", "MONITOR")
@@ -165,14 +162,14 @@ def test_a_push_consumer_is_refused(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.parametrize("flags", [["--no-ack", "--nak"], ["--term", "--double-ack"]])
-def test_settlements_exclude_each_other(jsm: Jsm, dispatch: Orders, flags: list[str]) -> None:
+def test_settlements_exclude_each_other(jsm, dispatch, flags):
     """Two settlements exclude each other, and nothing is read."""
     assert jsm("con", "next", "ORDERS", "DISPATCH", *flags).status == 2
     assert dispatch.info("DISPATCH")["delivered"]["stream_seq"] == 0
 
 
 @pytest.mark.server(">=2.11")
-def test_a_consumer_with_groups_needs_one(jsm: Jsm, orders: Orders) -> None:
+def test_a_consumer_with_groups_needs_one(jsm, orders):
     """A consumer with groups needs the name of one."""
     orders.make("P", priority_groups=["A"], priority_policy="pinned_client")
     orders.publish("x")
@@ -180,7 +177,7 @@ def test_a_consumer_with_groups_needs_one(jsm: Jsm, orders: Orders) -> None:
     assert "\nx\n" in jsm("con", "next", "ORDERS", "P", "--group", "A").ok().out
 
 
-def test_limits_of_the_consumer_are_respected(jsm: Jsm, orders: Orders) -> None:
+def test_limits_of_the_consumer_are_respected(jsm, orders):
     """More messages than the limit of a request are requested in several."""
     orders.make("A", max_batch=2, max_expires=2_000_000_000)
     orders.publish("1", "2", "3", "4", "5")
@@ -190,7 +187,7 @@ def test_limits_of_the_consumer_are_respected(jsm: Jsm, orders: Orders) -> None:
     assert out == "4\n5\n"
 
 
-def test_messages_that_are_not_printed_are_returned(jsm: Jsm, orders: Orders) -> None:
+def test_messages_that_are_not_printed_are_returned(jsm, orders):
     """At Ctrl-C, received messages that were not printed are available to others at once."""
     orders.make("A", ack_wait=300_000_000_000)
     orders.publish(*("x" * 50_000 for _ in range(6)))
@@ -208,7 +205,7 @@ def test_messages_that_are_not_printed_are_returned(jsm: Jsm, orders: Orders) ->
     assert orders.info("A")["num_ack_pending"] == 0
 
 
-def test_a_closed_pipe_loses_no_message(jsm: Jsm, orders: Orders) -> None:
+def test_a_closed_pipe_loses_no_message(jsm, orders):
     """Messages that could not be written are not acknowledged, and redelivered at once."""
     orders.make("A", ack_wait=300_000_000_000)
     orders.publish(*("x" * 50_000 for _ in range(6)))
@@ -227,7 +224,7 @@ def test_a_closed_pipe_loses_no_message(jsm: Jsm, orders: Orders) -> None:
 # --- sub ------------------------------------------------------------------------------------------
 
 
-def test_a_pull_consumer_is_read_up_to_the_count(jsm: Jsm, dispatch: Orders) -> None:
+def test_a_pull_consumer_is_read_up_to_the_count(jsm, dispatch):
     """--count messages are printed and acknowledged; the others stay."""
     result = jsm("con", "sub", "ORDERS", "DISPATCH", "--count", "2", "-r").ok()
     assert result.out == "order 1\norder 2\n"
@@ -235,7 +232,7 @@ def test_a_pull_consumer_is_read_up_to_the_count(jsm: Jsm, dispatch: Orders) -> 
     assert (pending(dispatch), floor(dispatch)) == (0, 2)
 
 
-def test_a_push_consumer_is_read_on_its_deliver_subject(jsm: Jsm, orders: Orders) -> None:
+def test_a_push_consumer_is_read_on_its_deliver_subject(jsm, orders):
     """Its messages have the subjects under which they were stored."""
     orders.make("MONITOR", deliver_subject="monitor.ORDERS", ack_policy="none")
     orders.publish("order 3", "order 4")
@@ -246,7 +243,7 @@ def test_a_push_consumer_is_read_on_its_deliver_subject(jsm: Jsm, orders: Orders
     assert "on monitor.ORDERS" in result.err
 
 
-def test_pushed_messages_are_acknowledged(jsm: Jsm, orders: Orders) -> None:
+def test_pushed_messages_are_acknowledged(jsm, orders):
     """A consumer with acks gets them, also one with a queue group."""
     orders.make("A", deliver_subject="out")
     orders.make("B", deliver_subject="more", deliver_group="workers")
@@ -256,7 +253,7 @@ def test_pushed_messages_are_acknowledged(jsm: Jsm, orders: Orders) -> None:
         assert (pending(orders, name), floor(orders, name)) == (0, 2)
 
 
-def test_a_second_reader_is_refused(jsm: Jsm, orders: Orders) -> None:
+def test_a_second_reader_is_refused(jsm, orders):
     """The error names the command that subscribes to the delivery subject."""
     orders.make("A", deliver_subject="out")
     orders.raw.send(b"SUB out 7\r\n")
@@ -266,7 +263,7 @@ def test_a_second_reader_is_refused(jsm: Jsm, orders: Orders) -> None:
     assert "jsm sub out" in result.err
 
 
-def test_it_continues_until_ctrl_c(terminal: Any, dispatch: Orders) -> None:
+def test_it_continues_until_ctrl_c(terminal, dispatch):
     """On a terminal it prints messages, and a summary at the end; printed ones are settled."""
     shown = terminal("con", "sub", "ORDERS", "DISPATCH", TERM="dumb")
     shown.expect("order 3")
@@ -280,7 +277,7 @@ def test_it_continues_until_ctrl_c(terminal: Any, dispatch: Orders) -> None:
     assert pending(dispatch) == 0
 
 
-def test_a_wait_is_divided() -> None:
+def test_a_wait_is_divided():
     """A Ctrl-C right before a wait takes effect after the first part of the wait."""
     asked: list[float] = []
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from fix_jsm import CLEAR_LINE
-from fix_orders import Orders
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -15,7 +12,7 @@ def questions(text: str) -> list[str]:
     return [line[2:] for line in text.splitlines() if line.startswith("? ")]
 
 
-def test_a_pull_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) -> None:
+def test_a_pull_consumer_is_asked_for_as_in_2020(terminal, orders):
     """The prompts, their order and their answers are those of the document."""
     shown = terminal("obs", "add", "--sample", "100")
     shown.answer("? Select a stream", "")
@@ -34,7 +31,7 @@ def test_a_pull_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) 
     assert (config["sample_freq"], config["ack_policy"]) == ("100", "explicit")
 
 
-def test_a_push_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) -> None:
+def test_a_push_consumer_is_asked_for_as_in_2020(terminal, orders):
     """A target adds two prompts, where the document has them."""
     shown = terminal("obs", "add")
     shown.answer("? Select a stream", "")
@@ -53,7 +50,7 @@ def test_a_push_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) 
     assert config["max_deliver"] == -1
 
 
-def test_flags_replace_prompts(terminal: Any, orders: Orders) -> None:
+def test_flags_replace_prompts(terminal, orders):
     """Each flag replaces its prompt; an empty filter is an answer, too."""
     shown = terminal(
         "con", "add", "ORDERS", "A", "--pull", "--deliver", "5", "--max-deliver", "3",
@@ -69,7 +66,7 @@ def test_flags_replace_prompts(terminal: Any, orders: Orders) -> None:
     assert questions(shown.text) == [], "without acknowledgements there are no redeliveries"
 
 
-def test_the_answer_pull_is_not_a_subject(terminal: Any, orders: Orders) -> None:
+def test_the_answer_pull_is_not_a_subject(terminal, orders):
     """The answer ``pull`` to the prompt for the delivery target creates a pull consumer."""
     shown = terminal("con", "add", "ORDERS", "A", "--deliver", "all", "--filter", "")
     shown.answer("? Delivery Subject", "pull")
@@ -78,7 +75,7 @@ def test_the_answer_pull_is_not_a_subject(terminal: Any, orders: Orders) -> None
     assert "deliver_subject" not in orders.config("A")
 
 
-def test_a_wrong_answer(terminal: Any, orders: Orders) -> None:
+def test_a_wrong_answer(terminal, orders):
     """A prompt stays until its answer is valid."""
     shown = terminal("con", "add", "ORDERS", "A", "--pull", "--filter", "")
     shown.answer("? Deliver Policy", "whenever")

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from fix_jsm import Result, run_jsm
 
-from jetstream_sync.server import NatsServer
-
 #: The keys of ADR-21, which are all in every file.
 ADR_21 = [
     "description",
@@ -66,7 +64,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_a_context_is_a_file_as_adr_21_has_it(home: Home) -> None:
+def test_a_context_is_a_file_as_adr_21_has_it(home):
     """A context that is saved has all keys, also those that are empty."""
     home(
         *("add", "prod", "--description", "the real one", "--user", "me", "--password", "geheim"),
@@ -86,14 +84,14 @@ def test_a_context_is_a_file_as_adr_21_has_it(home: Home) -> None:
     }
 
 
-def test_a_password_may_be_read(home: Home, tmp_path: Path) -> None:
+def test_a_password_may_be_read(home, tmp_path):
     """The password of a context can be read from a file."""
     (tmp_path / "password").write_text("geheim\n")
     home("add", "a", "--password-file", str(tmp_path / "password")).ok()
     assert home.fields("a")["password"] == "geheim"
 
 
-def test_paths_are_found_from_everywhere(home: Home) -> None:
+def test_paths_are_found_from_everywhere(home):
     """A file is saved with its whole path, unless it begins with ~ or a variable."""
     home("add", "a", "--creds", "a.creds", "--tlsca", "~/ca.pem", "--nkey", "$KEYS/a").ok()
     fields = home.fields("a")
@@ -101,7 +99,7 @@ def test_paths_are_found_from_everywhere(home: Home) -> None:
     assert (fields["ca"], fields["nkey"]) == ("~/ca.pem", "$KEYS/a")
 
 
-def test_files_are_for_their_owner_alone(home: Home) -> None:
+def test_files_are_for_their_owner_alone(home):
     """Only the owner can read a context and its directory."""
     home("add", "prod", "--token", "geheim").ok()
     assert stat.S_IMODE(home.file("prod").stat().st_mode) == 0o600
@@ -112,7 +110,7 @@ def test_files_are_for_their_owner_alone(home: Home) -> None:
     assert [path.name for path in home.file("prod").parent.iterdir()] == ["prod.json"]
 
 
-def test_saving_again_keeps_what_is_not_said(home: Home) -> None:
+def test_saving_again_keeps_what_is_not_said(home):
     """A change keeps other values and unknown keys."""
     home("add", "prod", "--user", "me").ok()
     home.file("prod").write_text(json.dumps({**home.fields("prod"), "added_in_2030": [1]}))
@@ -122,7 +120,7 @@ def test_saving_again_keeps_what_is_not_said(home: Home) -> None:
     assert fields["added_in_2030"] == [1]
 
 
-def test_listing(home: Home) -> None:
+def test_listing(home):
     """The list marks the selected one, and shows no secrets."""
     assert home("ls").ok().out == "No contexts defined\n"
     assert home("ls", "-j").ok().json == []
@@ -139,7 +137,7 @@ def test_listing(home: Home) -> None:
     ]
 
 
-def test_info_hides_secrets(home: Home) -> None:
+def test_info_hides_secrets(home):
     """Passwords, tokens, JWTs and seeds are shown on request only."""
     home("add", "a", "-s", "nats://u:secret1@a", "--user", "me", "--password", "secret2").ok()
     home("add", "a", "--token", "secret3", "--jwt", "secret4", "--seed", "secret5").ok()
@@ -151,7 +149,7 @@ def test_info_hides_secrets(home: Home) -> None:
     assert "secret" not in everything.out
 
 
-def test_info_without_a_name_says_where_values_are_from(home: Home) -> None:
+def test_info_without_a_name_says_where_values_are_from(home):
     """The effective values are shown with their sources."""
     home("add", "a", "-s", "nats://a", "--creds", "x.creds", "--select").ok()
     out = home("info", "--timeout", "1s", NATS_URL="nats://b").ok().out
@@ -160,7 +158,7 @@ def test_info_without_a_name_says_where_values_are_from(home: Home) -> None:
     assert f"creds: {Path('x.creds').absolute()} (context a)" in out
 
 
-def test_selecting(home: Home) -> None:
+def test_selecting(home):
     """Contexts can be selected, unselected and restored to the previous one."""
     for name in "ab":
         home("add", name).ok()
@@ -176,7 +174,7 @@ def test_selecting(home: Home) -> None:
     assert home.selected is None
 
 
-def test_deleting(home: Home) -> None:
+def test_deleting(home):
     """Several can be deleted, also the selected one, with --force or an answer."""
     for name in "abc":
         home("add", name, "--select").ok()
@@ -200,9 +198,7 @@ def test_deleting(home: Home) -> None:
         (("info", ".."), 2),
     ],
 )
-def test_names_that_are_not_there_or_can_not_be(
-    home: Home, args: tuple[str, ...], status: int
-) -> None:
+def test_names_that_are_not_there_or_can_not_be(home, args, status):
     """Missing and invalid names have different errors, and nothing changes."""
     home("add", "prod").ok()
     before = home.file("prod").read_text()
@@ -214,7 +210,7 @@ def test_names_that_are_not_there_or_can_not_be(
     assert not list(home.path.rglob("x.json"))
 
 
-def test_a_broken_file_hides_no_others(home: Home) -> None:
+def test_a_broken_file_hides_no_others(home):
     """An invalid file is a warning in the list, and can be deleted."""
     home("add", "prod", "-s", "nats://prod:4222").ok()
     home("add", "test").ok()
@@ -238,7 +234,7 @@ def test_a_broken_file_hides_no_others(home: Home) -> None:
         ("[]", "expected a JSON object"),
     ],
 )
-def test_an_invalid_file_is_told(home: Home, text: str, said: str) -> None:
+def test_an_invalid_file_is_told(home, text, said):
     """A file that is no context is reported by every command, and not changed."""
     home("add", "a", "-s", "nats://a").ok()
     path = home.file("a")
@@ -251,7 +247,7 @@ def test_an_invalid_file_is_told(home: Home, text: str, said: str) -> None:
     assert path.read_text() == text
 
 
-def test_other_files_hide_no_contexts(home: Home) -> None:
+def test_other_files_hide_no_contexts(home):
     """Hidden copies, dangling links and directories are not listed as contexts."""
     home("add", "a", "-s", "nats://a").ok()
     folder = home.file("a").parent
@@ -261,9 +257,7 @@ def test_other_files_hide_no_contexts(home: Home) -> None:
     assert home("ls").ok().err == ""
 
 
-def test_who_has_no_home_has_no_contexts(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_no_home_has_no_contexts(nats_server, monkeypatch):
     """Without a home directory, as in a container, the command connects without contexts."""
 
     def unknown() -> Path:
@@ -280,7 +274,7 @@ def test_who_has_no_home_has_no_contexts(
     assert run_jsm(**variables).err == ""
 
 
-def test_editing(home: Home, tmp_path: Path) -> None:
+def test_editing(home, tmp_path):
     """An editor gets all keys; what it saves is checked."""
     home("add", "prod").ok()
     script = tmp_path / "editor.py"
@@ -299,7 +293,7 @@ def test_editing(home: Home, tmp_path: Path) -> None:
     }
 
 
-def test_a_context_that_no_command_could_use_is_not_saved(tmp_path: Path) -> None:
+def test_a_context_that_no_command_could_use_is_not_saved(tmp_path):
     """``context add`` refuses what later commands would, and keeps the context that was there."""
     home = {"XDG_CONFIG_HOME": str(tmp_path)}
     refused = run_jsm("context", "add", "mine", "-s", "nats://h:99999", **home)

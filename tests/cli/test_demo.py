@@ -97,7 +97,7 @@ def one_line(err: str, *parts: str) -> bool:
 # --- the job ------------------------------------------------------------------------------------
 
 
-def test_sample_comes_through_exactly_once() -> None:
+def test_sample_comes_through_exactly_once():
     """Without arguments 5,000 orders go through a server that is started for them."""
     status, out, err = demo("--json")
     assert (status, err) == (0, "")
@@ -115,9 +115,7 @@ def test_sample_comes_through_exactly_once() -> None:
     assert report["server"].startswith("nats-server 2.")
 
 
-def test_kept_stream_holds_the_three_stages(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
+def test_kept_stream_holds_the_three_stages(fresh_server, js, orders):
     """With --keep the stream stays, and holds each order on each of the three subjects."""
     status, out, _ = demo("--input", orders, "--server", fresh_server.url, "--keep")
     assert status == 0
@@ -139,9 +137,7 @@ def test_kept_stream_holds_the_three_stages(
     assert {"DISPATCH", "NEW"} <= set(stream.consumer_names())
 
 
-def test_nothing_is_left_on_a_given_server(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
+def test_nothing_is_left_on_a_given_server(fresh_server, js, orders):
     """The stream has the name of the option, and is removed; ``-`` reads standard input."""
     options = ("--input", "-", "--json", "--server", fresh_server.url, "--stream", "SHOP")
     status, out, err = demo(*options, stdin=orders.read_bytes())
@@ -153,9 +149,7 @@ def test_nothing_is_left_on_a_given_server(
 # --- what it refuses ----------------------------------------------------------------------------
 
 
-def test_existing_stream_is_not_touched(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
+def test_existing_stream_is_not_touched(fresh_server, js, orders):
     """An existing stream of that name is refused, and is not changed."""
     js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
     js.publish("ORDERS.received", b"precious")
@@ -178,15 +172,7 @@ def test_existing_stream_is_not_touched(
     [(signal.SIGINT, 130, "jsm: interrupted\n"), (signal.SIGTERM, 143, "")],
 )
 @pytest.mark.parametrize("at_least", [0, 30], ids=["starting", "publishing"])
-def test_signal_ends_it_cleanly(
-    fresh_server: NatsServer,
-    js: jetstream_sync.JetStream,
-    orders: Path,
-    number: signal.Signals,
-    status: int,
-    said: str,
-    at_least: int,
-) -> None:
+def test_signal_ends_it_cleanly(fresh_server, js, orders, number, status, said, at_least):
     """Ctrl-C and SIGTERM end it in any phase: no traceback, nothing left on the server."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20)
     with started(*options) as process:
@@ -204,7 +190,7 @@ def steal(js: jetstream_sync.JetStream) -> jetstream_sync.JetStreamMsg:
     return wait_until(lambda: thief.fetch(1, timeout=0.2))[0]
 
 
-def test_signal_leaves_nothing_of_the_demos_own_server(orders: Path, tmp_path: Path) -> None:
+def test_signal_leaves_nothing_of_the_demos_own_server(orders, tmp_path):
     """Ctrl-C with the demo's own server stops that, too, and removes its directory."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -216,9 +202,7 @@ def test_signal_leaves_nothing_of_the_demos_own_server(orders: Path, tmp_path: P
     assert list(scratch.iterdir()) == []
 
 
-def test_server_that_dies_ends_it(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
+def test_server_that_dies_ends_it(fresh_server, js, orders):
     """A killed server is one line of error and status 5, at once."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--keep")
     with started(*options) as process:
@@ -229,9 +213,7 @@ def test_server_that_dies_ends_it(
     assert one_line(err)
 
 
-def test_what_other_clients_do_is_found(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
+def test_what_other_clients_do_is_found(fresh_server, js, orders):
     """Lost orders, second copies and invalid messages fail the run; workers continue."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--json")
     with started(*options) as process:
@@ -270,7 +252,7 @@ def item(**changes: Any) -> list[dict[str, Any]]:
     return [{name: value for name, value in fields.items() if value is not ...}]
 
 
-def test_a_priced_order_has_the_sum_of_its_items() -> None:
+def test_a_priced_order_has_the_sum_of_its_items():
     """NEW adds up quantity times price, and DISPATCH keeps that total."""
     goods = item(quantity=2, price="10.00") + item(quantity=41, price=0.01)
     priced = read(line(items=goods), price)
@@ -299,7 +281,7 @@ def test_a_priced_order_has_the_sum_of_its_items() -> None:
         line(items=item(price="1e999999")),
     ],
 )
-def test_a_bad_order_is_refused(payload: bytes) -> None:
+def test_a_bad_order_is_refused(payload):
     """An order without its fields, or with impossible values, is no order."""
     with pytest.raises(OrderError):
         read(payload, price)
@@ -313,7 +295,7 @@ def test_a_bad_order_is_refused(payload: bytes) -> None:
         (line(id=1) + b"\n" + line(id="1"), "standard input, line 2: order '1' occurs twice"),
     ],
 )
-def test_bad_input_is_wrong_usage(stdin: bytes, part: str) -> None:
+def test_bad_input_is_wrong_usage(stdin, part):
     """Bad input is refused in one line, before a server is started."""
     result = run_jsm("demo", "--input", "-", stdin=stdin)
     assert (result.status, result.out) == (2, "")

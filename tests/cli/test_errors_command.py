@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fix_jsm import Jsm, run_jsm
-from rawnats import RawClient
+from fix_jsm import run_jsm
 
 
-def test_lookup_says_what_a_code_means(raw: RawClient) -> None:
+def test_lookup_says_what_a_code_means(raw):
     """The description is the one that the server sends."""
     said = raw.api("STREAM.INFO.NOT_THERE")["error"]
     known = run_jsm("errors", "lookup", str(said["err_code"]), "-j").ok().json
@@ -18,13 +17,13 @@ def test_lookup_says_what_a_code_means(raw: RawClient) -> None:
     assert "Description: stream not found" in out
 
 
-def test_a_code_that_nobody_knows() -> None:
+def test_a_code_that_nobody_knows():
     """An unknown code is not found; text that is not a code is a usage error."""
     assert run_jsm("errors", "lookup", "9").status == 3
     assert run_jsm("errors", "lookup", "stream").status == 2
 
 
-def test_all_can_be_listed_and_searched() -> None:
+def test_all_can_be_listed_and_searched():
     """A pattern finds errors by their text or name."""
     everything = run_jsm("errors", "ls", "-j").ok().json
     assert len(everything) > 150
@@ -36,7 +35,7 @@ def test_all_can_be_listed_and_searched() -> None:
     assert run_jsm("errors", "ls", "(").status == 2
 
 
-def test_an_error_says_how_to_look_it_up(jsm: Jsm, raw: RawClient) -> None:
+def test_an_error_says_how_to_look_it_up(jsm, raw):
     """An API error shows its code and the command to look it up."""
     assert raw.info
     result = jsm("stream", "add", "A", "--subjects", "$JS.API.>", "--defaults", "--no-input")

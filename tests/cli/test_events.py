@@ -9,7 +9,6 @@ from typing import Any
 from fix_jsm import Jsm
 from fix_raw import RawPeer
 from fix_threads import between
-from rawnats import RawClient
 
 #: An event as a server sends it; the times are its own.
 ACK = {
@@ -44,7 +43,7 @@ def tell(peer: RawPeer, event: dict[str, Any], subject: str = "METRIC.X") -> Non
     peer.publish(f"$JS.EVENT.{subject}", json.dumps(event).encode())
 
 
-def test_what_is_done_with_a_stream_is_an_advisory(jsm: Jsm, raw: RawClient) -> None:
+def test_what_is_done_with_a_stream_is_an_advisory(jsm, raw):
     """Creating and deleting a stream are advisories, one JSON line each."""
     child = started(jsm, "-j", "--js-advisory", "--filter", "stream_action", "--count", "2")
     raw.api("STREAM.CREATE.EV", name="EV", subjects=["ev"], storage="memory")
@@ -55,7 +54,7 @@ def test_what_is_done_with_a_stream_is_an_advisory(jsm: Jsm, raw: RawClient) -> 
     assert made["id"] != gone["id"]
 
 
-def test_samples_of_acknowledgements_are_metrics(jsm: Jsm, raw: RawClient) -> None:
+def test_samples_of_acknowledgements_are_metrics(jsm, raw):
     """An acknowledgement of a sampled consumer is a metric."""
     raw.api("STREAM.CREATE.EV", name="EV", subjects=["ev"], storage="memory")
     config = {"durable_name": "C", "ack_policy": "explicit", "sample_freq": "100"}
@@ -67,7 +66,7 @@ def test_samples_of_acknowledgements_are_metrics(jsm: Jsm, raw: RawClient) -> No
     assert (event["stream"], event["consumer"], event["stream_seq"]) == ("EV", "C", 1)
 
 
-def test_an_event_in_a_line(jsm: Jsm, peer: RawPeer) -> None:
+def test_an_event_in_a_line(jsm, peer):
     """An event is one line without long fields, with its time and durations with units."""
     child = started(jsm, "--count", "1", "--utc")
     tell(peer, {**ACK, "client": {"name": "me", "id": 3}, "server": "S"}, "ADVISORY.X")
@@ -77,7 +76,7 @@ def test_an_event_in_a_line(jsm: Jsm, peer: RawPeer) -> None:
     )
 
 
-def test_only_what_is_asked_for(jsm: Jsm, peer: RawPeer) -> None:
+def test_only_what_is_asked_for(jsm, peer):
     """Event types and a case-insensitive pattern select events."""
     child = started(jsm, "--js-metric", "--filter", '"CONSUMER": "n.w"', "-j", "--count", "1")
     tell(peer, {**ACK, "id": "advisory"}, "ADVISORY.X")
@@ -86,7 +85,7 @@ def test_only_what_is_asked_for(jsm: Jsm, peer: RawPeer) -> None:
     assert json.loads(finished(child))["id"] == "mine"
 
 
-def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
+def test_what_is_no_event_is_a_warning(jsm, peer):
     """Data that is not an event is a warning, and the command continues."""
     child = started(jsm, "-j", "--count", "1")
     peer.publish("$JS.EVENT.METRIC.X", b"\xffnonsense")
@@ -97,7 +96,7 @@ def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
     assert err.count(b"not an event") == 2
 
 
-def test_none_in_time(jsm: Jsm) -> None:
+def test_none_in_time(jsm):
     """--wait without an event is status 4."""
     with between(0.2, 10):
         result = jsm("events", "--subjects", "quiet", "--wait", "200ms")

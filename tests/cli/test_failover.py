@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from fix_jsm import Jsm
@@ -45,7 +44,7 @@ def survives(
     return out
 
 
-def test_pub_stores_each_message_once(cluster: NatsCluster, js: JetStream, jsm: Jsm) -> None:
+def test_pub_stores_each_message_once(cluster, js, jsm):
     """Messages with ids are published again after the loss, and stored once."""
     stream = js.create_stream(name="S", subjects=["s"], num_replicas=3)
     words = ("--templates", "--count", "60", "--sleep", "30ms", "-J", "--timeout", "10s")
@@ -56,9 +55,7 @@ def test_pub_stores_each_message_once(cluster: NatsCluster, js: JetStream, jsm: 
     assert stream.info().state.messages == 60
 
 
-def test_a_backup_begins_again(
-    cluster: NatsCluster, js: JetStream, jsm: Jsm, tmp_path: Path
-) -> None:
+def test_a_backup_begins_again(cluster, js, jsm, tmp_path):
     """A snapshot that breaks off with its link is taken again."""
     stream = js.create_stream(name="S", subjects=["s"], num_replicas=3)
     with RawClient(cluster.servers[1].port, 20 * SCALE) as raw:
@@ -70,7 +67,7 @@ def test_a_backup_begins_again(
     assert open_backup(saved).info.state.messages == stream.info().state.messages == 400
 
 
-def test_an_object_is_stored(cluster: NatsCluster, js: JetStream, jsm: Jsm, tmp_path: Path) -> None:
+def test_an_object_is_stored(cluster, js, jsm, tmp_path):
     """A file is stored again from its beginning, and is whole."""
     store = js.create_object_store(bucket="B", replicas=3)
     path = tmp_path / "file"
@@ -80,7 +77,7 @@ def test_an_object_is_stored(cluster: NatsCluster, js: JetStream, jsm: Jsm, tmp_
     assert store.get_bytes("o") == path.read_bytes()
 
 
-def test_a_repeated_report_goes_on(cluster: NatsCluster, js: JetStream, jsm: Jsm) -> None:
+def test_a_repeated_report_goes_on(cluster, js, jsm):
     """A report that is repeated goes on while no server answers, as a leader is being elected."""
     js.create_stream(name="S", subjects=["s"], num_replicas=3)
     child = jsm.spawn("stream", "report", "--watch", "100ms", "-j", "--timeout", "4s")

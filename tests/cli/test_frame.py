@@ -8,14 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 import pytest
-from fix_jsm import NOWHERE, Jsm, run_jsm
+from fix_jsm import NOWHERE, run_jsm
 from fix_threads import SCALE
-from rawnats import RawClient
 
 from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main
@@ -65,9 +63,7 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda value: type(value).__name__)
-def test_every_error_is_one_line_and_its_status(
-    failing: list[BaseException], error: BaseException, status: int
-) -> None:
+def test_every_error_is_one_line_and_its_status(failing, error, status):
     """An error ends in one line on stderr, or with --json in a document, and the status of its kind."""
     failing.append(error)
     result = run_jsm("fail")
@@ -83,19 +79,19 @@ def test_every_error_is_one_line_and_its_status(
             assert result.error["err_code"] == error.err_code
 
 
-def test_every_error_of_the_library_has_a_status() -> None:
+def test_every_error_of_the_library_has_a_status():
     """No error of the library is taken for an unknown one by accident: the root has a status."""
     assert exit_status(errors.Error("x")) is ExitStatus.FAILED
 
 
-def test_a_bug_is_not_hidden(failing: list[BaseException]) -> None:
+def test_a_bug_is_not_hidden(failing):
     """An unexpected exception is not converted to an error message."""
     failing.append(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError):
         run_jsm("fail")
 
 
-def test_error_text_is_folded_into_one_line() -> None:
+def test_error_text_is_folded_into_one_line():
     """Line breaks in an error's text become spaces; an error without text has its name."""
     assert one_line(errors.Error("a\nb\r\n  c")) == "a b c"
     assert one_line(errors.Error()) == "Error"
@@ -103,14 +99,14 @@ def test_error_text_is_folded_into_one_line() -> None:
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
 @pytest.mark.parametrize("command", [(), ("demo",)], ids=["jsm", "demo"])
-def test_help_goes_to_stdout(command: tuple[str, ...], option: str) -> None:
+def test_help_goes_to_stdout(command, option):
     """Help is a result: it goes to stdout, at each level, and succeeds."""
     result = run_jsm(*command, option)
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith("Usage: jsm")
 
 
-def test_no_command_is_help_on_stderr() -> None:
+def test_no_command_is_help_on_stderr():
     """A group without a command says what there is, as wrong usage."""
     for args in ((), ("context",)):
         result = run_jsm(*args)
@@ -126,7 +122,7 @@ def test_no_command_is_help_on_stderr() -> None:
         (("account", "info", "--timeot", "1s"), "--timeout"),
     ],
 )
-def test_a_slip_is_named(args: tuple[str, ...], meant: str) -> None:
+def test_a_slip_is_named(args, meant):
     """What is close to what there is, is what was meant."""
     result = run_jsm(*args)
     assert result.status == 2
@@ -135,7 +131,7 @@ def test_a_slip_is_named(args: tuple[str, ...], meant: str) -> None:
     assert "--help" in result.err
 
 
-def test_a_stream_with_a_slip(jsm: Jsm, raw: RawClient) -> None:
+def test_a_stream_with_a_slip(jsm, raw):
     """A stream that is not there is status 3, with the name that was meant and the server's code."""
     raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"], storage="memory")
     result = jsm("stream", "info", "ORDRES")
@@ -146,7 +142,7 @@ def test_a_stream_with_a_slip(jsm: Jsm, raw: RawClient) -> None:
     assert "did you mean ORDERS?" in error["description"]
 
 
-def test_version() -> None:
+def test_version():
     """The version names the program and the Python that runs it."""
     result = run_jsm("--version")
     assert (result.status, result.err) == (0, "")
@@ -154,7 +150,7 @@ def test_version() -> None:
     assert f"Python {sys.version.split()[0]}" in result.out
 
 
-def test_servers_of_the_nearest_level_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_of_the_nearest_level_win(monkeypatch):
     """--server may stand before or after the command, be repeated, or be a list."""
     seen: list[list[str]] = []
 
@@ -175,7 +171,7 @@ def test_servers_of_the_nearest_level_win(monkeypatch: pytest.MonkeyPatch) -> No
     assert run_jsm("show", "-s", "a,,b").status == 2
 
 
-def test_process_without_click_names_the_extra() -> None:
+def test_process_without_click_names_the_extra():
     """Without the extra the process says in one line what to install."""
     code = (
         "import sys; sys.modules['click'] = None; "
@@ -195,7 +191,7 @@ def test_process_without_click_names_the_extra() -> None:
 @pytest.mark.parametrize(
     "words", ["--help", "errors lookup 10059", "-s 127.0.0.1:1 account info", "-s 127.0.0.1:1 rtt"]
 )
-def test_a_command_is_not_late_for_the_modules_of_others(words: str) -> None:
+def test_a_command_is_not_late_for_the_modules_of_others(words):
     """The first output does not wait for what other commands, people and terminals need."""
     code = (
         "import sys\n"
@@ -224,9 +220,7 @@ def test_a_command_is_not_late_for_the_modules_of_others(words: str) -> None:
     )
 
 
-def test_entry_point_uses_the_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_entry_point_uses_the_process(monkeypatch, capsys):
     """`main` takes the arguments of the process and exits with the status."""
     monkeypatch.setattr(sys, "argv", ["jsm", "--version"])
     with pytest.raises(SystemExit) as caught:
@@ -239,7 +233,7 @@ def test_entry_point_uses_the_process(
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_a_command(jsm: Jsm, number: signal.Signals, status: int) -> None:
+def test_signals_end_a_command(jsm, number, status):
     """A command that waits ends at once, with the status of the signal and no traceback."""
     child = jsm.spawn("sub", "frame.signals", JSM_TRACE="1")
     assert child.stderr
@@ -252,7 +246,7 @@ def test_signals_end_a_command(jsm: Jsm, number: signal.Signals, status: int) ->
 
 
 @pytest.mark.parametrize("args", [("--help",), ("account", "info"), ("errors", "ls", "-j")])
-def test_a_reader_that_goes_away(jsm: Jsm, args: tuple[str, ...]) -> None:
+def test_a_reader_that_goes_away(jsm, args):
     """Nothing is written about a pipe that closed, not even at the very end of the process."""
     with jsm.spawn(*args) as child:
         assert child.stdout
@@ -262,7 +256,7 @@ def test_a_reader_that_goes_away(jsm: Jsm, args: tuple[str, ...]) -> None:
         assert child.wait(10 * SCALE) == ExitStatus.BROKEN_PIPE
 
 
-def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
+def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path):
     """An unexpected exception is one line with its location; JSM_DEBUG=1 adds the traceback."""
     code = (
         "import sys; from jetstream_sync.cli import main; "
@@ -287,7 +281,7 @@ def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "how", [{"NO_COLOR": "1"}, {"JSM_COLOR": "never"}, {"TERM": "dumb"}], ids=str
 )
-def test_no_colours_for_who_wants_none(terminal: Any, how: dict[str, str]) -> None:
+def test_no_colours_for_who_wants_none(terminal, how):
     """On a terminal NO_COLOR, JSM_COLOR=never and TERM=dumb keep colours away."""
     child = terminal("errors", "ls", "consumer not found", **how)
     child.expect("10014")
@@ -298,7 +292,7 @@ def test_no_colours_for_who_wants_none(terminal: Any, how: dict[str, str]) -> No
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_have_no_use(jsm: Jsm, closed: str) -> None:
+def test_closed_streams_have_no_use(jsm, closed):
     """With closed standard streams, jsm returns its status and uses no socket in their place."""
     jsm("stream", "add", "S", "--subjects", "s").ok()
     for words, status in (("stream ls -n", 0), ("stream info NOPE", 3), ("pub s -J", 0)):
@@ -318,7 +312,7 @@ def test_closed_streams_have_no_use(jsm: Jsm, closed: str) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "utf-8"])
-def test_json_is_utf_8_whatever_the_locale_says(jsm: Jsm, encoding: str) -> None:
+def test_json_is_utf_8_whatever_the_locale_says(jsm, encoding):
     """JSON has one encoding; what is written for people has that of their terminal."""
     text = "Größe 日本 😀"
     jsm("stream", "add", "S", "--subjects", "s", "--description", text).ok()

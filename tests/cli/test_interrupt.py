@@ -81,7 +81,7 @@ def run(jsm: Jsm, bomb: str, *args: str) -> subprocess.CompletedProcess[str]:
         "jetstream_sync.cli.sub",
     ],
 )
-def test_while_modules_are_imported(jsm: Jsm, module: str) -> None:
+def test_while_modules_are_imported(jsm, module):
     """From the first import on there is an exit status, and nothing of Python's."""
     done = run(jsm, _AT_IMPORT.format(name=module), "sub", "interrupt")
     assert done.returncode == 130, done
@@ -90,13 +90,13 @@ def test_while_modules_are_imported(jsm: Jsm, module: str) -> None:
     assert done.stdout == ""
 
 
-def test_while_the_process_ends(jsm: Jsm) -> None:
+def test_while_the_process_ends(jsm):
     """When the command is done, there is still no traceback."""
     done = run(jsm, "atexit.register(strike)", "errors", "lookup", "10059", "-j")
     assert (done.returncode, done.stderr) == (130, "")
 
 
-def test_where_python_can_not_raise_it(jsm: Jsm) -> None:
+def test_where_python_can_not_raise_it(jsm):
     """One that Python would report and forget, as in a finalizer, still ends the command."""
     done = run(jsm, _IN_A_FINALIZER, "sub", "interrupt")
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (130, ["jsm: interrupted"])
@@ -104,7 +104,7 @@ def test_where_python_can_not_raise_it(jsm: Jsm) -> None:
     assert "ignored" not in done.stderr
 
 
-def test_an_ignored_signal_stays_ignored(jsm: Jsm) -> None:
+def test_an_ignored_signal_stays_ignored(jsm):
     """A background job of a shell is started with SIGINT ignored, and does not hear of it."""
     ignoring = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
     bomb = f"{ignoring}\n{_AT_IMPORT.format(name='jetstream_sync.cli.commands')}"

@@ -189,7 +189,7 @@ def documents(text: str) -> list[Any]:
     return found
 
 
-def test_every_command_is_here() -> None:
+def test_every_command_is_here():
     """A new command has a line in the table above."""
     assert not set(LEAVES) - set(LINES) - OTHERS
 
@@ -205,7 +205,7 @@ SERVERS = {"consumer pause": ">=2.11", "consumer resume": ">=2.11", "consumer re
         for each in sorted(set(LEAVES) & set(LINES))
     ],
 )
-def test_stdout_is_json(jsm: Jsm, world: dict[str, str], tmp_path: Path, command: str) -> None:
+def test_stdout_is_json(jsm, world, tmp_path, command):
     """What there is on stdout is JSON, wherever -j stands, and an error is JSON on stderr."""
     words = [*command.split(), *LINES[command].format(tmp=tmp_path).split()]
     words = ["-j", *words] if len(command) % 2 else [*words, "-j"]
@@ -264,9 +264,7 @@ def steering_world(world: dict[str, str], raw: RawClient) -> dict[str, str]:
 @pytest.mark.parametrize(
     "options", [[], *(pytest.param([each], marks=pytest.mark.full) for each in ("-j", "--trace"))]
 )
-def test_no_text_of_others_controls_a_terminal(
-    jsm: Jsm, steering_world: dict[str, str], tmp_path: Path, command: str, options: list[str]
-) -> None:
+def test_no_text_of_others_controls_a_terminal(jsm, steering_world, tmp_path, command, options):
     """Names, descriptions, headers and bodies are escaped in text, in JSON and in a trace."""
     words = [*command.split(), *LINES[command].format(tmp=tmp_path).split()]
     result = jsm(*words, *options, **steering_world)
@@ -274,9 +272,7 @@ def test_no_text_of_others_controls_a_terminal(
     assert not [char for char in shown if not char.isprintable()], result
 
 
-def test_a_progress_bar_controls_no_terminal(
-    jsm: Jsm, steering_world: dict[str, str], raw: RawClient, tmp_path: Path
-) -> None:
+def test_a_progress_bar_controls_no_terminal(jsm, steering_world, raw, tmp_path):
     """It is written beside the streams that escape."""
     made = raw.api("STREAM.CREATE.A\u202eB", name="A\u202eB", subjects=["turned"])
     assert "error" not in made, made
@@ -287,7 +283,7 @@ def test_a_progress_bar_controls_no_terminal(
 
 
 @pytest.mark.parametrize("command", LEAVES)
-def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
+def test_wrong_usage_is_json_as_well(jsm, command):
     """An option that is not there is told as JSON, with nothing on stdout."""
     result = jsm(*command.split(), "--no-such-option", "-j")
     assert (result.status, result.out) == (2, "")
@@ -295,7 +291,7 @@ def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(LEAVES) & set(LINES)))
-def test_nobody_is_asked(jsm: Jsm, command: str) -> None:
+def test_nobody_is_asked(jsm, command):
     """Without arguments and without a person a command ends, and says what is missing in one line."""
     if command in {"demo", "top", *(each for each in LEAVES if each.startswith("bench"))}:
         pytest.skip("it needs nothing")

@@ -14,8 +14,6 @@ from fix_jsm import Jsm
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
-from jetstream_sync.server import NatsServer
-
 #: Not UTF-8, with line breaks, a NUL, and an escape that clears a terminal.
 BINARY = b"\xff\x00line\r\n\x1b[2Jend\n\n"
 
@@ -36,7 +34,7 @@ def stream(raw: RawClient, bucket: str) -> dict[str, Any]:
 # --- buckets ------------------------------------------------------------------------------------
 
 
-def test_add_creates_the_stream_of_adr_8(jsm: Jsm, raw: RawClient) -> None:
+def test_add_creates_the_stream_of_adr_8(jsm, raw):
     """The options of ``kv add`` are in the config of the stream, which other clients can use."""
     options = "--history 5 --ttl 1h --max-value-size 1KiB --max-bucket-size 1MiB --compress"
     words = ["--description", "our settings", "--metadata", "team=shop"]
@@ -61,7 +59,7 @@ def test_add_creates_the_stream_of_adr_8(jsm: Jsm, raw: RawClient) -> None:
     assert made["stream_info"]["config"]["name"] == "KV_CONFIG"
 
 
-def test_a_mirror_and_a_source(jsm: Jsm, raw: RawClient, config: str) -> None:
+def test_a_mirror_and_a_source(jsm, raw, config):
     """A mirror and an aggregate of a bucket have its keys."""
     jsm("kv", "add", "COPY", "--mirror", config, "--storage", "memory").ok()
     jsm("kv", "add", "ALL", "--source", config, "--storage", "memory").ok()
@@ -71,7 +69,7 @@ def test_a_mirror_and_a_source(jsm: Jsm, raw: RawClient, config: str) -> None:
     assert jsm("kv", "info", "COPY").ok().out.count("KV_CONFIG") >= 1
 
 
-def test_add_twice(jsm: Jsm) -> None:
+def test_add_twice(jsm):
     """Creating a bucket again succeeds with the same config, and fails with another one."""
     words = ["kv", "add", "CONFIG", "--storage", "memory"]
     jsm(*words).ok()
@@ -79,7 +77,7 @@ def test_add_twice(jsm: Jsm) -> None:
     assert jsm(*words, "--history", "9").status == 1
 
 
-def test_edit_changes_only_what_is_given(jsm: Jsm, raw: RawClient, config: str) -> None:
+def test_edit_changes_only_what_is_given(jsm, raw, config):
     """``kv edit`` keeps the other fields of the config, and the keys."""
     words = ["kv", "edit", config, "--ttl", "1d", "--description", "new", "--metadata", "a=b"]
     assert jsm(*words).status == 2
@@ -94,7 +92,7 @@ def test_edit_changes_only_what_is_given(jsm: Jsm, raw: RawClient, config: str) 
 
 
 @pytest.mark.usefixtures("config")
-def test_buckets_are_listed(jsm: Jsm, raw: RawClient) -> None:
+def test_buckets_are_listed(jsm, raw):
     """``kv ls`` lists buckets only, with their size and number of values."""
     raw.api("STREAM.CREATE.KVX", name="KVX", subjects=["kvx"], storage="memory")
     jsm("kv", "add", "ANOTHER", "--storage", "memory").ok()
@@ -105,9 +103,7 @@ def test_buckets_are_listed(jsm: Jsm, raw: RawClient) -> None:
     assert "Last Update" in jsm("kv", "ls").ok().out
 
 
-def test_a_bucket_is_deleted_after_confirmation(
-    jsm: Jsm, raw: RawClient, config: str, terminal: Any
-) -> None:
+def test_a_bucket_is_deleted_after_confirmation(jsm, raw, config, terminal):
     """Without a terminal, a bucket is deleted only with --force; several names work the same."""
     refused = jsm("kv", "rm", config)
     assert refused.status == 2
@@ -126,7 +122,7 @@ def test_a_bucket_is_deleted_after_confirmation(
 # --- values -------------------------------------------------------------------------------------
 
 
-def test_values_are_bytes(jsm: Jsm, raw: RawClient, config: str) -> None:
+def test_values_are_bytes(jsm, raw, config):
     """A value of any bytes goes in by standard input and comes out of a pipe unchanged."""
     jsm("kv", "put", config, "raw", stdin=BINARY).ok()
     assert raw.stored("KV_CONFIG")[-1].data == BINARY
@@ -135,7 +131,7 @@ def test_values_are_bytes(jsm: Jsm, raw: RawClient, config: str) -> None:
     assert (child.returncode, out, err) == (0, BINARY, b"")
 
 
-def test_a_dash_reads_standard_input(jsm: Jsm, config: str) -> None:
+def test_a_dash_reads_standard_input(jsm, config):
     """A value of '-' is read from standard input; an empty one is a value."""
     assert jsm("kv", "put", config, "k", "-", stdin=b"typed\n").ok().status == 0
     assert jsm("kv", "get", config, "k").ok().out == "typed\n"
@@ -143,13 +139,13 @@ def test_a_dash_reads_standard_input(jsm: Jsm, config: str) -> None:
     assert jsm("kv", "get", config, "k").ok().out == ""
 
 
-def test_an_argument_that_is_not_utf_8(jsm: Jsm, raw: RawClient, config: str) -> None:
+def test_an_argument_that_is_not_utf_8(jsm, raw, config):
     """An argument is stored as the bytes that the shell passed."""
     jsm("kv", "put", config, "k", os.fsdecode(b"K\xf6ln")).ok()
     assert raw.stored("KV_CONFIG")[-1].data == b"K\xf6ln"
 
 
-def test_a_terminal_gets_text(jsm: Jsm, config: str) -> None:
+def test_a_terminal_gets_text(jsm, config):
     """On a terminal a value is shown with escapes; --raw writes it unchanged."""
     jsm("kv", "put", config, "raw", stdin=BINARY).ok()
     shown = jsm("kv", "get", config, "raw", tty=True).ok().out
@@ -160,7 +156,7 @@ def test_a_terminal_gets_text(jsm: Jsm, config: str) -> None:
     assert raw.out == "shop"
 
 
-def test_the_document_of_a_value(jsm: Jsm, config: str) -> None:
+def test_the_document_of_a_value(jsm, config):
     """With -j, a value is base64, and text where it is UTF-8."""
     found = jsm("kv", "get", config, "db.url", "-j").ok().json
     assert found.pop("created").endswith("Z")
@@ -179,7 +175,7 @@ def test_the_document_of_a_value(jsm: Jsm, config: str) -> None:
     assert jsm("kv", "get", config, "raw", "-j", "--raw").status == 2
 
 
-def test_older_revisions(jsm: Jsm, config: str) -> None:
+def test_older_revisions(jsm, config):
     """A revision of the key can be read, and one of another key cannot."""
     assert jsm("kv", "get", config, "db.url", "--revision", "1").ok().out == "one"
     assert jsm("kv", "get", config, "db.url", "--revision", "3").status == 3
@@ -189,7 +185,7 @@ def test_older_revisions(jsm: Jsm, config: str) -> None:
     assert shown.splitlines()[-1].split()[:2] == ["2", "PUT"]
 
 
-def test_the_history_of_a_deleted_key(jsm: Jsm, config: str) -> None:
+def test_the_history_of_a_deleted_key(jsm, config):
     """The history shows deletions as well; a purge leaves only itself."""
     jsm("kv", "del", config, "db.url", "-f").ok()
     said = [each["operation"] for each in jsm("kv", "history", config, "db.url", "-j").ok().json]
@@ -199,7 +195,7 @@ def test_the_history_of_a_deleted_key(jsm: Jsm, config: str) -> None:
     assert said == ["PURGE"]
 
 
-def test_create_is_for_new_keys(jsm: Jsm, config: str) -> None:
+def test_create_is_for_new_keys(jsm, config):
     """``kv create`` stores a key that does not exist or was deleted, and fails with 1 otherwise."""
     assert jsm("kv", "create", config, "name", "other").status == 1
     assert jsm("kv", "get", config, "name").ok().out == "shop"
@@ -209,7 +205,7 @@ def test_create_is_for_new_keys(jsm: Jsm, config: str) -> None:
     assert jsm("kv", "get", config, "name").ok().out == "again"
 
 
-def test_update_compares_the_revision(jsm: Jsm, config: str) -> None:
+def test_update_compares_the_revision(jsm, config):
     """``kv update`` stores only over the given revision; 0 is for a key that does not exist."""
     assert jsm("kv", "update", config, "name", "late", "1").status == 1
     assert jsm("kv", "get", config, "name").ok().out == "shop"
@@ -219,7 +215,7 @@ def test_update_compares_the_revision(jsm: Jsm, config: str) -> None:
     jsm("kv", "update", config, "none", "new", "0").ok()
 
 
-def test_revert_stores_an_older_value(jsm: Jsm, config: str) -> None:
+def test_revert_stores_an_older_value(jsm, config):
     """``kv revert`` stores the value of an older revision again, after confirmation."""
     assert jsm("kv", "revert", config, "db.url", "1").status == 2
     assert jsm("kv", "revert", config, "db.url", "3", "-f").status == 3
@@ -227,7 +223,7 @@ def test_revert_stores_an_older_value(jsm: Jsm, config: str) -> None:
     assert jsm("kv", "get", config, "db.url").ok().out == "one"
 
 
-def test_delete_and_purge_need_confirmation(jsm: Jsm, raw: RawClient, config: str) -> None:
+def test_delete_and_purge_need_confirmation(jsm, raw, config):
     """Without a terminal, ``del``, ``purge`` and ``compact`` need --force."""
     before = raw.stored("KV_CONFIG")
     for words in (["del", config, "name"], ["purge", config, "name"], ["compact", config]):
@@ -238,7 +234,7 @@ def test_delete_and_purge_need_confirmation(jsm: Jsm, raw: RawClient, config: st
     assert raw.stored("KV_CONFIG") == before
 
 
-def test_several_keys_are_deleted_or_none(jsm: Jsm, config: str) -> None:
+def test_several_keys_are_deleted_or_none(jsm, config):
     """One unknown key stops the deletion of all; --ignore-missing deletes the others."""
     assert jsm("kv", "del", config, "name", "unknown", "-f").status == 3
     assert jsm("kv", "get", config, "name").ok().out == "shop"
@@ -248,14 +244,14 @@ def test_several_keys_are_deleted_or_none(jsm: Jsm, config: str) -> None:
     assert jsm("kv", "del", config, "name", "-f").status == 3
 
 
-def test_an_empty_key_does_not_delete_the_bucket(jsm: Jsm, raw: RawClient, config: str) -> None:
+def test_an_empty_key_does_not_delete_the_bucket(jsm, raw, config):
     """An empty argument, as of an unset variable in quotes, is not the form that deletes a bucket."""
     for command in ("del", "rm", "purge"):
         assert jsm("kv", command, config, "", "-f").status == 2
     assert stream(raw, config)["state"]["messages"] == 3
 
 
-def test_compact_frees_deleted_keys(jsm: Jsm, raw: RawClient, config: str) -> None:
+def test_compact_frees_deleted_keys(jsm, raw, config):
     """``kv compact`` purges the history of deleted keys, and old markers; live values stay."""
     jsm("kv", "del", config, "db.url", "-f").ok()
     assert jsm("kv", "compact", config, "-f", "-j").ok().json == {"bucket": "CONFIG", "purged": 2}
@@ -265,7 +261,7 @@ def test_compact_frees_deleted_keys(jsm: Jsm, raw: RawClient, config: str) -> No
 
 
 @pytest.mark.server(">=2.11")
-def test_a_key_expires(jsm: Jsm) -> None:
+def test_a_key_expires(jsm):
     """A key with --ttl expires in a bucket with markers."""
     jsm("kv", "add", "T", "--marker-ttl", "5s", "--storage", "memory").ok()
     jsm("kv", "create", "T", "k", "v", "--ttl", "1s").ok()
@@ -275,7 +271,7 @@ def test_a_key_expires(jsm: Jsm) -> None:
 
 
 @pytest.mark.server("<2.11")
-def test_markers_need_a_newer_server(jsm: Jsm) -> None:
+def test_markers_need_a_newer_server(jsm):
     """On an older server, --marker-ttl fails and leaves no bucket behind."""
     said = jsm("kv", "add", "T", "--marker-ttl", "5s")
     assert said.status == 1
@@ -285,7 +281,7 @@ def test_markers_need_a_newer_server(jsm: Jsm) -> None:
 # --- keys ---------------------------------------------------------------------------------------
 
 
-def test_keys_are_listed(jsm: Jsm, config: str) -> None:
+def test_keys_are_listed(jsm, config):
     """``kv ls BUCKET``, or ``kv keys``, lists live keys, all or by pattern."""
     jsm("kv", "put", config, "gone", "1").ok()
     jsm("kv", "del", config, "gone", "-f").ok()
@@ -295,7 +291,7 @@ def test_keys_are_listed(jsm: Jsm, config: str) -> None:
     assert jsm("kv", "ls", config, "db", "-j").ok().json == []
 
 
-def test_keys_with_their_values(jsm: Jsm, config: str) -> None:
+def test_keys_with_their_values(jsm, config):
     """``kv ls -v`` shows the revision and the value of each key."""
     rows = jsm("kv", "ls", config, "-v").ok().out.splitlines()
     assert [row.split()[-2:] for row in rows[2:]] == [["2", "two"], ["3", "shop"]]
@@ -318,7 +314,7 @@ def seen(documents: list[Any]) -> list[tuple[str, str, str]]:
     return [(each["operation"], each["key"], each.get("text", "")) for each in documents]
 
 
-def test_watch_shows_values_and_changes(jsm: Jsm, config: str) -> None:
+def test_watch_shows_values_and_changes(jsm, config):
     """``kv watch`` shows the present values, then changes, until Ctrl-C ends it with 130."""
     child = jsm.spawn("kv", "watch", config, "-j")
     assert seen(lines_of(child, 2)) == [("PUT", "db.url", "two"), ("PUT", "name", "shop")]
@@ -345,13 +341,13 @@ def test_watch_shows_values_and_changes(jsm: Jsm, config: str) -> None:
         (["--revision", "2", "--count", "2"], ["two", "shop"]),
     ],
 )
-def test_watch_options(jsm: Jsm, config: str, words: list[str], expected: list[str]) -> None:
+def test_watch_options(jsm, config, words, expected):
     """The options of ``kv watch`` select what is shown first."""
     found = jsm("kv", "watch", config, *words, "-j").ok().lines
     assert [each["text"] for each in found] == expected
 
 
-def test_watch_only_updates_and_no_deletes(jsm: Jsm, config: str) -> None:
+def test_watch_only_updates_and_no_deletes(jsm, config):
     """--updates leaves out the present values, and --no-deletes the deletions."""
     child = jsm.spawn("kv", "watch", config, "--updates", "--no-deletes", "--count", "1")
     assert child.stderr is not None
@@ -364,7 +360,7 @@ def test_watch_only_updates_and_no_deletes(jsm: Jsm, config: str) -> None:
     assert jsm("kv", "watch", config, "--updates", "--history").status == 2
 
 
-def test_watch_survives_a_restart(fresh_server: NatsServer) -> None:
+def test_watch_survives_a_restart(fresh_server):
     """A watch continues after a restart of the server, and shows each change once."""
     jsm = Jsm(fresh_server)
     jsm("kv", "add", "W").ok()
@@ -378,7 +374,7 @@ def test_watch_survives_a_restart(fresh_server: NatsServer) -> None:
     assert seen([json.loads(line) for line in out.splitlines()]) == [("PUT", "a", "2")]
 
 
-def test_watch_ends_with_the_bucket(jsm: Jsm, config: str) -> None:
+def test_watch_ends_with_the_bucket(jsm, config):
     """When the bucket is deleted, the watch ends with status 3."""
     child = jsm.spawn("kv", "watch", config, "name", "-j")
     lines_of(child, 1)
@@ -402,7 +398,7 @@ def test_watch_ends_with_the_bucket(jsm: Jsm, config: str) -> None:
         "revert CONFIG none 1 -f",
     ],
 )
-def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
+def test_what_does_not_exist(jsm, words):
     """A bucket or key that does not exist ends a command with status 3, in one line."""
     result = jsm("kv", *words.split())
     assert (result.status, result.out) == (3, "")
@@ -420,7 +416,7 @@ def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
         "keys CONFIG a*b",
     ],
 )
-def test_wrong_usage(jsm: Jsm, words: str) -> None:
+def test_wrong_usage(jsm, words):
     """Invalid arguments end a command with status 2, in one line, and change nothing."""
     result = jsm("kv", *words.split())
     assert (result.status, result.out) == (2, ""), result
@@ -428,7 +424,7 @@ def test_wrong_usage(jsm: Jsm, words: str) -> None:
     assert len(jsm("kv", "ls", "-n", "-j").ok().json) == 1
 
 
-def test_values_that_do_not_fit(jsm: Jsm) -> None:
+def test_values_that_do_not_fit(jsm):
     """A value above the limit of the bucket and a bucket that is full are refused with status 1."""
     jsm("kv", "add", "S", "--max-value-size", "10", "--max-bucket-size", "200").ok()
     assert jsm("kv", "put", "S", "k", "x" * 500).status == 1

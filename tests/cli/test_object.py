@@ -17,7 +17,6 @@ from fix_jsm import Jsm, Terminal
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
-from jetstream_sync import JetStream
 from jetstream_sync.server import NatsServer
 
 #: Three chunks, not UTF-8.
@@ -88,7 +87,7 @@ def relay(nats_server: NatsServer) -> Iterator[Relay]:
 # --- buckets ------------------------------------------------------------------------------------
 
 
-def test_add_creates_the_stream_of_adr_20(jsm: Jsm, raw: RawClient) -> None:
+def test_add_creates_the_stream_of_adr_20(jsm, raw):
     """The options of ``object add`` are in the config of the stream."""
     options = "--ttl 1h --max-bucket-size 1MiB --compress --metadata team=shop"
     words = ["--description", "our files", "-j"]
@@ -103,7 +102,7 @@ def test_add_creates_the_stream_of_adr_20(jsm: Jsm, raw: RawClient) -> None:
     assert made["stream_info"]["config"]["name"] == "OBJ_FILES"
 
 
-def test_buckets_are_listed(jsm: Jsm, raw: RawClient, files: str) -> None:
+def test_buckets_are_listed(jsm, raw, files):
     """``object ls`` lists object stores only."""
     raw.api("STREAM.CREATE.OBJX", name="OBJX", subjects=["objx"], storage="memory")
     assert jsm("object", "ls", "-n").ok().out == f"{files}\n"
@@ -111,7 +110,7 @@ def test_buckets_are_listed(jsm: Jsm, raw: RawClient, files: str) -> None:
     assert "Last Update" in jsm("object", "ls").ok().out
 
 
-def test_a_sealed_bucket(jsm: Jsm, files: str) -> None:
+def test_a_sealed_bucket(jsm, files):
     """A sealed bucket can be read but not changed; sealing needs confirmation."""
     assert jsm("object", "seal", files).status == 2
     assert jsm("object", "seal", files, "-f", "-j").ok().json["sealed"] is True
@@ -125,7 +124,7 @@ def test_a_sealed_bucket(jsm: Jsm, files: str) -> None:
 # --- transfers ----------------------------------------------------------------------------------
 
 
-def test_a_file_goes_in_and_out(jsm: Jsm, raw: RawClient, files: str) -> None:
+def test_a_file_goes_in_and_out(jsm, raw, files):
     """A file is stored in chunks under its name, and comes back with its content and permissions."""
     assert state(raw)["messages"] == 4  # three chunks and the info
     Path("data.bin").unlink()
@@ -139,7 +138,7 @@ def test_a_file_goes_in_and_out(jsm: Jsm, raw: RawClient, files: str) -> None:
     assert here() == ["data.bin", "plain"]
 
 
-def test_pipes(jsm: Jsm, files: str) -> None:
+def test_pipes(jsm, files):
     """An object is read from standard input and written to standard output, unchanged."""
     child = jsm.spawn("object", "put", files, "--name", "piped", "--description", "by a pipe")
     out, err = child.communicate(DATA[:200_000], timeout=20 * SCALE)
@@ -152,7 +151,7 @@ def test_pipes(jsm: Jsm, files: str) -> None:
     assert jsm("object", "get", files, "piped", "-O", "-", "-j").status == 2
 
 
-def test_the_info_of_an_object(jsm: Jsm, files: str) -> None:
+def test_the_info_of_an_object(jsm, files):
     """Headers, metadata and description are stored; the digest is that of the data."""
     words = [
         "-H",
@@ -177,7 +176,7 @@ def test_the_info_of_an_object(jsm: Jsm, files: str) -> None:
     assert jsm("object", "put", files, "data.bin", "-H", "novalue").status == 2
 
 
-def test_names(jsm: Jsm, files: str) -> None:
+def test_names(jsm, files):
     """An object has the path as its name; a download has the last part of the name."""
     Path("sub dir").mkdir()
     Path("sub dir/ü.txt").write_bytes(b"x")
@@ -188,7 +187,7 @@ def test_names(jsm: Jsm, files: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "/", "a/..", "sub/."])
-def test_a_name_without_a_file_name(jsm: Jsm, files: str, name: str) -> None:
+def test_a_name_without_a_file_name(jsm, files, name):
     """A name that would lead to another directory is refused; --output names the file."""
     jsm("object", "put", files, "--name", name, "-f", stdin=b"x").ok()
     assert jsm("object", "get", files, name).status == 2
@@ -196,7 +195,7 @@ def test_a_name_without_a_file_name(jsm: Jsm, files: str, name: str) -> None:
     assert Path("safe").read_bytes() == b"x"
 
 
-def test_nothing_is_replaced_without_confirmation(jsm: Jsm, files: str, terminal: Any) -> None:
+def test_nothing_is_replaced_without_confirmation(jsm, files, terminal):
     """Neither an object nor a file is replaced without --force or an answer on a terminal."""
     Path("data.bin").write_bytes(b"mine")
     refused = jsm("object", "put", files, "data.bin")
@@ -215,13 +214,13 @@ def test_nothing_is_replaced_without_confirmation(jsm: Jsm, files: str, terminal
     assert jsm("object", "get", files, "data.bin", "-O", "-").ok().out == "mine"
 
 
-def test_a_replaced_object_leaves_no_chunks(jsm: Jsm, raw: RawClient, files: str) -> None:
+def test_a_replaced_object_leaves_no_chunks(jsm, raw, files):
     """After a replacement the stream has the new chunks only."""
     jsm("object", "put", files, "--name", "data.bin", "-f", stdin=b"small").ok()
     assert state(raw)["messages"] == 2
 
 
-def test_output_to_what_is_no_file(jsm: Jsm, files: str) -> None:
+def test_output_to_what_is_no_file(jsm, files):
     """A device is written to, not replaced; a directory and a missing directory are refused."""
     jsm("object", "get", files, "data.bin", "-O", os.devnull).ok()
     assert not Path(os.devnull).is_file()
@@ -239,9 +238,7 @@ def test_output_to_what_is_no_file(jsm: Jsm, files: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_put_leaves_nothing(
-    jsm: Jsm, raw: RawClient, files: str, number: int, status: int
-) -> None:
+def test_an_interrupted_put_leaves_nothing(jsm, raw, files, number, status):
     """When a put ends by a signal, its chunks are purged, and the older object stays."""
     with jsm.spawn("object", "put", files, "-", "--name", "data.bin", "-f") as child:
         assert child.stdin is not None
@@ -257,9 +254,7 @@ def test_an_interrupted_put_leaves_nothing(
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_get_leaves_nothing(
-    jsm: Jsm, files: str, relay: Relay, number: int, status: int
-) -> None:
+def test_an_interrupted_get_leaves_nothing(jsm, files, relay, number, status):
     """When a get ends by a signal, an existing file is unchanged and no other is left."""
     Path("data.bin").write_bytes(b"before")
     child = jsm.spawn("object", "get", files, "data.bin", "-f", NATS_URL=relay.url)
@@ -271,7 +266,7 @@ def test_an_interrupted_get_leaves_nothing(
     assert Path("data.bin").read_bytes() == b"before"
 
 
-def test_a_damaged_object_is_not_written(jsm: Jsm, raw: RawClient, files: str) -> None:
+def test_a_damaged_object_is_not_written(jsm, raw, files):
     """When a chunk is missing, the status is 1, and there is no file."""
     raw.api("STREAM.MSG.DELETE.OBJ_FILES", seq=2)
     result = jsm("object", "get", files, "data.bin", "-O", "copy")
@@ -279,7 +274,7 @@ def test_a_damaged_object_is_not_written(jsm: Jsm, raw: RawClient, files: str) -
     assert here() == ["data.bin"]
 
 
-def test_a_bar_on_a_terminal_only(jsm: Jsm, files: str, terminal: Any) -> None:
+def test_a_bar_on_a_terminal_only(jsm, files, terminal):
     """Progress is drawn on a terminal; pipes have none."""
     shown: Terminal = terminal("object", "get", files, "data.bin", "-O", "copy")
     assert shown.wait() == 0
@@ -290,7 +285,7 @@ def test_a_bar_on_a_terminal_only(jsm: Jsm, files: str, terminal: Any) -> None:
 # --- objects ------------------------------------------------------------------------------------
 
 
-def test_objects_are_listed_and_deleted(jsm: Jsm, raw: RawClient, files: str) -> None:
+def test_objects_are_listed_and_deleted(jsm, raw, files):
     """Deleted objects are not listed, and their chunks are gone; one unknown name stops all."""
     jsm("object", "put", files, "--name", "more", stdin=b"x").ok()
     assert [each["name"] for each in jsm("object", "ls", files, "-j").ok().json] == [
@@ -309,7 +304,7 @@ def test_objects_are_listed_and_deleted(jsm: Jsm, raw: RawClient, files: str) ->
     assert jsm("object", "del", files, "", "-f").status == 2
 
 
-def test_links(jsm: Jsm, files: str, js: JetStream) -> None:
+def test_links(jsm, files, js):
     """A link reads its target, also one in another bucket."""
     jsm("object", "add", "OTHER", "--storage", "memory").ok()
     store, other = js.object_store(files), js.object_store("OTHER")
@@ -321,7 +316,7 @@ def test_links(jsm: Jsm, files: str, js: JetStream) -> None:
     assert jsm("object", "get", "OTHER", "all", "-O", "x").status == 2
 
 
-def test_watch(jsm: Jsm, files: str) -> None:
+def test_watch(jsm, files):
     """``object watch`` shows the present objects and each change, until Ctrl-C."""
     child = jsm.spawn("object", "watch", files, "-j")
     assert child.stdout is not None
@@ -354,7 +349,7 @@ def test_watch(jsm: Jsm, files: str) -> None:
         "get FILES none -O x",
     ],
 )
-def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
+def test_what_does_not_exist(jsm, words):
     """A bucket or object that does not exist ends a command with status 3, in one line."""
     result = jsm("object", *words.split())
     assert (result.status, result.out) == (3, "")
@@ -370,7 +365,7 @@ def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
         "info FILES \udcff",
     ],
 )
-def test_wrong_usage(jsm: Jsm, files: str, words: str) -> None:
+def test_wrong_usage(jsm, files, words):
     """Invalid arguments end a command with status 2, in one line, and change nothing."""
     result = jsm("object", *words.split(" "))
     assert (result.status, result.out) == (2, ""), result

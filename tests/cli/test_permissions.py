@@ -36,7 +36,7 @@ def as_user(server: NatsServer, user: str, *args: str) -> Result:
         ("stream", "add", "S", "--subjects", "s", "--defaults", "--js-api-prefix", "denied"),
     ],
 )
-def test_a_publish_that_is_refused_fails(strict: NatsServer, command: tuple[str, ...]) -> None:
+def test_a_publish_that_is_refused_fails(strict, command):
     """The server says so after the publish: the status tells it, too, and nothing is waited for."""
     refused = as_user(strict, "a", *command)
     assert refused.status == 1
@@ -44,7 +44,7 @@ def test_a_publish_that_is_refused_fails(strict: NatsServer, command: tuple[str,
     assert as_user(strict, "a", "pub", "ok.x", "x").ok().err == ""
 
 
-def test_all_that_is_refused_is_told_once(strict: NatsServer) -> None:
+def test_all_that_is_refused_is_told_once(strict):
     """A thousand refusals of the same kind are one line, and what was measured is not said."""
     refused = as_user(strict, "a", "bench", "pub", "--msgs", "1000", "--subject", "denied")
     assert (refused.status, refused.out) == (1, "")
@@ -52,23 +52,21 @@ def test_all_that_is_refused_is_told_once(strict: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("command", [("sub", "no.1"), ("sub", "no.1", "no.2"), ("events",)])
-def test_nobody_listens_where_it_is_not_permitted(
-    strict: NatsServer, command: tuple[str, ...]
-) -> None:
+def test_nobody_listens_where_it_is_not_permitted(strict, command):
     """Where no subject is permitted, nothing will ever come: that ends the command."""
     refused = as_user(strict, "a", *command)
     assert refused.status == 1
     assert "Permissions Violation for Subscription" in refused.err
 
 
-def test_what_is_permitted_is_listened_to(strict: NatsServer) -> None:
+def test_what_is_permitted_is_listened_to(strict):
     """One subject of two is told to be refused; the other one is waited for."""
     waited = as_user(strict, "a", "sub", "no.1", "ok.1", "--wait", "1s")
     assert waited.status == 4
     assert waited.err.count("Permissions Violation") == 1
 
 
-def test_answers_that_are_not_permitted(strict: NatsServer) -> None:
+def test_answers_that_are_not_permitted(strict):
     """Who may not have answers is told that, once, at once."""
     refused = as_user(strict, "b", "stream", "ls", "-j")
     assert (refused.status, refused.out) == (1, "")

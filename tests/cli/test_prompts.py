@@ -6,14 +6,12 @@ import io
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, Result, run_jsm
-from rawnats import RawClient
+from fix_jsm import Result, run_jsm
 
 from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.prompts import Asker
 from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.status import CommandError, ExitStatus
-from jetstream_sync.server import NatsServer
 
 
 class Keyboard(io.BytesIO):
@@ -38,7 +36,7 @@ def asker(*, tty: bool = True, **given: Any) -> tuple[Asker, Screen]:
     return Asker(Settings(env=env, given=given)), screen
 
 
-def test_nothing_to_choose_from_is_an_error() -> None:
+def test_nothing_to_choose_from_is_an_error():
     """An empty list is not shown."""
     ask, _ = asker()
     with pytest.raises(CommandError) as caught:
@@ -47,7 +45,7 @@ def test_nothing_to_choose_from_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("how", [{"tty": False}, {"no_input": True}, {"json": True}])
-def test_nobody_to_ask(how: dict[str, Any]) -> None:
+def test_nobody_to_ask(how):
     """Without a terminal defaults are used, and one error lists all missing values."""
     ask, screen = asker(**how)
     assert ask.value("Storage", "--storage", str, default="file", blank="") == "file"
@@ -62,7 +60,7 @@ def test_nobody_to_ask(how: dict[str, Any]) -> None:
     assert screen.getvalue() == ""
 
 
-def test_questions_that_nobody_sees_are_not_asked() -> None:
+def test_questions_that_nobody_sees_are_not_asked():
     """Without a terminal on standard error there are no prompts."""
     env = Environment(stdin=Keyboard(), stdout=Screen(), stderr=io.StringIO())
     assert not Settings(env=env).interactive
@@ -76,14 +74,14 @@ def _asked(*args: str, **variables: str) -> Result:
     ("args", "variables"),
     [(("--no-input",), {}), (("-j",), {}), ((), {"JSM_NO_INPUT": "1"}), ((), {"CI": "true"})],
 )
-def test_words_against_questions(args: tuple[str, ...], variables: dict[str, str]) -> None:
+def test_words_against_questions(args, variables):
     """--no-input, JSM_NO_INPUT, CI and -j disable prompts on a terminal."""
     result = _asked(*args, **variables)
     assert result.status == 2
     assert "missing: NAME" in result.err
 
 
-def test_a_list_is_drawn_and_searched(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+def test_a_list_is_drawn_and_searched(terminal, raw, jsm):
     """On a real terminal a stream is chosen from a list that typing filters."""
     pytest.importorskip("questionary")
     for name in ("AAA", "ORDERS", "ZZZ"):
@@ -101,7 +99,7 @@ def test_a_list_is_drawn_and_searched(terminal: Any, raw: RawClient, jsm: Jsm) -
     assert jsm.url
 
 
-def test_a_password_is_asked_for_and_not_shown(terminal: Any) -> None:
+def test_a_password_is_asked_for_and_not_shown(terminal):
     """A user without a password is prompted for it without echo."""
     child = terminal("account", "info", "--user", "me")
     child.answer("Password of me", "geheim")
@@ -109,7 +107,7 @@ def test_a_password_is_asked_for_and_not_shown(terminal: Any) -> None:
     assert "geheim" not in child.text
 
 
-def test_ctrl_d_at_a_password_is_no_answer(terminal: Any) -> None:
+def test_ctrl_d_at_a_password_is_no_answer(terminal):
     """Ctrl-D at the password prompt is an error in one line."""
     child = terminal("account", "info", "--user", "me")
     child.expect("Password of me")
@@ -119,7 +117,7 @@ def test_ctrl_d_at_a_password_is_no_answer(terminal: Any) -> None:
     assert "bug" not in child.text
 
 
-def test_a_password_is_asked_for_once(terminal: Any, nats_server: NatsServer) -> None:
+def test_a_password_is_asked_for_once(terminal, nats_server):
     """Several connections prompt once: a second prompt would not be answered."""
     servers = f"{nats_server.url},{nats_server.url}"
     for command in (
@@ -131,7 +129,7 @@ def test_a_password_is_asked_for_once(terminal: Any, nats_server: NatsServer) ->
         assert child.wait() == 0, child.text
 
 
-def test_ctrl_c_at_a_question(terminal: Any, raw: RawClient) -> None:
+def test_ctrl_c_at_a_question(terminal, raw):
     """Ctrl-C at a question ends the command with status 130."""
     assert raw.info
     child = terminal("account", "info", "--user", "me")

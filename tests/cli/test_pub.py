@@ -7,8 +7,6 @@ import json
 import signal
 
 import pytest
-from fix_jsm import Jsm
-from fix_raw import RawPeer
 from fix_threads import between
 from rawnats import RawClient
 
@@ -19,7 +17,7 @@ def orders(raw: RawClient) -> None:
     raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"], storage="memory")
 
 
-def test_a_body_is_published(jsm: Jsm, peer: RawPeer) -> None:
+def test_a_body_is_published(jsm, peer):
     """The body on the command line is published, and a line in the format of nats-pub is shown."""
     peer.hear("pub.one")
     result = jsm("pub", "pub.one", "hello").ok()
@@ -28,7 +26,7 @@ def test_a_body_is_published(jsm: Jsm, peer: RawPeer) -> None:
     assert (heard.subject, heard.reply, heard.headers, heard.data) == ("pub.one", "", (), b"hello")
 
 
-def test_reply_and_headers_are_sent(jsm: Jsm, peer: RawPeer) -> None:
+def test_reply_and_headers_are_sent(jsm, peer):
     """Headers keep their order and may repeat; a value may have colons."""
     peer.hear("pub.two")
     headers = ("-H", "A: 1", "-H", "B:x:y", "--header", "A:2")
@@ -40,14 +38,14 @@ def test_reply_and_headers_are_sent(jsm: Jsm, peer: RawPeer) -> None:
 
 
 @pytest.mark.parametrize("body", [(), ("-",)])
-def test_standard_input_is_a_body(jsm: Jsm, peer: RawPeer, body: tuple[str, ...]) -> None:
+def test_standard_input_is_a_body(jsm, peer, body):
     """Without a body, or with '-', all of standard input is one message, byte for byte."""
     peer.hear("pub.three")
     jsm("pub", "pub.three", *body, stdin=b"a\nb\r\n\xff").ok()
     assert peer.next().data == b"a\nb\r\n\xff"
 
 
-def test_a_body_leaves_standard_input_alone(jsm: Jsm, peer: RawPeer) -> None:
+def test_a_body_leaves_standard_input_alone(jsm, peer):
     """In a loop that reads lines, a command with a body takes none of them."""
     peer.hear("pub.loop")
     child = jsm.spawn("pub", "pub.loop", "body")
@@ -57,7 +55,7 @@ def test_a_body_leaves_standard_input_alone(jsm: Jsm, peer: RawPeer) -> None:
     assert peer.next().data == b"body"
 
 
-def test_each_line_is_a_message_when_it_comes(jsm: Jsm, peer: RawPeer) -> None:
+def test_each_line_is_a_message_when_it_comes(jsm, peer):
     """With --send-on newline each line is published as it arrives."""
     peer.hear("pub.lines")
     child = jsm.spawn("pub", "pub.lines", "--send-on", "newline", "-q")
@@ -72,7 +70,7 @@ def test_each_line_is_a_message_when_it_comes(jsm: Jsm, peer: RawPeer) -> None:
     assert peer.next().data == b"no line break"
 
 
-def test_templates_are_filled_in_everywhere(jsm: Jsm, peer: RawPeer) -> None:
+def test_templates_are_filled_in_everywhere(jsm, peer):
     """Subject, headers and body of a message have the same number and id."""
     peer.hear("pub.t.*")
     args = ("-H", "Id:{{ID}}-{{Count}}", "--templates", "--count", "3", "-q")
@@ -88,14 +86,14 @@ def test_templates_are_filled_in_everywhere(jsm: Jsm, peer: RawPeer) -> None:
     assert len(ids) == 3
 
 
-def test_braces_stay_without_templates(jsm: Jsm, peer: RawPeer) -> None:
+def test_braces_stay_without_templates(jsm, peer):
     """Without --templates the braces are sent as they are."""
     peer.hear("pub.braces")
     jsm("pub", "pub.braces", "{{Count}}").ok()
     assert peer.next().data == b"{{Count}}"
 
 
-def test_many_are_counted_and_not_listed(jsm: Jsm, peer: RawPeer) -> None:
+def test_many_are_counted_and_not_listed(jsm, peer):
     """Many messages are counted, and only the first are listed."""
     peer.hear("pub.many")
     lines = jsm("pub", "pub.many", "x", "--count", "50").ok().out.splitlines()
@@ -107,7 +105,7 @@ def test_many_are_counted_and_not_listed(jsm: Jsm, peer: RawPeer) -> None:
     assert document == {"subject": "pub.many", "published": 50, "bytes": 100}
 
 
-def test_sleep_is_between_messages(jsm: Jsm) -> None:
+def test_sleep_is_between_messages(jsm):
     """--sleep pauses only between messages."""
     with between(0.2, 5):
         jsm("pub", "pub.slow", "x", "--count", "3", "--sleep", "100ms").ok()
@@ -117,7 +115,7 @@ def test_sleep_is_between_messages(jsm: Jsm) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_the_acknowledgement_is_shown(jsm: Jsm, raw: RawClient) -> None:
+def test_the_acknowledgement_is_shown(jsm, raw):
     """With --jetstream the stream and the sequence are shown once it is stored."""
     out = jsm("pub", "ORDERS.new", "a", "-J").ok().out
     assert out == "Published [ORDERS.new] : stored in ORDERS with sequence 1\n"
@@ -128,13 +126,13 @@ def test_the_acknowledgement_is_shown(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_several_acknowledgements_are_lines(jsm: Jsm) -> None:
+def test_several_acknowledgements_are_lines(jsm):
     """Several acknowledgements are one JSON document a line."""
     lines = jsm("pub", "ORDERS.new", "a", "-J", "-j", "--count", "3").ok().lines
     assert [line["seq"] for line in lines] == [1, 2, 3]
 
 
-def test_nobody_stores_it(jsm: Jsm) -> None:
+def test_nobody_stores_it(jsm):
     """Without a stream for the subject, publishing fails with --jetstream and succeeds without it."""
     assert jsm("pub", "no.stream", "a").status == 0
     result = jsm("pub", "no.stream", "a", "-J")
@@ -143,7 +141,7 @@ def test_nobody_stores_it(jsm: Jsm) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_an_id_is_stored_once(jsm: Jsm, raw: RawClient) -> None:
+def test_an_id_is_stored_once(jsm, raw):
     """A message of the same id is a duplicate; a template makes an id for each."""
     jsm("pub", "ORDERS.new", "a", "--msg-id", "x", "-J").ok()
     assert "duplicate" in jsm("pub", "ORDERS.new", "a", "--msg-id", "x", "-J").ok().out
@@ -154,7 +152,7 @@ def test_an_id_is_stored_once(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.server("<2.11")
-def test_ttl_is_refused_by_older_servers(jsm: Jsm, raw: RawClient) -> None:
+def test_ttl_is_refused_by_older_servers(jsm, raw):
     """A server that would ignore --ttl gets no message, with and without --jetstream."""
     raw.api("STREAM.CREATE.T", name="T", subjects=["t"], storage="memory")
     for options in ((), ("-J",)):
@@ -165,7 +163,7 @@ def test_ttl_is_refused_by_older_servers(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_ttl(jsm: Jsm, raw: RawClient) -> None:
+def test_ttl(jsm, raw):
     """--ttl sets the header with the time to live."""
     raw.api("STREAM.CREATE.T", name="T", subjects=["t"], storage="memory", allow_msg_ttl=True)
     jsm("pub", "t", "a", "-J", "--ttl", "1m30s").ok()
@@ -178,14 +176,14 @@ def test_ttl(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.parametrize("subject", ["a b", "a.*"])
-def test_an_invalid_subject_is_wrong_usage(jsm: Jsm, subject: str) -> None:
+def test_an_invalid_subject_is_wrong_usage(jsm, subject):
     """A subject that cannot be published to is named."""
     result = jsm("pub", subject, "x")
     assert (result.status, result.out) == (2, "")
     assert subject in result.err
 
 
-def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
+def test_ctrl_c_sums_up(jsm, peer):
     """Ctrl-C between two messages says how many were sent, on stderr, and is status 130."""
     peer.hear("pub.stop")
     child = jsm.spawn("pub", "pub.stop", "x", "--count", "100", "--sleep", "1m")

@@ -10,20 +10,20 @@ import pytest
 from fix_jsm import run_jsm
 from make_jsm_reference import PAGE, nodes, pages, root
 
-from jetstream_sync.cli.commands import Node, parameters
+from jetstream_sync.cli.commands import parameters
 from jetstream_sync.cli.main import jsm
 from jetstream_sync.cli.status import ExitStatus
 
 NODES = nodes()
 
 
-def test_the_pages_are_what_the_commands_say() -> None:
+def test_the_pages_are_what_the_commands_say():
     """Run ``python tests/make_jsm_reference.py`` when this fails."""
     paths = [PAGE, *PAGE.with_suffix("").glob("*.rst")]
     assert {path: path.read_text("utf-8") for path in paths} == pages()
 
 
-def test_every_status_is_explained() -> None:
+def test_every_status_is_explained():
     """Each exit status is in ``jsm help options``, below the options that ``jsm --help`` leaves out."""
     shown = run_jsm("help", "options").ok().out
     for status in ExitStatus:
@@ -35,7 +35,7 @@ def test_every_status_is_explained() -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_every_command_has_help(node: Node) -> None:
+def test_every_command_has_help(node):
     """A command, and each of its options, says what it does; -h shows it, and -j is among them."""
     first = node.help.partition("\n\n")[0]
     assert first.endswith((".", ":")), first
@@ -51,7 +51,7 @@ def test_every_command_has_help(node: Node) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_no_name_is_used_twice(node: Node) -> None:
+def test_no_name_is_used_twice(node):
     """No option hides another one of the same command, and no alias is ambiguous."""
     flags = [flag for each in node.command.params for flag in (*each.opts, *each.secondary_opts)]
     twice = {flag for flag in flags if flags.count(flag) > 1}
@@ -61,7 +61,7 @@ def test_no_name_is_used_twice(node: Node) -> None:
         assert not set(names) & set(getattr(node.command, "aliases", {}))
 
 
-def test_the_tree_can_be_read_by_programs() -> None:
+def test_the_tree_can_be_read_by_programs():
     """``jsm commands -j`` has every command, with its options."""
     listed = {each["command"]: each for each in run_jsm("commands", "-j").ok().json}
     assert set(listed) == {" ".join(("jsm", *node.path)) for node in NODES}
@@ -76,7 +76,7 @@ def test_the_tree_can_be_read_by_programs() -> None:
 
 
 @pytest.mark.parametrize("path", [(), ("account",), ("stream", "info"), ("ms", "nfo")])
-def test_help_is_a_command_too(path: tuple[str, ...]) -> None:
+def test_help_is_a_command_too(path):
     """``jsm help`` shows the same as -h."""
     shown = run_jsm("help", *path).ok().out
     # It is called by its real name there.
@@ -84,17 +84,17 @@ def test_help_is_a_command_too(path: tuple[str, ...]) -> None:
     assert run_jsm("help", *path, "-j").ok().json["help"] == shown.rstrip("\n")
 
 
-def test_help_for_what_is_not_there() -> None:
+def test_help_for_what_is_not_there():
     """There is no help for no command."""
     assert run_jsm("help", "nonsense").status == 2
 
 
-def test_every_command_that_was_named_is_there() -> None:
+def test_every_command_that_was_named_is_there():
     """No command of the tree is missing from the installation."""
     assert set(jsm.entries) == {node.path[0] for node in NODES}
 
 
-def test_recipes_are_commands() -> None:
+def test_recipes_are_commands():
     """Every recipe of the documentation is a command line that can be read."""
     lines = (PAGE.parents[1] / "howto" / "jsm.rst").read_text().splitlines()
     recipes = [line.strip() for line in lines if re.match(r"   (JSM_TRACE=1 )?jsm ", line)]

@@ -64,7 +64,7 @@ def table(settings: Settings) -> None:
     show_rows(settings, ROWS, FIELDS, title="Streams", none="No Streams")
 
 
-def test_pipe_gets_aligned_text_that_is_never_cut(shown: Callable[..., str]) -> None:
+def test_pipe_gets_aligned_text_that_is_never_cut(shown):
     """Numbers are aligned to the right, times have their offset, and empty columns are left out."""
     assert shown(table).splitlines() == [
         "Streams",
@@ -74,7 +74,7 @@ def test_pipe_gets_aligned_text_that_is_never_cut(shown: Callable[..., str]) -> 
     ]
 
 
-def test_json_has_the_same_rows(shown: Callable[..., str]) -> None:
+def test_json_has_the_same_rows(shown):
     """With --json, the rows are a JSON list, also if there are none."""
     rows = [{"name": "A"}]
 
@@ -95,9 +95,7 @@ def test_json_has_the_same_rows(shown: Callable[..., str]) -> None:
         (40, ["Name", "Messages", "Size"]),
     ],
 )
-def test_columns_are_dropped_by_priority_at_narrow_widths(
-    shown: Callable[..., str], width: int, titles: list[str]
-) -> None:
+def test_columns_are_dropped_by_priority_at_narrow_widths(shown, width, titles):
     """A terminal shows a table of at most its width, with short times and the important columns."""
     lines = shown(table, width).splitlines()
     assert lines[1].split() == titles
@@ -106,7 +104,7 @@ def test_columns_are_dropped_by_priority_at_narrow_widths(
     assert "ORDERS" in lines[3]
 
 
-def test_text_is_folded_and_numbers_are_not(shown: Callable[..., str]) -> None:
+def test_text_is_folded_and_numbers_are_not(shown):
     """A long name takes several lines before a number loses a digit."""
     rows = [{"name": "N" * 50, "number": 1_000_000}]
     fields = (Field("Name", "name"), Field("Number of messages", "number"))
@@ -116,7 +114,7 @@ def test_text_is_folded_and_numbers_are_not(shown: Callable[..., str]) -> None:
     assert max(map(len, text.splitlines())) <= 30
 
 
-def test_states_have_colours_on_terminals(shown: Callable[..., str]) -> None:
+def test_states_have_colours_on_terminals(shown):
     """Failures and warnings are coloured, unless colours are off or the output is a pipe."""
     fields = (Field("Servers", lambda _: ["a*", bad("b!"), warn("c")]),)
 
@@ -128,13 +126,13 @@ def test_states_have_colours_on_terminals(shown: Callable[..., str]) -> None:
     assert "a*, b!, c" in shown(show)
 
 
-def test_dumb_terminal_gets_plain_text(shown: Callable[..., str]) -> None:
+def test_dumb_terminal_gets_plain_text(shown):
     """A terminal without control sequences gets the text of a pipe."""
     assert shown(table, 40, TERM="dumb") == shown(table)
 
 
 @pytest.mark.parametrize("width", [0, 80])
-def test_text_of_others_is_escaped(shown: Callable[..., str], width: int) -> None:
+def test_text_of_others_is_escaped(shown, width):
     """Control characters are escaped, and markup of rich is text."""
     rows = [{"name": "[red]\x1b[2J\nx"}]
     fields = (Field("[b]Name", "name"),)
@@ -150,7 +148,7 @@ def test_text_of_others_is_escaped(shown: Callable[..., str], width: int) -> Non
 
 
 @pytest.mark.parametrize("width", [0, 80])
-def test_blocks_have_aligned_labels(shown: Callable[..., str], width: int) -> None:
+def test_blocks_have_aligned_labels(shown, width):
     """Empty values and blocks are left out, a list can have a line for each item, and lines are indented."""
     record = {"age": timedelta(days=1), "text": "one\ntwo", "flag": True, "tags": ["a", "b"]}
     fields = (

@@ -6,10 +6,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from fix_jsm import Jsm
 from fix_raw import Heard, RawPeer
 from fix_threads import between, within
-from rawnats import RawClient
 
 
 def answering(peer: RawPeer, subject: str, answer: Callable[[Heard], None]) -> threading.Thread:
@@ -20,7 +18,7 @@ def answering(peer: RawPeer, subject: str, answer: Callable[[Heard], None]) -> t
     return thread
 
 
-def test_an_answer_is_shown(jsm: Jsm, peer: RawPeer) -> None:
+def test_an_answer_is_shown(jsm, peer):
     """A reply is shown with its subject, headers and latency."""
 
     def answer(heard: Heard) -> None:
@@ -38,7 +36,7 @@ def test_an_answer_is_shown(jsm: Jsm, peer: RawPeer) -> None:
 
 
 @pytest.mark.parametrize("replies", ["1", "2", "0"])
-def test_nobody_listens(jsm: Jsm, replies: str) -> None:
+def test_nobody_listens(jsm, replies):
     """No responders are reported at once, with an exit status of their own."""
     with within(4):
         result = jsm("req", "req.unserved", "x", "--replies", replies, "--timeout", "5s", "-j")
@@ -46,7 +44,7 @@ def test_nobody_listens(jsm: Jsm, replies: str) -> None:
     assert "no responders" in result.error["description"]
 
 
-def test_nobody_answers(jsm: Jsm, peer: RawPeer) -> None:
+def test_nobody_answers(jsm, peer):
     """Without a reply the command waits for --timeout."""
     peer.hear("req.deaf")
     with between(0.2, 5):
@@ -63,7 +61,7 @@ def twice(peer: RawPeer) -> Callable[[Heard], None]:
     return answer
 
 
-def test_several_answers(jsm: Jsm, peer: RawPeer) -> None:
+def test_several_answers(jsm, peer):
     """With --replies N the command ends with the Nth answer; an empty one counts."""
     thread = answering(peer, "req.two", twice(peer))
     with within(4):
@@ -72,7 +70,7 @@ def test_several_answers(jsm: Jsm, peer: RawPeer) -> None:
     assert [line.get("text") for line in result.lines] == ["one", ""]
 
 
-def test_all_answers_in_time(jsm: Jsm, peer: RawPeer) -> None:
+def test_all_answers_in_time(jsm, peer):
     """With --replies 0 every answer within the timeout is shown, and that is a success."""
     thread = answering(peer, "req.all", twice(peer))
     with between(0.3, 5):
@@ -81,7 +79,7 @@ def test_all_answers_in_time(jsm: Jsm, peer: RawPeer) -> None:
     assert result.out == "one\n\n"
 
 
-def test_fewer_answers_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
+def test_fewer_answers_than_wanted(jsm, peer):
     """Received replies are shown, and the exit status is 4 when there are too few."""
     thread = answering(peer, "req.few", twice(peer))
     args = ("--replies", "3", "--timeout", "10s", "--reply-timeout", "100ms", "-r")
@@ -92,7 +90,7 @@ def test_fewer_answers_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
     assert "received 2 of 3 replies" in result.err
 
 
-def test_a_consumer_can_be_asked(jsm: Jsm, raw: RawClient) -> None:
+def test_a_consumer_can_be_asked(jsm, raw):
     """A consumer answers on the subject of its message, or with a status when there is none."""
     raw.api("STREAM.CREATE.R", name="R", subjects=["r.*"], storage="memory")
     config = {"durable_name": "C", "ack_policy": "explicit"}

@@ -8,15 +8,12 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from fix_jsm import run_jsm, spawn_jsm
 from fix_threads import SCALE
 from fix_tls import free_port as free_port  # noqa: PLC0414 - a fixture
 from rawnats import RawClient
-
-from jetstream_sync.server import NatsServer
 
 
 @contextmanager
@@ -41,7 +38,7 @@ def is_there(port: int) -> bool:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_it_runs_until_it_is_ended(number: signal.Signals, status: int) -> None:
+def test_it_runs_until_it_is_ended(number, status):
     """A server with JetStream answers, and is gone once the command was ended."""
     with running() as (child, said):
         with RawClient(port_of(said)) as raw:
@@ -53,7 +50,7 @@ def test_it_runs_until_it_is_ended(number: signal.Signals, status: int) -> None:
         assert b"interrupted" not in child.stderr.read()
 
 
-def test_streams_are_kept_where_that_is_said(tmp_path: Path) -> None:
+def test_streams_are_kept_where_that_is_said(tmp_path):
     """With a directory, streams are there again the next time."""
     for found in (0, 1):
         with running("--store-dir", str(tmp_path / "store")) as (child, said):
@@ -64,7 +61,7 @@ def test_streams_are_kept_where_that_is_said(tmp_path: Path) -> None:
             child.wait(10 * SCALE)
 
 
-def test_a_config_is_used(tmp_path: Path) -> None:
+def test_a_config_is_used(tmp_path):
     """A file in the server's language configures it."""
     file = tmp_path / "server.conf"
     file.write_text('authorization { token: "abc" }')
@@ -75,7 +72,7 @@ def test_a_config_is_used(tmp_path: Path) -> None:
         assert measured[0]["server_name"] == "me"
 
 
-def test_a_cluster() -> None:
+def test_a_cluster():
     """Several servers form a cluster."""
     with running("--cluster", "3") as (_, said):
         urls = str(said["url"]).split(",")
@@ -84,7 +81,7 @@ def test_a_cluster() -> None:
         assert info["connection"]["cluster"]
 
 
-def test_a_port_that_is_taken(nats_server: NatsServer) -> None:
+def test_a_port_that_is_taken(nats_server):
     """A port that is already in use is an error in one line."""
     result = run_jsm("server", "run", "-p", str(nats_server.port))
     assert result.status == 5
@@ -94,7 +91,7 @@ def test_a_port_that_is_taken(nats_server: NatsServer) -> None:
     assert "[INF]" not in result.err
 
 
-def test_a_config_that_is_wrong(tmp_path: Path) -> None:
+def test_a_config_that_is_wrong(tmp_path):
     """What the server says of its config is told."""
     file = tmp_path / "server.conf"
     file.write_text("jetstream { max_mem: }")
@@ -103,7 +100,7 @@ def test_a_config_that_is_wrong(tmp_path: Path) -> None:
     assert "max_mem" in result.err
 
 
-def test_rtt(nats_server: NatsServer) -> None:
+def test_rtt(nats_server):
     """The round trip is measured to each server that is named."""
     both = f"{nats_server.url},{nats_server.url}"
     found = run_jsm("-s", both, "rtt", "-n", "3", "-j").ok().json

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_jsm import Jsm
 from fix_threads import wait_until
 
-from jetstream_sync import Connection, JetStream, NoRespondersError
+from jetstream_sync import Connection, NoRespondersError
 from jetstream_sync.services import Service
 
 
@@ -29,7 +28,7 @@ def service(nc: Connection) -> Iterator[Service]:
         yield running
 
 
-def test_services_are_listed_and_described(jsm: Jsm, service: Service) -> None:
+def test_services_are_listed_and_described(jsm, service):
     """The list has each instance; the description has the endpoints."""
     shown = jsm("service", "ls").ok().out
     assert "orders  1.2.0" in shown
@@ -43,7 +42,7 @@ def test_services_are_listed_and_described(jsm: Jsm, service: Service) -> None:
     assert [each["subject"] for each in found["endpoints"]] == ["total", "v1.bad"]
 
 
-def test_statistics_and_ping(jsm: Jsm, service: Service) -> None:
+def test_statistics_and_ping(jsm, service):
     """Requests and errors are counted; a ping shows each instance with its reply time."""
     shown = jsm("service", "stats").ok().out.splitlines()
     assert shown[2].split()[2:5] == ["total", "2", "0"]
@@ -56,14 +55,14 @@ def test_statistics_and_ping(jsm: Jsm, service: Service) -> None:
 
 
 @pytest.mark.parametrize("command", [("info", "absent"), ("stats", "absent"), ("ping", "absent")])
-def test_an_unknown_service(jsm: Jsm, command: tuple[str, ...]) -> None:
+def test_an_unknown_service(jsm, command):
     """The exit status is 3; an empty list is no error."""
     assert jsm("service", *command).status == 3
     assert jsm("service", "ls").ok().out == "No services\n"
 
 
 @pytest.mark.server(">=2.12")
-def test_counters(jsm: Jsm, js: JetStream) -> None:
+def test_counters(jsm, js):
     """Values of any size are added, shown, listed and reset."""
     js.create_stream(name="HITS", subjects=["hits.>"], allow_msg_counter=True, allow_direct=True)
     assert jsm("counter", "add", "HITS", "hits.eu").ok().out == "1\n"
@@ -81,7 +80,7 @@ def test_counters(jsm: Jsm, js: JetStream) -> None:
 
 
 @pytest.mark.server(">=2.12")
-def test_schedules(jsm: Jsm, js: JetStream) -> None:
+def test_schedules(jsm, js):
     """A schedule is listed with its rule and target."""
     js.create_stream(name="JOBS", subjects=["jobs.>"], allow_msg_schedules=True)
     assert jsm("stream", "schedules", "JOBS").ok().out == "No schedules\n"
@@ -95,7 +94,7 @@ def test_schedules(jsm: Jsm, js: JetStream) -> None:
 
 
 @pytest.mark.server(">=2.12")
-def test_a_message_is_scheduled_once(jsm: Jsm, js: JetStream) -> None:
+def test_a_message_is_scheduled_once(jsm, js):
     """A duration counts from now; the id makes a second attempt a duplicate."""
     js.create_stream(name="JOBS", subjects=["jobs.>"], allow_msg_schedules=True, allow_msg_ttl=True)
     words = ("pub", "jobs.plan", "run", "--schedule-dest", "jobs.due", "--schedule-at")
@@ -113,7 +112,7 @@ def test_a_message_is_scheduled_once(jsm: Jsm, js: JetStream) -> None:
 
 
 @pytest.mark.server(">=2.14")
-def test_a_message_is_scheduled_again_and_again(jsm: Jsm, js: JetStream) -> None:
+def test_a_message_is_scheduled_again_and_again(jsm, js):
     """By an interval or a cron expression."""
     js.create_stream(name="JOBS", subjects=["jobs.>"], allow_msg_schedules=True)
     words = ("pub", "jobs.a", "run", "--schedule-dest", "jobs.due")
@@ -125,7 +124,7 @@ def test_a_message_is_scheduled_again_and_again(jsm: Jsm, js: JetStream) -> None
     assert (daily.rule, daily.time_zone) == ("0 30 7 * * *", "Europe/Berlin")
 
 
-def test_an_invalid_interval_is_refused(jsm: Jsm) -> None:
+def test_an_invalid_interval_is_refused(jsm):
     """The option is named as it was typed, and nothing is sent."""
     words = ("pub", "jobs.plan", "run")
     refused = jsm(*words, "--schedule-dest", "b", "--schedule-every", "0.5s")
@@ -134,7 +133,7 @@ def test_an_invalid_interval_is_refused(jsm: Jsm) -> None:
 
 
 @pytest.mark.server(">=2.12")
-def test_an_atomic_batch_is_published(jsm: Jsm, js: JetStream) -> None:
+def test_an_atomic_batch_is_published(jsm, js):
     """All lines are stored, or none."""
     stream = js.create_stream(name="A", subjects=["a.>"], allow_atomic=True)
     lines = b"".join(b"line %d\n" % number for number in range(30))
@@ -147,7 +146,7 @@ def test_an_atomic_batch_is_published(jsm: Jsm, js: JetStream) -> None:
     assert stream.info().state.messages == 30
 
 
-def test_requests_are_answered(jsm: Jsm, nc: Connection) -> None:
+def test_requests_are_answered(jsm, nc):
     """With the text, or with the request itself; the command ends after its number of requests."""
     for options, data in ((("ok",), b"ok"), (("--echo",), b"ping")):
         process = jsm.spawn("reply", "answers", *options, "--count", "1")

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, Result, run_jsm
-from fix_jwt import Operator, User
+from fix_jsm import Result, run_jsm
+from fix_jwt import User
 from fix_proxy import Listener
-from fix_tls import Certificates
-from rawnats import RawClient
 
 from jetstream_sync.server import NatsServer
 
@@ -51,7 +49,7 @@ def effective(*args: str, **variables: str) -> Any:
 # --- logging in ---------------------------------------------------------------------------------
 
 
-def test_a_password_by_option_file_or_variable(guarded: NatsServer, tmp_path: Path) -> None:
+def test_a_password_by_option_file_or_variable(guarded, tmp_path):
     """The password may be an option, in a file, or in the environment."""
     file = tmp_path / "password"
     file.write_text("open sesame\n")
@@ -62,7 +60,7 @@ def test_a_password_by_option_file_or_variable(guarded: NatsServer, tmp_path: Pa
     info(guarded, NATS_USER="me", NATS_PASSWORD="open sesame").ok()
 
 
-def test_a_password_in_a_pipe_is_for_all_servers(guarded: NatsServer) -> None:
+def test_a_password_in_a_pipe_is_for_all_servers(guarded):
     """The file is read once, however many servers are connected to."""
     reader, writer = os.pipe()
     os.write(writer, b"open sesame\n")
@@ -73,7 +71,7 @@ def test_a_password_in_a_pipe_is_for_all_servers(guarded: NatsServer) -> None:
     assert result.ok().out.count(guarded.url) == 2
 
 
-def test_a_home_that_nobody_has_is_wrong_usage(guarded: NatsServer) -> None:
+def test_a_home_that_nobody_has_is_wrong_usage(guarded):
     """A file in the home directory of an unknown user is a usage error in one line."""
     for option in ("--creds", "--password-file"):
         result = info(guarded, "--user", "me", option, "~no-user-has-this-name/x")
@@ -81,7 +79,7 @@ def test_a_home_that_nobody_has_is_wrong_usage(guarded: NatsServer) -> None:
         assert "the home directory does not exist" in result.error["description"]
 
 
-def test_a_wrong_login_is_status_5_and_says_what_to_do(guarded: NatsServer) -> None:
+def test_a_wrong_login_is_status_5_and_says_what_to_do(guarded):
     """A rejected login has exit status 5 and a hint, and the password is never shown."""
     result = run_jsm("-s", guarded.url, "account", "info", "--user", "me", "--password", "geheim")
     assert result.status == 5
@@ -104,14 +102,14 @@ def test_a_wrong_login_is_status_5_and_says_what_to_do(guarded: NatsServer) -> N
         ("--timeout", "0"),
     ],
 )
-def test_logins_that_can_not_be(guarded: NatsServer, args: tuple[str, ...]) -> None:
+def test_logins_that_can_not_be(guarded, args):
     """Contradicting login options and missing files are usage errors in one line."""
     result = run_jsm("-s", guarded.url, "account", "info", *args)
     assert (result.status, result.out) == (2, "")
     assert result.err.count("\n") == 1
 
 
-def test_an_nkey(guarded: NatsServer, tmp_path: Path) -> None:
+def test_an_nkey(guarded, tmp_path):
     """A file with a seed logs in, by option, variable or context."""
     file = tmp_path / "seed"
     file.write_text(NKEY_USER.seed)
@@ -125,7 +123,7 @@ def test_an_nkey(guarded: NatsServer, tmp_path: Path) -> None:
         del os.environ["SEED_DIR"]
 
 
-def test_a_token() -> None:
+def test_a_token():
     """A token logs in."""
     with NatsServer(config='authorization { token: "open sesame" }') as server:
         info(server, "--token", "open sesame").ok()
@@ -133,7 +131,7 @@ def test_a_token() -> None:
         assert info(server).status == 5
 
 
-def test_credentials(jwt_server: NatsServer, operator: Operator, tmp_path: Path) -> None:
+def test_credentials(jwt_server, operator, tmp_path):
     """A credentials file logs in, and so do a JWT and a seed."""
     file = operator.creds(tmp_path)
     info(jwt_server, "--creds", str(file)).ok()
@@ -145,7 +143,7 @@ def test_credentials(jwt_server: NatsServer, operator: Operator, tmp_path: Path)
     info(jwt_server, "--context", "c", XDG_CONFIG_HOME=str(tmp_path)).ok()
 
 
-def test_tls_with_certificates_of_both_sides(certificates: Certificates) -> None:
+def test_tls_with_certificates_of_both_sides(certificates):
     """--tlsca, --tlscert and --tlskey prove who both are; without them there is no connection."""
     own = str(certificates.path("client"))
     files = ("--tlsca", str(certificates.path("ca")), "--tlscert", own, "--tlskey", own)
@@ -157,7 +155,7 @@ def test_tls_with_certificates_of_both_sides(certificates: Certificates) -> None
         assert info(server).status == 5
 
 
-def test_tls_first(certificates: Certificates) -> None:
+def test_tls_first(certificates):
     """--tlsfirst starts TLS before INFO."""
     with NatsServer(config=certificates.server(more="handshake_first: true")) as server:
         info(server, "--tlsca", str(certificates.path("ca")), "--tlsfirst").ok()
@@ -166,7 +164,7 @@ def test_tls_first(certificates: Certificates) -> None:
 # --- which word counts --------------------------------------------------------------------------
 
 
-def test_where_the_server_is_from(tmp_path: Path) -> None:
+def test_where_the_server_is_from(tmp_path):
     """An option counts before NATS_URL, that before the context, that before SERVERS, then the default."""
     save(tmp_path, "c", url="nats://context:1,nats://context:2")
     everything = {
@@ -189,7 +187,7 @@ def test_where_the_server_is_from(tmp_path: Path) -> None:
     assert effective(**everything)["url"] == default
 
 
-def test_a_login_by_option_leaves_no_login_of_the_context(tmp_path: Path) -> None:
+def test_a_login_by_option_leaves_no_login_of_the_context(tmp_path):
     """A login method with higher precedence replaces those of other sources."""
     save(tmp_path, "c", user="other", password="theirs", creds="x.creds")
     home = str(tmp_path)
@@ -199,7 +197,7 @@ def test_a_login_by_option_leaves_no_login_of_the_context(tmp_path: Path) -> Non
     assert set(said) == {"url", "user"}, "the context's password is for its own user"
 
 
-def test_no_context_means_none(tmp_path: Path) -> None:
+def test_no_context_means_none(tmp_path):
     """--no-context leaves out the selected one, too."""
     save(tmp_path, "c", url="nats://context:1")
     (tmp_path / "nats" / "context.txt").write_text("c")
@@ -208,14 +206,14 @@ def test_no_context_means_none(tmp_path: Path) -> None:
     assert effective("--no-context", XDG_CONFIG_HOME=home)["url"]["source"] == "default"
 
 
-def test_an_option_at_the_command_counts_before_one_at_the_root(jsm: Jsm) -> None:
+def test_an_option_at_the_command_counts_before_one_at_the_root(jsm):
     """Common options may stand anywhere; the one next to the command counts."""
     jsm("-s", "nats://127.0.0.1:1", "account", "info", "-s", jsm.url).ok()
     jsm("account", "-s", jsm.url, "-j", "info", NATS_URL="nats://127.0.0.1:1").ok()
 
 
 @pytest.mark.parametrize("key", ["nsc", "socks_proxy", "windows_cert_store"])
-def test_what_jsm_can_not_do_is_said(tmp_path: Path, key: str) -> None:
+def test_what_jsm_can_not_do_is_said(tmp_path, key):
     """A context with unsupported keys is rejected instead of ignored."""
     save(tmp_path, "c", **{key: "something"})
     result = run_jsm("--context", "c", "account", "info", XDG_CONFIG_HOME=str(tmp_path))
@@ -226,7 +224,7 @@ def test_what_jsm_can_not_do_is_said(tmp_path: Path, key: str) -> None:
 # --- the rest -----------------------------------------------------------------------------------
 
 
-def test_names_and_inboxes_are_told_to_the_server() -> None:
+def test_names_and_inboxes_are_told_to_the_server():
     """The connection has a name, and answers come below the prefix that was given."""
     said: list[Any] = []
 
@@ -243,7 +241,7 @@ def test_names_and_inboxes_are_told_to_the_server() -> None:
     assert "_INBOX_me" in str(said[1])
 
 
-def test_the_domain_and_the_prefix() -> None:
+def test_the_domain_and_the_prefix():
     """--js-domain and --js-api-prefix choose the JetStream that is spoken to."""
     with NatsServer(config="jetstream { domain: hub }") as server:
         assert info(server, "--js-domain", "hub").ok().json["jetstream"]["domain"] == "hub"
@@ -253,7 +251,7 @@ def test_the_domain_and_the_prefix() -> None:
         assert "--js-domain" in missing.err
 
 
-def test_jetstream_may_be_off() -> None:
+def test_jetstream_may_be_off():
     """A server without JetStream has exit status 5 and a hint."""
     with NatsServer(jetstream=False) as server:
         result = run_jsm("-s", server.url, "account", "info")
@@ -262,7 +260,7 @@ def test_jetstream_may_be_off() -> None:
         assert info(server).error["exit_status"] == 5
 
 
-def test_no_server_is_status_5() -> None:
+def test_no_server_is_status_5():
     """An unreachable server is named in the error, with a hint."""
     result = run_jsm("-s", "nats://127.0.0.1:1", "account", "info")
     assert result.status == 5
@@ -270,7 +268,7 @@ def test_no_server_is_status_5() -> None:
     assert "jsm server run" in result.err
 
 
-def test_the_trace_has_requests_and_answers(jsm: Jsm, raw: RawClient) -> None:
+def test_the_trace_has_requests_and_answers(jsm, raw):
     """JSM_TRACE=1 traces requests and replies to stderr, and leaves stdout unchanged."""
     plain = jsm("account", "info", "-j").ok()
     for traced in (
@@ -286,7 +284,7 @@ def test_the_trace_has_requests_and_answers(jsm: Jsm, raw: RawClient) -> None:
     assert jsm("account", "info", JSM_TRACE="0").ok().err == ""
 
 
-def test_the_trace_has_what_a_server_says_in_headers(jsm: Jsm, raw: RawClient) -> None:
+def test_the_trace_has_what_a_server_says_in_headers(jsm, raw):
     """A status without a body is in the trace, and what has no answer on an inbox has its subject."""
     raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
     config = {"durable_name": "C", "ack_policy": "explicit"}
@@ -296,14 +294,14 @@ def test_the_trace_has_what_a_server_says_in_headers(jsm: Jsm, raw: RawClient) -
     assert "404 No Messages" in err
 
 
-def test_the_trace_has_no_logins(guarded: NatsServer) -> None:
+def test_the_trace_has_no_logins(guarded):
     """Credentials are never in the trace."""
     result = info(guarded, "--user", "me", "--password", "open sesame", "--trace").ok()
     assert "open sesame" not in result.err
     assert "CONNECT" not in result.err
 
 
-def test_the_timeout_is_kept() -> None:
+def test_the_timeout_is_kept():
     """The timeout of an option or variable limits every wait."""
     with Listener(lambda peer: (peer.handshake(), peer.rest())) as listener:
         result = run_jsm("-s", listener.url, "account", "info", JSM_TIMEOUT="1s")
@@ -330,9 +328,7 @@ def test_the_timeout_is_kept() -> None:
         ("pub t x -J --ttl 1ms", {}, "'--ttl': "),
     ],
 )
-def test_an_error_names_the_option_as_it_was_typed(
-    jsm: Jsm, words: str, variables: dict[str, str], said: str
-) -> None:
+def test_an_error_names_the_option_as_it_was_typed(jsm, words, variables, said):
     """What the library says of its own options is said of the option or variable of the user."""
     jsm("stream", "add", "S", "--subjects", "s").ok()
     refused = jsm(*words.split(), **variables)
@@ -340,7 +336,7 @@ def test_an_error_names_the_option_as_it_was_typed(
     assert said in refused.err
 
 
-def test_an_error_in_a_file_names_its_field(jsm: Jsm, tmp_path: Path) -> None:
+def test_an_error_in_a_file_names_its_field(jsm, tmp_path):
     """An error in a value from a file names the field as the file spells it, and the context."""
     config = tmp_path / "config.json"
     config.write_text('{"subjects": ["t"], "first_seq": -4}')

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import CLEAR_LINE, Jsm
+from fix_jsm import CLEAR_LINE
 from rawnats import RawClient
 
 #: The command of the document of 2020, as it stands there.
@@ -27,7 +26,7 @@ def fill(raw: RawClient, *subjects: str) -> None:
 
 
 @pytest.mark.parametrize("noun", ["ms", "messageset", "str", "st", "s", "stream"])
-def test_the_2020_command_creates_the_stream(jsm: Jsm, raw: RawClient, noun: str) -> None:
+def test_the_2020_command_creates_the_stream(jsm, raw, noun):
     """The command of the 2020 documentation works unchanged, and a year is exactly 365 days."""
     result = jsm(noun, *SEED.split()).ok()
     config = config_of(raw, "ORDERS")
@@ -55,7 +54,7 @@ def test_the_2020_command_creates_the_stream(jsm: Jsm, raw: RawClient, noun: str
         ("WorkQueuePolicy", "workqueue"),
     ],
 )
-def test_retention_aliases(jsm: Jsm, raw: RawClient, word: str, wire: str) -> None:
+def test_retention_aliases(jsm, raw, word, wire):
     """Retention policies have the names of the 2020 CLI, of the nats CLI and of the API."""
     jsm("stream", "add", "R", "--subjects", "r", "--retention", word).ok()
     assert config_of(raw, "R")["retention"] == wire
@@ -137,9 +136,7 @@ SINCE = {
         for option in OPTIONS
     ],
 )
-def test_each_option_sets_its_field(
-    jsm: Jsm, raw: RawClient, words: str, field: str, value: object
-) -> None:
+def test_each_option_sets_its_field(jsm, raw, words, field, value):
     """Each option of ``add`` sets its field of the config, in the right unit."""
     more = () if "--subjects" in words else ("--subjects", "a.*")
     jsm("stream", "add", "S", *words.split(), *more).ok()
@@ -147,13 +144,13 @@ def test_each_option_sets_its_field(
 
 
 @pytest.mark.server("<2.11")
-def test_a_field_that_the_server_ignores_is_a_warning(jsm: Jsm) -> None:
+def test_a_field_that_the_server_ignores_is_a_warning(jsm):
     """An older server drops fields that it does not know; the command warns about them."""
     made = jsm("stream", "add", "S", "--defaults", "--ttl").ok()
     assert "ignored allow_msg_ttl" in made.err
 
 
-def test_metadata_and_placement_options(jsm: Jsm, raw: RawClient) -> None:
+def test_metadata_and_placement_options(jsm, raw):
     """--metadata is repeatable; --cluster and --tag set the placement."""
     jsm("stream", "add", "S", "--defaults", "--metadata", "team=a=b", "--metadata", "x=").ok()
     labels = config_of(raw, "S")["metadata"]
@@ -164,7 +161,7 @@ def test_metadata_and_placement_options(jsm: Jsm, raw: RawClient) -> None:
     assert shown.ok().json["placement"] == {"cluster": "C", "tags": ["ssd"]}
 
 
-def test_mirrors_and_sources_are_names_pairs_or_json(jsm: Jsm, raw: RawClient) -> None:
+def test_mirrors_and_sources_are_names_pairs_or_json(jsm, raw):
     """A mirror or source is given as a name, as key=value pairs, or as JSON."""
     jsm("stream", "add", "O", "--subjects", "o.*").ok()
     jsm("stream", "add", "M", "--mirror", "O").ok()
@@ -182,7 +179,7 @@ def test_mirrors_and_sources_are_names_pairs_or_json(jsm: Jsm, raw: RawClient) -
     assert (refused.status, "color" in refused.err) == (2, True)
 
 
-def test_json_output_is_the_reply_of_the_server(jsm: Jsm, raw: RawClient) -> None:
+def test_json_output_is_the_reply_of_the_server(jsm, raw):
     """With -j stdout is one document with the config and state of the server."""
     made = jsm("stream", "add", "S", "--subjects", "s.*", "-j").ok()
     assert made.err == ""
@@ -199,7 +196,7 @@ def test_json_output_is_the_reply_of_the_server(jsm: Jsm, raw: RawClient) -> Non
     assert jsm("stream", "ls", "-n", "-j").ok().json == ["S"]
 
 
-def test_info_shows_config_and_state(jsm: Jsm, raw: RawClient) -> None:
+def test_info_shows_config_and_state(jsm, raw):
     """The blocks have the labels of the documentation, and limits that are not set are named."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b", "ORDERS.a")
@@ -210,7 +207,7 @@ def test_info_shows_config_and_state(jsm: Jsm, raw: RawClient) -> None:
     assert "Maximum Messages: Unlimited\n" in shown
 
 
-def test_ls(jsm: Jsm) -> None:
+def test_ls(jsm):
     """The list is a table or only names; no streams is not an error."""
     assert jsm("stream", "ls").ok().out == "No Streams defined\n"
     assert jsm("stream", "ls", "-j").ok().json == []
@@ -224,7 +221,7 @@ def test_ls(jsm: Jsm) -> None:
     assert "hidden" not in table
 
 
-def test_written_configs_can_be_read_again(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_written_configs_can_be_read_again(jsm, raw, tmp_path):
     """--config accepts the output of --output and of info; options override it."""
     file = tmp_path / "orders.json"
     options = ("--subjects", "o.*", "--max-age", "1h", "--metadata", "a=b")
@@ -242,7 +239,7 @@ def test_written_configs_can_be_read_again(jsm: Jsm, raw: RawClient, tmp_path: P
     assert (changed["max_msgs"], changed["max_age"]) == (7, before["max_age"])
 
 
-def test_a_file_may_contain_units(jsm: Jsm, raw: RawClient) -> None:
+def test_a_file_may_contain_units(jsm, raw):
     """A file may contain durations, sizes and policies in the syntax of options."""
     text = (
         '{"name": "O", "max_age": "1y", "max_bytes": "10GB", "retention": "stream",'
@@ -267,7 +264,7 @@ def test_a_file_may_contain_units(jsm: Jsm, raw: RawClient) -> None:
         ('{"name": "O", "max_msgs": -7}', "max_msgs"),
     ],
 )
-def test_an_invalid_file_is_a_usage_error(jsm: Jsm, raw: RawClient, text: str, words: str) -> None:
+def test_an_invalid_file_is_a_usage_error(jsm, raw, text, words):
     """An invalid file exits with status 2, and the error names the problem."""
     refused = jsm("stream", "add", "--config", "-", stdin=text.encode())
     assert refused.status == 2
@@ -276,7 +273,7 @@ def test_an_invalid_file_is_a_usage_error(jsm: Jsm, raw: RawClient, text: str, w
     assert raw.api("STREAM.NAMES")["total"] == 0
 
 
-def test_adding_an_existing_stream(jsm: Jsm, raw: RawClient) -> None:
+def test_adding_an_existing_stream(jsm, raw):
     """An equal config succeeds; another one is an error, ignored, or an update, by option."""
     add = ("stream", "add", "S", "--subjects", "s")
     jsm(*add).ok()
@@ -291,7 +288,7 @@ def test_adding_an_existing_stream(jsm: Jsm, raw: RawClient) -> None:
     assert config_of(raw, "S")["max_msgs"] == 5
 
 
-def test_names_are_checked_before_connecting(jsm: Jsm) -> None:
+def test_names_are_checked_before_connecting(jsm):
     """An invalid name is an error before the command connects."""
     for name in ("a.b", "a b", "a*", "a>", "a/b", "a\\b"):
         for words in (("add", name, "--subjects", "x"), ("info", name), ("rm", "A", name, "-f")):
@@ -300,7 +297,7 @@ def test_names_are_checked_before_connecting(jsm: Jsm) -> None:
             assert " is invalid: " in refused.err
 
 
-def test_one_error_names_all_missing_values(jsm: Jsm) -> None:
+def test_one_error_names_all_missing_values(jsm):
     """Without a terminal, one error names every missing value; with -j it is JSON."""
     refused = jsm("ms", "add")
     assert refused.status == 2
@@ -311,7 +308,7 @@ def test_one_error_names_all_missing_values(jsm: Jsm) -> None:
         assert jsm("stream", command).err == "jsm: missing: STREAM\n"
 
 
-def test_purge_reports_the_number_of_messages(jsm: Jsm, raw: RawClient) -> None:
+def test_purge_reports_the_number_of_messages(jsm, raw):
     """The output has the number of deleted messages, and the next sequence follows the last one."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b", "ORDERS.a")
@@ -334,9 +331,7 @@ def test_purge_reports_the_number_of_messages(jsm: Jsm, raw: RawClient) -> None:
         (("--subject", "s.a", "--keep", "1"), [2, 4, 5]),
     ],
 )
-def test_a_part_of_the_messages_is_purged(
-    jsm: Jsm, raw: RawClient, options: tuple[str, ...], left: list[int]
-) -> None:
+def test_a_part_of_the_messages_is_purged(jsm, raw, options, left):
     """Messages of a subject, before a sequence, or all but the newest are deleted."""
     jsm("stream", "add", "S", "--subjects", "s.*").ok()
     fill(raw, "s.a", "s.b", "s.a", "s.b", "s.a")
@@ -346,7 +341,7 @@ def test_a_part_of_the_messages_is_purged(
     assert found == left
 
 
-def test_deleting_needs_force_without_a_terminal(jsm: Jsm, raw: RawClient) -> None:
+def test_deleting_needs_force_without_a_terminal(jsm, raw):
     """Without a terminal and --force nothing is deleted."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b")
@@ -357,7 +352,7 @@ def test_deleting_needs_force_without_a_terminal(jsm: Jsm, raw: RawClient) -> No
     assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 2
 
 
-def test_an_unknown_name_deletes_no_stream(jsm: Jsm, raw: RawClient) -> None:
+def test_an_unknown_name_deletes_no_stream(jsm, raw):
     """An unknown name among several deletes nothing, except with --ignore-missing."""
     for name in "ABC":
         jsm("stream", "add", name, "--defaults").ok()
@@ -371,7 +366,7 @@ def test_an_unknown_name_deletes_no_stream(jsm: Jsm, raw: RawClient) -> None:
     assert jsm("stream", "rm", "C", "-f", "--ignore-missing", "-j").ok().json == {"deleted": []}
 
 
-def test_single_messages_are_deleted(jsm: Jsm, raw: RawClient) -> None:
+def test_single_messages_are_deleted(jsm, raw):
     """``rmm`` accepts several sequences, and the error names those that do not exist."""
     jsm("stream", "add", "S", "--subjects", "s.*").ok()
     fill(raw, *["s.a"] * 5)
@@ -383,7 +378,7 @@ def test_single_messages_are_deleted(jsm: Jsm, raw: RawClient) -> None:
     assert (state["messages"], state["last_seq"]) == (2, 5)
 
 
-def test_copy_needs_other_subjects(jsm: Jsm, raw: RawClient) -> None:
+def test_copy_needs_other_subjects(jsm, raw):
     """A copy has the config of the original except for the options; the same subjects are an error."""
     jsm("stream", "add", "A", "--subjects", "a.*", "--max-age", "1h", "--metadata", "k=v").ok()
     refused = jsm("stream", "copy", "A", "B")
@@ -395,7 +390,7 @@ def test_copy_needs_other_subjects(jsm: Jsm, raw: RawClient) -> None:
     assert config["metadata"]["k"] == "v"
 
 
-def test_the_prompts_of_the_2020_cli(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+def test_the_prompts_of_the_2020_cli(terminal, raw, jsm):
     """The prompts have the order of the 2020 documentation."""
     child = terminal("ms", "add", "ORDERS")
     child.answer("Subjects to consume", "ORDERS.*")
@@ -416,7 +411,7 @@ def test_the_prompts_of_the_2020_cli(terminal: Any, raw: RawClient, jsm: Jsm) ->
     del jsm  # its fixture deletes the stream
 
 
-def test_given_options_are_not_prompted_for(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+def test_given_options_are_not_prompted_for(terminal, raw, jsm):
     """A given option has no prompt; with --defaults and a name there are no prompts."""
     options = SEED.replace("add ORDERS", "").split()
     child = terminal("ms", "add", *[each for each in options if "1y" not in each])
@@ -434,7 +429,7 @@ def test_given_options_are_not_prompted_for(terminal: Any, raw: RawClient, jsm: 
     del jsm
 
 
-def test_deleting_asks_for_confirmation(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+def test_deleting_asks_for_confirmation(terminal, raw, jsm):
     """The prompt has the number of messages; the default answer is no and changes nothing."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b")

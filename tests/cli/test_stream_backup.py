@@ -58,7 +58,7 @@ def leftovers(directory: Path) -> list[str]:
     return sorted(each.name for each in directory.iterdir())
 
 
-def test_a_restored_stream_equals_the_original(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_a_restored_stream_equals_the_original(orders, raw, tmp_path):
     """Config, messages, sequences, times, gaps and consumers equal the original."""
     before = held(raw)
     saved = orders("stream", "backup", "ORDERS", str(tmp_path / "b")).ok()
@@ -70,9 +70,7 @@ def test_a_restored_stream_equals_the_original(orders: Jsm, raw: RawClient, tmp_
     assert held(raw) == before
 
 
-def test_a_backup_has_the_format_of_the_nats_cli(
-    orders: Jsm, raw: RawClient, tmp_path: Path
-) -> None:
+def test_a_backup_has_the_format_of_the_nats_cli(orders, raw, tmp_path):
     """A backup consists of backup.json with config and state, and an S2 stream with the data."""
     target = tmp_path / "deep" / "b"
     saved = orders("stream", "snapshot", "ORDERS", str(target), "-j").ok().json
@@ -94,9 +92,7 @@ def test_a_backup_has_the_format_of_the_nats_cli(
     assert sums["stream.tar.s2"] == saved["sha256"]
 
 
-def test_a_backup_of_the_nats_cli_can_be_restored(
-    orders: Jsm, raw: RawClient, tmp_path: Path
-) -> None:
+def test_a_backup_of_the_nats_cli_can_be_restored(orders, raw, tmp_path):
     """A backup of the nats CLI has no checksums and is restored without them."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target), "--no-consumers").ok()
@@ -108,7 +104,7 @@ def test_a_backup_of_the_nats_cli_can_be_restored(
     assert raw.api("CONSUMER.NAMES.ORDERS")["total"] == 0
 
 
-def test_a_restore_may_change_the_config(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_a_restore_may_change_the_config(orders, raw, tmp_path):
     """--config replaces the config, but cannot rename the stream."""
     target, file = tmp_path / "b", tmp_path / "c.json"
     orders("stream", "backup", "ORDERS", str(target)).ok()
@@ -123,7 +119,7 @@ def test_a_restore_may_change_the_config(orders: Jsm, raw: RawClient, tmp_path: 
     assert raw.api("STREAM.INFO.ORDERS")["config"]["description"] == "from a backup"
 
 
-def test_an_existing_stream_needs_overwrite(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_an_existing_stream_needs_overwrite(orders, raw, tmp_path):
     """An existing stream is replaced only with --overwrite and after confirmation."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target)).ok()
@@ -137,7 +133,7 @@ def test_an_existing_stream_needs_overwrite(orders: Jsm, raw: RawClient, tmp_pat
     assert raw.api("STREAM.INFO.ORDERS")["state"]["last_seq"] == MESSAGES
 
 
-def test_an_existing_backup_needs_force(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_an_existing_backup_needs_force(orders, raw, tmp_path):
     """A backup is replaced only with --force; a directory with other files never is."""
     target = tmp_path / "b"
     target.mkdir()
@@ -159,9 +155,7 @@ def test_an_existing_backup_needs_force(orders: Jsm, raw: RawClient, tmp_path: P
     assert leftovers(tmp_path) == ["b", "file"]
 
 
-def test_a_directory_that_exists_is_kept(
-    orders: Jsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_exists_is_kept(orders, tmp_path, monkeypatch):
     """An existing target directory is kept, also as a symbolic link or the current directory."""
     target = tmp_path / "b"
     target.mkdir()
@@ -178,7 +172,7 @@ def test_a_directory_that_exists_is_kept(
     orders("stream", "restore", ".", "--overwrite", "-f").ok()
 
 
-def test_a_backup_is_readable_by_its_owner_only(orders: Jsm, tmp_path: Path) -> None:
+def test_a_backup_is_readable_by_its_owner_only(orders, tmp_path):
     """Created files and directories have owner permissions only, because messages may be secret."""
     (tmp_path / "old").mkdir(mode=0o755)
     for name in ("old", "new"):
@@ -220,9 +214,7 @@ def damage(target: Path, how: str) -> None:
         "sums that are no text",
     ],
 )
-def test_a_damaged_backup_is_rejected(
-    orders: Jsm, raw: RawClient, tmp_path: Path, how: str
-) -> None:
+def test_a_damaged_backup_is_rejected(orders, raw, tmp_path, how):
     """Damage is detected before anything is sent or deleted."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target)).ok()
@@ -235,9 +227,7 @@ def test_a_damaged_backup_is_rejected(
 
 
 @pytest.mark.parametrize("how", ["changed", "cut"])
-def test_damage_that_only_the_server_detects_leaves_no_stream(
-    orders: Jsm, raw: RawClient, tmp_path: Path, how: str
-) -> None:
+def test_damage_that_only_the_server_detects_leaves_no_stream(orders, raw, tmp_path, how):
     """Without checksums the server detects the damage, and no partial stream is left."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target)).ok()
@@ -250,7 +240,7 @@ def test_damage_that_only_the_server_detects_leaves_no_stream(
     assert raw.api("STREAM.NAMES")["total"] == 0
 
 
-def test_messages_lost_to_limits_are_a_warning(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_messages_lost_to_limits_are_a_warning(orders, raw, tmp_path):
     """If the config removes messages of the backup, the command warns."""
     target, file = tmp_path / "b", tmp_path / "c.json"
     orders("stream", "backup", "ORDERS", str(target)).ok()
@@ -262,9 +252,7 @@ def test_messages_lost_to_limits_are_a_warning(orders: Jsm, raw: RawClient, tmp_
     assert "messages is 10, was 299" in restored.err
 
 
-def test_a_terminal_shows_a_progress_bar(
-    orders: Jsm, terminal: Any, raw: RawClient, tmp_path: Path
-) -> None:
+def test_a_terminal_shows_a_progress_bar(orders, terminal, raw, tmp_path):
     """On a terminal a progress bar is drawn and erased at the end."""
     child = terminal("stream", "backup", "ORDERS", str(tmp_path / "b"))
     child.expect("Stream ORDERS was backed up to")
@@ -289,7 +277,7 @@ def own(fresh_server: NatsServer) -> NatsServer:
     return fresh_server
 
 
-def test_a_server_that_dies_leaves_no_backup(own: NatsServer, tmp_path: Path) -> None:
+def test_a_server_that_dies_leaves_no_backup(own, tmp_path):
     """The error says that the connection was lost, and no part of the directory is left."""
     with FaultProxy(own.port) as proxy:
         proxy.hold_after(1_000_000, Toward.CLIENT)
@@ -304,7 +292,7 @@ def test_a_server_that_dies_leaves_no_backup(own: NatsServer, tmp_path: Path) ->
     assert leftovers(tmp_path) == []
 
 
-def test_a_lost_connection_leaves_no_stream(own: NatsServer, tmp_path: Path) -> None:
+def test_a_lost_connection_leaves_no_stream(own, tmp_path):
     """The error says that nothing is left, and the same restore succeeds afterwards."""
     url, target = own.url, str(tmp_path / "b")
     run_jsm("stream", "backup", "ORDERS", target, NATS_URL=url).ok()
@@ -321,9 +309,7 @@ def test_a_lost_connection_leaves_no_stream(own: NatsServer, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_backup_leaves_nothing(
-    own: NatsServer, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_an_interrupted_backup_leaves_nothing(own, tmp_path, number):
     """SIGINT and SIGTERM have their exit statuses and leave no partial backup."""
     with FaultProxy(own.port) as proxy:
         proxy.slow(piece=20_000, pause=0.01)

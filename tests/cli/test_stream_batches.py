@@ -59,7 +59,7 @@ def requests(trace: str) -> int:
 
 
 @pytest.mark.server(">=2.11")
-def test_many_messages_come_with_one_request(numbers: Jsm) -> None:
+def test_many_messages_come_with_one_request(numbers):
     """A whole stream is read with few requests, with the same messages as single gets."""
     shown = numbers("stream", "view", "N", "-j", "--trace").ok()
     assert [line["stream_seq"] for line in shown.lines] == list(range(1, MESSAGES + 1))
@@ -70,7 +70,7 @@ def test_many_messages_come_with_one_request(numbers: Jsm) -> None:
     assert slowly.lines[0]["headers"] == {"Nats-Sequence": ["own"]}
 
 
-def test_a_purge_ends_the_iteration(jsm: Jsm, raw: RawClient) -> None:
+def test_a_purge_ends_the_iteration(jsm, raw):
     """If the remaining messages are purged, the command ends without waiting for them."""
     raw.api("STREAM.CREATE.P", name="P", subjects=["p"], storage="memory")
     jsm("pub", "p", "x" * 1000, "-J", "--count", "6000").ok()
@@ -84,7 +84,7 @@ def test_a_purge_ends_the_iteration(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_a_limit_limits_the_request(numbers: Jsm) -> None:
+def test_a_limit_limits_the_request(numbers):
     """--limit also limits the request, unless messages are filtered by content."""
     for options, seqs in (
         (("--limit", "2"), [1, 2]),
@@ -100,7 +100,7 @@ def test_a_limit_limits_the_request(numbers: Jsm) -> None:
 
 
 @pytest.mark.parametrize("allowed", [MANY, SINGLE])
-def test_an_older_server_without_batches(numbers: Jsm, old_server: list[str], allowed: str) -> None:
+def test_an_older_server_without_batches(numbers, old_server, allowed):
     """A server without batch support returns one message per request; all messages are read."""
     numbers("stream", "edit", "N", allowed, "-f").ok()
     # Not to the end, which is a status: a client cannot forward that.
@@ -110,13 +110,13 @@ def test_an_older_server_without_batches(numbers: Jsm, old_server: list[str], al
     assert len(old_server) == (9 if allowed == MANY else 0)
 
 
-def test_since_in_an_empty_stream(jsm: Jsm) -> None:
+def test_since_in_an_empty_stream(jsm):
     """--since works in a stream that never had a message."""
     jsm("stream", "add", "E", "--subjects", "e").ok()
     assert jsm("stream", "view", "E", "--since", "1h").ok().err == "No messages\n"
 
 
-def test_a_stream_deleted_between_pages_is_not_found(jsm: Jsm) -> None:
+def test_a_stream_deleted_between_pages_is_not_found(jsm):
     """A stream that is deleted between two pages exits with status 3."""
     jsm("stream", "add", "E", "--subjects", "e").ok()
     jsm("pub", "e", "1", "-J", "--count", "3").ok()

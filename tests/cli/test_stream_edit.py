@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ def stream(jsm: Jsm) -> Jsm:
     return jsm
 
 
-def test_an_option_changes_only_its_field(stream: Jsm, raw: RawClient) -> None:
+def test_an_option_changes_only_its_field(stream, raw):
     """Fields without an option keep their values."""
     before = config_of(raw, "E")
     changed = stream("stream", "edit", "E", "--max-age", "1h", "--metadata", "c=d", "-f").ok()
@@ -38,7 +37,7 @@ def test_an_option_changes_only_its_field(stream: Jsm, raw: RawClient) -> None:
     assert (labels.get("a"), labels["c"]) == (None, "d")
 
 
-def test_a_dry_run_shows_what_would_change(stream: Jsm, raw: RawClient) -> None:
+def test_a_dry_run_shows_what_would_change(stream, raw):
     """A dry run changes nothing; with --exit-code its status says whether there are differences."""
     before = config_of(raw, "E")
     edit = ("stream", "edit", "E", "--dry-run", "--max-msgs")
@@ -55,14 +54,14 @@ def test_a_dry_run_shows_what_would_change(stream: Jsm, raw: RawClient) -> None:
     assert config_of(raw, "E") == before
 
 
-def test_an_equal_config_is_not_updated(stream: Jsm, raw: RawClient) -> None:
+def test_an_equal_config_is_not_updated(stream, raw):
     """An edit without differences does not ask and sends no update."""
     assert "already has this config" in stream("stream", "edit", "E", "--max-msgs", "10").ok().out
     answer = stream("stream", "edit", "E", "--max-msgs", "10", "-j").ok().json
     assert answer["config"] == config_of(raw, "E")
 
 
-def test_a_file_replaces_the_config(stream: Jsm, raw: RawClient, tmp_path: Path) -> None:
+def test_a_file_replaces_the_config(stream, raw, tmp_path):
     """The output of info is accepted as a file; fields that it does not contain get defaults."""
     info = stream("stream", "info", "E", "-j").ok().json
     file = tmp_path / "e.json"
@@ -80,7 +79,7 @@ def test_a_file_replaces_the_config(stream: Jsm, raw: RawClient, tmp_path: Path)
 
 
 @pytest.mark.server(">=2.12")  # earlier ones keep a mirror a mirror
-def test_parts_of_a_config_are_removed(stream: Jsm, raw: RawClient) -> None:
+def test_parts_of_a_config_are_removed(stream, raw):
     """The --no- options turn a mirror into a normal stream and remove subject rules."""
     stream("stream", "add", "M", "--mirror", "E").ok()
     stream("stream", "edit", "M", "--no-mirror", "--subjects", "m", "-f").ok()
@@ -101,7 +100,7 @@ def test_parts_of_a_config_are_removed(stream: Jsm, raw: RawClient) -> None:
     assert {"republish", "subject_transform"}.isdisjoint(config)
 
 
-def test_editing_in_an_editor(stream: Jsm, raw: RawClient, terminal: Any, tmp_path: Path) -> None:
+def test_editing_in_an_editor(stream, raw, terminal, tmp_path):
     """The saved config is applied once it is valid and confirmed."""
     editor = tmp_path / "editor"
     editor.write_text(
@@ -120,7 +119,7 @@ def test_editing_in_an_editor(stream: Jsm, raw: RawClient, terminal: Any, tmp_pa
     del stream
 
 
-def test_seal(stream: Jsm, raw: RawClient) -> None:
+def test_seal(stream, raw):
     """A sealed stream rejects messages, and sealing it again succeeds."""
     assert b'"seq":1' in raw.request("e.a", b"x").replace(b" ", b"")
     assert stream("stream", "seal", "E").status == 2

@@ -36,7 +36,7 @@ def bodies(jsm: Jsm, *options: str) -> list[str]:
     return jsm("stream", "view", "L", "--raw", *options).ok().out.split()
 
 
-def test_all_messages_are_written_off_a_terminal(stored: Jsm) -> None:
+def test_all_messages_are_written_off_a_terminal(stored):
     """Without a terminal all messages are written in order, without pages."""
     assert bodies(stored) == [str(number) for number in range(1, 13)]
     shown = stored("stream", "view", "L").ok().out
@@ -44,7 +44,7 @@ def test_all_messages_are_written_off_a_terminal(stored: Jsm) -> None:
     assert "\n  n: 1\n\n1\n\n[2] Subject: l.even" in shown
 
 
-def test_a_message_is_a_line_of_json(stored: Jsm, raw: RawClient) -> None:
+def test_a_message_is_a_line_of_json(stored, raw):
     """With -j each message is one JSON line with the metadata of the server."""
     lines = stored("stream", "view", "L", "-j").ok().lines
     assert len(lines) == 12
@@ -79,13 +79,13 @@ def test_a_message_is_a_line_of_json(stored: Jsm, raw: RawClient) -> None:
         (("--format", "{stream_seq}:{headers[n]}{headers[x]}\\n", "--limit", "1"), "1:1"),
     ],
 )
-def test_messages_are_selected(stored: Jsm, options: tuple[str, ...], wanted: str) -> None:
+def test_messages_are_selected(stored, options, wanted):
     """Messages are selected by sequence, time, subject, payload and header."""
     raw = () if "--format" in options else ("--raw",)
     assert stored("stream", "view", "L", *raw, *options).ok().out.split() == wanted.split()
 
 
-def test_since_skips_deleted_messages(stored: Jsm, raw: RawClient) -> None:
+def test_since_skips_deleted_messages(stored, raw):
     """--since starts at the first message at or after the time, and skips deleted ones."""
     for seq in (5, 6, 7):
         raw.api("STREAM.MSG.DELETE.L", seq=seq)
@@ -94,14 +94,14 @@ def test_since_skips_deleted_messages(stored: Jsm, raw: RawClient) -> None:
         assert bodies(stored, "--since", time[:26] + "Z")[0] == first
 
 
-def test_last_counts_existing_messages(stored: Jsm, raw: RawClient) -> None:
+def test_last_counts_existing_messages(stored, raw):
     """--last counts messages, not sequences."""
     for seq in (8, 9, 10, 11):
         raw.api("STREAM.MSG.DELETE.L", seq=seq)
     assert bodies(stored, "--last", "3") == ["6", "7", "12"]
 
 
-def test_viewing_a_work_queue_takes_no_messages(jsm: Jsm, raw: RawClient) -> None:
+def test_viewing_a_work_queue_takes_no_messages(jsm, raw):
     """A work queue is read without a consumer, and its worker still gets every message."""
     jsm("stream", "add", "L", "--subjects", "l", "--retention", "work").ok()
     for number in range(3):
@@ -111,7 +111,7 @@ def test_viewing_a_work_queue_takes_no_messages(jsm: Jsm, raw: RawClient) -> Non
     assert (state["consumer_count"], state["messages"]) == (0, 3)
 
 
-def test_a_stream_without_direct_gets_is_read(jsm: Jsm, raw: RawClient) -> None:
+def test_a_stream_without_direct_gets_is_read(jsm, raw):
     """Without direct gets the messages are read from the leader."""
     jsm("stream", "add", "L", "--subjects", "l", "--no-allow-direct").ok()
     publish(raw, "l", b"x")
@@ -119,7 +119,7 @@ def test_a_stream_without_direct_gets_is_read(jsm: Jsm, raw: RawClient) -> None:
     assert jsm("stream", "get", "L", "1", "--raw").ok().out == "x\n"
 
 
-def test_follow(stored: Jsm, raw: RawClient) -> None:
+def test_follow(stored, raw):
     """--follow continues with new messages until Ctrl-C, with exit status 130."""
     with stored.spawn("stream", "view", "L", "--raw", "--last", "1", "--follow") as child:
         assert child.stdout is not None
@@ -132,7 +132,7 @@ def test_follow(stored: Jsm, raw: RawClient) -> None:
         assert child.wait(10) == 130
 
 
-def test_pages_on_a_terminal(stored: Jsm, terminal: Any) -> None:
+def test_pages_on_a_terminal(stored, terminal):
     """On a terminal the command pauses after each page."""
     child = terminal("stream", "view", "L", "5")
     child.answer("Next page?", "")
@@ -146,7 +146,7 @@ def test_pages_on_a_terminal(stored: Jsm, terminal: Any) -> None:
     del stored
 
 
-def test_an_empty_stream(jsm: Jsm) -> None:
+def test_an_empty_stream(jsm):
     """An empty stream is not an error; only the text output mentions it."""
     jsm("stream", "add", "L", "--subjects", "l").ok()
     shown = jsm("stream", "view", "L").ok()
@@ -156,13 +156,13 @@ def test_an_empty_stream(jsm: Jsm) -> None:
     assert jsm("stream", "view", "L", "--last", "3").ok().out == ""
 
 
-def test_an_unknown_field_of_a_format_is_wrong_usage(stored: Jsm) -> None:
+def test_an_unknown_field_of_a_format_is_wrong_usage(stored):
     """The error names the fields."""
     refused = stored("stream", "view", "L", "--format", "{color}")
     assert (refused.status, "stream_seq" in refused.err) == (2, True)
 
 
-def test_get(stored: Jsm) -> None:
+def test_get(stored):
     """``get`` reads a message by sequence, the last of a subject, or the next of a subject."""
     got = stored("stream", "get", "L", "5", "-j").ok().json
     assert (got["stream_seq"], got["text"]) == (5, "5")
@@ -172,7 +172,7 @@ def test_get(stored: Jsm) -> None:
     assert stored("stream", "get", "L", "5").ok().out.startswith("[5] Subject: l.odd")
 
 
-def test_get_of_a_missing_message(stored: Jsm) -> None:
+def test_get_of_a_missing_message(stored):
     """A missing message exits with status 3, a request without a selection with status 2."""
     assert stored("stream", "get", "L", "99").status == 3
     assert stored("stream", "get", "L", "-S", "l.none", "-j").error["err_code"] == 10037
@@ -203,7 +203,7 @@ def names(result: Any) -> list[str]:
     return [row["config"]["name"] for row in result.ok().json]
 
 
-def test_a_report_is_sorted(several: Jsm, raw: RawClient) -> None:
+def test_a_report_is_sorted(several, raw):
     """The report is sorted by the given key; JSON has the numbers of the server."""
     first = several("stream", "report", "-j").ok().json[0]
     assert first["config"]["name"] == "L"
@@ -217,7 +217,7 @@ def test_a_report_is_sorted(several: Jsm, raw: RawClient) -> None:
     assert "KV_b" in names(several("stream", "report", "-a", "-j"))
 
 
-def test_a_report_is_a_table(several: Jsm) -> None:
+def test_a_report_is_a_table(several):
     """The text is a table with the lag of mirrors and sources."""
     shown = several("stream", "report").ok().out
     head, first, *rest = shown.splitlines()[1:]
@@ -229,7 +229,7 @@ def test_a_report_is_a_table(several: Jsm) -> None:
     assert any(line.split()[0] == "M" and line.split()[-3] == "0" for line in rest), rest
 
 
-def test_a_report_is_repeated(several: Jsm) -> None:
+def test_a_report_is_repeated(several):
     """--watch repeats the report, with -j as JSON lines."""
     with several.spawn("stream", "report", "--watch", "50ms", "-j") as child:
         assert child.stdout is not None
@@ -255,20 +255,20 @@ def test_a_report_is_repeated(several: Jsm) -> None:
         (("--leader", "absent"), ""),
     ],
 )
-def test_find(several: Jsm, options: tuple[str, ...], found: str) -> None:
+def test_find(several, options, found):
     """A stream must match every option; --invert inverts each condition."""
     listed = several("stream", "find", "-n", *options).ok().out.split()
     assert listed == found.split()
 
 
-def test_find_as_json(several: Jsm) -> None:
+def test_find_as_json(several):
     """With -j the output has infos or names."""
     words = ("stream", "find", "--empty", "--invert", "-j")
     assert several(*words).ok().json[0]["config"]["name"] == "L"
     assert several(*words, "-n").ok().json == ["L"]
 
 
-def test_subjects_are_counted(stored: Jsm, raw: RawClient) -> None:
+def test_subjects_are_counted(stored, raw):
     """Subjects are listed with their counts, in descending order."""
     publish(raw, "l.odd", b"13")
     assert stored("stream", "subjects", "L", "-j").ok().json == {"l.odd": 7, "l.even": 6}

@@ -13,8 +13,6 @@ from fix_raw import RawPeer
 from fix_threads import wait_until, within
 from rawnats import RawClient
 
-from jetstream_sync.server import NatsServer
-
 # --- core NATS ------------------------------------------------------------------------------------
 
 
@@ -34,7 +32,7 @@ def finished(child: subprocess.Popen[bytes]) -> list[str]:
     return out.decode().splitlines()
 
 
-def test_messages_are_lines_as_nats_sub_had_them(jsm: Jsm, peer: RawPeer) -> None:
+def test_messages_are_lines_as_nats_sub_had_them(jsm, peer):
     """Each message has its number, subject and body; --count ends it with success."""
     child = started(jsm, "sub.one.*", "--count", "3")
     peer.publish("sub.one.a", b"order 1")
@@ -50,7 +48,7 @@ def test_messages_are_lines_as_nats_sub_had_them(jsm: Jsm, peer: RawPeer) -> Non
     ]
 
 
-def test_the_listening_line_is_on_stderr(jsm: Jsm) -> None:
+def test_the_listening_line_is_on_stderr(jsm):
     """The announcement of the subscription is written to stderr, not to stdout."""
     result = jsm("sub", "sub.quiet", "sub.other", "--wait", "50ms")
     assert (result.status, result.out) == (4, "")
@@ -58,7 +56,7 @@ def test_the_listening_line_is_on_stderr(jsm: Jsm) -> None:
     assert result.err.splitlines()[0] == "Listening on [sub.quiet] [sub.other]"
 
 
-def test_several_subjects(jsm: Jsm, peer: RawPeer) -> None:
+def test_several_subjects(jsm, peer):
     """One command subscribes to several subjects."""
     child = started(jsm, "sub.m1", "sub.m2", "--count", "2", "--subjects-only")
     peer.publish("sub.m1")
@@ -66,7 +64,7 @@ def test_several_subjects(jsm: Jsm, peer: RawPeer) -> None:
     assert sorted(finished(child)) == ["sub.m1", "sub.m2"]
 
 
-def test_raw_bodies(jsm: Jsm, peer: RawPeer) -> None:
+def test_raw_bodies(jsm, peer):
     """With --raw the bodies are written unchanged, each followed by a line break."""
     child = started(jsm, "sub.raw", "--count", "2", "--raw")
     peer.publish("sub.raw", b"\xff\x00", ("K: v",))
@@ -75,7 +73,7 @@ def test_raw_bodies(jsm: Jsm, peer: RawPeer) -> None:
     assert out == b"\xff\x00\ntext\n"
 
 
-def test_json_lines(jsm: Jsm, peer: RawPeer) -> None:
+def test_json_lines(jsm, peer):
     """With -j each message is a document on a line of its own, with nothing else on stdout."""
     child = started(jsm, "sub.json", "--count", "2", "-j")
     peer.publish("sub.json", b"a", ("K: v",))
@@ -90,7 +88,7 @@ def test_json_lines(jsm: Jsm, peer: RawPeer) -> None:
     assert second == {"subject": "sub.json", "data": base64.b64encode(b"\xff").decode()}
 
 
-def test_headers_only(jsm: Jsm, peer: RawPeer) -> None:
+def test_headers_only(jsm, peer):
     """With --headers-only no bodies are shown, in JSON neither."""
     for args, expected in (
         ((), ["[#1] Received on [sub.head]", "  K: v"]),
@@ -101,7 +99,7 @@ def test_headers_only(jsm: Jsm, peer: RawPeer) -> None:
         assert finished(child) == expected
 
 
-def test_ignored_subjects(jsm: Jsm, peer: RawPeer) -> None:
+def test_ignored_subjects(jsm, peer):
     """Messages on ignored subjects are not shown and not counted."""
     child = started(jsm, "sub.ig.>", "--count", "1", "-I", "sub.ig.*.no", "--raw")
     peer.publish("sub.ig.a.no", b"ignored")
@@ -109,7 +107,7 @@ def test_ignored_subjects(jsm: Jsm, peer: RawPeer) -> None:
     assert finished(child) == ["shown"]
 
 
-def test_a_queue_group_shares(jsm: Jsm, peer: RawPeer) -> None:
+def test_a_queue_group_shares(jsm, peer):
     """Two members of a queue group receive each message once."""
     both = [started(jsm, "sub.q", "--queue", "g", "--raw", "--wait", "500ms") for _ in range(2)]
     for number in range(30):
@@ -118,7 +116,7 @@ def test_a_queue_group_shares(jsm: Jsm, peer: RawPeer) -> None:
     assert sorted(found) == list(range(30))
 
 
-def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
+def test_ctrl_c_sums_up(jsm, peer):
     """After Ctrl-C the summary is on stderr, and the exit status is 130."""
     child = started(jsm, "sub.stop")
     peer.publish("sub.stop", b"abc")
@@ -130,7 +128,7 @@ def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
     assert b"Received 1 message, 3 bytes in " in err
 
 
-def test_fewer_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
+def test_fewer_than_wanted(jsm, peer):
     """The exit status is 4 when --wait passes before --count is reached."""
     child = started(jsm, "sub.wait", "--count", "2", "--wait", "300ms")
     peer.publish("sub.wait", b"abc")
@@ -139,14 +137,14 @@ def test_fewer_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
     assert b"received 1 of 2 messages" in err
 
 
-def test_wait_alone_is_a_way_to_end(jsm: Jsm, peer: RawPeer) -> None:
+def test_wait_alone_is_a_way_to_end(jsm, peer):
     """--wait without --count succeeds when a message arrived."""
     child = started(jsm, "sub.wait2", "--wait", "300ms", "--raw")
     peer.publish("sub.wait2", b"abc")
     assert finished(child) == ["abc"]
 
 
-def test_the_server_may_restart(fresh_server: NatsServer) -> None:
+def test_the_server_may_restart(fresh_server):
     """The subscription continues after a server restart, and stderr reports the disconnect."""
     child = started(Jsm(fresh_server), "sub.again", "--raw", "--count", "1")
     fresh_server.kill()
@@ -198,7 +196,7 @@ def orders(raw: RawClient) -> None:
     ],
     ids=" ".join,
 )
-def test_where_to_start(jsm: Jsm, raw: RawClient, args: tuple[str, ...], bodies: str) -> None:
+def test_where_to_start(jsm, raw, args, bodies):
     """A stream is read from the start position, with -T to its end, and no consumer is left."""
     with within(10):
         out = jsm("sub", *args, "-T", "--raw").ok().out
@@ -207,7 +205,7 @@ def test_where_to_start(jsm: Jsm, raw: RawClient, args: tuple[str, ...], bodies:
 
 
 @pytest.mark.usefixtures("orders")
-def test_a_stream_goes_on(jsm: Jsm, peer: RawPeer) -> None:
+def test_a_stream_goes_on(jsm, peer):
     """Without -T, messages stored later are shown."""
     child = started(jsm, "--stream", "ORDERS", "--new", "--raw", "--count", "1")
     peer.publish("ORDERS.a", b"later")
@@ -215,7 +213,7 @@ def test_a_stream_goes_on(jsm: Jsm, peer: RawPeer) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_the_document_of_a_stored_message(jsm: Jsm, raw: RawClient) -> None:
+def test_the_document_of_a_stored_message(jsm, raw):
     """A stored message is shown with its stream and sequence; JSON has all its metadata."""
     out = jsm("sub", "--stream", "ORDERS", "--start-sequence", "6", "-T").ok().out
     assert out == "[#1] Received on [ORDERS.c] stream: ORDERS seq 6: '6'\n"
@@ -237,7 +235,7 @@ def test_the_document_of_a_stored_message(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_a_durable_continues_at_its_position(jsm: Jsm, raw: RawClient) -> None:
+def test_a_durable_continues_at_its_position(jsm, raw):
     """Shown messages of a durable consumer are acknowledged; the others are redelivered at once."""
     args = ("sub", "ORDERS.*", "--durable", "ME", "--raw")
     assert jsm(*args, "--count", "2").ok().out == "1\n2\n"
@@ -251,7 +249,7 @@ def test_a_durable_continues_at_its_position(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_a_durable_may_acknowledge_nothing(jsm: Jsm, raw: RawClient) -> None:
+def test_a_durable_may_acknowledge_nothing(jsm, raw):
     """With --no-ack shown messages stay unacknowledged."""
     jsm("sub", "ORDERS.*", "--durable", "ME", "--no-ack", "--count", "2").ok()
     info = raw.api("CONSUMER.INFO.ORDERS.ME")
@@ -259,7 +257,7 @@ def test_a_durable_may_acknowledge_nothing(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_ack_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> None:
+def test_ack_of_what_a_consumer_pushes(jsm, raw):
     """With --ack the messages that a push consumer delivers are acknowledged."""
     config = {
         "durable_name": "P",
@@ -277,7 +275,7 @@ def test_ack_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_the_document_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> None:
+def test_the_document_of_what_a_consumer_pushes(jsm, raw):
     """A message that a consumer pushes to a subject has in JSON what its stream says of it, too."""
     config = {"durable_name": "P", "deliver_subject": "push.j", "ack_policy": "none"}
     raw.api("CONSUMER.CREATE.ORDERS.P", stream_name="ORDERS", config=config)

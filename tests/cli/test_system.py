@@ -55,7 +55,7 @@ def system(servers: NatsCluster, app: Connection) -> Callable[..., Result]:
 NAMES = ["cluster-1", "cluster-2", "cluster-3"]
 
 
-def test_ls_and_ping_wait_for_all_servers(system: Callable[..., Result]) -> None:
+def test_ls_and_ping_wait_for_all_servers(system):
     """Each server has a line; too few answers are an error."""
     shown = system("server", "ls", "--sort", "name").ok().out.splitlines()
     assert [line.split()[0] for line in shown[2:]] == NAMES
@@ -69,7 +69,7 @@ def test_ls_and_ping_wait_for_all_servers(system: Callable[..., Result]) -> None
     assert "3 of 4 servers answered" in missing.err
 
 
-def test_info_of_a_server(system: Callable[..., Result]) -> None:
+def test_info_of_a_server(system):
     """A server is named by its name or its id; without one it is the connected server."""
     varz = system("server", "info", "-j").ok().json
     assert varz["server_name"] == "cluster-1"
@@ -80,7 +80,7 @@ def test_info_of_a_server(system: Callable[..., Result]) -> None:
     assert system("server", "info", "absent", "--timeout", "1s").status == 3
 
 
-def test_report_of_jetstream(system: Callable[..., Result]) -> None:
+def test_report_of_jetstream(system):
     """Each server has its numbers; one is the meta leader."""
     shown = system("server", "report", "jetstream").ok().out
     assert shown.count("*") == 1
@@ -96,7 +96,7 @@ def test_report_of_jetstream(system: Callable[..., Result]) -> None:
     assert len(system(*words, "--host", "cluster-3").ok().json) == 1
 
 
-def test_report_of_connections_and_accounts(system: Callable[..., Result]) -> None:
+def test_report_of_connections_and_accounts(system):
     """Connections of all accounts are listed, and the traffic of each account is summed up."""
     words = ("server", "report", "connections", "--account", "APP")
     (found,) = system(*words, "-j").ok().json
@@ -113,7 +113,7 @@ def test_report_of_connections_and_accounts(system: Callable[..., Result]) -> No
     assert "Out Bytes" in system("server", "report", "accounts", "--sort", "in-bytes").ok().out
 
 
-def test_report_of_health(system: Callable[..., Result]) -> None:
+def test_report_of_health(system):
     """A stream that does not exist makes each server unhealthy."""
     shown = system("server", "report", "health").ok().out
     assert shown.count("ok (200)") == 3
@@ -123,7 +123,7 @@ def test_report_of_health(system: Callable[..., Result]) -> None:
     assert "ok (200)" not in system("server", "report", "health", *words).ok().out
 
 
-def test_report_of_the_own_account(servers: NatsCluster, app: Connection) -> None:
+def test_report_of_the_own_account(servers, app):
     """A user of any account sees the connections and the traffic of this account."""
     del app
     words = ("-s", servers.urls[0], "account", "report")
@@ -138,14 +138,14 @@ def test_report_of_the_own_account(servers: NatsCluster, app: Connection) -> Non
 
 
 @pytest.mark.parametrize("command", ["ls", "ping", "info", "report health", "report jetstream"])
-def test_other_users_are_told_to_log_in(servers: NatsCluster, command: str) -> None:
+def test_other_users_are_told_to_log_in(servers, command):
     """The servers do not answer them."""
     refused = run_jsm("-s", servers.urls[0], "server", *command.split())
     assert refused.status == 6
     assert "log in as a user of the system account" in refused.err
 
 
-def test_a_single_server_without_jetstream() -> None:
+def test_a_single_server_without_jetstream():
     """What a server does not have is left out."""
     config = "accounts { SYS: { users: [{user: sys, password: sys}] } }\nsystem_account: SYS"
     with NatsServer(jetstream=False, config=config) as server:

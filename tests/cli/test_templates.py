@@ -30,18 +30,18 @@ UNIX = ((56 * 365 + 14 + 1) * 24 + 3) * 3600 + 4 * 60 + 5
         ("{single} {{Count}}}", "{single} 7}"),
     ],
 )
-def test_names_in_braces_are_filled_in(text: str, filled: str) -> None:
+def test_names_in_braces_are_filled_in(text, filled):
     """A name in braces is replaced, everything else stays as it is."""
     assert fill_text(text, VALUES) == filled
 
 
-def test_bytes_that_are_no_text_stay() -> None:
+def test_bytes_that_are_no_text_stay():
     """Around a template, a body keeps bytes that are no UTF-8."""
     assert fill(b"\xff{{Count}}\xfe", VALUES) == b"\xff7\xfe"
 
 
 @pytest.mark.parametrize("call", ["Random 3 5", "Random(3, 5)", " Random  3 5 "])
-def test_random_has_a_length_in_range_and_differs(call: str) -> None:
+def test_random_has_a_length_in_range_and_differs(call):
     """Random makes letters and digits of a length in its range, another text each time."""
     texts = [fill_text("{{" + call + "}}", VALUES) for _ in range(200)]
     assert {len(text) for text in texts} == {3, 4, 5}
@@ -62,7 +62,7 @@ def test_random_has_a_length_in_range_and_differs(call: str) -> None:
         ("{{Random -1 3}}", "two lengths"),
     ],
 )
-def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
+def test_what_makes_no_sense_is_refused(text, said):
     """A name that is not known, or arguments that make no sense, are wrong usage."""
     with pytest.raises(CommandError) as caught:
         fill_text(text, VALUES)

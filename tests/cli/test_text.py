@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from fix_jsm import Jsm
@@ -40,23 +39,21 @@ def hostile(jsm: Jsm, raw: RawClient) -> Jsm:
         ("top", "--once", "--interval", "10ms"),
     ],
 )
-def test_names_and_descriptions_do_not_steer_a_terminal(
-    hostile: Jsm, command: tuple[str, ...]
-) -> None:
+def test_names_and_descriptions_do_not_steer_a_terminal(hostile, command):
     """Control characters in names and descriptions are escaped."""
     shown = hostile(*command).ok()
     assert "\\x1b[" in shown.out
     assert not {"\x1b", "\x9b"} & set(shown.out + shown.err)
 
 
-def test_an_error_does_not_steer_a_terminal(hostile: Jsm) -> None:
+def test_an_error_does_not_steer_a_terminal(hostile):
     """A name that is suggested is shown as it is in a list."""
     refused = hostile("stream", "info", "A-1b[2J")
     assert refused.status == 3
     assert "did you mean A\\x1b[2J?" in refused.err
 
 
-def test_a_stream_that_can_not_be_named_hides_no_others(hostile: Jsm) -> None:
+def test_a_stream_that_can_not_be_named_hides_no_others(hostile):
     """A stream with an invalid name does not break commands that list all streams."""
     for command in (("consumer", "ls", "-n"), ("consumer", "ls"), ("consumer", "report")):
         found = hostile(*command, "-j").ok().json
@@ -64,7 +61,7 @@ def test_a_stream_that_can_not_be_named_hides_no_others(hostile: Jsm) -> None:
         assert any(name.split()[0] == "A" for name in names)
 
 
-def test_a_body_does_not_turn_its_line_around(jsm: Jsm, raw: RawClient) -> None:
+def test_a_body_does_not_turn_its_line_around(jsm, raw):
     """A control character for right-to-left text is shown as an escape, and JSON on a terminal has one."""
     body = "\u202egnp.exe\x9b2J"
     raw.api("STREAM.CREATE.T", name="T", subjects=["t"])
@@ -92,6 +89,6 @@ def test_a_body_does_not_turn_its_line_around(jsm: Jsm, raw: RawClient) -> None:
         ),
     ],
 )
-def test_text_is_made_fit(text: Any, function: Any, shown: str) -> None:
+def test_text_is_made_fit(text, function, shown):
     """Invalid UTF-8 and control characters become escapes."""
     assert function(text) == function(shown) == shown

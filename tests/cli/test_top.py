@@ -86,7 +86,7 @@ def core(frame: Frame) -> tuple[list[Any], list[Any]]:
     return found[0], found[1]
 
 
-def test_rates_are_differences_between_snapshots() -> None:
+def test_rates_are_differences_between_snapshots():
     """A rate is the difference of two sequences, divided by the seconds between the snapshots."""
     history = History()
     first = history.add(snapshot(10.0, [stream("S", 100)], consumer("C", 50, 40, lag=7)))
@@ -103,7 +103,7 @@ def test_rates_are_differences_between_snapshots() -> None:
     assert (second.in_rate, second.out_rate, third.in_rate, third.out_rate) == (100, 15, 0, 0)
 
 
-def test_a_recreated_stream_has_no_rate() -> None:
+def test_a_recreated_stream_has_no_rate():
     """The rate is 0 after a stream was recreated or a consumer was reset."""
     history = History()
     history.add(snapshot(1.0, [stream("S", 100)], consumer("C", 50, 50)))
@@ -112,7 +112,7 @@ def test_a_recreated_stream_has_no_rate() -> None:
     assert (row["messages_per_second"], reader["deliveries_per_second"]) == (0, 0)
 
 
-def test_the_history_of_a_deleted_stream_is_dropped() -> None:
+def test_the_history_of_a_deleted_stream_is_dropped():
     """A stream that is created again starts with an empty graph."""
     history = History()
     for moment, streams in enumerate(([stream("S", 1)], [stream("S", 9)], [], [stream("S", 9)])):
@@ -120,7 +120,7 @@ def test_the_history_of_a_deleted_stream_is_dropped() -> None:
     assert frame.rows["streams"][0].history == (0,)
 
 
-def test_sparkline() -> None:
+def test_sparkline():
     """The newest value is at the right, the largest has a full bar, and zero is a space."""
     assert sparkline([0, 1, 4, 8], 6) == "   ▁▄█"
     assert sparkline([8, 0, 8], 2) == " █"
@@ -129,7 +129,7 @@ def test_sparkline() -> None:
     assert [number(value) for value in (0, 0.25, 9.96, 1234.5)] == ["0", "0.2", "10", "1,234"]
 
 
-def test_rows_are_sorted_by_a_column() -> None:
+def test_rows_are_sorted_by_a_column():
     """Rows are sorted by a column, numbers descending; equal values by name."""
     infos = [stream("b", 5), stream("A", 9, consumers=1), stream("c", 5)]
     rows = History().add(snapshot(1.0, infos)).rows["streams"]
@@ -159,7 +159,7 @@ def orders(raw: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_once_as_json(jsm: Jsm, raw: RawClient) -> None:
+def test_once_as_json(jsm, raw):
     """With --once and -j the output is one document with the numbers of the server."""
     document = jsm("top", "--once", "-j", "--interval", "100ms").ok().json
     assert document["seconds"] >= 0.1
@@ -174,7 +174,7 @@ def test_once_as_json(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_once_as_text(jsm: Jsm) -> None:
+def test_once_as_text(jsm):
     """Without a terminal the output is complete plain tables without escape codes."""
     out = jsm("top", "--once", "--interval", "50ms").ok().out
     assert "\x1b" not in out
@@ -208,7 +208,7 @@ def shop(js: JetStream, stream: Stream, nats_server: NatsServer) -> Iterator[Run
 
 
 @pytest.mark.usefixtures("shop")
-def test_other_views(jsm: Jsm, js: JetStream, stream: Stream) -> None:
+def test_other_views(jsm, js, stream):
     """Each view of --view is read from the server."""
 
     def rows(view: str, *options: str) -> list[Any]:
@@ -242,7 +242,7 @@ def test_other_views(jsm: Jsm, js: JetStream, stream: Stream) -> None:
 
 
 @pytest.mark.matrix
-def test_servers_of_a_cluster() -> None:
+def test_servers_of_a_cluster():
     """The view of servers counts the leaders and replicas on each, without a system account."""
     with NatsCluster(3) as cluster:
         jsm = Jsm(cluster.servers[0])
@@ -318,7 +318,7 @@ def play(nc: Connection, js: JetStream) -> Callable[..., None]:
 
 
 @pytest.mark.usefixtures("orders")
-def test_the_lag_of_a_consumer(play: Callable[..., None], raw: RawClient) -> None:
+def test_the_lag_of_a_consumer(play, raw):
     """The lag is shown over time; sort, filter and details work with keys and mouse."""
     raw.api("STREAM.CREATE.OTHER", name="OTHER", subjects=["OTHER.*"], storage="memory")
     config = {"durable_name": "MORE", "ack_policy": "explicit"}
@@ -358,7 +358,7 @@ def test_the_lag_of_a_consumer(play: Callable[..., None], raw: RawClient) -> Non
 
 
 @pytest.mark.usefixtures("orders")
-def test_keys_of_the_application(play: Callable[..., None]) -> None:
+def test_keys_of_the_application(play):
     """Each key has the effect that the help describes."""
 
     async def act(screen: Screen) -> None:
@@ -389,7 +389,7 @@ def test_keys_of_the_application(play: Callable[..., None]) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_dead_letters_are_changed(play: Callable[..., None], js: JetStream, stream: Stream) -> None:
+def test_dead_letters_are_changed(play, js, stream):
     """A dead letter is requeued after a confirmation; the details have its data."""
 
     async def act(screen: Screen) -> None:
@@ -422,7 +422,7 @@ def test_dead_letters_are_changed(play: Callable[..., None], js: JetStream, stre
 
 
 @pytest.mark.usefixtures("shop")
-def test_read_only(play: Callable[..., None], js: JetStream) -> None:
+def test_read_only(play, js):
     """Without the permission there are no buttons, and keys change nothing."""
 
     async def act(screen: Screen) -> None:
@@ -438,9 +438,7 @@ def test_read_only(play: Callable[..., None], js: JetStream) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_errors_of_one_view(
-    play: Callable[..., None], js: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_one_view(play, js, monkeypatch):
     """A view that cannot be read shows the error, and a failed change is reported."""
 
     async def act(screen: Screen) -> None:
@@ -471,9 +469,7 @@ def assert_restored(terminal: Terminal) -> None:
 
 @pytest.mark.usefixtures("orders", "jsm")
 @pytest.mark.parametrize(("key", "status"), [("q", 0), ("\x03", 130), (signal.SIGTERM, 143)])
-def test_the_terminal_is_restored(
-    terminal: Callable[..., Terminal], key: str | signal.Signals, status: int
-) -> None:
+def test_the_terminal_is_restored(terminal, key, status):
     """q, Ctrl-C and SIGTERM end the application with their status, and restore the terminal."""
     top = terminal("top", "--interval", "200ms")
     top.expect("ORDERS > NEW")
@@ -486,7 +482,7 @@ def test_the_terminal_is_restored(
     assert_restored(top)
 
 
-def test_the_screen_during_an_outage(terminal: Callable[..., Terminal]) -> None:
+def test_the_screen_during_an_outage(terminal):
     """During an outage the screen shows it; afterwards it is updated again."""
     with NatsServer(name="away") as server:
         with RawClient(server.port) as raw:
@@ -504,14 +500,14 @@ def test_the_screen_during_an_outage(terminal: Callable[..., Terminal]) -> None:
         assert_restored(top)
 
 
-def test_no_server(terminal: Callable[..., Terminal]) -> None:
+def test_no_server(terminal):
     """Without a server the command fails before it draws a screen."""
     top = terminal("top", NATS_URL="nats://127.0.0.1:1")
     assert top.wait() == 5
     assert "\x1b[?1049h" not in top.raw
 
 
-def test_without_the_extra(jsm: Jsm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra(jsm, monkeypatch):
     """On a terminal, the command names the extra to install; tables do not need it."""
     monkeypatch.setitem(sys.modules, "textual", None)
     monkeypatch.delitem(sys.modules, "jetstream_sync.cli.top_app")

@@ -48,7 +48,7 @@ def serve(jsm: Jsm) -> Iterator[Callable[..., Web]]:
         process.communicate()
 
 
-def test_a_token_is_for_one_browser(serve: Callable[..., Web]) -> None:
+def test_a_token_is_for_one_browser(serve):
     """The first request with the token gets a cookie; a second one, or another page, is refused."""
     web = serve()
     for path in ("/", "/?token=wrong", "/ws", "/static/js/textual.js"):
@@ -79,9 +79,7 @@ def test_a_token_is_for_one_browser(serve: Callable[..., Web]) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_processes_of_pages_end_with_the_server(
-    serve: Callable[..., Web], number: signal.Signals
-) -> None:
+def test_the_processes_of_pages_end_with_the_server(serve, number):
     """Whether the server is stopped or killed, no process of a page is left."""
     web = serve()
     with web.socket(web.log_in(), web.origin) as opened:
@@ -112,9 +110,7 @@ def dead_letter(js: JetStream, stream: Stream) -> Callable[[], int]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("options", [(), ("--allow-changes",)], ids=str)
-def test_changes_need_an_option(
-    serve: Callable[..., Web], dead_letter: Callable[[], int], options: tuple[str, ...]
-) -> None:
+def test_changes_need_an_option(serve, dead_letter, options):
     """A browser can requeue a dead letter only with --allow-changes."""
     web = serve(*options)
     with web.socket(web.log_in(), web.origin) as socket:
@@ -135,7 +131,7 @@ def test_changes_need_an_option(
     assert dead_letter() == bool(options)
 
 
-def test_behind_a_proxy(serve: Callable[..., Web]) -> None:
+def test_behind_a_proxy(serve):
     """The cookie is for https only, and the Origin is the address of the proxy."""
     web = serve("--public-url", "https://Top.example.com:443")
     assert web.parts.netloc == "Top.example.com:443"
@@ -154,7 +150,7 @@ def test_behind_a_proxy(serve: Callable[..., Web]) -> None:
         assert opened.recv(20 * SCALE)
 
 
-def test_other_machines_need_tls(jsm: Jsm) -> None:
+def test_other_machines_need_tls(jsm):
     """An address that other machines reach is refused without TLS; wrong options are explained."""
     for options, text in {
         ("--listen", "0.0.0.0:8484"): "--public-url",
@@ -288,13 +284,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
 @pytest.mark.full
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the Debian package chromium")
-def test_a_browser_clicks_through(
-    serve: Callable[..., Web],
-    dead_letter: Callable[[], int],
-    js: JetStream,
-    stream: Stream,
-    tmp_path: Path,
-) -> None:
+def test_a_browser_clicks_through(serve, dead_letter, js, stream, tmp_path):
     """In Chromium, the lag of a consumer is seen, and a dead letter is requeued with the mouse."""
     web = serve("--allow-changes")
     with chromium(tmp_path) as browser:

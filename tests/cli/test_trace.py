@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from fix_jsm import Jsm, run_jsm
+from fix_jsm import run_jsm
 from fix_threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import Connection, JetStream
 from jetstream_sync.server import NatsCluster
 
 
 @pytest.mark.server(">=2.11")
-def test_a_message_is_traced_without_delivery(jsm: Jsm, nc: Connection, js: JetStream) -> None:
+def test_a_message_is_traced_without_delivery(jsm, nc, js):
     """Subscriptions and streams are shown, and get the message only with --deliver."""
     js.create_stream(name="S", subjects=["s.*"], storage="memory")
     with nc.subscribe("s.1", "workers") as subscription:
@@ -31,7 +30,7 @@ def test_a_message_is_traced_without_delivery(jsm: Jsm, nc: Connection, js: JetS
 
 
 @pytest.mark.server(">=2.11")
-def test_the_servers_of_a_cluster_are_traced() -> None:
+def test_the_servers_of_a_cluster_are_traced():
     """The part of the second server is indented below the first one."""
     with (
         NatsCluster() as servers,
@@ -55,7 +54,7 @@ def test_the_servers_of_a_cluster_are_traced() -> None:
 
 
 @pytest.mark.server("<2.11")
-def test_an_old_server_is_not_traced(jsm: Jsm, nc: Connection) -> None:
+def test_an_old_server_is_not_traced(jsm, nc):
     """It would deliver the message, so that none is sent."""
     with nc.subscribe("s") as subscription:
         nc.flush()
@@ -66,7 +65,7 @@ def test_an_old_server_is_not_traced(jsm: Jsm, nc: Connection) -> None:
         assert subscription.next_msg(5).data == b"after"
 
 
-def test_requests_are_shown_with_their_replies(jsm: Jsm, nc: Connection) -> None:
+def test_requests_are_shown_with_their_replies(jsm, nc):
     """A request is shown when its reply arrives; a plain message at once."""
     child = jsm.spawn("sub", "service.*", "--match-replies", "--count", "3")
     assert child.stderr is not None
@@ -87,7 +86,7 @@ def test_requests_are_shown_with_their_replies(jsm: Jsm, nc: Connection) -> None
     assert [line.rpartition(": ")[2] for line in matched] == ["'ONE'", "'THREE'"]
 
 
-def test_replies_in_json(jsm: Jsm, nc: Connection) -> None:
+def test_replies_in_json(jsm, nc):
     """The document of a request has that of its reply."""
     child = jsm.spawn("sub", "service", "--match-replies", "--count", "1", "-j")
 
@@ -103,6 +102,6 @@ def test_replies_in_json(jsm: Jsm, nc: Connection) -> None:
 
 
 @pytest.mark.parametrize("other", [("--queue", "q"), ("--stream", "S")])
-def test_matching_is_for_plain_subscriptions(jsm: Jsm, other: tuple[str, ...]) -> None:
+def test_matching_is_for_plain_subscriptions(jsm, other):
     """What excludes it is wrong usage."""
     assert jsm("sub", "s", "--match-replies", *other).status == 2

@@ -70,7 +70,7 @@ from fix_jsm import run_jsm
         ("sub x --wait soon", "soon"),
     ],
 )
-def test_wrong_usage(line: str, said: str) -> None:
+def test_wrong_usage(line, said):
     """The error names the option or the value."""
     result = run_jsm(*shlex.split(line), NATS_URL="nats://127.0.0.1:1")
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1), result

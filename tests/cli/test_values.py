@@ -44,26 +44,26 @@ from jetstream_sync.durations import duration_text, seconds_text
         (f"{'9' * 400}.5E", (10 * int("9" * 400) + 5) * 10**17),
     ],
 )
-def test_sizes(text: str, expected: int) -> None:
+def test_sizes(text, expected):
     """A size is a number of bytes, of thousands, or of 1024s."""
     assert parse_size(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "-5", "1X", "K", "1 2", "1e3"])
-def test_no_sizes(text: str) -> None:
+def test_no_sizes(text):
     """Invalid sizes are rejected."""
     with pytest.raises(ValueError, match="invalid size"):
         parse_size(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "0", "unlimited", "Unlimited"])
-def test_no_limit(text: str) -> None:
+def test_no_limit(text):
     """-1, 0 and 'unlimited' are no limit."""
     assert parse_limited_size(text) == parse_limit(text) == -1
     assert parse_limited_duration(text) == timedelta(0)
 
 
-def test_numbers_may_have_separators() -> None:
+def test_numbers_may_have_separators():
     """A number may be pasted as it is shown."""
     assert parse_limit("1,000,001") == 1_000_001
     with pytest.raises(ValueError, match="invalid number"):
@@ -92,7 +92,7 @@ def test_numbers_may_have_separators() -> None:
         ("0", timedelta(0)),
     ],
 )
-def test_durations(text: str, expected: timedelta) -> None:
+def test_durations(text, expected):
     """A duration is one or more numbers with units."""
     assert parse_duration(text) == expected
 
@@ -101,25 +101,25 @@ def test_durations(text: str, expected: timedelta) -> None:
     "text",
     ["", "5", "h", "1h-5m", "1 hour", "1q", "1s2", "99999999999999y", "293y", f"{'9' * 400}.5s"],
 )
-def test_no_durations(text: str) -> None:
+def test_no_durations(text):
     """Invalid durations and missing units are rejected."""
     with pytest.raises(ValueError, match="invalid duration|is too long"):
         parse_duration(text)
 
 
-def test_a_timeout_needs_no_unit() -> None:
+def test_a_timeout_needs_no_unit():
     """A timeout may be seconds without a unit, and must be greater than 0."""
     assert [TIMEOUT.parse(text) for text in ("2", "2s", "500ms", "0.25")] == [2, 2, 0.5, 0.25]
     with pytest.raises(ValueError, match="greater than 0"):
         TIMEOUT.parse("0")
 
 
-def test_a_long_wait_is_one_that_clocks_can_have() -> None:
+def test_a_long_wait_is_one_that_clocks_can_have():
     """The maximum timeout is accepted by Python's locks and sockets."""
     assert TIMEOUT.parse("292y") < threading.TIMEOUT_MAX
 
 
-def test_times() -> None:
+def test_times():
     """A time is RFC 3339 with any offset and any digits, or a duration before now."""
     exact = datetime(2026, 1, 2, 15, 4, 5, 123456, tzinfo=timezone.utc)
     assert parse_time("2026-01-02T15:04:05.123456789Z") == exact
@@ -145,7 +145,7 @@ def japan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("japan")
-def test_a_local_time_after_the_year_9999() -> None:
+def test_a_local_time_after_the_year_9999():
     """A time that has no local time is shown in UTC."""
     settings = Settings(env=Environment.of_process())
     last = datetime(9999, 12, 31, 20, tzinfo=timezone.utc)
@@ -164,7 +164,7 @@ def test_a_local_time_after_the_year_9999() -> None:
         "server run --config",
     ],
 )
-def test_an_empty_value_is_refused_by_its_option(words: str) -> None:
+def test_an_empty_value_is_refused_by_its_option(words):
     """The error names the option or argument, before a connection is made."""
     given = words.split()
     result = run_jsm(*given, "", NATS_URL="nats://127.0.0.1:1")
@@ -175,7 +175,7 @@ def test_an_empty_value_is_refused_by_its_option(words: str) -> None:
 
 
 @given(st.integers(0, 10**15))
-def test_a_duration_that_is_shown_can_be_read(micros: int) -> None:
+def test_a_duration_that_is_shown_can_be_read(micros):
     """A formatted duration parses to the same value."""
     value = timedelta(microseconds=micros)
     assert parse_duration(seconds_text(value)) == value
@@ -195,7 +195,7 @@ def test_a_duration_that_is_shown_can_be_read(micros: int) -> None:
         (None, "-"),
     ],
 )
-def test_durations_are_shown_as_go_has_them(value: timedelta | None, text: str) -> None:
+def test_durations_are_shown_as_go_has_them(value, text):
     """Durations have the format of Go, with whole days in front."""
     assert duration_text(value) == text
 
@@ -211,12 +211,12 @@ def test_durations_are_shown_as_go_has_them(value: timedelta | None, text: str) 
         (1536 * 1024**3, "1.5 TiB"),
     ],
 )
-def test_sizes_are_shown_in_1024s(number: int, text: str) -> None:
+def test_sizes_are_shown_in_1024s(number, text):
     """Bytes are shown in units of 1024 that say so."""
     assert size(number) == text
 
 
-def test_numbers_have_separators() -> None:
+def test_numbers_have_separators():
     """Numbers have separators, and no limit is called so."""
     assert count(1_000_001) == "1,000,001"
     assert limit(-1) == limit(None) == "Unlimited"
@@ -227,12 +227,12 @@ def test_numbers_have_separators() -> None:
     ("number", "expected"),
     [(0, "0 messages"), (1, "1 message"), (2, "2 messages"), (1_000, "1,000 messages")],
 )
-def test_one_is_singular(number: int, expected: str) -> None:
+def test_one_is_singular(number, expected):
     """A count of one uses the singular."""
     assert counted(number, "message") == expected
 
 
-def test_a_start_takes_back_another_one() -> None:
+def test_a_start_takes_back_another_one():
     """A later start replaces an earlier one, a sequence or a time."""
     fields = parse_deliver("all")
     assert fields["opt_start_seq"] is fields["opt_start_time"] is None

@@ -6,7 +6,6 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fix_jsm import run_jsm
@@ -52,7 +51,7 @@ def shown(output: list[str], page: list[str]) -> list[str]:
 
 
 @pytest.mark.server(">=2.15")
-def test_the_tutorial_shows_what_the_commands_show(tmp_path: Path) -> None:
+def test_the_tutorial_shows_what_the_commands_show(tmp_path):
     """A newcomer types the commands on a server that other pages have used."""
     differences: list[str] = []
     with NatsServer(name="js1") as server:
@@ -72,6 +71,6 @@ def test_the_tutorial_shows_what_the_commands_show(tmp_path: Path) -> None:
     assert not differences, "\n".join(differences)
 
 
-def test_the_tutorial_has_commands() -> None:
+def test_the_tutorial_has_commands():
     """The blocks of the page are found."""
     assert len(list(commands())) > 10

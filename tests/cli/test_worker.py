@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fix_jsm import Jsm
 from fix_threads import SCALE
 
-from jetstream_sync import JetStream, Stream
+from jetstream_sync import Stream
 
 CODE = """
 from jetstream_sync.workers import Worker
@@ -41,7 +40,7 @@ def app(
     sys.modules.pop(name, None)
 
 
-def test_a_worker_runs_until_a_signal(jsm: Jsm, js: JetStream, stream: Stream, app: str) -> None:
+def test_a_worker_runs_until_a_signal(jsm, js, stream, app):
     """Messages are handled; SIGTERM ends it with status 0, after the acknowledgement."""
     js.publish(f"{stream.name}.a", b"tea")
     process = jsm.spawn("worker", "run", f"{app}:worker")
@@ -59,7 +58,7 @@ def test_a_worker_runs_until_a_signal(jsm: Jsm, js: JetStream, stream: Stream, a
     assert stream.consumer_info("C").ack_floor.stream_seq == 1
 
 
-def test_a_worker_that_cannot_start_says_why(jsm: Jsm, js: JetStream, app: str) -> None:
+def test_a_worker_that_cannot_start_says_why(jsm, js, app):
     """Without its stream the command ends with status 3."""
     js.delete_stream(js.stream_names()[0])
     process = jsm.spawn("worker", "run", f"{app}:worker", JETSTREAM_WORKER_DRAIN_TIMEOUT="1")
@@ -72,7 +71,7 @@ def test_a_worker_that_cannot_start_says_why(jsm: Jsm, js: JetStream, app: str) 
     assert b"stream not found" in err
 
 
-def test_check_reads_nothing(jsm: Jsm, js: JetStream, stream: Stream, app: str) -> None:
+def test_check_reads_nothing(jsm, js, stream, app):
     """`check` lists handlers and warnings, and its status tells whether the worker would run."""
     result = jsm("worker", "check", f"{app}:worker", "--verbose").ok()
     assert f"handle: consumer C of stream {stream.name}\n" in result.out
@@ -100,9 +99,7 @@ def test_check_reads_nothing(jsm: Jsm, js: JetStream, stream: Stream, app: str) 
 
 
 @pytest.mark.server(">=2.14")
-def test_schedules_are_listed_and_unused_ones_deleted(
-    jsm: Jsm, js: JetStream, stream: Stream, app: str
-) -> None:
+def test_schedules_are_listed_and_unused_ones_deleted(jsm, js, stream, app):
     """`--prune` needs a confirmation, and deletes what the worker does not define."""
     name = stream.name
     config = replace(
@@ -128,9 +125,7 @@ def test_schedules_are_listed_and_unused_ones_deleted(
     assert jobs.info().state.messages == 0
 
 
-def test_setup_shows_and_makes_the_differences(
-    jsm: Jsm, js: JetStream, stream: Stream, app: str
-) -> None:
+def test_setup_shows_and_makes_the_differences(jsm, js, stream, app):
     """With --check nothing is changed, and the status is 1; later runs have nothing to do."""
     name = f"{stream.name}-DEAD"
     path = Path(f"{app}.py")
@@ -149,7 +144,7 @@ def test_setup_shows_and_makes_the_differences(
     js.delete_stream(name)
 
 
-def test_a_worker_may_be_an_attribute_of_an_object(jsm: Jsm, app: str) -> None:
+def test_a_worker_may_be_an_attribute_of_an_object(jsm, app):
     """As `js.worker` of the Flask extension."""
     with Path(f"{app}.py").open("a") as file:
         file.write("\nclass js:\n    worker = worker\n")
@@ -159,7 +154,7 @@ def test_a_worker_may_be_an_attribute_of_an_object(jsm: Jsm, app: str) -> None:
     assert "is not a Worker" in result.err
 
 
-def test_a_worker_must_exist(jsm: Jsm, app: str) -> None:
+def test_a_worker_must_exist(jsm, app):
     """What is not MODULE:ATTRIBUTE, or not a Worker, is refused with a remedy."""
     for target, text in {
         "app": "must be MODULE:ATTRIBUTE",

@@ -44,12 +44,12 @@ def others_run() -> Iterator[None]:
     assert max(pauses) < 0.1 * SCALE, f"the others stood still for {max(pauses):.3f} s"
 
 
-def test_this_process_is_patched() -> None:
+def test_this_process_is_patched():
     """What these tests mean depends on it."""
     assert all(gevent.monkey.is_module_patched(name) for name in ("socket", "threading", "select"))
 
 
-def test_only_the_reader_reads(nc: Connection) -> None:
+def test_only_the_reader_reads(nc):
     """A greenlet that makes request after request leaves the socket to the reader."""
     other = nc.subscribe("answering", cb=lambda msg: msg.respond(b"x"))
     nc.flush()
@@ -80,9 +80,7 @@ WAITS = ["next_msg", "request", "fetch", "next", "iterator", "ordered", "wait_cl
 
 
 @pytest.mark.parametrize("call", WAITS)
-def test_who_waits_does_not_stop_the_others(
-    nc: Connection, js: JetStream, stream_name: str, call: str
-) -> None:
+def test_who_waits_does_not_stop_the_others(nc, js, stream_name, call):
     """Each call that waits for something that does not come gives way until its time is up."""
     wait = waits(nc, js, stream_name)[call]
     began = time.monotonic()
@@ -91,7 +89,7 @@ def test_who_waits_does_not_stop_the_others(
     assert 0.25 < time.monotonic() - began < 2 * SCALE
 
 
-def test_a_full_socket_blocks_only_publishers() -> None:
+def test_a_full_socket_blocks_only_publishers():
     """While a publisher waits for a server that takes nothing, other greenlets run, and get answers."""
     with Listener() as listener, jetstream_sync.connect(listener.url) as nc:
         listener.take()
@@ -105,9 +103,7 @@ def test_a_full_socket_blocks_only_publishers() -> None:
         assert isinstance(publisher.exception, jetstream_sync.errors.ConnectionClosedError)
 
 
-def test_a_flood_of_messages_blocks_no_other_greenlet(
-    nats_server: NatsServer, nc: Connection
-) -> None:
+def test_a_flood_of_messages_blocks_no_other_greenlet(nats_server, nc):
     """A server that always has more to send does not keep the one greenlet that reads running."""
     program = """
         import sys
@@ -125,7 +121,7 @@ def test_a_flood_of_messages_blocks_no_other_greenlet(
     publisher.get()
 
 
-def test_reconnect_attempts_block_no_other_greenlet() -> None:
+def test_reconnect_attempts_block_no_other_greenlet():
     """Failing attempts to reconnect leave other greenlets running."""
     server = NatsServer()
     server.start()
@@ -137,9 +133,7 @@ def test_reconnect_attempts_block_no_other_greenlet() -> None:
         nc.close()
 
 
-def test_a_hundred_greenlets_share_a_connection(
-    nc: Connection, js: JetStream, stream_name: str
-) -> None:
+def test_a_hundred_greenlets_share_a_connection(nc, js, stream_name):
     """Requests, publishes and acks of all of them go through one link, and none is mixed up."""
     stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"])
     consumer = stream.create_consumer(durable_name="C")
@@ -163,7 +157,7 @@ def test_a_hundred_greenlets_share_a_connection(
     wait_until(lambda: consumer.info().num_ack_pending == 0)
 
 
-def test_killed_greenlets_leave_the_connection_alone(nc: Connection) -> None:
+def test_killed_greenlets_leave_the_connection_alone(nc):
     """A kill or a `gevent.Timeout` in the middle of a call affects no other greenlet."""
     nc.subscribe("greenlets.echo", cb=lambda msg: msg.respond(msg.data))
     nc.subscribe("greenlets.silent", cb=lambda _: None)
@@ -204,7 +198,7 @@ def run(program: str, *args: str) -> str:
     return done.stdout
 
 
-def test_patching_after_the_import_is_early_enough(nats_server: NatsServer) -> None:
+def test_patching_after_the_import_is_early_enough(nats_server):
     """A preloading server imports the package before its workers patch: what counts is the connect."""
     said = run(
         """
@@ -233,7 +227,7 @@ def test_patching_after_the_import_is_early_enough(nats_server: NatsServer) -> N
 
 
 @pytest.mark.parametrize("part", ["socket", "thread", "select"])
-def test_half_a_patch_is_refused(part: str) -> None:
+def test_half_a_patch_is_refused(part):
     """Where gevent has left something out, connecting says so at once instead of hanging."""
     said = run(
         """
@@ -252,7 +246,7 @@ def test_half_a_patch_is_refused(part: str) -> None:
     assert f"but not {part}" in said
 
 
-def test_a_forked_child_has_no_connection_and_can_make_one(nats_server: NatsServer) -> None:
+def test_a_forked_child_has_no_connection_and_can_make_one(nats_server):
     """The greenlets of the parent run in the child, too, and must not touch the parent's link."""
     said = run(
         """

@@ -34,7 +34,7 @@ def write_code(folder: Path, server: NatsServer) -> None:
         (folder / match["name"]).write_text(code, encoding="utf-8")
 
 
-def test_the_script_runs(fresh_server: NatsServer, tmp_path: Path) -> None:
+def test_the_script_runs(fresh_server, tmp_path):
     """A hundred greenlets publish, four share the work, and it prints how much there was."""
     write_code(tmp_path, fresh_server)
     done = subprocess.run(
@@ -49,9 +49,7 @@ def test_the_script_runs(fresh_server: NatsServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preload", [["--preload"], []], ids=["preload", "no preload"])
-def test_gunicorn_runs_the_application(
-    fresh_server: NatsServer, tmp_path: Path, preload: list[str]
-) -> None:
+def test_gunicorn_runs_the_application(fresh_server, tmp_path, preload):
     """Many requests at a time go through one connection per worker, and each gets its own answer."""
     write_code(tmp_path, fresh_server)
     with socket.create_server(("127.0.0.1", 0)) as free:

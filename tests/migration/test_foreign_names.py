@@ -42,19 +42,19 @@ def public(kind: type) -> set[str]:
         (NatsPyObjectStore, ObjectStore),
     ],
 )
-def test_every_name_of_nats_py_is_here_or_explained(theirs: type, ours: type) -> None:
+def test_every_name_of_nats_py_is_here_or_explained(theirs, ours):
     """What nats-py has is an attribute here, or the error for it says what to use."""
     missing = public(theirs) - public(ours) - set(FOREIGN_NAMES[ours.__name__]) - INTERNAL
     assert missing == set()
 
 
 @pytest.mark.parametrize("kind", FOREIGN_NAMES)
-def test_what_exists_is_not_explained(kind: str) -> None:
+def test_what_exists_is_not_explained(kind):
     """A name that comes to exist has to leave the table."""
     assert set(FOREIGN_NAMES[kind]) & set(dir(CLASSES[kind])) == set()
 
 
-def test_the_error_says_what_to_write(nc: Connection, js: JetStream) -> None:
+def test_the_error_says_what_to_write(nc, js):
     """The text names the class, the attribute and its replacement; hasattr and dir do as usual."""
     store = js.create_object_store(bucket="NAMES")
     owners = {
@@ -76,7 +76,7 @@ def test_the_error_says_what_to_write(nc: Connection, js: JetStream) -> None:
         js.add_stream(name="S")  # type: ignore[attr-defined]
 
 
-def test_other_missing_attributes_get_the_usual_error(js: JetStream, nc: Connection) -> None:
+def test_other_missing_attributes_get_the_usual_error(js, nc):
     """An error of a property is that of the property; copying and pickling are as they were."""
     with pytest.raises(AttributeError) as caught:
         js.nothing  # type: ignore[attr-defined]  # noqa: B018

@@ -58,7 +58,7 @@ def output(program: str, url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("program", ["before.py", "after.py"])
-def test_both_programs_do_the_same(program: str, url: str) -> None:
+def test_both_programs_do_the_same(program, url):
     """The one for nats-py and the one for this package print the same, which is this."""
     assert output(program, url) == [
         "published ORDERS 1",
@@ -77,7 +77,7 @@ def test_both_programs_do_the_same(program: str, url: str) -> None:
     ]
 
 
-def test_nothing_else_is_changed() -> None:
+def test_nothing_else_is_changed():
     """Without ``async`` and ``await``, and with other imports, one is the other."""
     text = (APPS / "before.py").read_text(encoding="utf-8")
     for before, after in CHANGES.items():
@@ -87,7 +87,7 @@ def test_nothing_else_is_changed() -> None:
     assert text == (APPS / "after.py").read_text(encoding="utf-8")
 
 
-def test_the_page_shows_both_programs() -> None:
+def test_the_page_shows_both_programs():
     """What is run here is what a reader sees."""
     page = PAGE.read_text(encoding="utf-8")
     for program in ("before.py", "after.py"):

@@ -40,7 +40,7 @@ def with_nats_py(server: NatsServer, work: Callable[[JetStreamContext], Awaitabl
     return asyncio.run(run())
 
 
-def test_nats_py_reads_ours(nats_server: NatsServer, store: ObjectStore) -> None:
+def test_nats_py_reads_ours(nats_server, store):
     """Data, infos, deletions, links and new names are understood by nats-py."""
     data = {f"dir/ü {size}": os.urandom(size) for size in SIZES}
     for name, value in data.items():
@@ -71,7 +71,7 @@ def test_nats_py_reads_ours(nats_server: NatsServer, store: ObjectStore) -> None
     with_nats_py(nats_server, read)
 
 
-def test_ours_reads_nats_py(nats_server: NatsServer, store: ObjectStore) -> None:
+def test_ours_reads_nats_py(nats_server, store):
     """What nats-py stores, describes and deletes is understood here."""
     data = {f"dir/ü {size}": os.urandom(size) for size in SIZES}
 
@@ -103,7 +103,7 @@ def test_ours_reads_nats_py(nats_server: NatsServer, store: ObjectStore) -> None
     assert with_nats_py(nats_server, replaced) == b"y"
 
 
-def test_buckets_of_nats_py(nats_server: NatsServer, js: JetStream) -> None:
+def test_buckets_of_nats_py(nats_server, js):
     """A bucket that nats-py created is used here, and the reverse."""
     js.create_object_store(bucket="OURS", storage="memory")
 

@@ -26,7 +26,7 @@ def nc(fresh_server: NatsServer) -> Iterator[Connection]:
         yield connection
 
 
-def test_nats_py_reads_our_replies(nc: Connection, fresh_server: NatsServer) -> None:
+def test_nats_py_reads_our_replies(nc, fresh_server):
     """The parsers of nats-py accept what a service answers, and its client gets errors as headers."""
 
     def handle(request: Any) -> None:
@@ -59,9 +59,7 @@ def test_nats_py_reads_our_replies(nc: Connection, fresh_server: NatsServer) -> 
 
 # Its service calls a function that Python 3.12 deprecated.
 @pytest.mark.filterwarnings("ignore:.*utcnow:DeprecationWarning")
-def test_a_service_of_nats_py_is_discovered_and_called(
-    nc: Connection, fresh_server: NatsServer
-) -> None:
+def test_a_service_of_nats_py_is_discovered_and_called(nc, fresh_server):
     """Discovery decodes its replies, and its errors are raised."""
     ready, done = threading.Event(), threading.Event()
 

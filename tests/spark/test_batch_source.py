@@ -13,7 +13,6 @@ from fix_spark_streams import fill, new_stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jetstream_sync import JetStream, Stream
     from jetstream_sync.server import NatsServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -44,7 +43,7 @@ def partition_sizes(frame: DataFrame) -> list[int]:
     return [sizes[number] for number in range(frame.rdd.getNumPartitions())]
 
 
-def test_each_message_becomes_a_row(js: JetStream, stream: Stream, load: Load) -> None:
+def test_each_message_becomes_a_row(js, stream, load):
     """Each message is a row with subject, payload, headers, sequence, time and stream."""
     began = datetime.now(timezone.utc) - timedelta(seconds=5)
     subject = f"{stream.name}.a"
@@ -62,12 +61,12 @@ def test_each_message_becomes_a_row(js: JetStream, stream: Stream, load: Load) -
     assert read > began
 
 
-def test_an_empty_stream_has_no_rows(stream: Stream, load: Load) -> None:
+def test_an_empty_stream_has_no_rows(stream, load):
     """Reading an empty stream returns no rows, and raises no error."""
     assert load(stream=stream.name).count() == 0
 
 
-def test_a_loaded_table_does_not_change(js: JetStream, stream: Stream, load: Load) -> None:
+def test_a_loaded_table_does_not_change(js, stream, load):
     """A loaded table does not change, and another ``load()`` includes later messages."""
     fill(js, f"{stream.name}.a", 10)
     frame = load(stream=stream.name)
@@ -85,16 +84,14 @@ def test_a_loaded_table_does_not_change(js: JetStream, stream: Stream, load: Loa
         ({"endingOffsets": '{"%s": 1000}'}, 1, 20),
     ],
 )
-def test_from_one_sequence_to_another(
-    js: JetStream, stream: Stream, load: Load, options: dict[str, str], first: int, last: int
-) -> None:
+def test_from_one_sequence_to_another(js, stream, load, options, first, last):
     """The start sequence is included, the end sequence is not."""
     fill(js, f"{stream.name}.a", 20)
     named = {key: value.replace("%s", stream.name) for key, value in options.items()}
     assert sequences(load(stream=stream.name, **named)) == list(range(first, last + 1))
 
 
-def test_from_one_time_to_another(js: JetStream, stream: Stream, load: Load) -> None:
+def test_from_one_time_to_another(js, stream, load):
     """A read by time includes the first message at the start time, and ends before the one at the end time."""
     fill(js, f"{stream.name}.a", 30)
     times = {seq: stream.get_msg(seq).time_ns for seq in range(1, 31)}
@@ -109,7 +106,7 @@ def test_from_one_time_to_another(js: JetStream, stream: Stream, load: Load) -> 
     assert sequences(load(stream=stream.name, startingTimestamp="2199-01-01T00:00:00Z")) == []
 
 
-def test_subjects_select_messages(js: JetStream, stream: Stream, load: Load) -> None:
+def test_subjects_select_messages(js, stream, load):
     """``subjects`` selects messages, with one filter and with several."""
     subjects = fill(js, lambda number: f"{stream.name}.{'abc'[number % 3]}.{number % 2}", 60)
 
@@ -122,7 +119,7 @@ def test_subjects_select_messages(js: JetStream, stream: Stream, load: Load) -> 
     assert sequences(load(stream=stream.name, subjects=f"{stream.name}.none")) == []
 
 
-def test_several_streams_and_patterns(js: JetStream, stream_name: str, load: Load) -> None:
+def test_several_streams_and_patterns(js, stream_name, load):
     """A list of names or a pattern reads all the streams into one table."""
     names = [f"{stream_name}_{which}" for which in ("EU", "US", "ASIA")]
     for number, name in enumerate(names, 1):
@@ -140,9 +137,7 @@ def test_several_streams_and_patterns(js: JetStream, stream_name: str, load: Loa
     assert counts(streamPattern=f"/{stream_name}_(EU|US)/") == {eu: 10, us: 20}
 
 
-def test_partitions_are_balanced_where_one_message_in_a_thousand_matches(
-    js: JetStream, stream: Stream, load: Load
-) -> None:
+def test_partitions_are_balanced_where_one_message_in_a_thousand_matches(js, stream, load):
     """Partitions have about equal numbers of rows, not of sequences."""
     # All matches except one are in the last fifth of the stream.
     rare = {1, *range(16_000, 20_000, 205)}
@@ -154,7 +149,7 @@ def test_partitions_are_balanced_where_one_message_in_a_thousand_matches(
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_the_schema_selects_columns(js: JetStream, stream: Stream, load: Load) -> None:
+def test_the_schema_selects_columns(js, stream, load):
     """A schema selects columns, including those that are not read by default."""
     js.publish(f"{stream.name}.a", b"12345", msg_id="one")
     frame = load("sequence long, size int, msg_id string, time_ns long", stream=stream.name)
@@ -172,9 +167,7 @@ def test_the_schema_selects_columns(js: JetStream, stream: Stream, load: Load) -
         {},
     ],
 )
-def test_invalid_options_fail_on_the_driver(
-    stream: Stream, load: Load, options: dict[str, str]
-) -> None:
+def test_invalid_options_fail_on_the_driver(stream, load, options):
     """Unknown streams, unknown options and a start beyond the end of the stream fail on the driver."""
     named = {key: value.replace("%s", stream.name) for key, value in options.items()}
     with pytest.raises(Exception, match=r"NONE|startingOffset|is required"):
@@ -182,9 +175,7 @@ def test_invalid_options_fail_on_the_driver(
 
 
 @pytest.mark.full
-def test_removed_messages_at_the_start_are_data_loss(
-    js: JetStream, stream: Stream, load: Load
-) -> None:
+def test_removed_messages_at_the_start_are_data_loss(js, stream, load):
     """With ``failOnDataLoss`` a read fails if messages after its start are gone."""
     fill(js, f"{stream.name}.a", 10)
     stream.purge(seq=6)
@@ -196,9 +187,7 @@ def test_removed_messages_at_the_start_are_data_loss(
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
-def test_a_batch_read_removes_no_messages(
-    js: JetStream, stream_name: str, load: Load, retention: str
-) -> None:
+def test_a_batch_read_removes_no_messages(js, stream_name, load, retention):
     """After the read, work queues and interest streams have the same messages and consumers as before."""
     stream = new_stream(js, stream_name, retention=retention)
     if retention == "interest":
@@ -211,9 +200,7 @@ def test_a_batch_read_removes_no_messages(
     assert stream.consumer_names() == before
 
 
-def test_a_view_can_be_queried_with_sql(
-    js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
-) -> None:
+def test_a_view_can_be_queried_with_sql(js, stream, spark, nats_server):
     """A temporary view with the options can be queried with SQL."""
     fill(js, lambda number: f"{stream.name}.{number % 2}", 10)
     spark.sql(
@@ -227,7 +214,7 @@ def test_a_view_can_be_queried_with_sql(
     }
 
 
-def test_representations_contain_no_options(stream: Stream) -> None:
+def test_representations_contain_no_options(stream):
     """The representations of data source and readers contain no option values, which may be secret."""
     from pyspark.sql.types import StringType, StructType
 

@@ -38,7 +38,7 @@ def load(spark: SparkSession, nats_server: NatsServer, stream_name: str) -> Load
     return load
 
 
-def test_current_entries_are_rows(kv: KeyValue, load: Load) -> None:
+def test_current_entries_are_rows(kv, load):
     """Each key with a value is a row with its value, revision and time; deleted keys have none."""
     began = datetime.now(timezone.utc) - timedelta(seconds=5)
     kv.put("a", b"old")
@@ -61,7 +61,7 @@ def test_current_entries_are_rows(kv: KeyValue, load: Load) -> None:
     assert sorted((row.revision, row.key) for row in names) == [(2, "b.c"), (revision, "a")]
 
 
-def test_each_execution_reads_the_current_entries(kv: KeyValue, load: Load) -> None:
+def test_each_execution_reads_the_current_entries(kv, load):
     """A DataFrame that is used again shows the bucket as it is then, also when it is empty."""
     frame = load()
     assert frame.collect() == []
@@ -71,7 +71,7 @@ def test_each_execution_reads_the_current_entries(kv: KeyValue, load: Load) -> N
     assert [bytes(row.value) for row in frame.collect()] == [b"2"]
 
 
-def test_large_buckets_are_read_in_batches(js: JetStream, kv: KeyValue, load: Load) -> None:
+def test_large_buckets_are_read_in_batches(js, kv, load):
     """No entry is lost where the rows come in several batches."""
     for number in range(3000):
         js.publish_async(f"$KV.{kv.bucket}.{number}", b"%d" % number)
@@ -80,9 +80,7 @@ def test_large_buckets_are_read_in_batches(js: JetStream, kv: KeyValue, load: Lo
     assert {row.key: bytes(row.value) for row in rows} == {str(n): b"%d" % n for n in range(3000)}
 
 
-def test_rows_are_written_as_keys(
-    kv: KeyValue, spark: SparkSession, nats_server: NatsServer
-) -> None:
+def test_rows_are_written_as_keys(kv, spark, nats_server):
     """Each row puts a key; text is stored as UTF-8."""
     kv.put("k.1", b"old")
     rows = [(f"k.{number}", "v\u00e4lue" if number else "") for number in range(500)]
@@ -95,14 +93,7 @@ def test_rows_are_written_as_keys(
 
 
 @pytest.mark.full
-def test_a_stream_is_joined_with_a_bucket(
-    js: JetStream,
-    kv: KeyValue,
-    load: Load,
-    spark: SparkSession,
-    nats_server: NatsServer,
-    tmp_path: Any,
-) -> None:
+def test_a_stream_is_joined_with_a_bucket(js, kv, load, spark, nats_server, tmp_path):
     """Every micro-batch sees the current values; the changes of a bucket are a stream, too."""
     name = f"{kv.bucket}-in"
     js.create_stream(name=name, subjects=[f"{name}.*"])
@@ -156,9 +147,7 @@ def test_a_stream_is_joined_with_a_bucket(
     }
 
 
-def test_what_does_not_fit_is_refused_on_the_driver(
-    kv: KeyValue, load: Load, spark: SparkSession, nats_server: NatsServer
-) -> None:
+def test_what_does_not_fit_is_refused_on_the_driver(kv, load, spark, nats_server):
     """A bucket that does not exist, and mode overwrite, are refused before a task starts."""
     from pyspark.errors import PySparkException
 

@@ -51,7 +51,7 @@ _BLOCKS = st.lists(
 
 
 @given(_BLOCKS)
-def test_headers_of_many_messages(pairs: list[list[tuple[str, bytes]]]) -> None:
+def test_headers_of_many_messages(pairs):
     """Blocks that are split in C give the same columns as blocks that are parsed one by one."""
     blocks = [
         b"NATS/1.0\r\n"
@@ -109,9 +109,7 @@ def _encoded(columns: RowColumns, count: int) -> Any:
     st.integers(0, 3),
     st.sampled_from([_MAPS, _STRUCTS]),
 )
-def test_columns_of_arrow_are_written_as_their_values(
-    rows: list[tuple[Any, ...]], skipped: int, headers: pa.DataType
-) -> None:
+def test_columns_of_arrow_are_written_as_their_values(rows, skipped, headers):
     """A batch, or a slice of one, is encoded as the same values one by one, or has the same error."""
     subjects, data, maps, structs, ids = (list(column) for column in zip(*rows, strict=True))
     pairs: list[Any] = maps
@@ -132,7 +130,7 @@ def test_columns_of_arrow_are_written_as_their_values(
     )
 
 
-def test_reading_does_not_import_pandas() -> None:
+def test_reading_does_not_import_pandas():
     """Importing it takes longer than reading 300,000 rows."""
     program = """if True:
         import sys
@@ -195,9 +193,7 @@ def stored(stream: Stream) -> list[StoredMsg]:
 
 @pytest.mark.parametrize("batch_bytes", ["4096", "4000000"])
 @pytest.mark.parametrize("mode", ["direct", "pull"])
-def test_a_long_range(
-    nats_server: NatsServer, js: JetStream, stream: Stream, mode: str, batch_bytes: str
-) -> None:
+def test_a_long_range(nats_server, js, stream, mode, batch_bytes):
     """All columns of a range with gaps, empty payloads and a few headers, in one batch or in many."""
     fill(js, lambda number: f"{stream.name}.{number % 7}", COUNT - 4)
     js.publish(f"{stream.name}.empty", b"")
@@ -226,9 +222,7 @@ def test_a_long_range(
 
 
 @pytest.mark.parametrize("mode", ["direct", "pull"])
-def test_any_selection_of_columns(
-    nats_server: NatsServer, js: JetStream, stream: Stream, mode: str
-) -> None:
+def test_any_selection_of_columns(nats_server, js, stream, mode):
     """A column has the same values whichever other columns are selected, as tuples and in Arrow."""
     fill(js, lambda number: f"{stream.name}.{number}", 30)
     js.publish(f"{stream.name}.x", b"", headers={"A": "b"})
@@ -254,9 +248,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     "more", [{"delivery": "at-least-once"}, {"ids": "content"}, {"ids": "position"}]
 )
-def test_columns_with_null_and_empty_values(
-    nats_server: NatsServer, stream: Stream, more: dict[str, str]
-) -> None:
+def test_columns_with_null_and_empty_values(nats_server, stream, more):
     """NULL in each optional column, empty payloads and equal rows are written; NULL payloads are refused."""
     subject = f"{stream.name}.default"
     texts = pa.string()
@@ -284,9 +276,7 @@ def test_columns_with_null_and_empty_values(
 
 
 @pytest.mark.parametrize("ids", [["a", "b", "c"], ["a", "bb", "ccc"]])
-def test_a_row_above_the_size_limit_in_a_chunk(
-    nats_server: NatsServer, stream: Stream, ids: list[str]
-) -> None:
+def test_a_row_above_the_size_limit_in_a_chunk(nats_server, stream, ids):
     """Rows that exceed the size limit only together are written; a row that exceeds it alone is named."""
     given = options(nats_server, stream, subject=f"{stream.name}.a")
     most = 1024 * 1024
@@ -297,7 +287,7 @@ def test_a_row_above_the_size_limit_in_a_chunk(
         publish_partition([rows], given)
 
 
-def test_some_rows_of_a_chunk_are_duplicates(nats_server: NatsServer, stream: Stream) -> None:
+def test_some_rows_of_a_chunk_are_duplicates(nats_server, stream):
     """Rows that are repeated with other rows between them are counted as duplicates, and stored once."""
     given = options(nats_server, stream, subject=f"{stream.name}.a", jobId="j")
     first = batch(data=[b"%d" % number for number in range(0, 1500, 3)])

@@ -38,7 +38,7 @@ def _held(outcome: Outcome) -> None:
         ("scan", "interest", "local-cluster"),
     ],
 )
-def test_each_message_is_written_exactly_once(delivery: str, retention: str, master: str) -> None:
+def test_each_message_is_written_exactly_once(delivery, retention, master):
     """Each message is written exactly once, and leaves a queue only afterwards, whatever process is killed."""
     need_java()
     _held(run(SEED, SECONDS, delivery=delivery, retention=retention, master=master, tell=print))
@@ -46,7 +46,7 @@ def test_each_message_is_written_exactly_once(delivery: str, retention: str, mas
 
 @pytest.mark.full
 @pytest.mark.timeout(1200)
-def test_an_executor_is_killed_while_it_reads_and_while_it_writes() -> None:
+def test_an_executor_is_killed_while_it_reads_and_while_it_writes():
     """The tasks of both stages run again on another executor, and each message is written once."""
     need_java()
     kinds = ("executor, reading", "executor, writing")
@@ -62,7 +62,7 @@ def test_an_executor_is_killed_while_it_reads_and_while_it_writes() -> None:
 @pytest.mark.parametrize("master", ["local", "local-cluster"])
 @pytest.mark.parametrize("retention", RETENTIONS)
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_exactly_once_in_a_long_run(delivery: str, retention: str, master: str) -> None:
+def test_exactly_once_in_a_long_run(delivery, retention, master):
     """The same holds for five minutes, in each delivery mode and for each retention policy."""
     need_java()
     outcome = run(SEED, 300, delivery=delivery, retention=retention, master=master, tell=print)
@@ -82,7 +82,7 @@ def test_exactly_once_in_a_long_run(delivery: str, retention: str, master: str) 
         ("scan", "direct", True),
     ],
 )
-def test_exactly_once_on_two_clusters(delivery: str, read_mode: str, in_batches: bool) -> None:
+def test_exactly_once_on_two_clusters(delivery, read_mode, in_batches):
     """The same holds with a standalone Spark cluster and three nats-servers; no consumer is left."""
     need_java()
     outcome = run(
@@ -99,7 +99,7 @@ def test_exactly_once_on_two_clusters(delivery: str, read_mode: str, in_batches:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3500)
-def test_twenty_driver_kills_on_two_clusters() -> None:
+def test_twenty_driver_kills_on_two_clusters():
     """Transactions stay exact when the driver is killed 20 times, sometimes with a lost commit."""
     need_java()
     kinds = ("driver", "driver, commit lost")

@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
 from fix_apps import Program
@@ -22,9 +21,6 @@ from rawnats import RawClient
 import jetstream_sync
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark import register
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -126,7 +122,7 @@ def run_code(code: str, variables: dict[str, str], folder: Path) -> str:
     return done.stdout
 
 
-def test_spark_finds_the_installed_data_source(url: str, spark: SparkSession) -> None:
+def test_spark_finds_the_installed_data_source(url, spark):
     """An installed package needs no registration."""
     from pyspark.sql.datasource import DataSource
 
@@ -154,7 +150,7 @@ def packed(folder: Path) -> Path:
 
 
 @pytest.mark.full
-def test_the_package_as_a_zip(url: str, tmp_path: Path) -> None:
+def test_the_package_as_a_zip(url, tmp_path):
     """A zip of the package is sufficient on the workers if the data source is registered."""
     archive = packed(tmp_path)
     code = f"""
@@ -184,7 +180,7 @@ print("streamed:", spark.read.schema("subject string").csv("streamed").collect()
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
+def test_spark_submit_on_a_cluster(tmp_path):
     """--py-files ships the package to executors and --files ships a password; neither is installed there."""
     import pyspark
 
@@ -228,7 +224,7 @@ def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_register_sets_the_interpreter_of_the_workers(url: str, tmp_path: Path) -> None:
+def test_register_sets_the_interpreter_of_the_workers(url, tmp_path):
     """In a virtual environment that is not activated, register() gives the workers the interpreter of the driver."""
     # Another python3 is first on PATH, as in a system installation; it cannot run anything.
     other = tmp_path / "bin" / "python3"
@@ -257,9 +253,7 @@ print("stream:", spark.readStream.format("jetstream").option("servers", os.envir
     assert "stream: True" in said
 
 
-def test_register_keeps_a_configured_interpreter(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_register_keeps_a_configured_interpreter(spark, monkeypatch):
     """An interpreter set with PYSPARK_PYTHON is kept."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "the chosen one")
     monkeypatch.setenv("PYSPARK_PYTHON", "the chosen one")
@@ -271,9 +265,7 @@ def test_register_keeps_a_configured_interpreter(
 
 
 @pytest.mark.full
-def test_register_logs_no_replacement(
-    url: str, spark: SparkSession, spark_home: SparkHome, tmp_path: Path
-) -> None:
+def test_register_logs_no_replacement(url, spark, spark_home, tmp_path):
     """Neither register() nor a query warns that the same data source, found by Spark, is replaced."""
     before = len(spark_home.log.read_text())
     register(spark)
@@ -283,7 +275,7 @@ def test_register_logs_no_replacement(
     assert "replaced" not in spark_home.log.read_text()[before:]
 
 
-def test_register_in_a_thread_that_writes(url: str, spark: SparkSession) -> None:
+def test_register_in_a_thread_that_writes(url, spark):
     """Spark looks up the sink in the active session of the thread, which register() sets."""
     failures: list[Exception] = []
 
@@ -305,7 +297,7 @@ def test_register_in_a_thread_that_writes(url: str, spark: SparkSession) -> None
 
 
 @pytest.mark.full
-def test_errors_are_one_line(url: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_are_one_line(url, spark, tmp_path):
     """An error of this package is in the first line of what Spark shows, without a Python traceback."""
     options = {"servers": url, "stream": "MISSING"}
     batch = spark.read.format("jetstream").options(**options)
@@ -340,7 +332,7 @@ def test_errors_are_one_line(url: str, spark: SparkSession, tmp_path: Path) -> N
 
 
 @pytest.mark.full
-def test_start_query_repeats_a_start_that_timed_out(url: str, tmp_path: Path) -> None:
+def test_start_query_repeats_a_start_that_timed_out(url, tmp_path):
     """If Spark's Python process starts too late, the query is started again."""
     slow = tmp_path / "slow"
     slow.touch()
@@ -369,7 +361,7 @@ print("rows:", query.lastProgress["numInputRows"])
     assert "rows: 1" in said
 
 
-def test_the_discovery_module_imports_nothing_and_never_fails(tmp_path: Path) -> None:
+def test_the_discovery_module_imports_nothing_and_never_fails(tmp_path):
     """The look-up of all data sources imports this module, so it imports no other module and cannot fail."""
     code = """
 import sys
@@ -391,7 +383,7 @@ print(pyspark_jetstream.DefaultSource.name(),
     run_code(blocked, variables, tmp_path)
 
 
-def test_the_discovery_module_with_a_broken_package(tmp_path: Path) -> None:
+def test_the_discovery_module_with_a_broken_package(tmp_path):
     """If the package itself is broken, only using the data source raises an error."""
     code = """
 import sys

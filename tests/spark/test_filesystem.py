@@ -8,12 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jetstream_sync import JetStream, shared_connection
-from jetstream_sync.server import NatsServer
+from jetstream_sync import shared_connection
 
 
 @pytest.mark.spark
-def test_parquet_files_are_objects(js: JetStream, nats_server: NatsServer) -> None:
+def test_parquet_files_are_objects(js, nats_server):
     """Pandas finds the filesystem by its protocol; pyarrow reads some columns of a file."""
     js.create_object_store(bucket="FRAMES", storage="memory")
     frame = pd.DataFrame({"a": range(100_000), "b": [f"row {n}" for n in range(100_000)]})

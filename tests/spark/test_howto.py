@@ -35,12 +35,7 @@ def run_page(page: Path, server: NatsServer, folder: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("spark")
-def test_the_page_runs(
-    fresh_server: NatsServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_the_page_runs(fresh_server, tmp_path, monkeypatch, capfd):
     """All code blocks run in order: write, read, stream, work queue, backlog."""
     monkeypatch.chdir(tmp_path)
     run_page(DOCS / "howto" / "spark.rst", fresh_server, tmp_path)
@@ -58,9 +53,7 @@ def test_the_page_runs(
 @pytest.mark.full
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("spark")
-def test_the_tutorial_runs_twice(
-    fresh_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tutorial_runs_twice(fresh_server, tmp_path, monkeypatch):
     """The tutorial publishes each alert once, also when it runs again with its checkpoint."""
     monkeypatch.chdir(tmp_path)
     for _ in range(2):

@@ -36,7 +36,7 @@ def assert_nothing_left(program: Program, folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_every_order_comes_through_once(program: Program, tmp_path: Path) -> None:
+def test_every_order_comes_through_once(program, tmp_path):
     """Both queries take all orders through, and their repeated batches store nothing twice."""
     assert program.ended(150) == 0, program.output
     lines = program.output.splitlines()
@@ -47,7 +47,7 @@ def test_every_order_comes_through_once(program: Program, tmp_path: Path) -> Non
 
 
 @pytest.mark.full
-def test_ctrl_c_leaves_nothing_behind(program: Program, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_nothing_behind(program, tmp_path):
     """Ctrl-C in the middle ends the program with its server, Spark and temporary files."""
     program.wait_for(f" of {COUNT} completed", 110)
     program.ctrl_c()

@@ -11,7 +11,7 @@ from fix_spark_streams import fill
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jetstream_sync import JetStream, Stream
+    from jetstream_sync import Stream
     from jetstream_sync.server import NatsServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -50,14 +50,7 @@ def load(spark: SparkSession, server: NatsServer, stream: Stream, **options: Any
     ],
 )
 @pytest.mark.usefixtures("passing_on")
-def test_filters_give_the_same_rows(
-    js: JetStream,
-    stream: Stream,
-    spark: SparkSession,
-    nats_server: NatsServer,
-    condition: str,
-    wanted: list[int],
-) -> None:
+def test_filters_give_the_same_rows(js, stream, spark, nats_server, condition, wanted):
     """Reading with pushed filters returns the rows that Spark would filter from the whole stream."""
     fill(js, lambda number: f"{stream.name}.{'ab'[number % 2 == 0]}.{number % 4}", 100)
     frame = load(spark, nats_server, stream).filter(condition.format(stream.name))
@@ -65,9 +58,7 @@ def test_filters_give_the_same_rows(
 
 
 @pytest.mark.usefixtures("passing_on")
-def test_filters_limit_the_partitions(
-    js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
-) -> None:
+def test_filters_limit_the_partitions(js, stream, spark, nats_server):
     """With a filter on sequences only the partitions of that range are read."""
     fill(js, f"{stream.name}.a", 1000)
     frame = load(spark, nats_server, stream, maxRecordsPerPartition=100)
@@ -78,9 +69,7 @@ def test_filters_limit_the_partitions(
     assert narrow.rdd.getNumPartitions() == 2
 
 
-def test_pushdown_disabled_in_spark(
-    js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
-) -> None:
+def test_pushdown_disabled_in_spark(js, stream, spark, nats_server):
     """If filter pushdown is disabled in Spark, the option has no effect."""
     fill(js, f"{stream.name}.a", 10)
     frame = load(spark, nats_server, stream)
@@ -89,9 +78,7 @@ def test_pushdown_disabled_in_spark(
 
 
 @pytest.mark.usefixtures("passing_on")
-def test_pushdown_without_the_option(
-    js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
-) -> None:
+def test_pushdown_without_the_option(js, stream, spark, nats_server):
     """Without the option, one table can be filtered in several ways, despite Spark's bug in pushdown."""
     fill(js, f"{stream.name}.a", 10)
     frame = (

@@ -91,9 +91,7 @@ def subject(stream_name: str) -> str:
 
 
 @both_modes
-def test_columns_contain_the_published_values(
-    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
-) -> None:
+def test_columns_contain_the_published_values(nc, js, stream, stream_name, mode):
     """A row has subject, payload, headers, sequence, time, stream, id and size of its message."""
     several = Headers([("Trace", "a"), ("Empty", ""), ("Trace", "b"), ("X", "größe")])
     js.publish(f"{stream_name}.plain", b"one")
@@ -122,9 +120,7 @@ def test_columns_contain_the_published_values(
 
 
 @both_modes
-def test_forged_headers_stay_the_users(
-    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
-) -> None:
+def test_forged_headers_stay_the_users(nc, js, stream, subject, mode):
     """Published headers with the names of server headers are returned unchanged, without other effects."""
     forged = {
         "Nats-Stream": "OTHER",
@@ -150,9 +146,7 @@ def test_forged_headers_stay_the_users(
 
 
 @both_modes
-def test_republished_messages(
-    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
-) -> None:
+def test_republished_messages(nc, js, stream, stream_name, mode):
     """A message republished from another stream keeps the headers of that stream, and has its own sequence."""
     source = f"{stream_name}_source"
     republish = RePublish(src=f"{source}.>", dest=f"{stream_name}.again.>")
@@ -168,9 +162,7 @@ def test_republished_messages(
     assert headers["Nats-Sequence"] == ["1"]
 
 
-def test_large_payloads_that_are_not_selected_are_not_sent(
-    nc: Connection, js: JetStream, stream: Stream, subject: str
-) -> None:
+def test_large_payloads_that_are_not_selected_are_not_sent(nc, js, stream, subject):
     """Without the column data, a headers-only consumer is used, and the payload sizes are still known."""
     js.publish(subject, b"x" * 500_000, headers={"A": "b", "Nats-Msg-Size": "3"})
     js.publish(subject, b"x" * 400_000)
@@ -181,9 +173,7 @@ def test_large_payloads_that_are_not_selected_are_not_sent(
     assert [dict(row["headers"]) for row in found] == [{"A": ["b"], "Nats-Msg-Size": ["3"]}, {}]
 
 
-def test_the_schema_equals_the_one_of_pyspark(
-    nc: Connection, js: JetStream, stream: Stream, subject: str
-) -> None:
+def test_the_schema_equals_the_one_of_pyspark(nc, js, stream, subject):
     """The schema of a batch equals PySpark's schema for the columns, including nullability."""
     from pyspark.sql import types
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -215,9 +205,7 @@ def test_the_schema_equals_the_one_of_pyspark(
 
 
 @both_modes
-def test_adjacent_ranges_cover_the_stream(
-    nc: Connection, js: JetStream, stream: Stream, stream_name: str, subject: str, mode: str
-) -> None:
+def test_adjacent_ranges_cover_the_stream(nc, js, stream, stream_name, subject, mode):
     """Adjacent half-open ranges return each message once and in order, for any response size."""
     fill(js, subject, 1000)
     created = created_ns(stream)
@@ -234,9 +222,7 @@ def test_adjacent_ranges_cover_the_stream(
 
 @both_modes
 @pytest.mark.parametrize("batch_bytes", [SMALL, 4_000_000])
-def test_one_message_in_a_thousand(
-    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str, batch_bytes: int
-) -> None:
+def test_one_message_in_a_thousand(nc, js, stream, stream_name, mode, batch_bytes):
     """A sparse filter returns its matches, in ranges with several, one or no match at the end."""
     subjects = fill(
         js, lambda number: f"{stream_name}.{'rare' if number % 1000 == 7 else number % 50}", 6000
@@ -253,9 +239,7 @@ def test_one_message_in_a_thousand(
 
 
 @both_modes
-def test_several_filters(
-    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
-) -> None:
+def test_several_filters(nc, js, stream, stream_name, mode):
     """Messages that match several filters are returned in stream order."""
     subjects = fill(js, lambda number: f"{stream_name}.{'abc'[number % 3]}.{number % 5}", 300)
     filters = (f"{stream_name}.a.*", f"{stream_name}.*.4.>", f"{stream_name}.b.1")
@@ -281,9 +265,7 @@ def test_several_filters(
         (range(2, 101, 3), "strict"),
     ],
 )
-def test_deleted_messages(
-    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str, gone: range, loss: str
-) -> None:
+def test_deleted_messages(nc, js, stream, subject, mode, gone, loss):
     """Deleted messages, at any place or all of them, neither end a read early nor delay it."""
     fill(js, subject, 150)
     piece = SequenceRange(stream.cached_info.config.name, 1, 101, (), created_ns(stream))
@@ -296,8 +278,8 @@ def test_deleted_messages(
 
 @both_modes
 def test_a_range_without_a_message_at_its_end_is_complete_at_once(
-    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
-) -> None:
+    nc, js, stream, stream_name, mode
+):
     """A range without a message at its end is complete as soon as the leader confirms it."""
     fill(js, f"{stream_name}.keep", 10)
     fill(js, f"{stream_name}.drop", 10)
@@ -310,9 +292,7 @@ def test_a_range_without_a_message_at_its_end_is_complete_at_once(
 
 
 @both_modes
-def test_streams_that_keep_the_last_of_each_subject(
-    nc: Connection, js: JetStream, stream_name: str, mode: str
-) -> None:
+def test_streams_that_keep_the_last_of_each_subject(nc, js, stream_name, mode):
     """Replaced messages in a stream with a limit per subject are not data loss, unless ``strict`` is set."""
     stream = new_stream(js, stream_name, max_msgs_per_subject=1, allow_rollup_hdrs=True)
     fill(js, lambda number: f"{stream_name}.{number % 10}", 30)
@@ -328,9 +308,7 @@ def test_streams_that_keep_the_last_of_each_subject(
 
 
 @both_modes
-def test_a_purge_before_the_range_is_read(
-    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
-) -> None:
+def test_a_purge_before_the_range_is_read(nc, js, stream, subject, mode):
     """A purge is reported with its sequences, or ignored with ``failOnDataLoss=false``."""
     fill(js, subject, 20)
     piece = whole(stream)
@@ -343,9 +321,7 @@ def test_a_purge_before_the_range_is_read(
 
 @both_modes
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_purge_in_the_middle_of_a_range(
-    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str, filtered: bool
-) -> None:
+def test_a_purge_in_the_middle_of_a_range(nc, js, stream, subject, mode, filtered):
     """After a purge in the middle, the read raises an error or continues with the remaining messages."""
     fill(js, subject, 5000)
     filters = (subject,) if filtered else ()
@@ -372,9 +348,7 @@ def test_a_purge_in_the_middle_of_a_range(
 
 
 @both_modes
-def test_a_re_created_stream(
-    nc: Connection, js: JetStream, stream: Stream, stream_name: str, subject: str, mode: str
-) -> None:
+def test_a_re_created_stream(nc, js, stream, stream_name, subject, mode):
     """A range is not read from another stream of the same name, at its start or later."""
     fill(js, subject, 2000)
     piece = whole(stream)
@@ -394,7 +368,7 @@ def test_a_re_created_stream(
 
 
 @both_modes
-def test_a_missing_stream(nc: Connection, mode: str) -> None:
+def test_a_missing_stream(nc, mode):
     """Reading a stream that does not exist fails at once."""
     with within(2.0), pytest.raises(StreamNotFoundError):
         sequences(nc, SequenceRange("NOT_THERE", 1, 10), mode)
@@ -404,9 +378,7 @@ def test_a_missing_stream(nc: Connection, mode: str) -> None:
 
 
 @both_modes
-def test_batches_have_a_size_limit(
-    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
-) -> None:
+def test_batches_have_a_size_limit(nc, js, stream, subject, mode):
     """No batch exceeds the size limit, except one with a single larger message."""
     sizes = [10] * 200 + [3000] * 20 + [150_000] + [10] * 50 + [900_000, 900_000] + [0] * 30
     for number, size in enumerate(sizes):
@@ -424,7 +396,7 @@ def test_batches_have_a_size_limit(
 @pytest.mark.matrix
 @both_modes
 @pytest.mark.full
-def test_a_slow_caller_does_not_lose_the_connection(mode: str) -> None:
+def test_a_slow_caller_does_not_lose_the_connection(mode):
     """A pause of the caller between two chunks never makes the server close the connection."""
     with NatsServer(name="impatient", config="write_deadline: '500ms'\n") as server:
         with jetstream_sync.connect(server.url) as nc:
@@ -446,9 +418,7 @@ def test_a_slow_caller_does_not_lose_the_connection(mode: str) -> None:
 
 
 @both_modes
-def test_a_closed_read_leaves_no_state_behind(
-    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
-) -> None:
+def test_a_closed_read_leaves_no_state_behind(nc, js, stream, subject, mode):
     """After a range is closed early or complete, there is no consumer and no subscription."""
     fill(js, subject, 1000)
     known = len(nc._core.subscriptions())
@@ -461,13 +431,7 @@ def test_a_closed_read_leaves_no_state_behind(
     assert len(nc._core.subscriptions()) == known
 
 
-def test_an_interrupt_during_the_creation_of_a_consumer(
-    nc: Connection,
-    js: JetStream,
-    stream: Stream,
-    subject: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_during_the_creation_of_a_consumer(nc, js, stream, subject, monkeypatch):
     """An interrupt during the creation of a consumer leaves no consumer behind."""
     fill(js, subject, 10)
 
@@ -504,7 +468,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 @pytest.mark.matrix
 @both_modes
 @pytest.mark.full
-def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str) -> None:
+def test_memory_does_not_grow_with_the_range(fresh_server, mode):
     """A process that reads ten times as many messages takes about the same memory."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
@@ -523,9 +487,7 @@ def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str
 
 
 @pytest.mark.full
-def test_a_consumer_that_is_deleted(
-    nc: Connection, js: JetStream, stream: Stream, subject: str
-) -> None:
+def test_a_consumer_that_is_deleted(nc, js, stream, subject):
     """After its consumer is deleted, the read continues after the last message with another consumer."""
     fill(js, subject, 1000)
     found: list[int] = []
@@ -541,9 +503,7 @@ def test_a_consumer_that_is_deleted(
 
 
 @both_modes
-def test_a_broken_connection(
-    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
-) -> None:
+def test_a_broken_connection(nc, js, stream, subject, mode):
     """After a reconnect, the read continues after the last message."""
     fill(js, subject, 3000, b"x" * 200)
     found: list[int] = []
@@ -559,7 +519,7 @@ def test_a_broken_connection(
 
 @both_modes
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_server_crash_and_restart(mode: str, filtered: bool) -> None:
+def test_a_server_crash_and_restart(mode, filtered):
     """After a server restart with the same store, no message is missing or duplicated."""
     with NatsServer(name="mortal") as server:
         nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.05)
@@ -581,7 +541,7 @@ def test_a_server_crash_and_restart(mode: str, filtered: bool) -> None:
             assert found == expected
 
 
-def test_a_server_that_does_not_return() -> None:
+def test_a_server_that_does_not_return():
     """A server that does not return is an error after the retry timeout."""
     with NatsServer(name="gone") as server, jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()
@@ -598,7 +558,7 @@ def test_a_server_that_does_not_return() -> None:
 
 
 @pytest.mark.full
-def test_a_lagging_replica(nc: Connection, js: JetStream, stream_name: str) -> None:
+def test_a_lagging_replica(nc, js, stream_name):
     """Messages that a mirror does not have yet are not treated as deleted: the stream leader is asked, too."""
     # A mirror and its origin alternate in answering direct gets. This mirror omits the later messages,
     # so it is like a replica that lags behind.
@@ -622,7 +582,7 @@ def test_a_lagging_replica(nc: Connection, js: JetStream, stream_name: str) -> N
 # --- read modes ---------------------------------------------------------------------------------
 
 
-def test_a_stream_without_direct_gets(nc: Connection, js: JetStream, stream_name: str) -> None:
+def test_a_stream_without_direct_gets(nc, js, stream_name):
     """They are refused at once; ``auto`` uses a consumer, except for a work queue, which has its own."""
     stream = new_stream(js, stream_name, allow_direct=False)
     fill(js, f"{stream_name}.x", 10)
@@ -640,9 +600,7 @@ def test_a_stream_without_direct_gets(nc: Connection, js: JetStream, stream_name
         count_from(js, queue.name, 1, None)
 
 
-def test_reading_a_work_queue_removes_nothing(
-    nc: Connection, js: JetStream, stream_name: str, nats_server: NatsServer
-) -> None:
+def test_reading_a_work_queue_removes_nothing(nc, js, stream_name, nats_server):
     """Reading a work queue with any number of filters removes nothing, even beside its consumer."""
     stream = new_stream(js, stream_name, retention="workqueue")
     stream.create_consumer(durable_name="worker")
@@ -659,7 +617,7 @@ def test_reading_a_work_queue_removes_nothing(
 
 
 @pytest.mark.parametrize("allow_direct", [True, False])
-def test_counts_from_a_sequence(js: JetStream, stream_name: str, allow_direct: bool) -> None:
+def test_counts_from_a_sequence(js, stream_name, allow_direct):
     """A probe returns the first match from a sequence on and the number of matches."""
     stream = new_stream(js, stream_name, allow_direct=allow_direct)
     even = f"{stream_name}.0"

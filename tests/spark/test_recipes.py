@@ -97,7 +97,7 @@ def values(js: JetStream, stream: str) -> list[dict[str, Any]]:
 
 
 @full
-def test_dead_letters(js: JetStream, recipes: Recipes) -> None:
+def test_dead_letters(js, recipes):
     """Each order that does not fit the schema is on the dead-letter subject, with the reason."""
     js.create_stream(name="CHECKED", subjects=["checked.*"], duplicate_window=3600)
     wrong = {
@@ -118,7 +118,7 @@ def test_dead_letters(js: JetStream, recipes: Recipes) -> None:
 
 
 @full
-def test_windows(js: JetStream, recipes: Recipes) -> None:
+def test_windows(js, recipes):
     """The total of a minute is published once, after the watermark has passed it."""
     js.create_stream(name="TOTALS", subjects=["totals.*"], duplicate_window=3600)
     place(js)
@@ -136,7 +136,7 @@ def test_windows(js: JetStream, recipes: Recipes) -> None:
 
 
 @full
-def test_joined_streams(js: JetStream, recipes: Recipes) -> None:
+def test_joined_streams(js, recipes):
     """An order is published with its payment in time, whichever of them is read first."""
     js.create_stream(name="PAID", subjects=["paid"], duplicate_window=3600)
 
@@ -156,7 +156,7 @@ def test_joined_streams(js: JetStream, recipes: Recipes) -> None:
 
 
 @full
-def test_joined_bucket(js: JetStream, recipes: Recipes) -> None:
+def test_joined_bucket(js, recipes):
     """Each run sees the current values of the bucket."""
     js.create_stream(name="NAMED", subjects=["named"], duplicate_window=3600)
     countries = js.create_key_value(bucket="COUNTRIES")
@@ -171,7 +171,7 @@ def test_joined_bucket(js: JetStream, recipes: Recipes) -> None:
 
 
 @full
-def test_parquet_and_changed_subjects(js: JetStream, recipes: Recipes, tmp_path: Path) -> None:
+def test_parquet_and_changed_subjects(js, recipes, tmp_path):
     """
     A repeated batch replaces its files.
 
@@ -196,7 +196,7 @@ def test_parquet_and_changed_subjects(js: JetStream, recipes: Recipes, tmp_path:
 
 
 @full
-def test_postgresql(js: JetStream, recipes: Recipes) -> None:
+def test_postgresql(js, recipes):
     """Every order is stored once, also after a failure between two partitions of a batch."""
     import psycopg
 
@@ -220,7 +220,7 @@ def test_postgresql(js: JetStream, recipes: Recipes) -> None:
     assert found == rows
 
 
-def test_backfill(js: JetStream, recipes: Recipes, tmp_path: Path) -> None:
+def test_backfill(js, recipes, tmp_path):
     """The batch and the query read each message once."""
     place(js)
     recipes.run("backfill", tmp_path / "orders", 11)
@@ -231,7 +231,7 @@ def test_backfill(js: JetStream, recipes: Recipes, tmp_path: Path) -> None:
 
 
 @full
-def test_nightly(js: JetStream, nats_server: NatsServer, tmp_path: Path) -> None:
+def test_nightly(js, nats_server, tmp_path):
     """Each run of the program processes what was stored since the last one."""
     need_java()
     for count in (20, 3):

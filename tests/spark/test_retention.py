@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark import forget_commit
-from fix_spark_streams import Collected, InProcess, fill, new_stream
+from fix_spark_streams import fill, new_stream
 from fix_threads import wait_until
 
 from jetstream_sync import BadRequestError, Error
@@ -17,7 +17,6 @@ from jetstream_sync.spark.streaming.query import QueryPlanner
 
 if TYPE_CHECKING:
     from jetstream_sync import JetStream, Stream
-    from jetstream_sync.server import NatsServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -49,9 +48,7 @@ def held(stream: Stream) -> list[int]:
 # --- work queues --------------------------------------------------------------------------------
 
 
-def test_a_work_queue_is_empty_when_its_messages_are_committed(
-    js: JetStream, queue: Stream, collected: Collected
-) -> None:
+def test_a_work_queue_is_empty_when_its_messages_are_committed(js, queue, collected):
     """All messages are read from the start of the queue, and removed by the commits."""
     fill(js, f"{queue.name}.a", 50)
     left: list[list[int]] = []
@@ -63,9 +60,7 @@ def test_a_work_queue_is_empty_when_its_messages_are_committed(
     assert held(queue) == []
 
 
-def test_messages_stay_until_their_batch_is_committed(
-    js: JetStream, queue: Stream, collected: Collected
-) -> None:
+def test_messages_stay_until_their_batch_is_committed(js, queue, collected):
     """A failed batch leaves its messages in the queue, and is repeated after a restart."""
     fill(js, f"{queue.name}.a", 20)
 
@@ -83,7 +78,7 @@ def test_messages_stay_until_their_batch_is_committed(
 
 
 @pytest.mark.full
-def test_a_lost_commit_is_repeated(js: JetStream, queue: Stream, collected: Collected) -> None:
+def test_a_lost_commit_is_repeated(js, queue, collected):
     """Messages committed in the checkpoint but not removed are removed after a restart, and not read again."""
     fill(js, f"{queue.name}.a", 20)
     # With this trigger nothing runs after the commit to the checkpoint.
@@ -96,9 +91,7 @@ def test_a_lost_commit_is_repeated(js: JetStream, queue: Stream, collected: Coll
 
 
 @pytest.mark.full
-def test_a_repeated_batch_has_its_messages(
-    js: JetStream, queue: Stream, collected: Collected
-) -> None:
+def test_a_repeated_batch_has_its_messages(js, queue, collected):
     """A batch whose rows were stored but that was not committed is repeated with the same rows."""
     fill(js, f"{queue.name}.a", 20)
     collected.run(ONCE, stream=queue.name)
@@ -111,7 +104,7 @@ def test_a_repeated_batch_has_its_messages(
 
 
 @pytest.mark.full
-def test_only_what_was_read_is_removed(js: JetStream, queue: Stream, collected: Collected) -> None:
+def test_only_what_was_read_is_removed(js, queue, collected):
     """Messages of other subjects stay in the queue."""
     fill(js, lambda number: f"{queue.name}.{'abc'[number % 3]}", 30)
     collected.run(stream=queue.name, subjects=f"{queue.name}.a,{queue.name}.b")
@@ -125,9 +118,7 @@ def test_only_what_was_read_is_removed(js: JetStream, queue: Stream, collected: 
 
 
 @pytest.mark.full
-def test_a_guard_reserves_the_subjects_of_a_query(
-    js: JetStream, queue: Stream, collected: Collected
-) -> None:
+def test_a_guard_reserves_the_subjects_of_a_query(js, queue, collected):
     """A consumer guards the subjects that the query reads, and shows the backlog."""
     fill(js, lambda number: f"{queue.name}.{'ab'[number % 2]}", 10)
     collected.run(stream=queue.name, subjects=f"{queue.name}.a", consumer="spark")
@@ -139,9 +130,7 @@ def test_a_guard_reserves_the_subjects_of_a_query(
 
 
 @pytest.mark.full
-def test_a_queue_with_another_consumer_is_refused(
-    js: JetStream, queue: Stream, collected: Collected
-) -> None:
+def test_a_queue_with_another_consumer_is_refused(js, queue, collected):
     """A queue that another consumer reads is refused."""
     queue.create_consumer(durable_name="worker")
     fill(js, f"{queue.name}.a", 3)
@@ -151,7 +140,7 @@ def test_a_queue_with_another_consumer_is_refused(
 
 
 @pytest.mark.full
-def test_a_second_query_is_refused(js: JetStream, queue: Stream, collected: Collected) -> None:
+def test_a_second_query_is_refused(js, queue, collected):
     """A second query for the same subjects with another checkpoint is refused, also after a restart."""
     # The query owns the queue before there is anything to read.
     collected.run(stream=queue.name)
@@ -175,9 +164,7 @@ def test_a_second_query_is_refused(js: JetStream, queue: Stream, collected: Coll
         collected.run(stream=queue.name)
 
 
-def test_simultaneous_queries_do_not_share_a_queue(
-    js: JetStream, queue: Stream, nats_server: NatsServer
-) -> None:
+def test_simultaneous_queries_do_not_share_a_queue(js, queue, nats_server):
     """Of two queries that start at the same time, one is refused before it reads or removes anything."""
     options = {"servers": nats_server.url, "stream": queue.name}
 
@@ -205,9 +192,7 @@ def test_simultaneous_queries_do_not_share_a_queue(
     assert held(queue) == []
 
 
-def test_a_used_consumer_is_refused_as_a_guard(
-    js: JetStream, queue: Stream, in_process: InProcess
-) -> None:
+def test_a_used_consumer_is_refused_as_a_guard(js, queue, in_process):
     """A consumer that has delivered messages is refused as the guard of a query."""
     worker = queue.create_consumer(durable_name="worker")
     fill(js, f"{queue.name}.a", 3)
@@ -221,9 +206,7 @@ def test_a_used_consumer_is_refused_as_a_guard(
     "options",
     [{"startingOffsets": "latest"}, {"startingOffsets": '{"%s": 2}'}, {"startingTimestamp": "1"}],
 )
-def test_a_queue_is_read_from_its_start(
-    js: JetStream, queue: Stream, in_process: InProcess, options: dict[str, str]
-) -> None:
+def test_a_queue_is_read_from_its_start(js, queue, in_process, options):
     """A start after the first message is refused, since skipped messages would be removed unread."""
     fill(js, f"{queue.name}.a", 3)
     named = {key: value.replace("%s", queue.name) for key, value in options.items()}
@@ -232,9 +215,7 @@ def test_a_queue_is_read_from_its_start(
     assert held(queue) == [1, 2, 3]
 
 
-def test_other_subjects_need_another_checkpoint(
-    js: JetStream, queue: Stream, in_process: InProcess
-) -> None:
+def test_other_subjects_need_another_checkpoint(js, queue, in_process):
     """Changed subjects are refused, since unread messages of the new subjects would be removed."""
     fill(js, lambda number: f"{queue.name}.{'ab'[number % 2]}", 10)
     in_process.run(stream=queue.name, subjects=f"{queue.name}.a")
@@ -246,9 +227,7 @@ def test_other_subjects_need_another_checkpoint(
 
 
 @pytest.mark.parametrize("setting", ["deny_purge", "allow_direct"])
-def test_an_unsuitable_queue_is_refused(
-    js: JetStream, stream_name: str, in_process: InProcess, setting: str
-) -> None:
+def test_an_unsuitable_queue_is_refused(js, stream_name, in_process, setting):
     """The error names the unsuitable setting of the stream."""
     settings = {"allow_direct": setting != "allow_direct", "deny_purge": setting == "deny_purge"}
     js.create_stream(name=stream_name, storage="memory", retention="workqueue", **settings)
@@ -257,9 +236,7 @@ def test_an_unsuitable_queue_is_refused(
 
 
 @pytest.mark.full
-def test_a_re_created_queue_keeps_its_messages(
-    js: JetStream, queue: Stream, collected: Collected
-) -> None:
+def test_a_re_created_queue_keeps_its_messages(js, queue, collected):
     """Offsets of a deleted queue remove nothing from a new stream of the same name."""
     fill(js, f"{queue.name}.a", 50)
     collected.run(ONCE, stream=queue.name)
@@ -285,9 +262,7 @@ def acknowledge_all(stream: Stream) -> None:
 
 @pytest.mark.server(">=2.14")
 @pytest.mark.full
-def test_a_commit_moves_only_the_durable_of_the_query(
-    js: JetStream, wanted: Stream, collected: Collected
-) -> None:
+def test_a_commit_moves_only_the_durable_of_the_query(js, wanted, collected):
     """A commit moves the durable of the query and no other one."""
     fill(js, f"{wanted.name}.a", 30)
     collected.run(stream=wanted.name, consumer="spark", maxOffsetsPerTrigger=10)
@@ -302,9 +277,7 @@ def test_a_commit_moves_only_the_durable_of_the_query(
 
 @pytest.mark.server(">=2.14")
 @pytest.mark.full
-def test_an_interest_stream_keeps_a_batch_until_its_commit(
-    js: JetStream, wanted: Stream, collected: Collected
-) -> None:
+def test_an_interest_stream_keeps_a_batch_until_its_commit(js, wanted, collected):
     """The stream keeps a batch until it is committed, even if all other consumers have acknowledged it."""
     fill(js, f"{wanted.name}.a", 30)
     acknowledge_all(wanted)
@@ -317,9 +290,7 @@ def test_an_interest_stream_keeps_a_batch_until_its_commit(
 
 @pytest.mark.server(">=2.14")
 @pytest.mark.full
-def test_a_lost_commit_of_an_interest_stream_is_repeated(
-    js: JetStream, wanted: Stream, collected: Collected
-) -> None:
+def test_a_lost_commit_of_an_interest_stream_is_repeated(js, wanted, collected):
     """Messages committed in the checkpoint only are not read again, and released after a restart."""
     fill(js, f"{wanted.name}.a", 20)
     acknowledge_all(wanted)
@@ -334,9 +305,7 @@ def test_a_lost_commit_of_an_interest_stream_is_repeated(
 
 @pytest.mark.server(">=2.14")
 @pytest.mark.full
-def test_a_new_query_starts_where_its_durable_is(
-    js: JetStream, wanted: Stream, collected: Collected
-) -> None:
+def test_a_new_query_starts_where_its_durable_is(js, wanted, collected):
     """A new query without the old checkpoint does not read messages before the position of its durable."""
     fill(js, f"{wanted.name}.a", 20)
     collected.run(stream=wanted.name, consumer="spark")
@@ -348,9 +317,7 @@ def test_a_new_query_starts_where_its_durable_is(
 
 @pytest.mark.server(">=2.14")
 @pytest.mark.full
-def test_the_durable_determines_the_subjects(
-    js: JetStream, wanted: Stream, collected: Collected
-) -> None:
+def test_the_durable_determines_the_subjects(js, wanted, collected):
     """The query reads the filter subjects of its durable, and other subjects are refused."""
     wanted.create_consumer(durable_name="evens", filter_subject=f"{wanted.name}.even")
     fill(js, lambda number: f"{wanted.name}.{'odd' if number % 2 else 'even'}", 20)
@@ -361,9 +328,7 @@ def test_the_durable_determines_the_subjects(
 
 
 @pytest.mark.parametrize("consumer", [None, "absent", "fresh"])
-def test_an_interest_stream_needs_a_resettable_durable(
-    wanted: Stream, in_process: InProcess, consumer: str | None
-) -> None:
+def test_an_interest_stream_needs_a_resettable_durable(wanted, in_process, consumer):
     """The query needs an existing durable that starts at the beginning of the stream."""
     wanted.create_consumer(durable_name="fresh", deliver_policy="new")
     options = {"consumer": consumer} if consumer else {}
@@ -376,9 +341,7 @@ def test_an_interest_stream_needs_a_resettable_durable(
 
 @pytest.mark.server(">=2.14")
 @pytest.mark.full
-def test_a_durable_shows_the_progress_of_a_query(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
+def test_a_durable_shows_the_progress_of_a_query(js, stream, collected):
     """On a stream with limits retention, ``consumer`` names a durable whose pending count is that of the query."""
     fill(js, f"{stream.name}.a", 30)
     query = collected.start(stream=stream.name, startingOffsets="earliest", consumer="lag")

@@ -205,13 +205,7 @@ time.sleep(600)
 
 
 @pytest.mark.full
-def test_secrets_show_nowhere(
-    words_server: NatsServer,
-    token_server: NatsServer,
-    creds_server: NatsServer,
-    operator: Operator,
-    tmp_path: Path,
-) -> None:
+def test_secrets_show_nowhere(words_server, token_server, creds_server, operator, tmp_path):
     """Nothing that can be read later contains a secret, for each way to give it and also if the login fails."""
     need_java()
     given, work = tmp_path / "given", tmp_path / "work"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark import Driver, SparkHome, batches, forget_commit, need_java
+from fix_spark import Driver, batches, forget_commit, need_java
 from fix_threads import wait_until
 from rawnats import RawClient
 
@@ -101,9 +101,7 @@ def wanted(count: int) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "window", "transaction", "scan"])
-def test_every_row_is_stored_once_and_intact(
-    spark: SparkSession, target: SinkStream, delivery: str
-) -> None:
+def test_every_row_is_stored_once_and_intact(spark, target, delivery):
     """Each row becomes one message on its subject, in each delivery mode."""
     target.make(allow_atomic=True)
     save(numbers(spark, 3000, target), target.options(delivery))
@@ -112,9 +110,7 @@ def test_every_row_is_stored_once_and_intact(
     assert all(subject == f"{target.name}.x{int(data) % 3}" for subject, data in found)
 
 
-def test_columns_become_headers_ids_and_times_to_live(
-    spark: SparkSession, target: SinkStream
-) -> None:
+def test_columns_become_headers_ids_and_times_to_live(spark, target):
     """Headers, msg_id, ttl and expectations of a row become headers of its message."""
     target.make(allow_msg_ttl=True)
     frame = spark.createDataFrame(
@@ -140,7 +136,7 @@ def test_columns_become_headers_ids_and_times_to_live(
     "column",
     ["map('K', 'v')", "map('K', array('v'))", "array(named_struct('name', 'K', 'value', 'v'))"],
 )
-def test_headers_come_in_three_types(spark: SparkSession, target: SinkStream, column: str) -> None:
+def test_headers_come_in_three_types(spark, target, column):
     """Headers can be a map to values, a map to lists of values, or an array of names and values."""
     target.make()
     frame = spark.range(1).selectExpr(f"{column} AS headers", "'d' AS data")
@@ -149,9 +145,7 @@ def test_headers_come_in_three_types(spark: SparkSession, target: SinkStream, co
 
 
 @pytest.mark.parametrize("ttl", ["60.0D", "interval '60' second"])
-def test_a_time_to_live_is_seconds_or_an_interval(
-    spark: SparkSession, target: SinkStream, ttl: str
-) -> None:
+def test_a_time_to_live_is_seconds_or_an_interval(spark, target, ttl):
     """A ttl can be a number of seconds or an interval; for texts see test_rows.py."""
     target.make(allow_msg_ttl=True)
     frame = spark.range(1).selectExpr(f"{ttl} AS ttl", "'d' AS data")
@@ -159,7 +153,7 @@ def test_a_time_to_live_is_seconds_or_an_interval(
     assert "Nats-TTL: 60" in target.header_lines(1)
 
 
-def test_an_empty_data_frame(spark: SparkSession, target: SinkStream) -> None:
+def test_an_empty_data_frame(spark, target):
     """An empty DataFrame stores nothing."""
     target.make()
     save(numbers(spark, 0, target), target.options())
@@ -167,7 +161,7 @@ def test_an_empty_data_frame(spark: SparkSession, target: SinkStream) -> None:
 
 
 @pytest.mark.full
-def test_mode_overwrite_needs_an_option(spark: SparkSession, target: SinkStream) -> None:
+def test_mode_overwrite_needs_an_option(spark, target):
     """Mode overwrite is refused, or leaves only the new rows with overwriteMode=purge."""
     target.make()
     save(numbers(spark, 5, target), target.options())
@@ -192,9 +186,7 @@ def test_mode_overwrite_needs_an_option(spark: SparkSession, target: SinkStream)
     ],
 )
 @pytest.mark.full
-def test_columns_are_checked_before_any_task(
-    spark: SparkSession, target: SinkStream, columns: list[str], said: str
-) -> None:
+def test_columns_are_checked_before_any_task(spark, target, columns, said):
     """An unknown or missing column, or one of the wrong type, fails on the driver."""
     target.make()
     spark.conf.set("spark.sql.caseSensitive", "true")
@@ -219,13 +211,7 @@ def test_columns_are_checked_before_any_task(
         ({}, {"subject": "elsewhere"}, "'elsewhere'"),
     ],
 )
-def test_an_unsuitable_stream_fails_on_the_driver(
-    spark: SparkSession,
-    target: SinkStream,
-    fields: dict[str, Any],
-    options: dict[str, str],
-    said: str,
-) -> None:
+def test_an_unsuitable_stream_fails_on_the_driver(spark, target, fields, options, said):
     """The error names the setting of the stream that prevents the write."""
     target.make(**fields)
     chosen = target.options(**{"subject": target.subject(), **options})
@@ -234,7 +220,7 @@ def test_an_unsuitable_stream_fails_on_the_driver(
     assert target.payloads() == []
 
 
-def test_a_missing_stream_is_named(spark: SparkSession, target: SinkStream) -> None:
+def test_a_missing_stream_is_named(spark, target):
     """Writing to a stream that does not exist fails without writing anything."""
     frame = spark.range(1).selectExpr("'x' AS data")
     error = refusal(lambda: save(frame, target.options(subject=target.subject())))
@@ -252,9 +238,7 @@ def test_a_missing_stream_is_named(spark: SparkSession, target: SinkStream) -> N
     ],
 )
 @pytest.mark.full
-def test_a_row_error_names_the_row_without_its_payload(
-    spark: SparkSession, target: SinkStream, row: dict[str, Any], said: str
-) -> None:
+def test_a_row_error_names_the_row_without_its_payload(spark, target, row, said):
     """The error names row and partition, and never shows the payload."""
     target.make(allow_msg_ttl=True)
     good = {"subject": target.subject(), "data": b"SECRET", "headers": None, "expected": None}
@@ -268,9 +252,7 @@ def test_a_row_error_names_the_row_without_its_payload(
 
 
 @pytest.mark.full
-def test_a_subject_of_another_stream_is_a_row_error(
-    spark: SparkSession, target: SinkStream, js: JetStream
-) -> None:
+def test_a_subject_of_another_stream_is_a_row_error(spark, target, js):
     """A row whose subject belongs to another stream is refused, with a row error."""
     target.make()
     js.create_stream(name=f"{target.name}_other", subjects=["other.>"], storage="memory")
@@ -281,7 +263,7 @@ def test_a_subject_of_another_stream_is_a_row_error(
     assert "expected stream does not match" in error
 
 
-def test_a_full_stream_is_a_row_error(spark: SparkSession, target: SinkStream) -> None:
+def test_a_full_stream_is_a_row_error(spark, target):
     """A full stream refuses the first row that does not fit, with a row error."""
     target.make(max_msgs=10, discard="new")
     frame = numbers(spark, 12, target).coalesce(1)
@@ -291,9 +273,7 @@ def test_a_full_stream_is_a_row_error(spark: SparkSession, target: SinkStream) -
 
 
 @pytest.mark.full
-def test_a_duplicate_message_id_in_a_transaction_is_explained(
-    spark: SparkSession, target: SinkStream
-) -> None:
+def test_a_duplicate_message_id_in_a_transaction_is_explained(spark, target):
     """A transaction is refused as a whole if the stream contains one of its msg_id values."""
     target.make(allow_atomic=True)
     target.js.publish(target.subject(), b"first", msg_id="a")
@@ -351,9 +331,7 @@ def digest(payloads: list[bytes]) -> str:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("delivery", EXACT)
-def test_a_repeated_batch_is_stored_once(
-    spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
-) -> None:
+def test_a_repeated_batch_is_stored_once(spark, target, lines, delivery):
     """Rows of a batch that was written but not committed are not stored again."""
     target.make(allow_atomic=True)
     options = target.options(delivery, subject=target.subject())
@@ -371,8 +349,8 @@ def test_a_repeated_batch_is_stored_once(
 @pytest.mark.parametrize("delivery", EXACT)
 @pytest.mark.full
 def test_an_interrupted_batch_is_completed_by_the_next_run(
-    spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path, delivery: str
-) -> None:
+    spark, target, lines, tmp_path, delivery
+):
     """After a query fails in the middle of its rows, a restart adds the missing ones."""
     from pyspark.errors import StreamingQueryException
 
@@ -406,9 +384,7 @@ def test_an_interrupted_batch_is_completed_by_the_next_run(
 
 
 @pytest.mark.full
-def test_complete_mode_replaces_the_messages(
-    spark: SparkSession, target: SinkStream, lines: Lines
-) -> None:
+def test_complete_mode_replaces_the_messages(spark, target, lines):
     """Output mode complete is an overwrite: refused, or only the last result remains."""
     from pyspark.errors import StreamingQueryException
 
@@ -425,7 +401,7 @@ def test_complete_mode_replaces_the_messages(
     assert sorted(target.payloads()) == [b"0=10", b"1=10"]
 
 
-def test_rows_of_the_source_are_written(spark: SparkSession, target: SinkStream) -> None:
+def test_rows_of_the_source_are_written(spark, target):
     """All columns of the source are accepted, and those that cannot be stored are ignored."""
     target.make()
     save(numbers(spark, 3, target), target.options("at-least-once"))
@@ -436,7 +412,7 @@ def test_rows_of_the_source_are_written(spark: SparkSession, target: SinkStream)
     assert stored[3:] == stored[:3]
 
 
-def test_insert_into_a_view(spark: SparkSession, target: SinkStream) -> None:
+def test_insert_into_a_view(spark, target):
     """A temporary view is written by order and by name; a table loses its options."""
     target.make()
     options = f"OPTIONS (servers '{target.server.url}', stream '{target.name}')"
@@ -453,7 +429,7 @@ def test_insert_into_a_view(spark: SparkSession, target: SinkStream) -> None:
 
 
 @pytest.mark.full
-def test_write_to_a_table(spark: SparkSession, target: SinkStream) -> None:
+def test_write_to_a_table(spark, target):
     """``writeTo`` writes with the options of the call; the table itself has none."""
     target.make()
     rows = spark.createDataFrame([("one",)], ["data"])
@@ -468,9 +444,7 @@ def test_write_to_a_table(spark: SparkSession, target: SinkStream) -> None:
 
 
 @pytest.mark.full
-def test_update_mode_with_foreach_batch(
-    spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path
-) -> None:
+def test_update_mode_with_foreach_batch(spark, target, lines, tmp_path):
     """A repeated batch of foreachBatch with a jobId stores each row once."""
     target.make()
     lines.add(4)
@@ -489,7 +463,7 @@ def test_update_mode_with_foreach_batch(
     assert target.payloads() == [b"1"] * 4
 
 
-def test_a_query_has_no_job_id(spark: SparkSession, target: SinkStream, lines: Lines) -> None:
+def test_a_query_has_no_job_id(spark, target, lines):
     """A jobId is refused for streaming queries, which have the id of their checkpoint."""
     from pyspark.errors import StreamingQueryException
 
@@ -534,9 +508,7 @@ spark.stop()
 
 @pytest.mark.full
 @pytest.mark.timeout(240)
-def test_a_repeated_task_stores_its_rows_once(
-    js: JetStream, nats_server: NatsServer, stream_name: str, tmp_path: Path
-) -> None:
+def test_a_repeated_task_stores_its_rows_once(js, nats_server, stream_name, tmp_path):
     """A task that fails after its last row stores its rows once when Spark repeats it."""
     need_java()
     targets = {
@@ -553,9 +525,7 @@ def test_a_repeated_task_stores_its_rows_once(
 
 
 @pytest.mark.full
-def test_short_duplicate_window_is_logged_once(
-    spark: SparkSession, spark_home: SparkHome, target: SinkStream, lines: Lines
-) -> None:
+def test_short_duplicate_window_is_logged_once(spark, spark_home, target, lines):
     """A duplicate window below expectedRecovery is logged once, not for each micro-batch."""
     target.make(duplicate_window=1.0)
     for _ in range(4):

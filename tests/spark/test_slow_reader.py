@@ -14,7 +14,6 @@ from jetstream_sync.server import NatsServer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -26,7 +25,7 @@ PAUSE = 3 * DEADLINE
 
 
 @pytest.mark.full
-def test_a_slow_consumer_does_not_lose_the_connection(spark: SparkSession) -> None:
+def test_a_slow_consumer_does_not_lose_the_connection(spark):
     """Rows that are processed for seconds do not end the connection, and none is lost or duplicated."""
     with NatsServer(config=f'write_deadline: "{DEADLINE}s"\n') as server:
         with jetstream_sync.connect(server.url) as nc:

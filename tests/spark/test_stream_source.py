@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark import batches, forget_commit, offsets_of
-from fix_spark_streams import Collected, InProcess, fill, new_stream
+from fix_spark_streams import fill, new_stream
 from fix_threads import wait_until
 
 import jetstream_sync
@@ -20,10 +18,7 @@ from jetstream_sync.spark import ProgressListener, QueryProgress
 from jetstream_sync.spark.planning.data_loss import DataLossError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from jetstream_sync import Connection, JetStream, Stream
-    from jetstream_sync.server import NatsServer
+    from jetstream_sync import JetStream, Stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -32,9 +27,7 @@ _LARGE_ENOUGH = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
 
 
 @pytest.mark.full
-def test_a_new_query_starts_at_the_end_by_default(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
+def test_a_new_query_starts_at_the_end_by_default(js, stream, collected):
     """Without a start option a query reads the messages stored from then on, each once."""
     fill(js, f"{stream.name}.a", 10)
     query = collected.start(stream=stream.name)
@@ -50,16 +43,14 @@ def test_a_new_query_starts_at_the_end_by_default(
     ("start", "first"),
     [("earliest", 1), ('{"%s": 7}', 7), ('{"%s": -2}', 1), ('{"%s": -1}', 21)],
 )
-def test_starting_offsets_of_a_new_query(
-    js: JetStream, stream: Stream, in_process: InProcess, start: str, first: int
-) -> None:
+def test_starting_offsets_of_a_new_query(js, stream, in_process, start, first):
     """``startingOffsets`` sets the start of the first batch."""
     fill(js, f"{stream.name}.a", 20)
     in_process.run(stream=stream.name, startingOffsets=start.replace("%s", stream.name))
     assert in_process.sequences() == list(range(first, 21))
 
 
-def test_a_new_query_starts_at_a_time(js: JetStream, stream: Stream, in_process: InProcess) -> None:
+def test_a_new_query_starts_at_a_time(js, stream, in_process):
     """``startingTimestamp`` starts with the first message at that time."""
     fill(js, f"{stream.name}.a", 20)
     time = stream.get_msg(12).time
@@ -71,9 +62,7 @@ def test_a_new_query_starts_at_a_time(js: JetStream, stream: Stream, in_process:
 # --- batch sizes --------------------------------------------------------------------------------
 
 
-def test_available_now_ends_at_the_initial_end_of_the_stream(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
+def test_available_now_ends_at_the_initial_end_of_the_stream(js, stream, collected):
     """The trigger reads up to the end of the stream at its start, in batches of the configured size."""
     fill(js, f"{stream.name}.a", 100)
     collected.during_batch = lambda _: fill(js, f"{stream.name}.a", 7)
@@ -86,9 +75,7 @@ def test_available_now_ends_at_the_initial_end_of_the_stream(
 
 
 @pytest.mark.full
-def test_once_reads_everything_in_one_batch(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
+def test_once_reads_everything_in_one_batch(js, stream, collected):
     """The trigger ``once`` ignores the limits."""
     fill(js, f"{stream.name}.a", 100)
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 10, "maxBytesPerTrigger": 100}
@@ -96,9 +83,7 @@ def test_once_reads_everything_in_one_batch(
     assert collected.sizes() == [100]
 
 
-def test_a_limit_counts_matching_messages(
-    js: JetStream, stream: Stream, in_process: InProcess
-) -> None:
+def test_a_limit_counts_matching_messages(js, stream, in_process):
     """A batch has the configured number of messages despite filters and deleted messages."""
     fill(js, lambda number: f"{stream.name}.{'even' if number % 2 == 0 else 'odd'}", 400)
     gone = set(range(100, 200))
@@ -115,7 +100,7 @@ def test_a_limit_counts_matching_messages(
     assert in_process.sequences() == wanted
 
 
-def test_a_limit_in_bytes(js: JetStream, stream: Stream, in_process: InProcess) -> None:
+def test_a_limit_in_bytes(js, stream, in_process):
     """A batch has about the configured size, by the average message size of the stream."""
     fill(js, f"{stream.name}.a", 100, payload=b"x" * 1000)
     size = stream.info().state.bytes / 100
@@ -125,7 +110,7 @@ def test_a_limit_in_bytes(js: JetStream, stream: Stream, in_process: InProcess) 
     assert in_process.sizes() == [25, 25, 25, 25]
 
 
-def test_both_limits_hold(js: JetStream, stream: Stream, in_process: InProcess) -> None:
+def test_both_limits_hold(js, stream, in_process):
     """If both limits are set, the smaller one applies."""
     fill(js, f"{stream.name}.a", 60, payload=b"x" * 1000)
     size = int(stream.info().state.bytes / 60)
@@ -137,9 +122,7 @@ def test_both_limits_hold(js: JetStream, stream: Stream, in_process: InProcess) 
     assert other.sizes() == [30, 30]
 
 
-def test_a_batch_waits_for_enough_messages(
-    js: JetStream, stream: Stream, nc: Connection, collected: Collected
-) -> None:
+def test_a_batch_waits_for_enough_messages(js, stream, nc, collected):
     """``minOffsetsPerTrigger`` delays each batch with rows, also the first one, until there are enough."""
     fill(js, f"{stream.name}.a", 6)
     query = collected.start(
@@ -159,9 +142,7 @@ def test_a_batch_waits_for_enough_messages(
 
 
 @pytest.mark.full
-def test_a_start_in_the_future_skips_older_messages(
-    js: JetStream, stream: Stream, in_process: InProcess
-) -> None:
+def test_a_start_in_the_future_skips_older_messages(js, stream, in_process):
     """Messages that arrive before ``startingTimestamp`` are not read, in any run of the query."""
     since = datetime.now(timezone.utc) + timedelta(seconds=2)
     options = {"stream": stream.name, "startingTimestamp": since.isoformat()}
@@ -191,9 +172,7 @@ def test_a_start_in_the_future_skips_older_messages(
 
 
 @pytest.mark.full
-def test_max_trigger_delay_ends_the_wait(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
+def test_max_trigger_delay_ends_the_wait(js, stream, collected):
     """After ``maxTriggerDelay`` a batch has the messages that are available."""
     fill(js, f"{stream.name}.a", 10)
     collected.start(
@@ -207,7 +186,7 @@ def test_max_trigger_delay_ends_the_wait(
     wait_until(lambda: collected.sizes() == [10, 6], 30)
 
 
-def test_streams_share_a_batch(js: JetStream, stream_name: str, in_process: InProcess) -> None:
+def test_streams_share_a_batch(js, stream_name, in_process):
     """A small stream does not wait for a large one."""
     names = [f"{stream_name}_{which}" for which in "AB"]
     for name, count in zip(names, (100, 5), strict=True):
@@ -221,9 +200,7 @@ def test_streams_share_a_batch(js: JetStream, stream_name: str, in_process: InPr
 # --- restarts -----------------------------------------------------------------------------------
 
 
-def test_a_query_continues_from_its_checkpoint(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
+def test_a_query_continues_from_its_checkpoint(js, stream, collected):
     """A restarted query ignores its start options, and reads no message twice or never."""
     fill(js, f"{stream.name}.a", 10)
     collected.run(stream=stream.name, startingOffsets="earliest")
@@ -238,9 +215,7 @@ def test_a_query_continues_from_its_checkpoint(
 @pytest.mark.matrix
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.full
-def test_a_repeated_batch_has_the_same_partitions(
-    js: JetStream, stream: Stream, collected: Collected, filtered: bool
-) -> None:
+def test_a_repeated_batch_has_the_same_partitions(js, stream, collected, filtered):
     """This holds even if there are more messages or the options have changed."""
     fill(js, lambda number: f"{stream.name}.{number % 3}", 300)
     options = {"subjects": f"{stream.name}.1"} if filtered else {}
@@ -258,9 +233,7 @@ def test_a_repeated_batch_has_the_same_partitions(
 
 
 @pytest.mark.full
-def test_a_repeated_batch_is_shuffled_alike(
-    js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_repeated_batch_is_shuffled_alike(js, stream, spark, nats_server, tmp_path):
     """The distribution of rows does not depend on the number of cores after a restart."""
     fill(js, f"{stream.name}.a", 100)
     sink = js.create_stream(name=f"{stream.name}_2", subjects=["o"], duplicate_window=3600)
@@ -287,9 +260,7 @@ def test_a_repeated_batch_is_shuffled_alike(
 
 
 @pytest.mark.full
-def test_a_crash_in_the_first_batch_loses_nothing(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
+def test_a_crash_in_the_first_batch_loses_nothing(js, stream, collected):
     """With ``latest`` the first batch is read again from its own start, not from the new end."""
     fill(js, f"{stream.name}.a", 5)
     query = collected.start(stream=stream.name)
@@ -315,9 +286,7 @@ def test_a_crash_in_the_first_batch_loses_nothing(
 
 
 @pytest.mark.full
-def test_new_streams_are_read_from_their_start(
-    js: JetStream, stream_name: str, collected: Collected
-) -> None:
+def test_new_streams_are_read_from_their_start(js, stream_name, collected):
     """New streams that match the pattern are read from their first message while the query runs."""
 
     def add(name: str, count: int) -> None:
@@ -354,13 +323,7 @@ def deleted(js: JetStream, stream: Stream) -> None:
     ("change", "left"),
     [(recreated, [1, 2, 3, 4]), (purged, [18, 19, 20]), (deleted, [])],
 )
-def test_data_loss_is_an_error_or_skipped(
-    js: JetStream,
-    stream: Stream,
-    in_process: InProcess,
-    change: Callable[[JetStream, Stream], None],
-    left: list[int],
-) -> None:
+def test_data_loss_is_an_error_or_skipped(js, stream, in_process, change, left):
     """A re-created, purged or deleted stream ends the query, unless ``failOnDataLoss`` is false."""
     fill(js, f"{stream.name}.a", 10)
     in_process.run(stream=stream.name, startingOffsets="earliest")
@@ -371,7 +334,7 @@ def test_data_loss_is_an_error_or_skipped(
     assert in_process.sequences(1) == left
 
 
-def test_data_loss_ends_a_query(js: JetStream, stream: Stream, collected: Collected) -> None:
+def test_data_loss_ends_a_query(js, stream, collected):
     """Spark shows the error, and the query can continue with ``failOnDataLoss`` set to false."""
     fill(js, f"{stream.name}.a", 10)
     collected.run(stream=stream.name, startingOffsets="earliest")
@@ -383,9 +346,7 @@ def test_data_loss_ends_a_query(js: JetStream, stream: Stream, collected: Collec
 
 
 @pytest.mark.full
-def test_a_purged_stream_that_is_idle_makes_no_batches(
-    js: JetStream, stream: Stream, nc: Connection, collected: Collected
-) -> None:
+def test_a_purged_stream_that_is_idle_makes_no_batches(js, stream, nc, collected):
     """After a purge of all messages there is no batch until a new message arrives."""
     fill(js, f"{stream.name}.a", 10)
     query = collected.start(stream=stream.name, startingOffsets="earliest", failOnDataLoss="false")
@@ -402,9 +363,7 @@ def test_a_purged_stream_that_is_idle_makes_no_batches(
 
 
 @pytest.mark.full
-def test_other_subjects_make_no_batches(
-    js: JetStream, stream: Stream, nc: Connection, collected: Collected
-) -> None:
+def test_other_subjects_make_no_batches(js, stream, nc, collected):
     """A query for one subject runs no batch when messages of other subjects arrive."""
     fill(js, f"{stream.name}.a", 10)
     query = collected.start(
@@ -418,7 +377,7 @@ def test_other_subjects_make_no_batches(
 
 
 @pytest.mark.full
-def test_a_server_restart_is_waited_out(fresh_server: NatsServer, collected: Collected) -> None:
+def test_a_server_restart_is_waited_out(fresh_server, collected):
     """Planning retries while the server does not answer."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
@@ -437,13 +396,8 @@ def test_a_server_restart_is_waited_out(fresh_server: NatsServer, collected: Col
 
 @pytest.mark.full
 def test_a_query_that_is_stopped_closes_its_connection(
-    js: JetStream,
-    stream: Stream,
-    spark: SparkSession,
-    nats_server: NatsServer,
-    collected: Collected,
-    tmp_path: Path,
-) -> None:
+    js, stream, spark, nats_server, collected, tmp_path
+):
     """Spark ends the planning process with a signal, and ``stop()`` of the reader is still called."""
     from jetstream_sync.spark import JetStreamDataSource
     from jetstream_sync.spark.options import ReadOptions
@@ -482,7 +436,7 @@ def test_a_query_that_is_stopped_closes_its_connection(
 
 
 @pytest.mark.full
-def test_progress_shows_the_backlog(js: JetStream, stream: Stream, collected: Collected) -> None:
+def test_progress_shows_the_backlog(js, stream, collected):
     """``sources[].latestOffset`` contains the bounds of the stream and the number of pending messages."""
     fill(js, f"{stream.name}.a", 100)
     collected.run(stream=stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=40)
@@ -502,9 +456,7 @@ def test_progress_shows_the_backlog(js: JetStream, stream: Stream, collected: Co
 
 
 @pytest.mark.full
-def test_the_backlog_counts_messages_after_the_end_of_available_now(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
+def test_the_backlog_counts_messages_after_the_end_of_available_now(js, stream, collected):
     """Messages that arrive during a run with AvailableNow are pending, although the run does not read them."""
     fill(js, f"{stream.name}.a", 10)
     collected.during_batch = lambda _: fill(js, f"{stream.name}.a", 5)
@@ -513,9 +465,7 @@ def test_the_backlog_counts_messages_after_the_end_of_available_now(
     assert [each["streams"][stream.name]["pending"] for each in seen if each][:2] == [5, 5]
 
 
-def test_a_listener_reports_the_backlog(
-    js: JetStream, stream: Stream, spark: SparkSession, collected: Collected
-) -> None:
+def test_a_listener_reports_the_backlog(js, stream, spark, collected):
     """A `ProgressListener` reports what the server has and the query has read, and sets gauges."""
     from prometheus_client import CollectorRegistry
 
@@ -551,7 +501,7 @@ def test_a_listener_reports_the_backlog(
 
 
 @pytest.mark.full
-def test_the_checkpoint_is_readable(js: JetStream, stream: Stream, collected: Collected) -> None:
+def test_the_checkpoint_is_readable(js, stream, collected):
     """An offset in the checkpoint contains the start and end of the batch in each stream."""
     fill(js, f"{stream.name}.a", 10)
     collected.run(stream=stream.name, startingOffsets="earliest")

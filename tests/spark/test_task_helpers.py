@@ -38,10 +38,7 @@ from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
 from jetstream_sync.spark.writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from jetstream_sync import Connection, JetStream, Msg
-    from jetstream_sync.server import NatsCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -123,7 +120,7 @@ def server(nats_server: NatsServer, js: JetStream) -> NatsServer:
 
 
 @pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
-def test_the_result_counts_what_was_written(server: NatsServer, kind: str) -> None:
+def test_the_result_counts_what_was_written(server, kind):
     """The result contains the number of rows, their bytes and the range of their sequences."""
     make_stream(server)
     rows = numbered(0, 2500)
@@ -148,9 +145,7 @@ def test_the_result_counts_what_was_written(server: NatsServer, kind: str) -> No
 @pytest.mark.parametrize("ids", ["content", "position"])
 @pytest.mark.parametrize("stored", [0, 1, 700, 2300, 2500])
 @pytest.mark.full
-def test_a_second_attempt_adds_the_missing_rows(
-    server: NatsServer, kind: str, outage: bool, ids: str, stored: int
-) -> None:
+def test_a_second_attempt_adds_the_missing_rows(server, kind, outage, ids, stored):
     """Wherever the first one ended, and even if the stream has forgotten the ids of the stored rows."""
     make_stream(server, duplicate_window=0.2 if outage else 600.0)
     rows = numbered(0, 2500)
@@ -168,7 +163,7 @@ def test_a_second_attempt_adds_the_missing_rows(
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_a_second_attempt_may_see_the_rows_in_another_order(server: NatsServer, kind: str) -> None:
+def test_a_second_attempt_may_see_the_rows_in_another_order(server, kind):
     """Message ids and batches depend on the content of rows, not on their order."""
     make_stream(server)
     rows = numbered(0, 2000) + numbered(0, 300)
@@ -181,7 +176,7 @@ def test_a_second_attempt_may_see_the_rows_in_another_order(server: NatsServer, 
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_equal_rows_of_other_sources_are_separate(server: NatsServer, kind: str) -> None:
+def test_equal_rows_of_other_sources_are_separate(server, kind):
     """Equal rows of another batch, partition or query are stored separately."""
     make_stream(server)
     rows = numbered(0, 50)
@@ -196,9 +191,7 @@ def test_equal_rows_of_other_sources_are_separate(server: NatsServer, kind: str)
     assert_once(server, rows * 4)
 
 
-def test_delivery_window_stores_rows_again_after_the_window(
-    server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_delivery_window_stores_rows_again_after_the_window(server, caplog):
     """``window`` stores rows again after the duplicate window, and logs one warning about that."""
     make_stream(server, duplicate_window=0.2)
     rows = numbered(0, 100)
@@ -213,7 +206,7 @@ def test_delivery_window_stores_rows_again_after_the_window(
 
 
 @pytest.mark.parametrize("kind", ["transaction", "scan"])
-def test_an_attempt_at_an_old_batch_writes_nothing(server: NatsServer, kind: str) -> None:
+def test_an_attempt_at_an_old_batch_writes_nothing(server, kind):
     """An abandoned task that resumes after a later batch is complete stores nothing."""
     make_stream(server, duplicate_window=0.2)
     write = delivery(server, kind).write
@@ -226,7 +219,7 @@ def test_an_attempt_at_an_old_batch_writes_nothing(server: NatsServer, kind: str
 
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("ids", ["content", "position"])
-def test_an_interrupted_attempt_is_completed(server: NatsServer, kind: str, ids: str) -> None:
+def test_an_interrupted_attempt_is_completed(server, kind, ids):
     """A task that Spark ends early sees the end of its rows, and another attempt stores the others."""
     make_stream(server)
     rows = numbered(0, 2500)
@@ -236,7 +229,7 @@ def test_an_interrupted_attempt_is_completed(server: NatsServer, kind: str, ids:
     assert_once(server, rows)
 
 
-def test_a_work_queue_has_transactions_in_order(server: NatsServer) -> None:
+def test_a_work_queue_has_transactions_in_order(server):
     """Acknowledged rows of a work queue cannot be read back, so ``ids=position`` is required."""
     make_stream(server, retention="workqueue")
     with pytest.raises(SinkError, match="ids=position"):
@@ -256,9 +249,7 @@ def test_a_work_queue_has_transactions_in_order(server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("roll_up", [False, True])
-def test_checkpoints_replace_each_other_where_the_stream_allows_it(
-    server: NatsServer, roll_up: bool
-) -> None:
+def test_checkpoints_replace_each_other_where_the_stream_allows_it(server, roll_up):
     """With allow_rollup_hdrs a partition leaves one checkpoint, else one for each atomic batch."""
     make_stream(server, allow_rollup_hdrs=roll_up)
     write = delivery(server, "transaction").write
@@ -271,7 +262,7 @@ def test_checkpoints_replace_each_other_where_the_stream_allows_it(
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_two_attempts_at_once_store_each_row_once(server: NatsServer, kind: str) -> None:
+def test_two_attempts_at_once_store_each_row_once(server, kind):
     """An abandoned attempt that is still running does no harm, wherever the two attempts meet."""
     make_stream(server)
     rows = numbered(0, 6000)
@@ -306,7 +297,7 @@ def test_two_attempts_at_once_store_each_row_once(server: NatsServer, kind: str)
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
 @pytest.mark.full
-def test_a_server_restart_loses_no_rows(fresh_server: NatsServer, kind: str) -> None:
+def test_a_server_restart_loses_no_rows(fresh_server, kind):
     """Unacknowledged rows are sent again with the same ids after the reconnect."""
     make_stream(fresh_server, storage="file")
     rows = numbered(0, 12_000)
@@ -327,7 +318,7 @@ def test_a_server_restart_loses_no_rows(fresh_server: NatsServer, kind: str) -> 
         assert_once(fresh_server, rows)
 
 
-def test_ack_timeout_ends_the_wait(fresh_server: NatsServer) -> None:
+def test_ack_timeout_ends_the_wait(fresh_server):
     """If the server acknowledges nothing, a TimeoutError names the first row."""
     make_stream(fresh_server)
     kind = delivery(fresh_server, "window", ackTimeout="1s")
@@ -343,7 +334,7 @@ def test_ack_timeout_ends_the_wait(fresh_server: NatsServer) -> None:
         fresh_server.resume()
 
 
-def test_a_deleted_stream_is_waited_for(fresh_server: NatsServer) -> None:
+def test_a_deleted_stream_is_waited_for(fresh_server):
     """While there are no responders for a subject of the stream, rows are sent again."""
     make_stream(fresh_server)
     with jetstream_sync.connect(fresh_server.url) as nc:
@@ -360,7 +351,7 @@ def test_a_deleted_stream_is_waited_for(fresh_server: NatsServer) -> None:
     assert set(payloads(fresh_server)) >= set(numbered(10, 20))
 
 
-def test_an_id_held_by_a_former_leader_is_explained(server: NatsServer) -> None:
+def test_an_id_held_by_a_former_leader_is_explained(server):
     """A row whose id a former leader holds fails after ``ackTimeout``, with an explanation."""
     make_stream(server)
     refusal = {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}
@@ -383,7 +374,7 @@ def test_an_id_held_by_a_former_leader_is_explained(server: NatsServer) -> None:
 
 @pytest.mark.parametrize("window", ["1", "7", "5000"])
 @pytest.mark.parametrize("kind", ["at-least-once", "window"])
-def test_any_window_size_works(server: NatsServer, kind: str, window: str) -> None:
+def test_any_window_size_works(server, kind, window):
     """All rows are stored with a window of any size."""
     make_stream(server)
     rows = numbered(0, 300)
@@ -391,7 +382,7 @@ def test_any_window_size_works(server: NatsServer, kind: str, window: str) -> No
     assert_once(server, rows)
 
 
-def test_large_rows_are_sent_few_at_a_time(server: NatsServer) -> None:
+def test_large_rows_are_sent_few_at_a_time(server):
     """Rows near the size limit of the server are stored, and the bytes in flight stay limited."""
     make_stream(server, storage="file")
     rows = [b"%03d" % number + b"x" * 900_000 for number in range(60)]
@@ -402,7 +393,7 @@ def test_large_rows_are_sent_few_at_a_time(server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["window", "scan", "transaction"])
-def test_repeated_rows_with_an_expected_sequence(server: NatsServer, kind: str) -> None:
+def test_repeated_rows_with_an_expected_sequence(server, kind):
     """A stored row with an expected last sequence is refused when it is repeated, or known to be stored."""
     make_stream(server)
     given = options(server, delivery=kind, jobId="j")
@@ -441,7 +432,7 @@ class Record(NamedTuple):
         ([Record("out.rows", b"a"), Record(None, bytearray(b"b"))], None),
     ],
 )
-def test_rows_come_in_many_forms(server: NatsServer, rows: list[Any], names: Any) -> None:
+def test_rows_come_in_many_forms(server, rows, names):
     """Payloads, mappings, tuples and records can be published."""
     make_stream(server)
     assert publish_partition(iter(rows), options(server), columns=names).rows == 2
@@ -449,7 +440,7 @@ def test_rows_come_in_many_forms(server: NatsServer, rows: list[Any], names: Any
 
 
 @pytest.mark.smoke
-def test_record_batches_can_be_published(server: NatsServer) -> None:
+def test_record_batches_can_be_published(server):
     """Record batches as passed to mapInArrow are published unchanged."""
     import pyarrow as pa
 
@@ -459,12 +450,12 @@ def test_record_batches_can_be_published(server: NatsServer) -> None:
     assert sorted(payloads(server)) == [b"a", b"a", b"b", b"b"]
 
 
-def test_an_empty_partition(server: NatsServer) -> None:
+def test_an_empty_partition(server):
     """An empty partition sends no request."""
     assert publish_partition(iter([]), options(server, stream="NONE")).rows == 0
 
 
-def test_rows_that_do_not_name_their_columns_are_refused(server: NatsServer) -> None:
+def test_rows_that_do_not_name_their_columns_are_refused(server):
     """Tuples need column names, and mappings must have the keys of the first one."""
     make_stream(server)
     with pytest.raises(InvalidArgumentError, match="columns="):
@@ -473,7 +464,7 @@ def test_rows_that_do_not_name_their_columns_are_refused(server: NatsServer) -> 
         publish_partition([{"data": "a"}, {"data": "b", "msg_id": "c"}], options(server))
 
 
-def test_calls_with_the_same_job_id(server: NatsServer) -> None:
+def test_calls_with_the_same_job_id(server):
     """With a jobId a second call stores no rows again, and without one it does."""
     make_stream(server)
     for _ in range(2):
@@ -488,7 +479,7 @@ def test_calls_with_the_same_job_id(server: NatsServer) -> None:
         )
 
 
-def test_an_invalid_row_is_named(server: NatsServer) -> None:
+def test_an_invalid_row_is_named(server):
     """The error contains the row number and the partition."""
     make_stream(server)
     with pytest.raises(RowError) as error:
@@ -498,9 +489,7 @@ def test_an_invalid_row_is_named(server: NatsServer) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.full
-def test_spark_tasks_take_their_ids_from_their_task(
-    spark: SparkSession, server: NatsServer, tmp_path: Any
-) -> None:
+def test_spark_tasks_take_their_ids_from_their_task(spark, server, tmp_path):
     """In foreachBatch, foreachPartition stores the rows of a repeated batch once."""
     from fix_spark import forget_commit
 
@@ -531,7 +520,7 @@ def test_spark_tasks_take_their_ids_from_their_task(
 
 
 @pytest.mark.smoke
-def test_ranges_are_planned_and_read(server: NatsServer) -> None:
+def test_ranges_are_planned_and_read(server):
     """The planned ranges return each message once, as tuples or record batches."""
     make_stream(server, allow_direct=True)
     publish_partition(numbered(0, 1000), options(server, delivery="at-least-once"))
@@ -559,7 +548,7 @@ def queue(server: NatsServer, js: JetStream) -> dict[str, str]:
 
 
 @pytest.mark.smoke
-def test_processed_work_is_removed(queue: dict[str, str], server: NatsServer) -> None:
+def test_processed_work_is_removed(queue, server):
     """Each message is delivered once, and removed from the queue at the end of its with block."""
     done: Payloads = []
     for batch in take_work(queue, batch=30, idle_seconds=0.2):
@@ -569,7 +558,7 @@ def test_processed_work_is_removed(queue: dict[str, str], server: NatsServer) ->
     assert Counter(done) == Counter(numbered(0, 100))
 
 
-def test_failed_work_is_delivered_again(queue: dict[str, str], server: NatsServer) -> None:
+def test_failed_work_is_delivered_again(queue, server):
     """An error in the with block returns the batch to the queue at once."""
     with pytest.raises(BreaksOffError):
         for batch in take_work(queue, batch=40):
@@ -583,13 +572,13 @@ def test_failed_work_is_delivered_again(queue: dict[str, str], server: NatsServe
     assert payloads(server) == []
 
 
-def test_limits_of_take_work(queue: dict[str, str]) -> None:
+def test_limits_of_take_work(queue):
     """At most max_messages messages are taken, and no batch after max_seconds."""
     assert sum(len(each) for each in take_work(queue, batch=30, max_messages=70)) == 70
     assert list(take_work(queue, max_seconds=0.0)) == []
 
 
-def test_a_message_can_be_settled_individually(queue: dict[str, str], server: NatsServer) -> None:
+def test_a_message_can_be_settled_individually(queue, server):
     """A message that the task settled is not acknowledged again."""
     (batch,) = take_work(queue, batch=100, max_messages=100)
     with batch:
@@ -600,9 +589,7 @@ def test_a_message_can_be_settled_individually(queue: dict[str, str], server: Na
 
 
 @pytest.mark.smoke
-def test_work_can_be_acknowledged_in_another_task(
-    spark: SparkSession, queue: dict[str, str], server: NatsServer
-) -> None:
+def test_work_can_be_acknowledged_in_another_task(spark, queue, server):
     """A mapInArrow takes work, and a later job acknowledges it."""
 
     def work(_: Any) -> Iterator[Any]:
@@ -619,9 +606,7 @@ def test_work_can_be_acknowledged_in_another_task(
     frame.unpersist()
 
 
-def test_an_unsuitable_consumer_is_refused(
-    queue: dict[str, str], server: NatsServer, js: JetStream
-) -> None:
+def test_an_unsuitable_consumer_is_refused(queue, server, js):
     """The option consumer is required, and must name a consumer with explicit acknowledgements."""
     with pytest.raises(InvalidOptionError, match="consumer"):
         next(take_work({"servers": server.url, "stream": STREAM}))
@@ -633,9 +618,7 @@ def test_an_unsuitable_consumer_is_refused(
         next(take_work({"servers": server.url, "stream": "LOG", "consumer": "NOACK"}))
 
 
-def test_acknowledging_without_the_consumer_is_an_error(
-    queue: dict[str, str], js: JetStream
-) -> None:
+def test_acknowledging_without_the_consumer_is_an_error(queue, js):
     """Acknowledgements fail if the consumer was deleted."""
     batch = next(take_work(queue))
     js.delete_consumer(STREAM, "WORK")
@@ -647,9 +630,7 @@ def test_acknowledging_without_the_consumer_is_an_error(
 
 
 @pytest.mark.full
-def test_a_forgotten_batch_is_sent_again(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forgotten_batch_is_sent_again(server, monkeypatch):
     """A leader that steps down forgets a batch without a reply, and the batch is sent again in time."""
     make_stream(server)
     really = transactions.joined_commands
@@ -693,7 +674,7 @@ def stepped_down(nc: Connection, led: set[str]) -> bool:
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", EXACT)
-def test_a_leader_that_steps_down_loses_nothing(cluster: NatsCluster, kind: str) -> None:
+def test_a_leader_that_steps_down_loses_nothing(cluster, kind):
     """Rows that the stream leader forgets are sent again, and rows that it stored are not duplicated."""
     first = cluster.servers[0]
     make_stream(first, num_replicas=3, storage="file", allow_rollup_hdrs=True)
@@ -730,7 +711,7 @@ accounts {
 
 
 @pytest.mark.parametrize("kind", ["at-least-once", "window", "transaction"])
-def test_a_missing_permission_is_an_error_at_once(kind: str) -> None:
+def test_a_missing_permission_is_an_error_at_once(kind):
     """The error names the missing permission, and is raised without waiting for an acknowledgement."""
     with NatsServer(config=PERMISSIONS) as server:
         url = f"nats://boss:b@127.0.0.1:{server.port}"

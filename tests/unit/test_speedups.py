@@ -12,7 +12,6 @@ import time
 import tracemalloc
 import weakref
 from array import array
-from pathlib import Path
 
 import pytest
 
@@ -37,9 +36,7 @@ MESSAGE = b"MSG a.subject 7 a.reply 7\r\npayload\r\nHMSG a.subject 7 2 3\r\nabc\
 
 
 @pytest.mark.parametrize(("value", "expected"), [("0", "False"), ("1", str(speedups.IN_USE))])
-def test_the_environment_variable_turns_the_extension_off(
-    value: str, expected: str, tmp_path: Path
-) -> None:
+def test_the_environment_variable_turns_the_extension_off(value, expected, tmp_path):
     """`JETSTREAM_SYNC_SPEEDUPS=0` selects Python."""
     if value == "1" and not speedups.IN_USE:
         pytest.skip("this run is without the extension")
@@ -59,7 +56,7 @@ def test_the_environment_variable_turns_the_extension_off(
 
 
 @both
-def test_a_message_has_the_fields_of_its_delivery(fields) -> None:
+def test_a_message_has_the_fields_of_its_delivery(fields):
     """The fields are those of the delivery, and may be set."""
     core = object()
     message = fields(DELIVERY, core)
@@ -73,7 +70,7 @@ def test_a_message_has_the_fields_of_its_delivery(fields) -> None:
 
 
 @both
-def test_a_message_without_its_constructor_has_no_fields(fields) -> None:
+def test_a_message_without_its_constructor_has_no_fields(fields):
     """An unset field is an `AttributeError`, and such a message can be deleted."""
     message = fields.__new__(fields)
     with pytest.raises(AttributeError):
@@ -85,7 +82,7 @@ def test_a_message_without_its_constructor_has_no_fields(fields) -> None:
 @pytest.mark.parametrize(
     "arguments", [(), (DELIVERY,), (DELIVERY, 1, 2, 3), ((b"three", b"", b""), 1), (b"", 1), (7, 1)]
 )
-def test_a_message_of_something_else_is_refused(fields, arguments) -> None:
+def test_a_message_of_something_else_is_refused(fields, arguments):
     """Other arguments than a delivery and its connection are an error."""
     with pytest.raises((TypeError, ValueError)):
         fields(*arguments)
@@ -94,7 +91,7 @@ def test_a_message_of_something_else_is_refused(fields, arguments) -> None:
 
 
 @both
-def test_a_message_can_be_copied_and_has_no_other_attributes(fields) -> None:
+def test_a_message_can_be_copied_and_has_no_other_attributes(fields):
     """`copy.copy` copies the fields; a message has no dict and is no target of a weak reference."""
     message = copy.copy(fields(DELIVERY, 1, None))
     assert (message._subject, message._core, message._settled) == (b"subject", 1, None)
@@ -110,7 +107,7 @@ def test_a_message_can_be_copied_and_has_no_other_attributes(fields) -> None:
 @pytest.mark.parametrize(
     "fields", [speedups.PythonFutureFields, speedups.FutureFields], ids=["python", "in use"]
 )
-def test_a_future_has_the_fields_of_its_constructor(fields) -> None:
+def test_a_future_has_the_fields_of_its_constructor(fields):
     """A new one has no outcome and no standard part, and the fields may be set."""
     core, message = object(), (b"command", 0)
     future = fields("subject", message, 1.5, core)
@@ -136,7 +133,7 @@ def test_a_future_has_the_fields_of_its_constructor(fields) -> None:
         (speedups.FutureFields, ("subject", None, None)),
     ],
 )
-def test_a_cycle_through_an_object_is_collected(fields, arguments) -> None:
+def test_a_cycle_through_an_object_is_collected(fields, arguments):
     """The garbage collector sees what a message or a future refers to."""
 
     class Core:
@@ -167,14 +164,14 @@ def test_a_cycle_through_an_object_is_collected(fields, arguments) -> None:
         (b"", "", Messages, set()),
     ],
 )
-def test_other_arguments_are_refused(arguments) -> None:
+def test_other_arguments_are_refused(arguments):
     """The extension refuses other types than it was written for."""
     with pytest.raises(TypeError):
         speedups.read_messages(*arguments)
 
 
 @needs_extension
-def test_nothing_is_leaked() -> None:
+def test_nothing_is_leaked():
     """Memory does not grow with the number of calls, also of those that fail."""
     read, fields, encode = speedups.read_messages, speedups.MessageFields, speedups.encode_message
     parse, settle = speedups.parse_pub_ack, speedups.settle_futures
@@ -240,7 +237,7 @@ def test_nothing_is_leaked() -> None:
 
 
 @needs_extension
-def test_a_long_chain_of_messages_can_be_freed() -> None:
+def test_a_long_chain_of_messages_can_be_freed():
     """Freeing it does not use up the C stack."""
     message = None
     for _ in range(300_000):
@@ -249,7 +246,7 @@ def test_a_long_chain_of_messages_can_be_freed() -> None:
 
 
 @needs_extension
-def test_a_type_of_runs_that_drops_its_list() -> None:
+def test_a_type_of_runs_that_drops_its_list():
     """The list of a run lives as long as messages are added to it."""
     operations, size, _ = speedups.read_messages(MESSAGE, 100, lambda _, __: None, set())
     assert operations == [None]
@@ -257,7 +254,7 @@ def test_a_type_of_runs_that_drops_its_list() -> None:
 
 
 @needs_extension
-def test_fields_that_vanish_during_the_check_of_the_lock() -> None:
+def test_fields_that_vanish_during_the_check_of_the_lock():
     """The method in Python appends then."""
     left = []
 
@@ -279,7 +276,7 @@ def test_fields_that_vanish_during_the_check_of_the_lock() -> None:
 
 
 @needs_extension
-def test_an_acknowledgement_of_another_class() -> None:
+def test_an_acknowledgement_of_another_class():
     """A struct sequence is refused, and an acknowledgement has the hash of its equal."""
     answer = b'{"stream":"S","seq":7}'
     assert speedups.parse_pub_ack(answer, time.struct_time, ()) is None
@@ -330,7 +327,7 @@ def columns_of(block: bytes) -> list[tuple[bytes, bytes]] | None:
         (b"".join(b"X%d: 1\r\n" % number for number in range(40)), None),
     ],
 )
-def test_headers_are_split(lines: bytes, expected: list[tuple[bytes, bytes]] | None) -> None:
+def test_headers_are_split(lines, expected):
     """Ordinary blocks are split at their line breaks; the others are left to Python."""
     assert columns_of(b"NATS/1.0\r\n%b\r\n" % lines) == expected
 
@@ -339,7 +336,7 @@ def test_headers_are_split(lines: bytes, expected: list[tuple[bytes, bytes]] | N
 @pytest.mark.parametrize(
     "block", [b"NATS", b"NATS/1.0 404\r\n\r\n", b"NATS/1.0\r\nX: 1", b"NATS/1.0\r\nX: 1\r\n"]
 )
-def test_other_blocks_are_not_split(block: bytes) -> None:
+def test_other_blocks_are_not_split(block):
     """A status line or an incomplete block is left to Python."""
     assert columns_of(block) is None
 
@@ -347,14 +344,14 @@ def test_other_blocks_are_not_split(block: bytes) -> None:
 @needs_extension
 @pytest.mark.parametrize("function", ["split_headers", "split_direct", "are_subjects"])
 @pytest.mark.parametrize("offsets", [[], [0, 9], [-1, 0], [0, 2, 1, 3]])
-def test_offsets_outside_of_the_data_are_refused(function: str, offsets: list[int]) -> None:
+def test_offsets_outside_of_the_data_are_refused(function, offsets):
     """Each text is within the data."""
     with pytest.raises(ValueError, match="offsets"):
         getattr(speedups, function)(array("i", offsets), b"abc")
 
 
 @needs_extension
-def test_columns_of_rows_have_equal_lengths() -> None:
+def test_columns_of_rows_have_equal_lengths():
     """Columns of different lengths are refused, except for empty ids and header lines."""
     one, two, none = (BytesColumn.of([b"a"] * count).parts for count in (1, 2, 0))
     assert speedups.join_commands is not None
@@ -368,7 +365,7 @@ def test_columns_of_rows_have_equal_lengths() -> None:
 
 
 @needs_extension
-def test_a_table_of_digests() -> None:
+def test_a_table_of_digests():
     """A digest is found again, also in a larger table; a full table and wrong sizes are errors."""
     add = speedups.add_digests
     assert add is not None

@@ -167,7 +167,7 @@ def test_patterns_overlap_where_a_subject_falls_under_both(one, other, subject):
 
 
 @pytest.mark.parametrize("check", [check_stream_name, check_consumer_name])
-def test_names_of_other_clients(check) -> None:
+def test_names_of_other_clients(check):
     """A name that a server accepts can be used, as long as a subject can contain it."""
     assert check("a\x0b\x1b\u2003b") == "a\x0b\x1b\u2003b"
     for refused in (" ", "\t", "\r", "\n", "\f", "\0", ".", "*", ">", "/"):

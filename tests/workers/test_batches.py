@@ -9,13 +9,11 @@ import pytest
 from fix_threads import wait_until
 from fix_worker import FAST, dead_letters, is_settled, publish_texts, running
 
-from jetstream_sync import InvalidOptionError, JetStream, Stream
-from jetstream_sync.workers import Backoff, BatchError, Context, Reject, Retry, Worker
+from jetstream_sync import InvalidOptionError
+from jetstream_sync.workers import Backoff, BatchError, Context, Reject, Retry
 
 
-def test_a_batch_is_full_or_as_old_as_permitted(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_batch_is_full_or_as_old_as_permitted(js, stream, worker):
     """Full batches are handled at once, and the rest after the longest wait; all are acknowledged."""
     batches: list[tuple[int, float]] = []
 
@@ -32,7 +30,7 @@ def test_a_batch_is_full_or_as_old_as_permitted(
     assert stream.consumer_info("C").delivered.consumer_seq == 9
 
 
-def test_no_wait_takes_what_is_there(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_no_wait_takes_what_is_there(js, stream, worker):
     """With a wait of 0 a single message is handled at once, in any number of threads."""
     seen: list[int] = []
 
@@ -47,7 +45,7 @@ def test_no_wait_takes_what_is_there(js: JetStream, stream: Stream, worker: Work
     assert seen == [1, 1, 1]
 
 
-def test_some_messages_of_a_batch_fail(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_some_messages_of_a_batch_fail(js, stream, worker):
     """Each failed message is retried or given up by itself; the others are acknowledged once."""
     runs: list[str] = []
 
@@ -75,13 +73,7 @@ def test_some_messages_of_a_batch_fail(js: JetStream, stream: Stream, worker: Wo
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), BatchError({7: OSError("no")})], ids=repr)
-def test_an_error_fails_the_whole_batch(
-    js: JetStream,
-    stream: Stream,
-    worker: Worker,
-    caplog: pytest.LogCaptureFixture,
-    error: Exception,
-) -> None:
+def test_an_error_fails_the_whole_batch(js, stream, worker, caplog, error):
     """Any other error, or an index outside of the batch, counts for each message of it."""
     attempts: list[list[int]] = []
 
@@ -99,9 +91,7 @@ def test_an_error_fails_the_whole_batch(
     assert caplog.text.count("Traceback") == (0 if isinstance(error, BatchError) else 1)
 
 
-def test_the_messages_of_a_batch_keep_their_leases(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_the_messages_of_a_batch_keep_their_leases(js, stream, worker):
     """While a batch runs for longer than ``ack_wait``, it and the waiting messages come once."""
     sizes: list[int] = []
 
@@ -118,7 +108,7 @@ def test_the_messages_of_a_batch_keep_their_leases(
     assert stream.consumer_info("C").delivered.consumer_seq == 4
 
 
-def test_a_batch_ends_before_its_worker(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_batch_ends_before_its_worker(js, stream, worker):
     """A stop lets the running batch end, and handles the messages that wait for a full one."""
     began, release = threading.Event(), threading.Event()
 
@@ -137,7 +127,7 @@ def test_a_batch_ends_before_its_worker(js: JetStream, stream: Stream, worker: W
     assert stream.consumer_info("C").ack_floor.stream_seq == 3
 
 
-def test_options_of_batches_are_checked(worker: Worker, stream: Stream) -> None:
+def test_options_of_batches_are_checked(worker, stream):
     """Sizes are positive, waits are bounded, and an invalid batch is not registered."""
     for options in ({"max_messages": 0}, {"max_wait": -1}, {"max_wait": 1e6}):
         with pytest.raises(InvalidOptionError, match=next(iter(options))):

@@ -7,15 +7,12 @@ import time
 
 from fix_threads import wait_until
 
-from jetstream_sync import JetStream, Stream
-from jetstream_sync.workers import Backoff, Context, Worker
+from jetstream_sync.workers import Backoff, Context
 
 FAST = Backoff(first=0.3, factor=1.0, jitter=0.0, attempts=3)
 
 
-def test_a_burst_ends_when_everything_is_handled(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_burst_ends_when_everything_is_handled(js, stream, worker):
     """Retries, and what handlers publish for other consumers, are handled before the worker ends."""
     done: list[str] = []
 
@@ -48,7 +45,7 @@ def test_a_burst_ends_when_everything_is_handled(
     assert len(stream.consumer_names()) == 3
 
 
-def test_a_burst_waits_for_other_workers(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_burst_waits_for_other_workers(js, stream, worker):
     """A message that another worker holds is not handled yet; the burst can be stopped meanwhile."""
     consumer = stream.create_consumer(durable_name="C")
     worker.handler(stream=stream.name, consumer="C")(print)

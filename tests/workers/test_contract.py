@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
 from fix_worker import FAST, WorkerProgram, dead_letters, is_settled, publish_texts, running
 
-from jetstream_sync import Connection, JetStream, Stream
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Context, Handler, Reply, Worker
 from jetstream_sync.workers.handler import HandlerOptions
 
@@ -21,9 +18,7 @@ from jetstream_sync.workers.handler import HandlerOptions
 
 
 @pytest.mark.parametrize("ack", ["before", "after"])
-def test_an_error_after_the_acknowledgement_is_only_logged(
-    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture, ack: str
-) -> None:
+def test_an_error_after_the_acknowledgement_is_only_logged(js, stream, worker, caplog, ack):
     """The message is settled by ``ack="before"`` when its handler begins, or by `Context.ack` in it."""
     pending = []
 
@@ -46,9 +41,7 @@ def test_an_error_after_the_acknowledgement_is_only_logged(
 
 
 @pytest.mark.parametrize("confirm", [True, False])
-def test_an_ack_does_not_wait_for_the_next_handler(
-    js: JetStream, stream: Stream, worker: Worker, *, confirm: bool
-) -> None:
+def test_an_ack_does_not_wait_for_the_next_handler(js, stream, worker, confirm):
     """A message is acknowledged while its thread is busy with the next one, or goes on itself."""
     release = threading.Semaphore(0)
 
@@ -71,8 +64,8 @@ def test_an_ack_does_not_wait_for_the_next_handler(
 
 
 def test_a_handler_does_not_run_before_the_acknowledgement_is_confirmed(
-    js: JetStream, stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+    js, stream, nats_server, caplog
+):
     """When the link is lost with the acknowledgement, the message is run when it comes again."""
     attempts = []
     with FaultProxy(nats_server.port) as proxy:
@@ -95,9 +88,7 @@ def test_a_handler_does_not_run_before_the_acknowledgement_is_confirmed(
 # --- replies --------------------------------------------------------------------------------------
 
 
-def test_a_reply_is_sent_to_the_publisher(
-    js: JetStream, nc: Connection, stream: Stream, worker: Worker
-) -> None:
+def test_a_reply_is_sent_to_the_publisher(js, nc, stream, worker):
     """A `Reply` goes to the subject in the header Reply-To; without the header it is ignored."""
 
     @worker.handler(stream=stream.name, consumer="C", decode="text")
@@ -115,9 +106,7 @@ def test_a_reply_is_sent_to_the_publisher(
 
 
 @pytest.mark.parametrize("subject", ["a..b", "$JS.API.STREAM.DELETE.{}", "a b", ""])
-def test_a_reply_is_not_sent_to_every_subject(
-    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture, subject: str
-) -> None:
+def test_a_reply_is_not_sent_to_every_subject(js, stream, worker, caplog, subject):
     """A subject of the server or an invalid one gets no reply; the message is acknowledged."""
 
     @worker.handler(stream=stream.name, consumer="C")
@@ -134,9 +123,7 @@ def test_a_reply_is_not_sent_to_every_subject(
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_a_reply_that_cannot_be_sent_is_logged(
-    js: JetStream, nats_server: NatsServer, stream: Stream, tmp_path: Path, pool: str
-) -> None:
+def test_a_reply_that_cannot_be_sent_is_logged(js, nats_server, stream, tmp_path, pool):
     """The handler has succeeded: the message is acknowledged, and the handler does not run again."""
     code = f"""
 from jetstream_sync.workers import Reply
@@ -172,9 +159,7 @@ def raise_unprintable(*_: object) -> str:
     raise UnprintableError
 
 
-def test_an_error_without_a_text_is_one_of_the_handler(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_an_error_without_a_text_is_one_of_the_handler(js, stream, worker):
     """In the handler and the decoder it makes a dead letter; in the function for its subject a retry."""
 
     def handle(_data: bytes) -> None:
@@ -203,7 +188,7 @@ def test_an_error_without_a_text_is_one_of_the_handler(
         assert {each["Dead-Error"] for each in headers} == {"UnprintableError", "DecodeError"}
 
 
-def test_type_checkers_know_the_options_that_a_handler_declares() -> None:
+def test_type_checkers_know_the_options_that_a_handler_declares():
     """`Handler` declares each option; `HandlerOptions` has the same names, as `Worker.handler` takes them."""
     declared = [field.name for field in fields(Handler) if field.init]
     own = {"function", "stream", "consumer", "max_messages", "max_wait"}
@@ -212,9 +197,7 @@ def test_type_checkers_know_the_options_that_a_handler_declares() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()], ids=repr)
-def test_any_exception_is_a_failed_attempt(
-    js: JetStream, stream: Stream, worker: Worker, error: BaseException
-) -> None:
+def test_any_exception_is_a_failed_attempt(js, stream, worker, error):
     """Also one that usually ends a thread or a program: the worker continues."""
     attempts = []
 
@@ -233,7 +216,7 @@ def test_any_exception_is_a_failed_attempt(
     assert attempts == [1, 2, 3]
 
 
-def test_a_memory_error_ends_the_worker(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_memory_error_ends_the_worker(js, stream, worker):
     """The attempt has failed, the message is returned, and a supervisor should start a new process."""
 
     @worker.handler(stream=stream.name, consumer="C", ack_wait=60)

@@ -54,7 +54,7 @@ def metrics(stream: Stream, nats_server: NatsServer) -> set[str]:
     return names | {f"jetstream_worker_{each}" for each in re.findall(r'\("(outbox_\w+)"', outbox)}
 
 
-def test_every_metric_exists(metrics: set[str]) -> None:
+def test_every_metric_exists(metrics):
     """The dashboard shows every metric of a worker except three; alerts name no others."""
     named = set(re.findall(r"jetstream_worker_\w+", " ".join(expressions())))
     assert named <= metrics
@@ -62,7 +62,7 @@ def test_every_metric_exists(metrics: set[str]) -> None:
     assert metrics - named == {f"jetstream_worker_{each}" for each in unused}
 
 
-def test_expressions_are_valid() -> None:
+def test_expressions_are_valid():
     """Each expression is valid PromQL."""
     parser = pytest.importorskip("promql_parser", reason="promql-parser is in the extra test")
     for each in expressions():

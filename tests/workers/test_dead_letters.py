@@ -6,14 +6,11 @@ import pytest
 from fix_threads import wait_until
 from fix_worker import FAST, is_settled, running
 
-from jetstream_sync import JetStream, JetStreamMsg, RetentionPolicy, Stream
-from jetstream_sync.server import NatsServer
+from jetstream_sync import JetStreamMsg, RetentionPolicy
 from jetstream_sync.workers import Backoff, Reject, Worker
 
 
-def test_a_function_chooses_the_subject_of_a_dead_letter(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_function_chooses_the_subject_of_a_dead_letter(js, stream, nats_server):
     """The copy is published to the returned subject, and stored in the stream that has it."""
     js.create_stream(name="POISON", subjects=["poison.>"])
     reasons = []
@@ -40,9 +37,7 @@ def test_a_function_chooses_the_subject_of_a_dead_letter(
 
 
 @pytest.mark.parametrize("result", ["raises", "no stream", "invalid subject"])
-def test_a_subject_that_stores_nothing_loses_nothing(
-    js: JetStream, stream: Stream, nats_server: NatsServer, result: str
-) -> None:
+def test_a_subject_that_stores_nothing_loses_nothing(js, stream, nats_server, result):
     """While the function fails, or no stream has its subject, the message is delivered again."""
     subject = ["raises"]
 
@@ -74,14 +69,7 @@ def test_a_subject_that_stores_nothing_loses_nothing(
 
 @pytest.mark.parametrize("limit", ["max_payload", "max_msg_size"])
 @pytest.mark.parametrize("kept", [True, False], ids=["limits", "workqueue"])
-def test_a_message_without_room_for_the_headers(
-    js: JetStream,
-    stream_name: str,
-    worker: Worker,
-    caplog: pytest.LogCaptureFixture,
-    kept: bool,
-    limit: str,
-) -> None:
+def test_a_message_without_room_for_the_headers(js, stream_name, worker, caplog, kept, limit):
     """Without room the reason is left out, then the data if the stream keeps it; else it is retried."""
     retention = RetentionPolicy.LIMITS if kept else RetentionPolicy.WORK_QUEUE
     stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], retention=retention)

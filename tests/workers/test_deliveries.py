@@ -5,21 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from fix_threads import SCALE, wait_until
 from fix_worker import WorkerProgram, is_settled, publish_numbers, running
 
 from jetstream_sync import ConsumerConfig, JetStream, RetentionPolicy, Stream
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Worker
 from jetstream_sync.workers.metrics import HandlerSnapshot
 
 
-def test_restarts_use_up_no_attempts(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_restarts_use_up_no_attempts(js, stream, nats_server, tmp_path):
     """A worker with a full buffer is terminated again and again: each message is run once, none is buried."""
     code = f"""
 worker = Worker(dead_letters="DEAD", drain_timeout={0.5 * SCALE})
@@ -43,9 +39,7 @@ def handle(data):
     assert js.get_stream("DEAD").info().state.messages == 0
 
 
-def test_a_stop_handles_the_buffer_for_a_third_of_its_time(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_stop_handles_the_buffer_for_a_third_of_its_time(js, stream, worker):
     """What was received before a stop is handled in the first third of the drain time; the rest is returned."""
     worker.drain_timeout = 3.0 * SCALE
     began, runs = threading.Event(), []
@@ -70,8 +64,8 @@ def test_a_stop_handles_the_buffer_for_a_third_of_its_time(
 @pytest.mark.full
 @pytest.mark.timeout(150)
 def test_a_message_that_ends_its_process_spares_its_neighbours(
-    js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
-) -> None:
+    js, stream_name, nats_server, tmp_path
+):
     """From the third delivery on, messages start alone: only the one that kills becomes a dead letter."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.WORK_QUEUE
@@ -106,13 +100,7 @@ def known_ack_floor(worker: Worker) -> int:
     return pool.consumer.info.ack_floor.stream_seq
 
 
-def test_a_deleted_consumer_continues_behind_its_ack_floor(
-    js: JetStream,
-    stream: Stream,
-    worker: Worker,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_deleted_consumer_continues_behind_its_ack_floor(js, stream, worker, caplog, monkeypatch):
     """Handled messages are not run again; without its stream the worker ends."""
     monkeypatch.setattr("jetstream_sync.workers.run._REFRESH_S", 0.1)
     runs: list[bytes] = []
@@ -137,9 +125,7 @@ def test_a_deleted_consumer_continues_behind_its_ack_floor(
 @pytest.mark.parametrize(
     ("deliver", "expected"), [("all", [b"0", b"1", b"2"]), ("new", []), (3, [b"2"])]
 )
-def test_a_new_handler_starts_where_it_says(
-    js: JetStream, stream: Stream, worker: Worker, deliver: str | int, expected: list[bytes]
-) -> None:
+def test_a_new_handler_starts_where_it_says(js, stream, worker, deliver, expected):
     """`deliver` is where the new consumer starts; `check` says how many stored messages it receives."""
     runs: list[bytes] = []
 
@@ -154,9 +140,7 @@ def test_a_new_handler_starts_where_it_says(
         wait_until(lambda: runs == [*expected, b"new"], 10)
 
 
-def test_failures_of_all_messages_pause_the_handler(
-    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failures_of_all_messages_pause_the_handler(js, stream, worker, caplog):
     """While all messages fail, no more are requested; the first success ends the pause."""
     broken = threading.Event()
     broken.set()
@@ -180,9 +164,7 @@ def test_failures_of_all_messages_pause_the_handler(
     assert "all are requested again" in caplog.text
 
 
-def test_a_supervisor_replaces_a_process_whose_threads_are_stuck(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_supervisor_replaces_a_process_whose_threads_are_stuck(js, stream, nats_server, tmp_path):
     """When all threads exceed the timeout, another process takes over."""
     code = f"""
 worker = Worker(drain_timeout=1)
@@ -201,9 +183,7 @@ def handle(data):
     assert {line.split()[1] for line in runs[1:]} == {"0", "1"}
 
 
-def test_a_pause_ends_beside_a_handler_that_never_returns(
-    stream: Stream, js: JetStream, worker: Worker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pause_ends_beside_a_handler_that_never_returns(stream, js, worker, caplog):
     """After failures of all messages, some are tried although one thread is stuck."""
     broken, release = threading.Event(), threading.Event()
     broken.set()
@@ -255,9 +235,7 @@ def deliver_twice(js: JetStream, stream: Stream, data: bytes, delay: float) -> N
         msg.nak(each)
 
 
-def test_a_message_that_hangs_alone_holds_up_no_others(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_message_that_hangs_alone_holds_up_no_others(js, stream, worker):
     """A message that runs alone and exceeds its timeout occupies its own thread only."""
     release = threading.Event()
     runs: list[bytes] = []
@@ -278,9 +256,7 @@ def test_a_message_that_hangs_alone_holds_up_no_others(
             release.set()
 
 
-def test_a_long_run_does_not_keep_others_waiting_after_a_message_that_ran_alone(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_long_run_does_not_keep_others_waiting_after_a_message_that_ran_alone(js, stream, worker):
     """After the end of a message that ran alone, others are requested beside a handler that goes on."""
     release, began = threading.Event(), threading.Event()
     runs: list[bytes] = []
@@ -306,9 +282,7 @@ def test_a_long_run_does_not_keep_others_waiting_after_a_message_that_ran_alone(
 
 
 @pytest.mark.parametrize("stored", [0, 3])
-def test_a_deleted_consumer_of_new_messages_skips_none(
-    js: JetStream, stream: Stream, worker: Worker, stored: int
-) -> None:
+def test_a_deleted_consumer_of_new_messages_skips_none(js, stream, worker, stored):
     """With ``deliver="new"``, messages that were not acknowledged are delivered by the next consumer."""
     runs: list[bytes] = []
 
@@ -328,8 +302,8 @@ def test_a_deleted_consumer_of_new_messages_skips_none(
 
 
 def test_a_deleted_consumer_of_an_interest_stream_repeats_nothing(
-    js: JetStream, stream_name: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    js, stream_name, worker, monkeypatch
+):
     """Messages that another consumer keeps in the stream are not handled again."""
     monkeypatch.setattr("jetstream_sync.workers.run._REFRESH_S", 0.1)
     stream = js.create_stream(

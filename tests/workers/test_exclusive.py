@@ -10,7 +10,7 @@ import pytest
 from fix_threads import wait_until
 from fix_worker import is_settled, publish_numbers, running
 
-from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync import InvalidOptionError, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
@@ -43,9 +43,7 @@ def pinned_workers(
 
 
 @pinned
-def test_one_process_at_a_time_is_pinned(
-    js: JetStream, stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_process_at_a_time_is_pinned(js, stream, nats_server, caplog):
     """The second worker gets nothing until the first one stops, and then takes over at once."""
     (first, second), seen, released = pinned_workers(stream, nats_server)
     for event in released:
@@ -69,9 +67,7 @@ def test_one_process_at_a_time_is_pinned(
 
 
 @pinned
-def test_a_lost_pin_returns_the_waiting_messages(
-    js: JetStream, stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_pin_returns_the_waiting_messages(js, stream, nats_server, caplog):
     """When the server pins another process, it also gets what waited in the first one."""
     stream.create_consumer(
         durable_name="C",
@@ -99,7 +95,7 @@ def test_a_lost_pin_returns_the_waiting_messages(
 
 
 @pinned
-def test_the_policy_of_the_consumer_has_to_fit(stream: Stream, worker: Worker) -> None:
+def test_the_policy_of_the_consumer_has_to_fit(stream, worker):
     """An exclusive handler refuses a consumer of another policy, and a plain one a pinned consumer."""
     stream.create_consumer(durable_name="O", priority_groups=["mine"], priority_policy="overflow")
     stream.create_consumer(
@@ -114,9 +110,7 @@ def test_the_policy_of_the_consumer_has_to_fit(stream: Stream, worker: Worker) -
 
 
 @pytest.mark.server("<2.11")
-def test_an_older_server_is_refused(
-    stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_older_server_is_refused(stream, worker, caplog):
     """A server without pinned clients ends the worker, before a message is handled."""
     worker.handler(stream=stream.name, consumer="C", exclusive=True)(print)
     with running(worker) as run:
@@ -125,7 +119,7 @@ def test_an_older_server_is_refused(
     assert "C" not in stream.consumer_names()
 
 
-def test_several_processes_need_an_exclusive_consumer() -> None:
+def test_several_processes_need_an_exclusive_consumer():
     """With a key, the order holds across processes only if one of them at a time is served."""
     worker = Worker()
     options = {"stream": "S", "key": lambda _msg: 1}

@@ -20,7 +20,7 @@ from jetstream_sync import (
     RetentionPolicy,
     Stream,
 )
-from jetstream_sync.server import NatsCluster, NatsServer
+from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import (
     DeadLetter,
     DeadLetters,
@@ -54,7 +54,7 @@ def terminate(
     return next(each for each in letters.find(stream) if each.seq == ack.seq)
 
 
-def test_advisories_are_stored_once(js: JetStream) -> None:
+def test_advisories_are_stored_once(js):
     """A stream that stores all advisories is enough; without one, a stream is created."""
     letters = DeadLetters(js)
     assert letters.find() == []
@@ -67,9 +67,7 @@ def test_advisories_are_stored_once(js: JetStream) -> None:
     assert (letters.advisory_streams(), js.stream_names()) == (["ALL"], ["ALL"])
 
 
-def test_advisories_of_both_kinds_are_found(
-    js: JetStream, consumer: PullConsumer, letters: DeadLetters
-) -> None:
+def test_advisories_of_both_kinds_are_found(js, consumer, letters):
     """They are sorted by sequence, and tell the consumer, the deliveries and the reason."""
     stream = consumer.cached_info.stream_name
     js.publish(f"{stream}.a", b"1")
@@ -88,9 +86,7 @@ def test_advisories_of_both_kinds_are_found(
     assert letters.find(stream, "OTHER") == letters.find("OTHER") == []
 
 
-def test_a_letter_of_an_earlier_stream_has_no_message(
-    js: JetStream, consumer: PullConsumer, letters: DeadLetters
-) -> None:
+def test_a_letter_of_an_earlier_stream_has_no_message(js, consumer, letters):
     """The same sequence in a recreated stream is another message, and is not deleted."""
     letter = terminate(js, consumer, letters, payload=b"x")
     config = js.get_stream(letter.stream).cached_info.config
@@ -104,9 +100,7 @@ def test_a_letter_of_an_earlier_stream_has_no_message(
     assert stream.get_msg(1).data == b"another"
 
 
-def test_a_message_is_requeued_once(
-    js: JetStream, consumer: PullConsumer, letters: DeadLetters, stream: Stream
-) -> None:
+def test_a_message_is_requeued_once(js, consumer, letters, stream):
     """A repetition stores nothing; headers for the server that concern one publish are left out."""
     letter = terminate(
         js,
@@ -134,9 +128,7 @@ def test_a_message_is_requeued_once(
     assert stream.info().state.messages == 1
 
 
-def test_a_changed_message_is_requeued(
-    js: JetStream, consumer: PullConsumer, letters: DeadLetters, stream: Stream
-) -> None:
+def test_a_changed_message_is_requeued(js, consumer, letters, stream):
     """Its data and subject may be corrected; without a stream nothing is lost."""
     letter = terminate(js, consumer, letters, payload=b"wrong")
     msg = letters.get_msg(letter)
@@ -163,9 +155,7 @@ def reject(js: JetStream, server: NatsServer, stream: Stream, data: bytes) -> No
         wait_until(lambda: "C" in stream.consumer_names() and is_settled(stream))
 
 
-def test_a_copy_replaces_the_advisory(
-    js: JetStream, stream_name: str, letters: DeadLetters, nats_server: NatsServer
-) -> None:
+def test_a_copy_replaces_the_advisory(js, stream_name, letters, nats_server):
     """Both are one dead letter; the copy of a work queue's message is requeued, and then deleted."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.WORK_QUEUE
@@ -183,9 +173,7 @@ def test_a_copy_replaces_the_advisory(
     assert js.get_stream("DEAD").info().state.messages == 0
 
 
-def test_the_copy_of_a_large_message_points_to_it(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_the_copy_of_a_large_message_points_to_it(js, stream, nats_server):
     """A copy without data stands for the message in its stream."""
     data = b"x" * (1024 * 1024 - 20)  # with its header the maximum of the server
     reject(js, nats_server, stream, data)
@@ -198,7 +186,7 @@ def test_the_copy_of_a_large_message_points_to_it(
     assert letters.get_msg(letter) is None
 
 
-def test_other_messages_on_the_subjects_are_no_letters(js: JetStream) -> None:
+def test_other_messages_on_the_subjects_are_no_letters(js):
     """A message without the headers of a copy, or another advisory, is no dead letter."""
     js.create_stream(name="DEAD", subjects=["dead.>"], storage="memory")
     js.publish("dead.end", b"x")
@@ -212,12 +200,7 @@ def test_other_messages_on_the_subjects_are_no_letters(js: JetStream) -> None:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_messages_deleted_while_they_are_read(
-    js: JetStream,
-    consumer: PullConsumer,
-    letters: DeadLetters,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_messages_deleted_while_they_are_read(js, consumer, letters, monkeypatch):
     """The list ends without them."""
     terminate(js, consumer, letters, payload=b"x")
     ordered_consumer = Stream.ordered_consumer
@@ -231,12 +214,7 @@ def test_messages_deleted_while_they_are_read(
     assert letters.find() == []
 
 
-def test_a_list_that_would_be_incomplete_raises(
-    js: JetStream,
-    consumer: PullConsumer,
-    letters: DeadLetters,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_list_that_would_be_incomplete_raises(js, consumer, letters, monkeypatch):
     """Stored messages that do not arrive are not left out."""
     terminate(js, consumer, letters, payload=b"x")
 
@@ -248,7 +226,7 @@ def test_a_list_that_would_be_incomplete_raises(
         letters.find()
 
 
-def test_no_letter_is_missed_while_a_leader_moves(cluster: NatsCluster) -> None:
+def test_no_letter_is_missed_while_a_leader_moves(cluster):
     """Each list is complete, while the leader of the stream steps down again and again."""
     ended = threading.Event()
     moves: list[bytes] = []

@@ -12,8 +12,7 @@ import pytest
 from fix_threads import wait_until
 from fix_worker import FAST, dead_letters, is_settled, publish_numbers, publish_texts, running
 
-from jetstream_sync import ConsumerConfig, InvalidOptionError, JetStream, Stream
-from jetstream_sync.server import NatsServer
+from jetstream_sync import ConsumerConfig, InvalidOptionError
 from jetstream_sync.workers import (
     Backoff,
     Context,
@@ -25,7 +24,7 @@ from jetstream_sync.workers import (
 )
 
 
-def test_a_handled_message_is_acknowledged(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_handled_message_is_acknowledged(js, stream, worker):
     """Messages of before and after the start are handled once each, and acknowledged."""
     seen = []
 
@@ -45,9 +44,7 @@ def test_a_handled_message_is_acknowledged(js: JetStream, stream: Stream, worker
     assert info.config.max_deliver == -1
 
 
-def test_a_failed_message_is_retried_with_growing_delays(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_failed_message_is_retried_with_growing_delays(js, stream, worker):
     """The gaps between attempts follow the back-off with its jitter; other messages do not wait."""
     starts: dict[str, list[float]] = {}
     retry = Backoff(first=0.4, factor=2.0, maximum=0.8, jitter=0.5, attempts=4)
@@ -73,9 +70,7 @@ def test_a_failed_message_is_retried_with_growing_delays(
     assert dead_letters(js) == 0
 
 
-def test_the_last_failure_makes_a_dead_letter(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_the_last_failure_makes_a_dead_letter(js, stream, worker):
     """After the last attempt the message is in the stream for dead letters, once, with its origin."""
     attempts = []
 
@@ -109,7 +104,7 @@ def test_the_last_failure_makes_a_dead_letter(
     }
 
 
-def test_some_errors_are_not_retried(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_some_errors_are_not_retried(js, stream, worker):
     """`Reject`, an error in reject_on, one not in retry_on and bad data make dead letters at once."""
     runs = []
 
@@ -147,7 +142,7 @@ def test_some_errors_are_not_retried(js: JetStream, stream: Stream, worker: Work
     }
 
 
-def test_a_handler_may_take_any_arguments(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_handler_may_take_any_arguments(js, stream, worker):
     """The payload and the context are optional."""
     seen: list[object] = []
 
@@ -173,9 +168,7 @@ def test_a_handler_may_take_any_arguments(js: JetStream, stream: Stream, worker:
     assert set(seen) == {"none", b"xx", f"{stream.name}.a", (b"x", "default")}
 
 
-def test_a_dead_letter_that_cannot_be_stored_is_not_lost(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_dead_letter_that_cannot_be_stored_is_not_lost(js, stream, worker):
     """Without its stream a dead letter is tried again; it is stored once when the stream is back."""
 
     @worker.handler(stream=stream.name, consumer="C", retry=FAST)
@@ -201,9 +194,7 @@ def test_a_dead_letter_that_cannot_be_stored_is_not_lost(
     assert dead_letters(js) == 1
 
 
-def test_leases_are_renewed_while_handling_and_waiting(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_leases_are_renewed_while_handling_and_waiting(js, stream, worker):
     """A handler longer than its lease, and messages that wait longer, are delivered once."""
     # The first step of the back-off is the lease, not the longer ack_wait.
     stream.create_consumer(durable_name="BACKOFF", backoff=[3, 30], max_deliver=-1)
@@ -227,9 +218,7 @@ def test_leases_are_renewed_while_handling_and_waiting(
         assert stream.consumer_info(consumer).delivered.consumer_seq == 3
 
 
-def test_a_handler_over_its_timeout_loses_its_lease(
-    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_handler_over_its_timeout_loses_its_lease(js, stream, worker, caplog):
     """Another worker gets the message; the error shows where the thread hangs, and a hook is called."""
     release = threading.Event()
     attempts: list[int] = []
@@ -260,9 +249,7 @@ def test_a_handler_over_its_timeout_loses_its_lease(
     assert lost == [("worker-main", 1)]  # not the thread that renews leases
 
 
-def test_a_handler_over_its_soft_timeout_is_interrupted(
-    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_handler_over_its_soft_timeout_is_interrupted(js, stream, worker, caplog):
     """It may clean up; the attempt has failed, and its thread goes on with other messages."""
     ended = []
 
@@ -318,16 +305,14 @@ print(late)
 """
 
 
-def test_a_soft_timeout_hits_nothing_but_the_handler() -> None:
+def test_a_soft_timeout_hits_nothing_but_the_handler():
     """An interrupt at the moment when the handler returns is raised in it, or not at all."""
     command = [sys.executable, "-c", INTERRUPTED]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
     assert (ended.stdout, ended.stderr) == ("0\n", "")
 
 
-def test_what_a_handler_publishes_is_stored_once(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_what_a_handler_publishes_is_stored_once(js, stream, worker):
     """A second run of a handler has the same id, and its messages are duplicates."""
     ids, duplicates = [], []
 
@@ -348,9 +333,7 @@ def test_what_a_handler_publishes_is_stored_once(
     assert len(set(ids)) == 1
 
 
-def test_a_consumer_that_does_not_fit_is_refused(
-    stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_consumer_that_does_not_fit_is_refused(stream, nats_server, caplog):
     """The worker does not start, and names both values; `check` says the same and changes nothing."""
     configs = {
         "max_deliver": ConsumerConfig(durable_name="max_deliver", max_deliver=3),
@@ -379,9 +362,7 @@ def test_a_consumer_that_does_not_fit_is_refused(
     assert "stream not found: 'NONE'" in missing.check().errors[0]
 
 
-def test_check_tells_what_a_start_would_do(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_check_tells_what_a_start_would_do(js, stream, nats_server):
     """`check` warns of what is missing or too small, and changes nothing."""
     stream.create_consumer(durable_name="SMALL", max_ack_pending=3)
     worker = Worker(nats_server.url, dead_letters="DEAD")

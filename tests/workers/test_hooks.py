@@ -8,17 +8,13 @@ import pytest
 from fix_threads import wait_until
 from fix_worker import is_settled, publish_texts, running
 
-from jetstream_sync import JetStream, Stream
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Reject, Worker, WorkerEvent
 from jetstream_sync.workers.observer import EVENT_KINDS
 
 FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)
 
 
-def test_hooks_are_called_for_the_life_of_the_worker(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_hooks_are_called_for_the_life_of_the_worker(js, stream, nats_server):
     """Each event calls its hooks, with the handler, the message, the error and what follows."""
     worker = Worker(nats_server.url, name="hooked", dead_letters="DEAD")
     events: list[WorkerEvent] = []
@@ -71,13 +67,7 @@ def test_hooks_are_called_for_the_life_of_the_worker(
 
 
 @pytest.mark.parametrize("error", [ValueError("hook"), SystemExit(9)], ids=["error", "exit"])
-def test_a_hook_that_raises_changes_nothing(
-    js: JetStream,
-    stream: Stream,
-    worker: Worker,
-    caplog: pytest.LogCaptureFixture,
-    error: BaseException,
-) -> None:
+def test_a_hook_that_raises_changes_nothing(js, stream, worker, caplog, error):
     """Its error is logged once with a traceback; messages are settled, and later hooks are called."""
     calls: Counter[str] = Counter()
 

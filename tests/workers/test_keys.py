@@ -7,14 +7,12 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable
 
 import pytest
 from fix_threads import wait_until
 from fix_worker import dead_letters, is_settled, running
 
-from jetstream_sync import JetStream, JetStreamMsg, Stream
-from jetstream_sync.server import NatsServer
+from jetstream_sync import JetStream, Stream
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 
 QUICK = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=4)
@@ -30,9 +28,7 @@ def publish_keys(js: JetStream, stream: Stream, keys: list[str]) -> None:
         future.result(20)
 
 
-def test_messages_of_one_key_are_handled_one_after_the_other(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_messages_of_one_key_are_handled_one_after_the_other(js, stream, worker):
     """No two of a key overlap, also across retries; each starts in order, and other keys run meanwhile."""
     lock = threading.Lock()
     clock = itertools.count()
@@ -83,7 +79,7 @@ def test_messages_of_one_key_are_handled_one_after_the_other(
     assert wall < sum(durations) / 4 + 0.1 * (len(durations) - count)
 
 
-def test_a_busy_key_does_not_stop_other_keys(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_busy_key_does_not_stop_other_keys(js, stream, worker):
     """Messages of a busy key occupy no thread, and their leases are renewed while they wait."""
     release = threading.Event()
     seen: list[int] = []
@@ -122,14 +118,7 @@ def test_a_busy_key_does_not_stop_other_keys(js: JetStream, stream: Stream, work
     [(lambda msg: msg.headers["Key"], "KeyError", [b"good"]), (lambda _msg: [], "TypeError", [])],
     ids=["raises", "not hashable"],
 )
-def test_a_key_function_that_fails(
-    js: JetStream,
-    stream: Stream,
-    worker: Worker,
-    key: Callable[[JetStreamMsg], Hashable],
-    error: str,
-    good: list[bytes],
-) -> None:
+def test_a_key_function_that_fails(js, stream, worker, key, error, good):
     """It counts as a failed attempt of its message, and the worker continues."""
     seen = []
 
@@ -145,7 +134,7 @@ def test_a_key_function_that_fails(
     assert letter.headers["Dead-Error"] == error
 
 
-def test_retries_in_place(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_retries_in_place(js, stream, worker):
     """The handler runs again in its slot: one delivery, growing attempts, then a dead letter."""
     attempts = []
 
@@ -171,7 +160,7 @@ def test_retries_in_place(js: JetStream, stream: Stream, worker: Worker) -> None
     assert headers["Dead-Attempts"] == "3"
 
 
-def test_a_stop_interrupts_a_retry_in_place(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_stop_interrupts_a_retry_in_place(js, stream, worker):
     """The message is returned at once, and the worker ends cleanly."""
     failed = threading.Event()
 
@@ -196,9 +185,7 @@ def test_a_stop_interrupts_a_retry_in_place(js: JetStream, stream: Stream, worke
     msg.ack()
 
 
-def test_other_pulls_are_noticed(
-    stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_pulls_are_noticed(stream, nats_server, caplog):
     """A worker with a key warns when another process already pulls from its consumer."""
     options = {"stream": stream.name, "consumer": "C"}
     plain, keyed = Worker(nats_server.url), Worker(nats_server.url)
@@ -212,9 +199,7 @@ def test_other_pulls_are_noticed(
             wait_until(lambda: "other processes pull from consumer" in caplog.text)
 
 
-def test_a_busy_key_does_not_keep_other_keys_away(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_busy_key_does_not_keep_other_keys_away(js, stream, nats_server):
     """While a message of a key is retried in place, more messages of that key than fit do not stop others."""
     worker = Worker(nats_server.url, drain_timeout=1.0)
     handled = []

@@ -8,11 +8,10 @@ import time
 from fix_threads import wait_until
 from fix_worker import is_settled, publish_numbers, running
 
-from jetstream_sync import JetStream, Stream
-from jetstream_sync.workers import Backoff, Worker
+from jetstream_sync.workers import Backoff
 
 
-def test_a_limit_holds_for_several_handlers(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_limit_holds_for_several_handlers(js, stream, worker):
     """Handlers with one limit never run more messages at a time, and one without it is not affected."""
     worker.limit("smtp", 2)
     lock = threading.Lock()
@@ -46,9 +45,7 @@ def test_a_limit_holds_for_several_handlers(js: JetStream, stream: Stream, worke
     assert not both.broken
 
 
-def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(js, stream, worker):
     """Longer than its lease a message waits without a redelivery; a stop returns it."""
     worker.limit("smtp", 1)
     release, begun = threading.Event(), threading.Event()
@@ -76,7 +73,7 @@ def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(
     wait_until(lambda: is_settled(stream))
 
 
-def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_rate_spaces_the_starts(js, stream, worker):
     """Starts of all threads together, and of retries, are never closer than the rate; a stop ends waits."""
     starts = []
 
@@ -108,7 +105,7 @@ def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, worker: Worker)
     assert stream.consumer_info("SLOW").num_ack_pending > 0  # returned, and not handled
 
 
-def test_max_bytes_bounds_what_is_held(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_max_bytes_bounds_what_is_held(js, stream, worker):
     """The held messages fit into max_bytes; a larger one is handled, and the next ones wait for it."""
     gate = threading.Semaphore(0)
     lock = threading.Lock()

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from fix_faults import FaultProxy, Toward
@@ -17,8 +16,8 @@ from fix_threads import SCALE, wait_until
 from fix_worker import WorkerProgram, dead_letters, is_settled, running
 
 import jetstream_sync
-from jetstream_sync import Error, JetStream, Stream
-from jetstream_sync.server import NatsCluster, NatsServer
+from jetstream_sync import Error, JetStream
+from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
 from jetstream_sync.workers.leases import (
     Delivery,
@@ -32,9 +31,7 @@ RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
 
 
 @pytest.mark.parametrize("answer", ["+ACK", "-NAK", "+TERM"])
-def test_a_settlement_that_is_cut_is_sent_again(
-    js: JetStream, stream: Stream, nats_server: NatsServer, answer: str
-) -> None:
+def test_a_settlement_that_is_cut_is_sent_again(js, stream, nats_server, answer):
     """A link that breaks within an ack, nak or term costs no additional run of the handler."""
     attempts = []
     with FaultProxy(nats_server.port) as proxy:
@@ -63,9 +60,7 @@ def test_a_settlement_that_is_cut_is_sent_again(
     assert dead_letters(js) == (1 if answer == "+TERM" else 0)
 
 
-def test_a_nak_is_not_repeated_after_its_delay(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_nak_is_not_repeated_after_its_delay(js, stream, nats_server):
     """A nak whose confirmation was lost does not interrupt the next delivery of its message."""
     release = threading.Event()
     begun = threading.Event()
@@ -110,9 +105,7 @@ def test_a_nak_is_not_repeated_after_its_delay(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs SIGKILL")
-def test_a_worker_killed_between_dead_letter_and_term(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_worker_killed_between_dead_letter_and_term(js, stream, nats_server, tmp_path):
     """The next worker stores the dead letter a second time: it is a duplicate, and the message ends."""
     code = f"""
 worker = Worker(dead_letters="DEAD")
@@ -138,7 +131,7 @@ def handle():
     assert dead_letters(js) == 1
 
 
-def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
+def test_the_server_restarts_under_load(fresh_server):
     """
     A worker survives five restarts of its server: every message is handled, and none is left.
 
@@ -174,7 +167,7 @@ def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
     assert sum(runs.values()) <= count + 100
 
 
-def test_the_worker_waits_for_its_server_at_the_start(fresh_server: NatsServer) -> None:
+def test_the_worker_waits_for_its_server_at_the_start(fresh_server):
     """A worker may start before its server; a stop while it waits ends it with status 0."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         nc.jetstream().create_stream(name="ORDERS", subjects=["orders"])
@@ -192,7 +185,7 @@ def test_the_worker_waits_for_its_server_at_the_start(fresh_server: NatsServer) 
         wait_until(lambda: seen == [b"x"], 20)
 
 
-def test_a_worker_without_jetstream_or_permission_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_without_jetstream_or_permission_ends(caplog):
     """The status is 5, and the log names the reason."""
     users = """
 authorization { users: [
@@ -224,7 +217,7 @@ authorization { users: [
 
 
 @pytest.mark.server(">=2.11")  # a reload of users stops JetStream of an older server
-def test_a_permission_that_is_lost_while_the_worker_runs(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_permission_that_is_lost_while_the_worker_runs(caplog):
     """Without the permission to pull, it is alive and not ready, logs one ERROR, and continues later."""
 
     def users(denied: str) -> str:
@@ -275,7 +268,7 @@ authorization {{ users: [
 
 
 @pytest.mark.full
-def test_the_leader_of_the_consumer_moves_under_load(cluster: NatsCluster) -> None:
+def test_the_leader_of_the_consumer_moves_under_load(cluster):
     """With three servers, every message is handled while leaders step down; the worker stays alive."""
     worker = Worker(cluster.urls, connection=RECONNECT)
     runs: Counter[bytes] = Counter()
@@ -315,9 +308,7 @@ def publish_until_stored(js: JetStream, subject: str, number: int) -> None:
     wait_until(stored, 30)
 
 
-def test_leases_that_become_shorter_are_renewed_in_time(
-    nc: jetstream_sync.Connection, js: JetStream, stream: Stream
-) -> None:
+def test_leases_that_become_shorter_are_renewed_in_time(nc, js, stream):
     """A held message whose ack_wait is reduced is renewed by its new length, not by the former one."""
     consumer = stream.create_consumer(durable_name="C", ack_wait=60)
     js.publish(f"{stream.name}.a", b"x")

@@ -6,15 +6,12 @@ import io
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fix_apps import Program
 from fix_threads import wait_until
 from fix_worker import is_settled, publish_numbers, running
 
-from jetstream_sync import JetStream, Stream
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import (
     Backoff,
     Context,
@@ -50,9 +47,7 @@ def lines(output: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.getvalue().splitlines()]
 
 
-def test_every_record_in_a_handler_names_the_message(
-    js: JetStream, stream: Stream, nats_server: NatsServer, output: io.StringIO
-) -> None:
+def test_every_record_in_a_handler_names_the_message(js, stream, nats_server, output):
     """Records of other libraries get handler, position, attempt and trace id; payloads are not logged."""
     worker = Worker(nats_server.url, trace=None)  # other tests may have configured an SDK
 
@@ -87,9 +82,7 @@ def test_every_record_in_a_handler_names_the_message(
     assert "secret payload" not in output.getvalue()
 
 
-def test_outcomes_are_logged_on_request(
-    js: JetStream, stream: Stream, worker: Worker, output: io.StringIO
-) -> None:
+def test_outcomes_are_logged_on_request(js, stream, worker, output):
     """There is one record for each message if the level of its logger is set, and none otherwise."""
     level = outcome_log.logger.level
     outcome_log.setLevel(logging.WARNING)  # another test may have changed it
@@ -111,13 +104,7 @@ def test_outcomes_are_logged_on_request(
     assert [line["message"] for line in outcomes] == [f"bytes: message 2 of {stream.name}/C: ack"]
 
 
-def test_a_log_handler_that_raises_changes_nothing(
-    js: JetStream,
-    stream: Stream,
-    worker: Worker,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_log_handler_that_raises_changes_nothing(js, stream, worker, capsys, monkeypatch):
     """Its first error goes to standard error; messages are handled and settled."""
     monkeypatch.setattr(WorkerLogger, "_reported", False)
 
@@ -148,9 +135,7 @@ def test_a_log_handler_that_raises_changes_nothing(
 
 
 @pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["worker", "supervisor"])
-def test_the_command_logs_as_json(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, processes: list[str]
-) -> None:
+def test_the_command_logs_as_json(js, stream, nats_server, tmp_path, processes):
     """Each line is a JSON document, with --verbose one for each message."""
     (tmp_path / "app.py").write_text(
         "from jetstream_sync.workers import Worker\n"

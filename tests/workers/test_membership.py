@@ -7,7 +7,6 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from fix_threads import SCALE, wait_until
@@ -80,9 +79,7 @@ def publish(js: JetStream, stream: Stream, keys: int, rounds: int) -> None:
     js.publish_async_completed(timeout=60 * SCALE)
 
 
-def test_keys_stay_in_order_while_members_come_and_go(
-    js: JetStream, stream: Stream, group: ElasticConsumerGroup, nats_server: NatsServer
-) -> None:
+def test_keys_stay_in_order_while_members_come_and_go(js, stream, group, nats_server):
     """Each message is handled once, in the order of its key, by one process at a time."""
     handled, keys, rounds = Handled(), 500, 8
     with ExitStack() as stack:
@@ -114,13 +111,8 @@ def handle(ctx: Context) -> None:
 
 
 def test_the_partitions_of_a_killed_process_go_to_others(
-    js: JetStream,
-    stream: Stream,
-    group: ElasticConsumerGroup,
-    nats_server: NatsServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    js, stream, group, nats_server, tmp_path, monkeypatch
+):
     """A killed process is dropped from the group; one that stops leaves it."""
     monkeypatch.setattr(membership, "_ABSENT_S", 1.0)
     monkeypatch.setattr("jetstream_sync.workers.run._SAMPLE_S", 0.2)
@@ -152,9 +144,7 @@ def test_the_partitions_of_a_killed_process_go_to_others(
     assert dict(seen) == {str(key): set(range(rounds)) for key in range(keys)}
 
 
-def test_ids_and_dead_letters_name_the_group(
-    js: JetStream, stream: Stream, group: ElasticConsumerGroup, worker: Worker
-) -> None:
+def test_ids_and_dead_letters_name_the_group(js, stream, group, worker):
     """The id of a message and its dead letter do not depend on the member that has received it."""
     ids: list[str] = []
     letters, stored_in = DeadLetters(js), group.consumer_stream_name
@@ -173,9 +163,7 @@ def test_ids_and_dead_letters_name_the_group(
     assert group.config().member_names == []
 
 
-def test_a_static_group_has_the_members_that_it_was_given(
-    js: JetStream, stream_name: str, nats_server: NatsServer
-) -> None:
+def test_a_static_group_has_the_members_that_it_was_given(js, stream_name, nats_server):
     """A worker takes part with the name of a member, and cannot without one."""
     transform = SubjectTransform(
         src=f"{stream_name}.*", dest=f"{{{{partition(2,1)}}}}.{stream_name}.{{{{wildcard(1)}}}}"
@@ -199,8 +187,8 @@ def test_a_static_group_has_the_members_that_it_was_given(
 
 
 def test_a_message_that_is_retried_does_not_delay_a_change_of_the_members(
-    js: JetStream, stream: Stream, group: ElasticConsumerGroup, nats_server: NatsServer
-) -> None:
+    js, stream, group, nats_server
+):
     """A member that loses partitions returns a message between two attempts."""
     handled: dict[str, set[bytes]] = defaultdict(set)
     failed = threading.Event()
@@ -228,9 +216,7 @@ def test_a_message_that_is_retried_does_not_delay_a_change_of_the_members(
             wait_until(lambda: len(handled["b"]) >= 3)
 
 
-def test_a_burst_ends_for_a_member_without_partitions(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_burst_ends_for_a_member_without_partitions(js, stream, nats_server):
     """A member that gets no partition has nothing to do."""
     group = js.consumer_groups.create_elastic(stream.name, "group", 1, {f"{stream.name}.*": [1]})
     group.add_members("a", "b")
@@ -240,9 +226,7 @@ def test_a_burst_ends_for_a_member_without_partitions(
 
 
 @pytest.mark.usefixtures("group")
-def test_a_crash_of_the_receiving_thread_ends_the_worker(
-    stream: Stream, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_of_the_receiving_thread_ends_the_worker(stream, nats_server, monkeypatch):
     """A group is no exception to the rule that a worker without a thread ends with a failure."""
 
     def receive(_puller: membership.GroupPuller) -> None:
@@ -257,7 +241,7 @@ def test_a_crash_of_the_receiving_thread_ends_the_worker(
     ("option", "value"),
     [("exclusive", True), ("confirm", False), ("filter_subject", "a"), ("max_bytes", 1000)],
 )
-def test_options_that_a_group_excludes(option: str, value: object) -> None:
+def test_options_that_a_group_excludes(option, value):
     """Options that the group decides, or whose promise it cannot keep, are refused."""
     worker = Worker()
     with pytest.raises(InvalidOptionError, match="not for groups"):

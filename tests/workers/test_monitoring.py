@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from fix_worker import WorkerProgram, is_settled, publish_numbers, publish_texts
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync import InvalidOptionError
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker, WorkerCollector
 from jetstream_sync.workers import run as run_module
@@ -86,9 +85,7 @@ def worker(nats_server: NatsServer, endpoint: Monitored, monkeypatch: pytest.Mon
     return Worker(nats_server.url, dead_letters="DEAD", http=endpoint.address)
 
 
-def test_health_follows_the_server_and_the_life_of_the_worker(
-    js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
-) -> None:
+def test_health_follows_the_server_and_the_life_of_the_worker(js, stream, nats_server, endpoint):
     """Without its server a worker is alive but not ready, at the start and later; at its end nothing listens."""
     release = threading.Event()
     with FaultProxy(nats_server.port) as proxy:
@@ -120,9 +117,7 @@ def test_health_follows_the_server_and_the_life_of_the_worker(
     assert endpoint.status("/livez") == 0
 
 
-def test_a_worker_with_no_free_thread_is_not_alive(
-    js: JetStream, stream: Stream, worker: Worker, endpoint: Monitored
-) -> None:
+def test_a_worker_with_no_free_thread_is_not_alive(js, stream, worker, endpoint):
     """When all threads of a handler exceed the timeout, /livez fails; one thread less is fine."""
     release = threading.Event()
 
@@ -152,12 +147,8 @@ def worker_counts(endpoint: Monitored, handler: str) -> dict[str, int]:
 
 
 def test_a_worker_whose_leases_are_not_renewed_is_not_alive(
-    js: JetStream,
-    stream: Stream,
-    worker: Worker,
-    endpoint: Monitored,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    js, stream, worker, endpoint, monkeypatch
+):
     """When the thread that renews leases has ended, /livez says so, and the worker stops."""
     release, broken = threading.Event(), threading.Event()
     tick = LeaseKeeper.tick
@@ -184,12 +175,7 @@ def test_a_worker_whose_leases_are_not_renewed_is_not_alive(
         assert run.ended() == 1
 
 
-def test_a_changed_consumer_is_reported(
-    stream: Stream,
-    worker: Worker,
-    endpoint: Monitored,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_changed_consumer_is_reported(stream, worker, endpoint, caplog):
     """An operator changes what the handler needs: not ready, an error, a metric, until it is undone."""
     subject = f"{stream.name}.a"
     worker.handler(stream=stream.name, consumer="C", filter_subject=subject)(print)
@@ -217,12 +203,7 @@ def test_a_changed_consumer_is_reported(
 
 
 @pytest.mark.server(">=2.11")
-def test_a_paused_consumer_is_reported(
-    stream: Stream,
-    worker: Worker,
-    endpoint: Monitored,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_paused_consumer_is_reported(stream, worker, endpoint, caplog):
     """The worker is not ready until the consumer is resumed; the error is logged once."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
     worker.handler(stream=stream.name, consumer="C")(print)
@@ -241,12 +222,7 @@ def test_a_paused_consumer_is_reported(
     assert caplog.text.count("fits the handler again") == 2
 
 
-def test_the_metrics_count_what_was_handled(
-    js: JetStream,
-    stream: Stream,
-    worker: Worker,
-    endpoint: Monitored,
-) -> None:
+def test_the_metrics_count_what_was_handled(js, stream, worker, endpoint):
     """Each message has one outcome; the text is valid, and a registry of the user has the same."""
 
     @worker.handler(stream=stream.name, consumer="C", retry=FAST, decode="text")
@@ -279,9 +255,7 @@ def test_the_metrics_count_what_was_handled(
     assert samples(generate_latest(registry).decode()) == {}
 
 
-def test_one_late_batch_leaves_the_other_threads_alive(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_one_late_batch_leaves_the_other_threads_alive(js, stream, worker):
     """A batch that exceeds its timeout occupies one thread, however many messages it has."""
     release = threading.Event()
 
@@ -307,9 +281,7 @@ def counted(worker: Worker) -> Counter[str]:
     return Counter(handlers[0]["counts"] if handlers else {})
 
 
-def test_good_messages_pass_those_that_wait_for_their_retry(
-    js: JetStream, stream: Stream, worker: Worker, endpoint: Monitored
-) -> None:
+def test_good_messages_pass_those_that_wait_for_their_retry(js, stream, worker, endpoint):
     """Fifty failed messages wait for their retry, as a metric tells, and fifty good ones are handled."""
     stream.create_consumer(durable_name="C", max_ack_pending=64, max_deliver=-1)
     good = []
@@ -327,9 +299,7 @@ def test_good_messages_pass_those_that_wait_for_their_retry(
         assert stream.consumer_info("C").num_ack_pending >= 50
 
 
-def test_garbage_and_slow_clients_disturb_nothing(
-    js: JetStream, stream: Stream, worker: Worker, endpoint: Monitored
-) -> None:
+def test_garbage_and_slow_clients_disturb_nothing(js, stream, worker, endpoint):
     """Clients that send nothing, or no HTTP, delay no health check and stop no worker."""
     seen = []
 
@@ -363,9 +333,7 @@ def test_garbage_and_slow_clients_disturb_nothing(
         sock.close()
 
 
-def test_a_port_that_is_in_use_keeps_the_worker_from_starting(
-    stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_port_that_is_in_use_keeps_the_worker_from_starting(stream, nats_server, caplog):
     """The status is 2, and the error names the address; an invalid address is refused at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -379,12 +347,7 @@ def test_a_port_that_is_in_use_keeps_the_worker_from_starting(
             Worker(http=wrong)
 
 
-def test_systemd_is_told_about_the_worker(
-    stream: Stream,
-    worker: Worker,
-    systemd: socket.socket,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_systemd_is_told_about_the_worker(stream, worker, systemd, monkeypatch):
     """The worker reports when it is ready and when it stops, and resets the watchdog in between."""
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
@@ -401,9 +364,7 @@ def test_systemd_is_told_about_the_worker(
     assert (states.count("READY=1"), states.count("STOPPING=1")) == (1, 1)
 
 
-def test_a_supervisor_serves_all_its_processes(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, endpoint: Monitored
-) -> None:
+def test_a_supervisor_serves_all_its_processes(js, stream, nats_server, tmp_path, endpoint):
     """One port has the sums of all processes, also of those that were replaced, and their health."""
     code = f"""
 worker = Worker(http="127.0.0.1:1")  # that of the supervisor is used

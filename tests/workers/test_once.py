@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
 from fix_worker import FAST, WorkerProgram, is_settled, running
 
-from jetstream_sync import BucketNotFoundError, InvalidOptionError, JetStream, Stream
-from jetstream_sync.server import NatsServer
+from jetstream_sync import BucketNotFoundError, InvalidOptionError, JetStream
 from jetstream_sync.workers import Backoff, Context, Worker
 
 POSIX = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
@@ -25,7 +23,7 @@ def states(js: JetStream) -> list[bytes]:
     return [entry.value for entry in bucket.get_many(bucket.keys()).values()]
 
 
-def test_a_handled_message_is_recorded(js: JetStream, stream: Stream, worker: Worker) -> None:
+def test_a_handled_message_is_recorded(js, stream, worker):
     """A failed run is no effect: the next one has no doubt. The bucket says what has succeeded."""
     runs = []
 
@@ -45,9 +43,7 @@ def test_a_handled_message_is_recorded(js: JetStream, stream: Stream, worker: Wo
 
 
 @POSIX
-def test_a_handled_message_does_not_run_again(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_handled_message_does_not_run_again(js, stream, nats_server, tmp_path):
     """A worker that is killed before its acknowledgement arrives leaves a message that is done."""
     code = f"""
 worker = Worker()
@@ -73,9 +69,7 @@ def handle(ctx: Context):
 
 
 @POSIX
-def test_a_kill_in_the_handler_leaves_a_doubt(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_kill_in_the_handler_leaves_a_doubt(js, stream, nats_server, tmp_path):
     """The next run, and each one after it, is told that the effect may exist."""
     code = f"""
 worker = Worker()
@@ -100,9 +94,7 @@ def handle(ctx: Context):
     assert states(js) == [b"done"]
 
 
-def test_a_handler_that_lost_its_lease_is_not_run_a_second_time(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
+def test_a_handler_that_lost_its_lease_is_not_run_a_second_time(js, stream, worker):
     """While the handler still runs in this process, a redelivered message waits."""
     release = threading.Event()
     runs = []
@@ -135,9 +127,7 @@ def test_a_handler_that_lost_its_lease_is_not_run_a_second_time(
     assert runs == [1]
 
 
-def test_a_bucket_that_is_away_fails_the_attempt(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_bucket_that_is_away_fails_the_attempt(js, stream, nats_server):
     """Without its record, the handler does not run; the message is not lost."""
     runs = []
     retry = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=100)

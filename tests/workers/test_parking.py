@@ -7,7 +7,6 @@ from fix_threads import wait_until
 from fix_worker import dead_letters, is_settled, running
 
 from jetstream_sync import InvalidOptionError, JetStream, RetentionPolicy, Stream
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 
 SLOW = Backoff(first=1.2, factor=1.0, maximum=1.2, jitter=0.0, attempts=3)
@@ -25,7 +24,7 @@ def tasks(js: JetStream) -> Stream:
 
 
 @pytest.mark.server(">=2.12")
-def test_a_long_delay_is_spent_in_the_stream(js: JetStream, tasks: Stream, worker: Worker) -> None:
+def test_a_long_delay_is_spent_in_the_stream(js, tasks, worker):
     """Other messages go on with a single place; attempts, id and headers continue."""
     runs: list[tuple[bytes, int, str, str]] = []
     tasks.create_consumer(durable_name="C", filter_subject="tasks.>", max_ack_pending=1)
@@ -66,9 +65,7 @@ def test_a_long_delay_is_spent_in_the_stream(js: JetStream, tasks: Stream, worke
 
 
 @pytest.mark.server(">=2.12")
-def test_a_message_that_cannot_be_parked_waits_in_the_consumer(
-    js: JetStream, tasks: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_that_cannot_be_parked_waits_in_the_consumer(js, tasks, worker, caplog):
     """If the stream refuses the schedule, the message is delivered again after its delay."""
     attempts: list[int] = []
 
@@ -95,7 +92,7 @@ def test_a_message_that_cannot_be_parked_waits_in_the_consumer(
 
 @pytest.mark.server(">=2.12")
 @pytest.mark.usefixtures("tasks")
-def test_parking_needs_a_work_queue_with_schedules(stream: Stream, nats_server: NatsServer) -> None:
+def test_parking_needs_a_work_queue_with_schedules(stream, nats_server):
     """The worker does not start, and names what is missing."""
     for name, options, option in [
         (stream.name, {"filter_subject": f"{stream.name}.a"}, "retention"),

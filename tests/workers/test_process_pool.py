@@ -11,8 +11,7 @@ from fix_apps import Program
 from fix_threads import wait_until, within
 from fix_worker import WorkerProgram, dead_letters, exists, is_settled, publish_texts
 
-from jetstream_sync import InvalidOptionError, JetStream, Stream
-from jetstream_sync.server import NatsServer
+from jetstream_sync import InvalidOptionError, JetStream
 from jetstream_sync.workers import Worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
@@ -36,9 +35,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_crash_or_a_hang_fails_only_its_message(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_crash_or_a_hang_fails_only_its_message(js, stream, nats_server, tmp_path):
     """
     A segmentation fault, and a loop that is longer than the timeout, fail one message each.
 
@@ -89,9 +86,7 @@ def handle(data, ctx: Context):
         assert dead_letter(js, payload)["Dead-Error"] == "HandlerTimeoutError"
 
 
-def test_a_context_works_in_a_process(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_context_works_in_a_process(js, stream, nats_server, tmp_path):
     """What a handler asks is answered by the worker; middleware runs in the process, too."""
     code = f"""
 from jetstream_sync import BadSubjectError, InvalidOptionError, NoStreamResponseError
@@ -164,9 +159,7 @@ def handle(data, ctx):
     assert stream.consumer_info("C").delivered.consumer_seq == 2
 
 
-def test_errors_keep_their_classes(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_errors_keep_their_classes(js, stream, nats_server, tmp_path):
     """Errors decide about retries as in a thread, also those that cannot be sent as they are."""
     code = f"""
 class Refused(Exception):
@@ -213,9 +206,7 @@ def handle(name, ctx):
     assert dead_letter(js, b"{")["Dead-Error"] == "DecodeError"
 
 
-def test_ctrl_c_lets_handlers_in_processes_finish(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_ctrl_c_lets_handlers_in_processes_finish(js, stream, nats_server, tmp_path):
     """Signals of the terminal do not reach a handler; a second one kills its process."""
     code = f"""
 worker = Worker(drain_timeout=60)
@@ -246,9 +237,7 @@ def handle():
     assert stream.consumer_info("C").num_ack_pending + stream.consumer_info("C").num_pending == 1
 
 
-def test_processes_end_with_their_worker(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_processes_end_with_their_worker(js, stream, nats_server, tmp_path):
     """When the worker is killed, its processes end at once, also one that keeps the GIL."""
     code = f"""
 import re
@@ -269,9 +258,7 @@ def handle(data):
         wait_until(lambda: not any(is_running(pid) for pid in pids))
 
 
-def test_a_handler_that_a_process_cannot_import_is_refused(
-    stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_handler_that_a_process_cannot_import_is_refused(stream, nats_server, tmp_path):
     """
     A function inside a function is refused at once, and one behind a condition at the start.
 
@@ -313,9 +300,7 @@ sys.exit(worker.run())
         assert "call run() under if __name__ == '__main__'" in program.output
 
 
-def test_a_worker_can_set_up_its_processes(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_worker_can_set_up_its_processes(js, stream, nats_server, tmp_path):
     """A subclass names a function that is called before the module of the handler is imported."""
     (tmp_path / "project.py").write_text("calls = []\ndef setup(): calls.append(1)\n")
     code = f"""
@@ -336,9 +321,7 @@ def handle():
         assert worker.wait_runs(1) == ["[1]"]
 
 
-def test_a_worker_stops_while_its_processes_start(
-    stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_worker_stops_while_its_processes_start(stream, nats_server, tmp_path):
     """SIGTERM does not wait for a process that imports modules, and the worker is not ready before."""
     (tmp_path / "app.py").write_text(f"""
 import sys, time
@@ -362,9 +345,7 @@ if __name__ == "__main__":
         assert "is ready" not in program.output
 
 
-def test_a_process_that_is_killed_while_it_starts_is_replaced(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_process_that_is_killed_while_it_starts_is_replaced(js, stream, nats_server, tmp_path):
     """A signal at the start, such as that of the out-of-memory killer, does not end the worker."""
     code = f"""
 if __name__ != "__main__" and not os.path.exists("killed"):

@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from fix_faults import FaultProxy
 from fix_threads import wait_until, within
 from fix_worker import WorkerProgram, is_settled, publish_numbers
 
-from jetstream_sync import JetStream, Stream
-from jetstream_sync.server import NatsServer
-
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 
 
 def test_sigterm_finishes_running_handlers_and_returns_the_others(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+    js, stream, nats_server, tmp_path
+):
     """Running handlers end and are acknowledged; waiting messages go to another worker at once."""
     code = f"""
 worker = Worker(drain_timeout=15)  # waiting messages are returned after a third of it
@@ -55,9 +51,7 @@ def handle(data):
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["timeout", "second signal"])
-def test_a_handler_that_does_not_end_is_abandoned(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, again: bool
-) -> None:
+def test_a_handler_that_does_not_end_is_abandoned(js, stream, nats_server, tmp_path, again):
     """After the drain timeout, or at a second signal, the message is returned and the status is 1."""
     code = f"""
 worker = Worker(drain_timeout={60 if again else 0.5})
@@ -83,8 +77,8 @@ def handle(ctx: Context):
 
 
 def test_a_message_that_kills_its_worker_becomes_a_dead_letter(
-    js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
-) -> None:
+    js, stream_name, nats_server, tmp_path
+):
     """Killed in each attempt, the worker runs the message no more than permitted; none is lost."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], retention="workqueue"
@@ -118,9 +112,7 @@ def handle(ctx: Context):
     assert letter.headers["Dead-Reason"] == "delivered 2 times, not started here"
 
 
-def test_a_suspended_worker_disturbs_no_other(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_suspended_worker_disturbs_no_other(js, stream, nats_server, tmp_path):
     """After a suspension longer than the lease, the failure of a handler sends nothing."""
     code = f"""
 worker = Worker()
@@ -154,9 +146,7 @@ def handle(ctx: Context):
     assert stream.consumer_info("C").delivered.consumer_seq == 2
 
 
-def test_a_link_that_is_cut_for_longer_than_the_lease(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_link_that_is_cut_for_longer_than_the_lease(js, stream, nats_server, tmp_path):
     """A lost lease is never renewed or returned; only the success of the handler is acknowledged."""
     trace = tmp_path / "trace.txt"
     code = f"""

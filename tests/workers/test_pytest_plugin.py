@@ -71,7 +71,7 @@ def run_pytest(folder: Path, tests: str) -> str:
     return done.stdout
 
 
-def test_a_worker_handles_messages_of_a_test(tmp_path: Path) -> None:
+def test_a_worker_handles_messages_of_a_test(tmp_path):
     """
     The worker runs on a real server until all is settled, and the next test has no streams.
 
@@ -91,7 +91,7 @@ def test_a_worker_handles_messages_of_a_test(tmp_path: Path) -> None:
     assert "2 failed, 2 passed, 1 error" in summary, output
 
 
-def test_the_tests_on_the_page_pass(tmp_path: Path) -> None:
+def test_the_tests_on_the_page_pass(tmp_path):
     """The tests that the page shows run with the fixtures as it says."""
     page = ROOT / "docs" / "howto" / "testing.rst"
     output = run_pytest(
@@ -100,7 +100,7 @@ def test_the_tests_on_the_page_pass(tmp_path: Path) -> None:
     assert " 8 passed" in output, output
 
 
-def test_the_plugin_is_not_loaded_unless_it_is_named() -> None:
+def test_the_plugin_is_not_loaded_unless_it_is_named():
     """An installed package adds nothing to the test runs of its users."""
     values = [each.value for each in entry_points(group="pytest11")]
     assert not [each for each in values if each.startswith("jetstream_sync")]

@@ -15,7 +15,7 @@ from fix_threads import wait_until
 from fix_worker import WorkerProgram, is_settled, running
 
 import jetstream_sync
-from jetstream_sync import Connection, JetStream, Stream
+from jetstream_sync import JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Context, Worker
 from jetstream_sync.workers.running import request_reports
@@ -59,9 +59,7 @@ def programs(
             program.process.wait(20)
 
 
-def test_processes_report_their_running_messages(
-    nc: Connection, stream: Stream, programs: list[WorkerProgram], tmp_path: Path
-) -> None:
+def test_processes_report_their_running_messages(nc, stream, programs, tmp_path):
     """Each process reports handler, subject, sequence, attempt and start of what it runs now."""
     before = datetime.now(timezone.utc)
     mail, shop = request_reports(nc)
@@ -99,7 +97,7 @@ def test_processes_report_their_running_messages(
 
 
 @pytest.mark.usefixtures("programs")
-def test_commands_show_running_workers(jsm: Jsm, stream: Stream) -> None:
+def test_commands_show_running_workers(jsm, stream):
     """Tables list processes, messages and stacks of all workers, or of one."""
     lines = jsm("worker", "ls").ok().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["mail", "shop"]
@@ -123,9 +121,7 @@ def test_commands_show_running_workers(jsm: Jsm, stream: Stream) -> None:
     assert "'unknown'" in missing.err
 
 
-def test_handlers_that_are_late(
-    nc: Connection, js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_handlers_that_are_late(nc, js, stream, nats_server):
     """A handler over its timeout is marked; a worker without reports is not found."""
     release = threading.Event()
     silent = Worker(nats_server.url, name="silent", report=None)
@@ -153,9 +149,7 @@ def test_handlers_that_are_late(
         release.set()
 
 
-def test_a_worker_without_permission_runs_without_reports(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_worker_without_permission_runs_without_reports(caplog):
     """A user who may not subscribe to the subject handles messages; a warning says so."""
     config = """
         authorization { users = [

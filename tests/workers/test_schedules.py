@@ -48,7 +48,7 @@ def stored(jobs: Stream) -> dict[str, int]:
 
 
 @pytest.mark.server(">=2.14")
-def test_schedules_are_kept_by_the_server(jobs: Stream, nats_server: NatsServer) -> None:
+def test_schedules_are_kept_by_the_server(jobs, nats_server):
     """A restart leaves the same ones alone, replaces changed ones, and keeps those without code."""
     done: list[bytes] = []
     prefix = "schedules.JOBS.shop."
@@ -81,11 +81,8 @@ def test_schedules_are_kept_by_the_server(jobs: Stream, nats_server: NatsServer)
 
 @pytest.mark.server(">=2.14")
 def test_a_refresh_stores_what_is_missing_or_has_another_rule(
-    jobs: Stream,
-    nats_server: NatsServer,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    jobs, nats_server, monkeypatch, caplog
+):
     """An older process restarts during a deploy, and a schedule is purged; then nothing changes."""
     monkeypatch.setattr(run_module, "_REFRESH_S", 0.1)
     monkeypatch.setattr(schedules_module, "REFRESH_S", 0.1)
@@ -126,13 +123,7 @@ def test_a_refresh_stores_what_is_missing_or_has_another_rule(
 
 
 @pytest.mark.server(">=2.14")
-def test_a_refresh_that_fails_ends_nothing(
-    js: JetStream,
-    jobs: Stream,
-    nats_server: NatsServer,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_refresh_that_fails_ends_nothing(js, jobs, nats_server, monkeypatch, caplog):
     """The stream of a schedule refuses it: an error is logged once, until it is stored again."""
     monkeypatch.setattr(run_module, "_REFRESH_S", 0.1)
     monkeypatch.setattr(schedules_module, "REFRESH_S", 0.1)
@@ -153,9 +144,7 @@ def test_a_refresh_that_fails_ends_nothing(
 
 
 @pytest.mark.server(">=2.14")
-def test_unused_schedules_are_found_and_deleted(
-    js: JetStream, jobs: Stream, nats_server: NatsServer
-) -> None:
+def test_unused_schedules_are_found_and_deleted(js, jobs, nats_server):
     """Those of another module are foreign: they are of a program with a worker of the same name."""
 
     def of_module(module: str, *names: str) -> Worker:
@@ -189,7 +178,7 @@ def test_unused_schedules_are_found_and_deleted(
 
 
 @pytest.mark.server(">=2.12")
-def test_a_message_at_a_time_comes_once(jobs: Stream, nats_server: NatsServer) -> None:
+def test_a_message_at_a_time_comes_once(jobs, nats_server):
     """It is not stored again by a worker that starts later."""
     done: list[bytes] = []
     at = datetime.now(timezone.utc) + timedelta(seconds=1)
@@ -203,7 +192,7 @@ def test_a_message_at_a_time_comes_once(jobs: Stream, nats_server: NatsServer) -
 
 
 @pytest.mark.server(">=2.14")
-def test_a_stream_that_does_not_fit_is_refused(js: JetStream, nats_server: NatsServer) -> None:
+def test_a_stream_that_does_not_fit_is_refused(js, nats_server):
     """The error names the option; `check` says the same, and nothing is stored."""
 
     def worker(**options) -> Worker:
@@ -241,7 +230,7 @@ def test_a_stream_that_does_not_fit_is_refused(js: JetStream, nats_server: NatsS
 
 
 @pytest.mark.server("<2.14")
-def test_an_older_server_is_refused(js: JetStream, nats_server: NatsServer) -> None:
+def test_an_older_server_is_refused(js, nats_server):
     """The worker ends with the status of a wrong option, and names the release."""
     js.create_stream(name="JOBS", subjects=["jobs.>", "schedules.JOBS.>"])
     worker = make_worker(nats_server, [])
@@ -251,7 +240,7 @@ def test_an_older_server_is_refused(js: JetStream, nats_server: NatsServer) -> N
         assert run.ended() == 2
 
 
-def test_options_of_schedules_are_checked() -> None:
+def test_options_of_schedules_are_checked():
     """One rule, a name that fits into a subject, and each name once."""
     worker = Worker()
     worker.schedule("a", subject="jobs.a", every=1)(bytes)

@@ -40,7 +40,7 @@ NAMES = ["stream 'SETUP'", "bucket 'SETUP'", "bucket 'SETUP_ONCE'", "stream 'SET
 CONSUMER = "consumer 'C' of stream 'SETUP'"
 
 
-def test_setup_creates_what_is_missing(js: JetStream, fresh_server: NatsServer) -> None:
+def test_setup_creates_what_is_missing(js, fresh_server):
     """A check changes nothing; the second setup has nothing to do."""
     worker = defined(fresh_server.url)
     planned = worker.setup(check=True)
@@ -58,9 +58,7 @@ def test_setup_creates_what_is_missing(js: JetStream, fresh_server: NatsServer) 
     assert js.consumer_info("SETUP", "C").config.max_deliver == -1
 
 
-def test_a_running_worker_creates_and_reports(
-    js: JetStream, fresh_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_running_worker_creates_and_reports(js, fresh_server, caplog):
     """What is missing is created at start; what differs is logged, and changed by setup only."""
     js.create_stream(name="SETUP", subjects=["setup.*"], max_age=60)
     js.create_stream(name="SETUP_DEAD", subjects=["dead.>"], max_age=60)
@@ -76,7 +74,7 @@ def test_a_running_worker_creates_and_reports(
     assert js.get_stream("SETUP_DEAD").info().config.max_age == timedelta(minutes=1)
 
 
-def test_ensure_is_checked(fresh_server: NatsServer) -> None:
+def test_ensure_is_checked(fresh_server):
     """An unknown word and what is no config are refused; with 'none', all must exist."""
     for wrong in ("all", ["ORDERS"]):
         with pytest.raises(InvalidOptionError, match="ensure"):
@@ -88,7 +86,7 @@ def test_ensure_is_checked(fresh_server: NatsServer) -> None:
     assert [text.partition(":")[0] for text in result.errors[:4]] == NAMES
 
 
-def test_replicas_of_what_is_created(fresh_server: NatsServer) -> None:
+def test_replicas_of_what_is_created(fresh_server):
     """`num_replicas` is used where a config names none; a single server refuses three."""
     worker = Worker(fresh_server.url, num_replicas=3, ensure=[ORDERS])
     with connect(fresh_server.url) as nc:

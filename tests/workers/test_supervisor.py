@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +23,7 @@ from fix_threads import SCALE, wait_until, within
 from fix_worker import WorkerProgram, exists, is_settled, publish_numbers
 
 import jetstream_sync
-from jetstream_sync import JetStream, Stream
+from jetstream_sync import Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import supervisor as supervisor_module
 from jetstream_sync.workers.heartbeat import rss_of
@@ -64,7 +63,7 @@ def connections(server: NatsServer) -> Counter[str]:
         return Counter(each.get("name", "") for each in json.load(answer)["connections"])
 
 
-def test_processes_are_replaced_without_a_loss(monitored: NatsServer, tmp_path: Path) -> None:
+def test_processes_are_replaced_without_a_loss(monitored, tmp_path):
     """Each process has a connection, the supervisor none; SIGHUP brings new code, and no message twice."""
     slow = "time.sleep(0.02)"
     with jetstream_sync.connect(monitored.url, name="test") as nc:
@@ -92,8 +91,8 @@ def test_processes_are_replaced_without_a_loss(monitored: NatsServer, tmp_path: 
 
 
 def test_a_killed_supervisor_ends_its_processes_after_their_handlers(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+    js, stream, nats_server, tmp_path
+):
     """A handler that runs when the supervisor is killed finishes, and its message is acknowledged."""
     wait = "while not os.path.exists('finish'): time.sleep(0.01)"
     publish_numbers(js, stream, 1)
@@ -111,9 +110,7 @@ def test_a_killed_supervisor_ends_its_processes_after_their_handlers(
     assert stream.consumer_info("C").delivered.consumer_seq == 1
 
 
-def test_a_signal_to_all_processes_stops_each_once(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_signal_to_all_processes_stops_each_once(js, stream, nats_server, tmp_path):
     """Ctrl-C, which also the worker processes get, lets handlers finish; a second one does not."""
     wait = "while not os.path.exists('finish'): time.sleep(0.01)"
     for again in (False, True):
@@ -137,9 +134,7 @@ def test_a_signal_to_all_processes_stops_each_once(
     assert stream.consumer_info("C").num_ack_pending + stream.consumer_info("C").num_pending == 1
 
 
-def test_processes_that_never_get_ready_end_the_supervisor(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_processes_that_never_get_ready_end_the_supervisor(nats_server, tmp_path):
     """After five of them in a row the supervisor ends with their status."""
     (tmp_path / "broken.py").write_text("raise SystemExit(9)")
     command = ["-m", "jetstream_sync.workers", "broken:worker", "--processes", "5"]
@@ -148,9 +143,7 @@ def test_processes_that_never_get_ready_end_the_supervisor(
         assert "5 processes in a row" in program.output
 
 
-def test_a_process_is_replaced_at_its_limits(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_process_is_replaced_at_its_limits(js, stream, nats_server, tmp_path):
     """After its number of messages, or a MemoryError, a ready successor takes over."""
     body = "if data == '30' and not os.path.exists('once'): open('once', 'w'); raise MemoryError"
     options = ["--max-messages", "10"]
@@ -168,9 +161,7 @@ def test_a_process_is_replaced_at_its_limits(
     assert Counter(line.split()[2] for line in runs) == Counter([*map(str, range(31)), "30"])
 
 
-def test_a_changed_source_file_reloads(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_changed_source_file_reloads(js, stream, nats_server, tmp_path):
     """With --reload the new code runs soon after a file was written, also after a wrong one."""
     with WorkerProgram(code_of(stream), nats_server.url, tmp_path, ["--reload"]) as program:
         time.sleep(1.5)  # files are reported with the next heartbeat
@@ -206,9 +197,7 @@ def is_zombie(pid: int) -> bool:
     reason="needs permission to create a PID namespace",
 )
 @pytest.mark.parametrize("options", [[], ["--processes", "1"]], ids=["worker", "supervisor"])
-def test_the_first_process_of_a_container_stops(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, options: list[str]
-) -> None:
+def test_the_first_process_of_a_container_stops(js, stream, nats_server, tmp_path, options):
     """As process 1 the command acts on SIGTERM, and a supervisor reaps the orphans of handlers."""
     body = "subprocess.run(['sh', '-c', 'sleep 0.1 &'])"
     (tmp_path / "app.py").write_text(
@@ -249,7 +238,7 @@ link.close()
 
 
 @pytest.mark.timeout(110)  # a process must also start within the time of silence
-def test_a_silent_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_process_is_killed(tmp_path, monkeypatch):
     """A process without heartbeats gets SIGKILL and is replaced; reports come from the new one."""
     monkeypatch.setattr(supervisor_module, "_SILENCE_S", 3.0 * SCALE)
     monkeypatch.setattr(supervisor_module, "_STACKS_S", 0.2)
@@ -272,7 +261,7 @@ def test_a_silent_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ended == [1, 2]
 
 
-def test_limits_name_what_is_exceeded() -> None:
+def test_limits_name_what_is_exceeded():
     """A limit holds for the age, or for the last heartbeat, of a process."""
     limits = Limits(max_messages=5, max_age=60, max_rss=2**20)
     assert not limits.exceeded(59, {"handled": 4, "rss": 2**20 - 1})
@@ -285,9 +274,7 @@ def test_limits_name_what_is_exceeded() -> None:
     assert rss_of(2**22 + 1) == 0
 
 
-def test_systemd_is_told_about_the_supervisor(
-    stream: Stream, nats_server: NatsServer, tmp_path: Path, systemd: socket.socket
-) -> None:
+def test_systemd_is_told_about_the_supervisor(stream, nats_server, tmp_path, systemd):
     """The supervisor reports once that all processes are ready, and once that it stops."""
     code = code_of(stream, "pass")
     with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "2"]) as program:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def worker(nats_server: NatsServer, js: JetStream) -> Iterator[Worker]:
             js.delete_stream(stream)
 
 
-def test_a_call_runs_in_a_worker_and_has_a_result(worker: Worker, js: JetStream) -> None:
+def test_a_call_runs_in_a_worker_and_has_a_result(worker, js):
     """The stream and the bucket are created; the result is found by id; a direct call is one."""
     order_ids = []
 
@@ -85,9 +84,7 @@ class Point:
         lambda task: task.delay(order_id=object()),
     ],
 )
-def test_wrong_arguments_are_refused_when_they_are_sent(
-    worker: Worker, js: JetStream, send: Callable[[Any], object]
-) -> None:
+def test_wrong_arguments_are_refused_when_they_are_sent(worker, js, send):
     """Nothing is published, and the error is a TypeError."""
 
     @worker.task()
@@ -100,7 +97,7 @@ def test_wrong_arguments_are_refused_when_they_are_sent(
     assert "TASKS" not in js.stream_names()
 
 
-def test_pydantic_validates_annotated_arguments(worker: Worker) -> None:
+def test_pydantic_validates_annotated_arguments(worker):
     """The function gets objects of its annotations; other values are refused when they are sent."""
     pytest.importorskip("pydantic")
     seen: list[object] = []
@@ -118,7 +115,7 @@ def test_pydantic_validates_annotated_arguments(worker: Worker) -> None:
         wait_until(lambda: seen == [(at, Point(1), (2, 3), {"weight": 1.0})])
 
 
-def test_a_message_that_is_no_call_is_a_dead_letter(worker: Worker, js: JetStream) -> None:
+def test_a_message_that_is_no_call_is_a_dead_letter(worker, js):
     """Other programs may publish calls: an object with the arguments is enough."""
     seen: list[int] = []
 
@@ -135,7 +132,7 @@ def test_a_message_that_is_no_call_is_a_dead_letter(worker: Worker, js: JetStrea
     assert js.get_stream("DEAD").info().state.messages == 3
 
 
-def test_a_failed_call_is_retried_and_tells_its_error(worker: Worker) -> None:
+def test_a_failed_call_is_retried_and_tells_its_error(worker):
     """It is READY between two attempts, and FAILED after the last one or a Reject."""
     attempts: list[int] = []
     seen: list[str] = []
@@ -160,7 +157,7 @@ def test_a_failed_call_is_retried_and_tells_its_error(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("results", [None, "RESULTS"])
-def test_a_queued_call_can_be_cancelled(worker: Worker, js: JetStream, results: str | None) -> None:
+def test_a_queued_call_can_be_cancelled(worker, js, results):
     """Its message is deleted, and with results no worker that has it starts it; a running one goes on."""
     started, goes_on = threading.Event(), threading.Event()
     runs: list[int] = []
@@ -198,7 +195,7 @@ def test_a_queued_call_can_be_cancelled(worker: Worker, js: JetStream, results: 
     assert runs == [1]
 
 
-def test_a_call_for_a_later_time(worker: Worker, nats_server: NatsServer) -> None:
+def test_a_call_for_a_later_time(worker, nats_server):
     """The server keeps it; an older server refuses it."""
 
     @worker.task(results="RESULTS")
@@ -217,9 +214,7 @@ def test_a_call_for_a_later_time(worker: Worker, nats_server: NatsServer) -> Non
     assert never.status == "CANCELLED"
 
 
-def test_tasks_run_in_processes_of_their_own(
-    worker: Worker, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_tasks_run_in_processes_of_their_own(worker, nats_server, tmp_path):
     """The process finds the task by its name, and stores the result over its own connection."""
     code = """
 worker = Worker(dead_letters="DEAD")
@@ -237,9 +232,7 @@ def square(number: int, ctx: Context) -> list:
     assert pid != program.process.pid
 
 
-def test_a_task_that_is_given_up_has_failed(
-    worker: Worker, nats_server: NatsServer, js: JetStream, tmp_path: Path
-) -> None:
+def test_a_task_that_is_given_up_has_failed(worker, nats_server, js, tmp_path):
     """So do a task that kills its process in each attempt, and one whose arguments do not fit any more."""
     code = """
 worker = Worker(dead_letters="DEAD")
@@ -270,7 +263,7 @@ def square_elsewhere(number: int) -> None:
     """Stand for the task of the other program: only its signature is used."""
 
 
-def test_what_is_refused(worker: Worker) -> None:
+def test_what_is_refused(worker):
     """Names that are no tokens, options of messages, and a missing stream with ensure='none'."""
 
     def bill() -> None:

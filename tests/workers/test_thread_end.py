@@ -7,14 +7,10 @@ import threading
 from fix_threads import wait_until
 from fix_worker import running
 
-from jetstream_sync import JetStream, Stream
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
 
-def test_each_handler_thread_reports_its_end(
-    nats_server: NatsServer, js: JetStream, stream: Stream
-) -> None:
+def test_each_handler_thread_reports_its_end(nats_server, js, stream):
     """`on_thread_end` is called in each thread that runs handlers, once, after its last message."""
     ended: list[int] = []
     handled: set[int] = set()

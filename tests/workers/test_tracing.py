@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from fix_jsm import Jsm
 from fix_threads import wait_until
 from fix_worker import WorkerProgram, is_settled, running
 from opentelemetry import propagate, trace
@@ -17,8 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from jetstream_sync import JetStream, Stream, shared_connection
-from jetstream_sync.server import NatsServer
+from jetstream_sync import JetStream, shared_connection
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
 from jetstream_sync.workers.tracing import tracing_middleware
 
@@ -69,9 +66,7 @@ def ids(context: trace.SpanContext | None) -> tuple[int, int]:
     return context.trace_id, context.span_id
 
 
-def test_a_trace_spans_workers_and_dead_letters(
-    js: JetStream, stream: Stream, worker: Worker, spans: InMemorySpanExporter, jsm: Jsm
-) -> None:
+def test_a_trace_spans_workers_and_dead_letters(js, stream, worker, spans, jsm):
     """From the producer through two workers and a requeued dead letter, each span refers to the one before."""
     heal = []
 
@@ -118,9 +113,7 @@ def test_a_trace_spans_workers_and_dead_letters(
     }
 
 
-def test_a_task_of_a_task_continues_its_trace(
-    nats_server: NatsServer, js: JetStream, spans: InMemorySpanExporter
-) -> None:
+def test_a_task_of_a_task_continues_its_trace(nats_server, js, spans):
     """A call that a handler sends is a span of its trace, and the run of the call is linked to it."""
     worker = Worker(nats_server.url, name="traced-tasks")
 
@@ -143,9 +136,7 @@ def test_a_task_of_a_task_continues_its_trace(
     assert ids(link.context) == ids(publish.context)
 
 
-def test_a_handler_can_continue_the_trace_of_the_producer(
-    js: JetStream, stream: Stream, nats_server: NatsServer, spans: InMemorySpanExporter
-) -> None:
+def test_a_handler_can_continue_the_trace_of_the_producer(js, stream, nats_server, spans):
     """With trace="parent" all attempts are children of the producer's span; None makes no spans."""
     worker = Worker(nats_server.url, trace="parent")
     silent = Worker(nats_server.url, trace=None)
@@ -165,9 +156,7 @@ def test_a_handler_can_continue_the_trace_of_the_producer(
 
 
 @pytest.mark.parametrize("mode", ["link", "parent"])
-def test_the_span_of_a_batch_refers_to_all_publishers(
-    js: JetStream, stream: Stream, nats_server: NatsServer, spans: InMemorySpanExporter, mode: str
-) -> None:
+def test_the_span_of_a_batch_refers_to_all_publishers(js, stream, nats_server, spans, mode):
     """Each publisher of a message of the batch has one link; with "parent", the first one is the parent."""
     worker = Worker(nats_server.url, trace=mode)
     worker.batch(stream=stream.name, consumer="C", max_messages=4, max_wait=60)(list)
@@ -190,13 +179,7 @@ def test_the_span_of_a_batch_refers_to_all_publishers(
         assert links == [ids(first), ids(second)]
 
 
-def test_a_tracer_that_raises_changes_nothing(
-    js: JetStream,
-    stream: Stream,
-    worker: Worker,
-    spans: InMemorySpanExporter,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_tracer_that_raises_changes_nothing(js, stream, worker, spans, caplog):
     """Its first error is logged; messages are handled, and what handlers publish is stored."""
 
     @worker.handler(stream=stream.name, consumer="C", filter_subject=f"{stream.name}.in")
@@ -217,7 +200,7 @@ def test_a_tracer_that_raises_changes_nothing(
 
 
 @pytest.mark.usefixtures("spans")
-def test_there_is_no_tracing_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_tracing_without_opentelemetry(monkeypatch):
     """The extra is optional, and without an SDK no spans are made."""
     assert len(tracing_middleware("link")) == 1
     with monkeypatch.context() as patched:
@@ -227,9 +210,7 @@ def test_there_is_no_tracing_without_opentelemetry(monkeypatch: pytest.MonkeyPat
     assert tracing_middleware("link") == ()
 
 
-def test_a_handler_in_a_process_is_traced(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_a_handler_in_a_process_is_traced(js, stream, nats_server, tmp_path):
     """The span is made in the process of the handler; its logs and publications belong to it."""
     code = f"""
 from opentelemetry import trace

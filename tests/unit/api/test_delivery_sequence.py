@@ -21,7 +21,7 @@ def v2(seq: int) -> bytes:
 
 
 @pytest.mark.parametrize("reply", [v1, v2])
-def test_a_gap_is_noticed_and_not_noted(reply) -> None:
+def test_a_gap_is_noticed_and_not_noted(reply):
     """A gap is reported and leaves the position unchanged, for single messages and in runs."""
     sequence = DeliverySequence()
     assert sequence.follows(reply(1))
@@ -33,7 +33,7 @@ def test_a_gap_is_noticed_and_not_noted(reply) -> None:
     assert sequence.reply == reply(1)
 
 
-def test_the_first_message_is_believed_where_nothing_is_known() -> None:
+def test_the_first_message_is_believed_where_nothing_is_known():
     """Without a known position, the first message sets it: the consumer may exist already."""
     alone, together, jumping = (DeliverySequence(None) for _ in range(3))
     assert alone.follows(v1(57))
@@ -43,7 +43,7 @@ def test_the_first_message_is_believed_where_nothing_is_known() -> None:
     assert DeliverySequence(None).missing(100) == 0
 
 
-def test_jumping_says_how_many_are_missing() -> None:
+def test_jumping_says_how_many_are_missing():
     """A gap has its number of missing messages; a lower number, as after a reset, counts as none."""
     sequence = DeliverySequence()
     assert sequence.jump(v1(1)) == 0
@@ -52,7 +52,7 @@ def test_jumping_says_how_many_are_missing() -> None:
     assert sequence.jump(v1(2)) == 0
 
 
-def test_a_heartbeat_says_how_many_were_sent() -> None:
+def test_a_heartbeat_says_how_many_were_sent():
     """Messages that a heartbeat reports as sent but did not arrive are missing; a lower number is no gap."""
     sequence = DeliverySequence()
     assert sequence.missing(0) == 0
@@ -64,7 +64,7 @@ def test_a_heartbeat_says_how_many_were_sent() -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"_INBOX.a.b", b"$JS.ACK.a.b.c.d.e.f.g.h", b"$JS.ACK.a"])
-def test_other_messages_are_distinguished(reply: bytes) -> None:
+def test_other_messages_are_distinguished(reply):
     """A reply subject that is not that of a stream is an error and changes nothing."""
     sequence = DeliverySequence()
     for look in (sequence.follows, sequence.jump, lambda reply: sequence.follow(v1(1), reply, 2)):
@@ -77,7 +77,7 @@ def test_other_messages_are_distinguished(reply: bytes) -> None:
     st.lists(st.integers(1, 12), min_size=1, max_size=8),
     st.sets(st.integers(1, 60), max_size=3),
 )
-def test_looking_at_the_last_of_a_run_finds_every_gap(runs: list[int], lost: set[int]) -> None:
+def test_looking_at_the_last_of_a_run_finds_every_gap(runs, lost):
     """A run is accepted exactly if all of its messages are consecutive."""
     sequence = DeliverySequence()
     number = 0

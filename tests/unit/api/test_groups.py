@@ -29,16 +29,14 @@ from jetstream_sync.codec import decode, dumps, encode, loads
         (2, "", {"a": []}),
     ],
 )
-def test_partitions_are_assigned_as_in_orbit(
-    max_members: int, members: str, expected: dict[str, list[int]]
-) -> None:
+def test_partitions_are_assigned_as_in_orbit(max_members, members, expected):
     """The partitions of each member are those of ``GeneratePartitionFilters``."""
     config = StaticGroupConfig(max_members=max_members, members=members.split())
     config.check()
     assert {member: config.partitions(member) for member in expected} == expected
 
 
-def test_filters_are_those_of_orbit() -> None:
+def test_filters_are_those_of_orbit():
     """Filters come before partitions in the order; with mappings the filter is ``>``."""
     config = StaticGroupConfig(max_members=3, members=["b", "a"], filters=["x.*", "y"])
     assert config.filters_of("a") == ["0.x.*", "2.x.*", "0.y", "2.y"]
@@ -59,7 +57,7 @@ def test_filters_are_those_of_orbit() -> None:
         ("a.*.>", [], "{{Partition(10)}}.a.{{Wildcard(1)}}.>"),
     ],
 )
-def test_transforms_are_those_of_orbit(source: str, wildcards: list[int], expected: str) -> None:
+def test_transforms_are_those_of_orbit(source, wildcards, expected):
     """The destination has the partition, and the filter with numbered wildcards."""
     each = PartitioningFilter(filter=source, partitioning_wildcards=wildcards)
     config = ElasticGroupConfig(max_members=10, partitioning_filters=[each])
@@ -68,7 +66,7 @@ def test_transforms_are_those_of_orbit(source: str, wildcards: list[int], expect
     assert ElasticGroupConfig(max_members=2).transforms() == [(">", "{{Partition(2)}}.>")]
 
 
-def test_the_json_is_that_of_orbit() -> None:
+def test_the_json_is_that_of_orbit():
     """Configs are encoded with the field names of orbit.go, and unknown fields are kept."""
     elastic = {
         "max_members": 4,
@@ -101,14 +99,14 @@ def test_the_json_is_that_of_orbit() -> None:
         {"a": [0], "b": [1], "c": [2], "d": []},
     ],
 )
-def test_every_partition_is_mapped_once(mappings: dict[str, list[int]]) -> None:
+def test_every_partition_is_mapped_once(mappings):
     """Mappings with a gap, a double, or too many partitions or members are refused."""
     config = StaticGroupConfig(max_members=3, member_mappings=member_mappings(mappings))
     with pytest.raises(ConsumerGroupError, match="each partition from 0 to 2 exactly once"):
         config.check()
 
 
-def test_configs_that_cannot_work_are_refused() -> None:
+def test_configs_that_cannot_work_are_refused():
     """The number of members, double members, and filters are checked."""
     mappings = member_mappings({"a": [0]})
     for wrong in (

@@ -37,26 +37,26 @@ BAD_KEYS = ["", ".a", "a.", "a..b", "a b", "a*", "*", ">", "a.>", "ü", "a$", "a
 
 
 @pytest.mark.parametrize("key", ["a", "A.b-C", "/x/y", "_a.=b", "a/b.c"])
-def test_valid_keys(key: str) -> None:
+def test_valid_keys(key):
     """Letters, digits and four signs, in tokens."""
     assert check_key(key) == check_pattern(key) == key
 
 
 @pytest.mark.parametrize("key", BAD_KEYS)
-def test_invalid_keys(key: str) -> None:
+def test_invalid_keys(key):
     """The server accepts some of them, so the check is ours alone."""
     with pytest.raises(InvalidNameError):
         check_key(key)
 
 
 @pytest.mark.parametrize("pattern", [">", "*", "a.>", "*.b", "a.*.c", "*.>"])
-def test_valid_patterns(pattern: str) -> None:
+def test_valid_patterns(pattern):
     """Wildcards are whole tokens, and ``>`` is the last one."""
     assert check_pattern(pattern) == pattern
 
 
 @pytest.mark.parametrize("pattern", ["", "a*", ">.a", "a.>.b", "a..>", "*>", ".>", None])
-def test_invalid_patterns(pattern: str) -> None:
+def test_invalid_patterns(pattern):
     """Everything else is refused."""
     with pytest.raises(InvalidNameError):
         check_pattern(pattern)
@@ -74,7 +74,7 @@ def test_invalid_patterns(pattern: str) -> None:
         (["a.b.*", "a.*.c"], ["a.>"]),
     ],
 )
-def test_merged_patterns(patterns: list[str], merged: list[str]) -> None:
+def test_merged_patterns(patterns, merged):
     """Covered patterns are dropped, and those that merely overlap are replaced by a common one."""
     assert merge_patterns(patterns)[0] == merged
 
@@ -89,7 +89,7 @@ plain_keys = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=4).
 
 
 @given(st.lists(patterns, max_size=4), plain_keys)
-def test_merged_patterns_select_the_same_keys(given_patterns: list[str], key: str) -> None:
+def test_merged_patterns_select_the_same_keys(given_patterns, key):
     """The result does not overlap, and with the filter it selects exactly the requested keys."""
     merged, select = merge_patterns(given_patterns)
     for position, one in enumerate(merged):
@@ -99,7 +99,7 @@ def test_merged_patterns_select_the_same_keys(given_patterns: list[str], key: st
     assert (found and (select is None or select(key))) == wanted
 
 
-def test_config_of_a_new_bucket() -> None:
+def test_config_of_a_new_bucket():
     """The stream has the fields of ADR-8, with its defaults."""
     config = new_stream_config(KeyValueConfig(bucket="B"))
     assert config == StreamConfig(
@@ -122,7 +122,7 @@ def test_config_of_a_new_bucket() -> None:
     assert is_bucket(config)
 
 
-def test_config_with_times() -> None:
+def test_config_with_times():
     """The duplicate window is never longer than the TTL, and markers need two fields."""
     config = new_stream_config(
         KeyValueConfig(bucket="B", ttl=30, limit_marker_ttl=2, history=7, compression=True)
@@ -150,13 +150,13 @@ def test_config_with_times() -> None:
         {"sources": [StreamSource(name="B", filter_subject="$KV.B.a")]},
     ],
 )
-def test_invalid_configs(fields: dict[str, object]) -> None:
+def test_invalid_configs(fields):
     """The server accepts some of these values; ADR-8 does not."""
     with pytest.raises(InvalidOptionError):
         KeyValueConfig(bucket="B", **fields)
 
 
-def test_config_of_a_mirror() -> None:
+def test_config_of_a_mirror():
     """The name of the origin gets its prefix, and the copies keep the subjects of the origin."""
     config = new_stream_config(KeyValueConfig(bucket="M", mirror=StreamSource(name="A")))
     assert config.mirror == StreamSource(name="KV_A")
@@ -176,7 +176,7 @@ def test_config_of_a_mirror() -> None:
     assert BucketSubjects.of(config, None).read == "$KV.M."
 
 
-def test_config_of_a_bucket_with_sources() -> None:
+def test_config_of_a_bucket_with_sources():
     """Keys of a source are mapped, unless the source says how, or is the same bucket elsewhere."""
     transform = SubjectTransform(src="$KV.X.a.>", dest="$KV.B.b.>")
     external = ExternalStream(api="$JS.hub.API")
@@ -198,7 +198,7 @@ def test_config_of_a_bucket_with_sources() -> None:
     ]
 
 
-def test_update_keeps_what_is_not_set() -> None:
+def test_update_keeps_what_is_not_set():
     """An update changes the given fields only, also those that a newer server knows."""
     current = new_stream_config(KeyValueConfig(bucket="B", history=5, description="old"))
     changed = updated_stream_config(current, KeyValueConfig(bucket="B", description="new"))
@@ -226,7 +226,7 @@ SUBJECTS = BucketSubjects.of(new_stream_config(KeyValueConfig(bucket="B")), None
         ("KV-Operation: DEL\r\nNats-Marker-Reason: MaxAge", KeyValueOperation.DELETE),
     ],
 )
-def test_operation_of_an_entry(headers: str, operation: KeyValueOperation) -> None:
+def test_operation_of_an_entry(headers, operation):
     """Only an entry without both headers is a value."""
     block = f"NATS/1.0\r\n{headers}\r\n\r\n".encode() if headers else b""
     reply = b"$JS.ACK.KV_B.c.1.7.3.1700000000000000001.4"
@@ -238,7 +238,7 @@ def test_operation_of_an_entry(headers: str, operation: KeyValueOperation) -> No
 
 
 @pytest.mark.parametrize("ttl", ["0", "0s", "never", "soon", "", "9" * 30])
-def test_a_ttl_that_does_not_expire(ttl: str) -> None:
+def test_a_ttl_that_does_not_expire(ttl):
     """The TTL 0 is none, and neither is a text that is not a TTL, which old servers store."""
     block = f"NATS/1.0\r\nNats-TTL: {ttl}\r\n\r\n".encode()
     assert KeyValueEntry(SUBJECTS, (b"$KV.B.a", b"", block, b""), 1).ttl is None
@@ -247,13 +247,13 @@ def test_a_ttl_that_does_not_expire(ttl: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("5", 5), ("5s", 5), ("1m30s", 90), ("1.5h", 5400), ("20ms", 0.02)]
 )
-def test_durations_of_the_server(text: str, seconds: float) -> None:
+def test_durations_of_the_server(text, seconds):
     """A TTL is written as a Go duration or as a number of seconds."""
     assert duration_from_text(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "s", "5x", "1s2", "never", "-1s"])
-def test_other_texts_are_no_durations(text: str) -> None:
+def test_other_texts_are_no_durations(text):
     """Anything else raises."""
     with pytest.raises(ValueError, match="not a duration"):
         duration_from_text(text)
@@ -263,7 +263,7 @@ def test_other_texts_are_no_durations(text: str) -> None:
     ("path", "stored"),
     [("/a/b", "_root_.a.b"), ("a/b", "a.b"), ("/", "_root_"), ("/a/", "_root_.a"), ("a/>", "a.>")],
 )
-def test_path_keys(path: str, stored: str) -> None:
+def test_path_keys(path, stored):
     """Paths are stored as tokens; a final slash is dropped."""
     codec = PathKeys()
     assert codec.encode(path) == codec.encode_filter(path) == stored
@@ -278,7 +278,7 @@ def _is_key(stored: str) -> bool:
 
 
 @given(st.lists(st.text("/._=2E3D5Froot*a", max_size=12), min_size=2, max_size=2))
-def test_path_keys_are_unique(paths: list[str]) -> None:
+def test_path_keys_are_unique(paths):
     """Two paths have one stored form only if they differ by a final slash."""
     codec = PathKeys()
     same = paths[0].removesuffix("/") == paths[1].removesuffix("/") and (
@@ -292,7 +292,7 @@ def test_path_keys_are_unique(paths: list[str]) -> None:
         assert codec.decode(form) in {path, path.removesuffix("/"), "/"}
 
 
-def test_path_keys_with_dots() -> None:
+def test_path_keys_with_dots():
     """A dot is no separator of paths, and a foreign key is not decoded."""
     codec = PathKeys()
     assert codec.encode("/etc/nginx.conf") == "_root_.etc.nginx=2Econf"
@@ -307,13 +307,13 @@ tokens_of_text = st.text(st.characters(codec="utf-8", exclude_characters="."), m
 
 
 @given(st.lists(tokens_of_text, min_size=1, max_size=4).map(".".join))
-def test_base64_keys(key: str) -> None:
+def test_base64_keys(key):
     """Any text can be a token; what is stored is a valid key."""
     codec = Base64Keys()
     assert codec.decode(check_key(codec.encode(key))) == key
 
 
-def test_base64_filters() -> None:
+def test_base64_filters():
     """Wildcards stay, and what is not Base64 is an error on decoding."""
     assert Base64Keys().encode_filter("ab.*.>") == "YWI.*.>"
     with pytest.raises(InvalidNameError, match="Base64"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 
@@ -33,7 +32,7 @@ from jetstream_sync.codec import dumps, encode, loads
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 
-def test_subjects() -> None:
+def test_subjects():
     """Subjects are those of ADR-20: the name in URL-safe base64 with padding, chunks by their id."""
     assert info_subject("FILES", "a") == "$O.FILES.M.YQ=="
     assert info_subject("FILES", "ab?>") == "$O.FILES.M.YWI_Pg=="
@@ -41,13 +40,13 @@ def test_subjects() -> None:
 
 
 @pytest.mark.parametrize("name", ["", 5, "\ud800", "x" * 5000])
-def test_names_that_have_no_subject(name: Any) -> None:
+def test_names_that_have_no_subject(name):
     """A name that no subject can hold is refused."""
     with pytest.raises(InvalidNameError, match="object name"):
         info_subject("FILES", name)
 
 
-def test_digests() -> None:
+def test_digests():
     """A digest is the SHA-256 in URL-safe base64 with padding."""
     empty = hashlib.sha256(b"").digest()
     text = "SHA-256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU="
@@ -60,12 +59,12 @@ def test_digests() -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "SHA-256", "SHA-256=", "MD5=AAAA", "SHA-256=AAAA", "SHA-256=ü", "="]
 )
-def test_digests_of_another_kind(text: str | None) -> None:
+def test_digests_of_another_kind(text):
     """Another algorithm or encoding is not a digest."""
     assert parse_digest(text) is None
 
 
-def test_infos() -> None:
+def test_infos():
     """An info is stored without a time, and read with the time of its message."""
     info = ObjectInfo(
         name="a",
@@ -94,7 +93,7 @@ def test_infos() -> None:
     assert loads(encode_info(replace(info, deleted=True)))["deleted"] is True
 
 
-def test_infos_of_other_clients() -> None:
+def test_infos_of_other_clients():
     """The time in an info is ignored, and unknown fields are kept."""
     data = {"name": "a", "bucket": "B", "nuid": "n", "mtime": "0001-01-01T00:00:00Z", "new": 1}
     info = decode_info(dumps(data), NOON)
@@ -103,7 +102,7 @@ def test_infos_of_other_clients() -> None:
 
 
 @pytest.mark.parametrize("nuid", ["", ">", "*", "a.b", "a b", "a\r\n"])
-def test_ids_that_are_not_one_token(nuid: str) -> None:
+def test_ids_that_are_not_one_token(nuid):
     """An id with which a purge would delete the chunks of other objects is refused."""
     with pytest.raises(InvalidResponseError, match="nuid"):
         decode_info(dumps({"name": "a", "bucket": "B", "nuid": nuid}), NOON)
@@ -112,13 +111,13 @@ def test_ids_that_are_not_one_token(nuid: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b'"a"', b"{}", b'{"name":"a"}', b'{"name":5,"bucket":"B","nuid":"n"}']
 )
-def test_what_is_not_an_info(data: bytes) -> None:
+def test_what_is_not_an_info(data):
     """Another payload is an error, not an info."""
     with pytest.raises(InvalidResponseError):
         decode_info(data, NOON)
 
 
-def test_config_of_a_bucket() -> None:
+def test_config_of_a_bucket():
     """The stream of a bucket has the config of ADR-20."""
     config = ObjectStoreConfig(
         bucket="B", ttl=60, replicas=3, compression=True, metadata={"a": "b"}
@@ -136,7 +135,7 @@ def test_config_of_a_bucket() -> None:
     }
 
 
-def test_limits() -> None:
+def test_limits():
     """A chunk has at least one byte, and a TTL a tenth of a second."""
     for size in (0, -1):
         with pytest.raises(InvalidOptionError, match="max_chunk_size"):

@@ -44,13 +44,13 @@ def made(headers: Any = None, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("argument", MADE)
-def test_each_argument_makes_its_header(argument: str) -> None:
+def test_each_argument_makes_its_header(argument):
     """Each argument sets its header, and no other."""
     value, name, text = MADE[argument]
     assert made(**{argument: value}) == {name: text}
 
 
-def test_without_arguments_the_headers_are_the_users() -> None:
+def test_without_arguments_the_headers_are_the_users():
     """The user's headers are used without a copy or a check."""
     headers = {"a": "b"}
     assert made() is None
@@ -58,7 +58,7 @@ def test_without_arguments_the_headers_are_the_users() -> None:
 
 
 @pytest.mark.parametrize("headers", [{"nats-msg-id": "theirs"}, Headers({"NATS-MSG-ID": "theirs"})])
-def test_an_argument_comes_before_a_header_of_its_name(headers: Any) -> None:
+def test_an_argument_comes_before_a_header_of_its_name(headers):
     """One message has one id, whatever the case of the header's name."""
     assert list(made(headers, msg_id="ours").pairs()) == [("Nats-Msg-Id", "ours")]
 
@@ -75,7 +75,7 @@ def test_an_argument_comes_before_a_header_of_its_name(headers: Any) -> None:
         ("never", "never"),
     ],
 )
-def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
+def test_a_ttl_is_exact(ttl, text):
     """Whole seconds are a number, other values are a Go duration."""
     assert made(msg_ttl=ttl) == {"Nats-TTL": text}
 
@@ -100,7 +100,7 @@ def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
         ("expected_last_subject", "a"),
     ],
 )
-def test_invalid_values_are_refused_by_the_client(argument: str, value: object) -> None:
+def test_invalid_values_are_refused_by_the_client(argument, value):
     """The error names the argument."""
     with pytest.raises(InvalidOptionError) as caught:
         made(**{argument: value})
@@ -108,27 +108,27 @@ def test_invalid_values_are_refused_by_the_client(argument: str, value: object) 
 
 
 @pytest.mark.parametrize("subject", ["a.b", "a.*", "a.>"])
-def test_a_sequence_may_be_expected_of_another_subject(subject: str) -> None:
+def test_a_sequence_may_be_expected_of_another_subject(subject):
     """The subject is sent with the sequence, in its own header; it may have wildcards."""
     headers = made(expected_last_subject_sequence=3, expected_last_subject=subject)
     assert headers == {"Nats-Expected-Last-Subject-Sequence": "3", SUBJECT: subject}
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a\r\nb"])
-def test_the_subject_of_an_expectation_is_checked(subject: str) -> None:
+def test_the_subject_of_an_expectation_is_checked(subject):
     """An invalid subject is refused."""
     with pytest.raises(BadSubjectError):
         made(expected_last_subject_sequence=3, expected_last_subject=subject)
 
 
-def test_a_stream_has_a_streams_name() -> None:
+def test_a_stream_has_a_streams_name():
     """The expected stream is checked like any stream name."""
     with pytest.raises(InvalidNameError):
         made(stream="a.b")
 
 
 @pytest.mark.parametrize("headers", [None, {"a": "b"}])
-def test_an_id_cannot_add_headers(headers: Any) -> None:
+def test_an_id_cannot_add_headers(headers):
     """A line break in an id is refused, and nothing is sent."""
     with pytest.raises(InvalidHeaderError):
         encode_headers(made(headers, msg_id="a\r\nNats-Rollup: all"))
@@ -142,7 +142,7 @@ def test_an_id_cannot_add_headers(headers: Any) -> None:
         ("expected_last_sequence", FAST_PUBLISH_OPTIONS),
     ],
 )
-def test_an_option_of_another_call_is_refused(option: str, names: frozenset[str]) -> None:
+def test_an_option_of_another_call_is_refused(option, names):
     """Each call has its options; the error suggests one of them, or lists them."""
     with pytest.raises(
         InvalidOptionError, match="unknown option; (did you mean|not one)"

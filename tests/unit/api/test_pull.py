@@ -210,7 +210,7 @@ def test_on_demand_the_consumer_s_largest_batch_is_respected():
     stop_after=st.integers(0, 60),
     counts=st.lists(st.integers(0, 40), max_size=8),
 )
-def test_messages_before_a_request_cause_none(limit: int, stop_after: int, counts: list[int]):
+def test_messages_before_a_request_cause_none(limit, stop_after, counts):
     """
     Counting messages together causes the same requests as counting each of them.
 
@@ -240,7 +240,7 @@ def test_messages_before_a_request_cause_none(limit: int, stop_after: int, count
     )
 
 
-def test_a_dropped_message_makes_room_and_does_not_count() -> None:
+def test_a_dropped_message_makes_room_and_does_not_count():
     """A dropped message is no longer pending and does not count for ``stop_after``."""
     ledger = PullLedger(ContinuousPull.of({"max_messages": 10, "stop_after": 10}))
     assert ledger.next_request() is not None

@@ -16,7 +16,7 @@ from jetstream_sync.errors import InvalidOptionError
         (Routes.of(prefix="from.acme"), "from.acme"),
     ],
 )
-def test_a_route_is_the_subject_of_the_server_below_the_prefix(routes: Routes, prefix: str) -> None:
+def test_a_route_is_the_subject_of_the_server_below_the_prefix(routes, prefix):
     """Routes are as in nats-server's jetstream_api.go, with the prefix of a domain or an import."""
     assert routes.to("INFO") == f"{prefix}.INFO"
     assert routes.to("CONSUMER.INFO", "S", "C") == f"{prefix}.CONSUMER.INFO.S.C"
@@ -25,9 +25,7 @@ def test_a_route_is_the_subject_of_the_server_below_the_prefix(routes: Routes, p
 
 
 @pytest.mark.parametrize("filter_subject", [None, ""])
-def test_a_consumer_without_a_single_filter_has_no_filter_in_its_route(
-    filter_subject: str | None,
-) -> None:
+def test_a_consumer_without_a_single_filter_has_no_filter_in_its_route(filter_subject):
     """Without a filter and with several filters, the route has no filter."""
     created = Routes.of().consumer_create("S", "C", filter_subject)
     assert created == "$JS.API.CONSUMER.CREATE.S.C"
@@ -45,7 +43,7 @@ NO_PREFIXES = ["", ".", "a..b", "a.*", "a.>", "a b", "a\r\nPUB x 0"]
         ("prefix", {"domain": "hub", "prefix": "from.acme"}),
     ],
 )
-def test_a_domain_is_one_token_and_a_prefix_a_subject(option: str, given: dict[str, str]) -> None:
+def test_a_domain_is_one_token_and_a_prefix_a_subject(option, given):
     """Wildcards and white space are refused before a request is sent, and so are both together."""
     with pytest.raises(InvalidOptionError) as caught:
         Routes.of(**given)

@@ -124,9 +124,7 @@ def attempt(asked: dict[str, Any], existing: ConsumerInfo | None) -> SubscribeRe
 
 
 @pytest.mark.parametrize(("asked", "existing", "option", "value"), REFUSED)
-def test_arguments_that_cannot_be_combined_are_refused(
-    asked: dict[str, Any], existing: ConsumerInfo | None, option: str, value: object
-) -> None:
+def test_arguments_that_cannot_be_combined_are_refused(asked, existing, option, value):
     """The error names the argument and its value."""
     with pytest.raises(InvalidOptionError) as caught:
         attempt(asked, existing)
@@ -134,13 +132,7 @@ def test_arguments_that_cannot_be_combined_are_refused(
 
 
 @pytest.mark.parametrize(("asked", "existing", "error", "one", "other"), MISMATCHES)
-def test_a_mismatch_names_both_values(
-    asked: dict[str, Any],
-    existing: ConsumerInfo | None,
-    error: type[SubscribeError],
-    one: object,
-    other: object,
-) -> None:
+def test_a_mismatch_names_both_values(asked, existing, error, one, other):
     """The error has the requested value and that of the consumer, also in its text."""
     with pytest.raises(SubscribeError) as caught:
         attempt(asked, existing)
@@ -177,7 +169,7 @@ def test_a_mismatch_names_both_values(
         ),
     ],
 )
-def test_what_fits_is_taken(asked: dict[str, Any], existing: ConsumerInfo) -> None:
+def test_what_fits_is_taken(asked, existing):
     """A consumer with the requested options can be bound."""
     attempt(asked, existing)
 
@@ -204,9 +196,7 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
         ),
     ],
 )
-def test_any_option_that_differs_is_named(
-    option: str, asked: dict[str, Any], found: dict[str, Any]
-) -> None:
+def test_any_option_that_differs_is_named(option, asked, found):
     """The error has the option, the requested value and the value of the consumer."""
     existing = consumer(**PUSH, **found)
     with pytest.raises(ConfigMismatchError) as caught:
@@ -232,7 +222,7 @@ def test_any_option_that_differs_is_named(
         ({"opt_start_time": NOON, "deliver_policy": "by_start_time"},) * 2,
     ],
 )
-def test_what_means_the_same_does_not_differ(asked: dict[str, Any], found: dict[str, Any]) -> None:
+def test_what_means_the_same_does_not_differ(asked, found):
     """Different notations of one value, and a default written out, are equal."""
     attempt({"stream": "S", "bind": "C", "config": CFG(**asked)}, consumer(**PUSH, **found))
 
@@ -240,7 +230,7 @@ def test_what_means_the_same_does_not_differ(asked: dict[str, Any], found: dict[
 # --- names --------------------------------------------------------------------------------------
 
 
-def test_the_queue_is_the_durable_where_neither_is_named() -> None:
+def test_the_queue_is_the_durable_where_neither_is_named():
     """Without a durable name, the queue group is the durable name."""
     wanted = SubscribeRequest.of(subject="a", queue="workers")
     assert wanted.consumer == "workers"
@@ -252,7 +242,7 @@ def test_the_queue_is_the_durable_where_neither_is_named() -> None:
     assert named.new_config("inbox").durable_name is None
 
 
-def test_a_queue_with_an_invalid_durable_name_needs_a_durable() -> None:
+def test_a_queue_with_an_invalid_durable_name_needs_a_durable():
     """A queue group that is not a valid consumer name requires a durable name."""
     with pytest.raises(InvalidNameError):
         SubscribeRequest.of(subject="a", queue="my.workers")
@@ -268,7 +258,7 @@ def test_a_queue_with_an_invalid_durable_name_needs_a_durable() -> None:
         ("config", {"config": {"ack_wait": 5}}),
     ],
 )
-def test_a_name_is_not_said_in_two_ways(option: str, asked: dict[str, Any]) -> None:
+def test_a_name_is_not_said_in_two_ways(option, asked):
     """Different values in the arguments and the config are rejected; the error names the argument."""
     with pytest.raises(InvalidOptionError) as caught:
         SubscribeRequest.of(**{"subject": "a", **asked})
@@ -278,7 +268,7 @@ def test_a_name_is_not_said_in_two_ways(option: str, asked: dict[str, Any]) -> N
 # --- the consumer to make -----------------------------------------------------------------------
 
 
-def test_arguments_go_before_the_config() -> None:
+def test_arguments_go_before_the_config():
     """Arguments take precedence over the config, as in nats-py."""
     config = CFG(idle_heartbeat=1, inactive_threshold=5, ack_policy="none")
     options = {"idle_heartbeat": 2, "deliver_policy": "new"}
@@ -289,7 +279,7 @@ def test_arguments_go_before_the_config() -> None:
     assert made.ack_policy == AckPolicy.NONE
 
 
-def test_several_filters_go_before_the_subject() -> None:
+def test_several_filters_go_before_the_subject():
     """With filter_subjects, the subject only selects the stream."""
     config = CFG(filter_subjects=["a.x", "a.y"])
     made = SubscribeRequest.of(subject="a.>", config=config).new_config("inbox")
@@ -297,7 +287,7 @@ def test_several_filters_go_before_the_subject() -> None:
     assert made.filter_subjects == ["a.x", "a.y"]
 
 
-def test_what_needs_deliveries_is_refused_for_a_pull_subscription() -> None:
+def test_what_needs_deliveries_is_refused_for_a_pull_subscription():
     """Options of push consumers, such as a rate limit, are rejected."""
     wanted = SubscribeRequest.of(subject="a", pull=True, config=CFG(rate_limit_bps=1000))
     with pytest.raises(InvalidOptionError):
@@ -323,16 +313,14 @@ def ordered(**asked: Any) -> ConsumerConfig:
         ("queue", {"queue": "g"}),
     ],
 )
-def test_options_unsupported_by_ordered_consumers_are_refused(
-    option: str, asked: dict[str, Any]
-) -> None:
+def test_options_unsupported_by_ordered_consumers_are_refused(option, asked):
     """The error names the unsupported option."""
     with pytest.raises(InvalidOptionError) as caught:
         ordered(**asked)
     assert caught.value.option == option
 
 
-def test_what_an_ordered_consumer_may_have_is_kept() -> None:
+def test_what_an_ordered_consumer_may_have_is_kept():
     """Other fields of the config are kept, and a fixed field may be given with its required value."""
     config = CFG(
         ack_policy="none",

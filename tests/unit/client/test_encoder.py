@@ -101,9 +101,7 @@ HEADERS: st.SearchStrategy[object] = (
 @given(SUBJECTS, PAYLOADS, SUBJECTS | st.just(""), HEADERS)
 @example("s" * 1024, b"", "r" * 1024, {"n" * 500: "v" * 500})
 @example("s" * 1025, b"", "r" * 1024, {"n" * 500: "v" * 600})
-def test_a_message_is_encoded_the_same_in_c_and_in_python(
-    subject: object, payload: object, reply: object, headers: object
-) -> None:
+def test_a_message_is_encoded_the_same_in_c_and_in_python(subject, payload, reply, headers):
     """Both give the same command and size, or the same error."""
     arguments = (subject, payload, reply, headers)
     assert in_use("encode_message", *arguments) == in_python("encode_message", *arguments)
@@ -111,9 +109,7 @@ def test_a_message_is_encoded_the_same_in_c_and_in_python(
 
 @needs_extension
 @given(st.binary(max_size=2100), PAYLOADS, st.binary(max_size=2100), HEADERS)
-def test_a_command_is_encoded_the_same_in_c_and_in_python(
-    subject: bytes, payload: object, reply: bytes, headers: object
-) -> None:
+def test_a_command_is_encoded_the_same_in_c_and_in_python(subject, payload, reply, headers):
     """Both give the same command and size, or the same error."""
     arguments = (subject, payload, reply, headers)
     assert in_use("encode_command", *arguments) == in_python("encode_command", *arguments)
@@ -141,7 +137,7 @@ ORDINARY: list[tuple[tuple[str, bytes, str, Mapping[str, str] | None], bytes, in
 
 @needs_extension
 @pytest.mark.parametrize(("arguments", "command", "size"), ORDINARY)
-def test_the_extension_encodes_ordinary_messages(arguments, command, size) -> None:
+def test_the_extension_encodes_ordinary_messages(arguments, command, size):
     """It encodes these itself, and exactly as the protocol says."""
     subject, payload, reply, headers = arguments
     assert speedups.encode_message(*arguments, 100) == (command, size)
@@ -151,7 +147,7 @@ def test_the_extension_encodes_ordinary_messages(arguments, command, size) -> No
 
 @needs_extension
 @pytest.mark.parametrize("function", ["encode_message", "encode_command"])
-def test_the_extension_refuses_other_arguments(function) -> None:
+def test_the_extension_refuses_other_arguments(function):
     """A wrong number of arguments, and a limit that is not an int, are errors."""
     encode = getattr(speedups, function)
     with pytest.raises(TypeError):
@@ -166,7 +162,7 @@ def test_the_extension_refuses_other_arguments(function) -> None:
 # --- with and without the extension -----------------------------------------------------------------
 
 
-def test_the_limit_of_the_server_applies_to_headers_and_payload() -> None:
+def test_the_limit_of_the_server_applies_to_headers_and_payload():
     """A new limit applies to the next message."""
     encoder = MessageEncoder()
     encoder.max_payload = 100
@@ -178,7 +174,7 @@ def test_the_limit_of_the_server_applies_to_headers_and_payload() -> None:
     assert encoder.encode_command(b"a", bytes(83), b"", {"N": "v"})[1] == 101
 
 
-def test_bytes_are_not_a_subject() -> None:
+def test_bytes_are_not_a_subject():
     """Only the method for encoded subjects takes bytes."""
     encoder = MessageEncoder()
     subjects: list[Any] = [b"a", None, ["a"]]

@@ -16,7 +16,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
 
 
-def test_all_or_nothing_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_or_nothing_is_fine(monkeypatch):
     """The package may be missing, imported without patching, or have patched everything."""
     monkeypatch.delitem(sys.modules, "gevent.monkey", raising=False)
     check_patches()
@@ -28,7 +28,7 @@ def test_all_or_nothing_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     check_patches()
 
 
-def test_a_part_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_it_is_refused(monkeypatch):
     """The error lists the patched and the unpatched modules."""
     patched(monkeypatch, "socket")
     with pytest.raises(Error, match="patched socket, but not select and threading: "):

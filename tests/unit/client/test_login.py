@@ -34,9 +34,7 @@ def options(way: str, path: Path) -> ConnectionOptions:
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("way", ["creds", "creds function", "seed", "seed string"])
-def test_a_seed_is_wiped_after_its_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str, fails: bool
-) -> None:
+def test_a_seed_is_wiped_after_its_use(monkeypatch, tmp_path, way, fails):
     """After a login, also a failed one, neither the seed nor its source text is in memory."""
     pytest.importorskip("nkeys")
     found: list[bytearray] = []

@@ -28,9 +28,7 @@ def message(header: bytes, data: bytes = b"") -> Msg:
         ),
     ],
 )
-def test_status_and_headers(
-    header: bytes, status: Status | None, headers: dict[str, str] | None
-) -> None:
+def test_status_and_headers(header, status, headers):
     """The status is available with and without headers, before and after they are read."""
     for first in ("status", "headers"):
         msg = message(header)
@@ -40,7 +38,7 @@ def test_status_and_headers(
         assert msg.status == status
 
 
-def test_headers_are_read_once() -> None:
+def test_headers_are_read_once():
     """The parsed headers are the same object each time."""
     msg = message(b"NATS/1.0\r\nA: b\r\n\r\n")
     assert msg.headers is msg.headers

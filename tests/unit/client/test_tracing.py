@@ -59,7 +59,7 @@ class PartialStream(MemoryStream):
         super().send(data[:take], sent)
 
 
-def test_only_what_was_sent_is_traced(callback: Callback, tracer: Tracer) -> None:
+def test_only_what_was_sent_is_traced(callback, tracer):
     """A full socket and a broken link accept nothing, and an incomplete command is not a line."""
     broken = ConnectionResetError("gone")
     stream = tracer.wrap(PartialStream(0, 3, 0, 8, broken))
@@ -78,7 +78,7 @@ def test_only_what_was_sent_is_traced(callback: Callback, tracer: Tracer) -> Non
     assert callback.lines == ["> PING"]
 
 
-def test_a_command_stands_before_its_answer(callback: Callback, tracer: Tracer) -> None:
+def test_a_command_stands_before_its_answer(callback, tracer):
     """Bytes that another thread receives during a send are traced after the sent ones."""
     reader = threading.Thread(target=tracer.wrap(MemoryStream([b"PONG\r\n"])).receive)
 
@@ -96,9 +96,7 @@ def test_a_command_stands_before_its_answer(callback: Callback, tracer: Tracer) 
     assert callback.lines == ["> PING", "< PONG"]
 
 
-def test_a_slow_callback_drops_lines_and_gets_their_number(
-    callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_callback_drops_lines_and_gets_their_number(callback, tracer, monkeypatch):
     """The queue is bounded; every line is traced or counted, and the count is in its place."""
     monkeypatch.setattr(tracing, "_MAX_QUEUED_BYTES", 20_000)
     stream = tracer.wrap(
@@ -126,7 +124,7 @@ def test_a_slow_callback_drops_lines_and_gets_their_number(
     assert [line.split()[4] for line in callback.lines[-3:]] == ["450", "451", "452"]
 
 
-def test_a_callback_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_is_logged_once(caplog):
     """Tracing continues, and the log is not flooded."""
     lines: list[str] = []
 
@@ -144,9 +142,7 @@ def test_a_callback_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture)
     assert record.exc_info[0] is ZeroDivisionError
 
 
-def test_closing_hands_over_what_is_queued_and_takes_no_more(
-    callback: Callback, tracer: Tracer
-) -> None:
+def test_closing_hands_over_what_is_queued_and_takes_no_more(callback, tracer):
     """The thread ends after the last line; later lines are dropped."""
     stream = tracer.wrap(MemoryStream([b"PING\r\n" * 100, b"PONG\r\n"]))
     callback.gate.clear()
@@ -160,7 +156,7 @@ def test_closing_hands_over_what_is_queued_and_takes_no_more(
     assert callback.lines == ["< PING"] * 100
 
 
-def test_the_callback_may_close() -> None:
+def test_the_callback_may_close():
     """Closing from the callback does not wait for the callback."""
     closed = threading.Event()
 

@@ -60,7 +60,7 @@ def monitor(timers: FakeTimers, seen: Callable[[], float]) -> tuple[HeartbeatMon
     return watching, alarms
 
 
-def test_the_alarm_comes_after_three_intervals(timers: FakeTimers) -> None:
+def test_the_alarm_comes_after_three_intervals(timers):
     """Silence is reported after 3 intervals, and again after each further 3."""
     _, alarms = monitor(timers, lambda: 100.0)
     timers.until(114.9)
@@ -69,7 +69,7 @@ def test_the_alarm_comes_after_three_intervals(timers: FakeTimers) -> None:
     assert alarms == [115, 130, 145]
 
 
-def test_whatever_comes_puts_it_off(timers: FakeTimers) -> None:
+def test_whatever_comes_puts_it_off(timers):
     """Occasional deliveries prevent the report; after the last one it takes three intervals."""
     last = 100.0
 
@@ -84,7 +84,7 @@ def test_whatever_comes_puts_it_off(timers: FakeTimers) -> None:
     assert alarms == [175]
 
 
-def test_it_is_armed_at_most_once_for_each_interval(timers: FakeTimers) -> None:
+def test_it_is_armed_at_most_once_for_each_interval(timers):
     """However busy a consumer is, the timer runs about once in two intervals."""
     _, alarms = monitor(timers, lambda: timers.now - 0.001)
     timers.until(200)
@@ -93,7 +93,7 @@ def test_it_is_armed_at_most_once_for_each_interval(timers: FakeTimers) -> None:
     assert min(timers.armed) >= 5
 
 
-def test_stopped_is_stopped(timers: FakeTimers) -> None:
+def test_stopped_is_stopped(timers):
     """After the end there is no report and no timer, also if one is just running."""
     watching, alarms = monitor(timers, lambda: 100.0)
     watching.stop()

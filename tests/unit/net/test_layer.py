@@ -40,9 +40,7 @@ def send_all(layer: Layer, data: bytes, wire: Wire, refill: int) -> int:
     messages=st.lists(st.binary(min_size=1, max_size=1000), min_size=1, max_size=4),
     refill=st.integers(min_value=1, max_value=700),
 )
-def test_a_full_socket_has_nothing_sent_twice(
-    kind: str, messages: list[bytes], refill: int
-) -> None:
+def test_a_full_socket_has_nothing_sent_twice(kind, messages, refill):
     """Encoded bytes that were not sent completely are not encoded again."""
     layer, wire = opened(kind)
     wire.room = 0
@@ -54,7 +52,7 @@ def test_a_full_socket_has_nothing_sent_twice(
 
 
 @each_kind
-def test_nothing_counts_before_it_is_sent(kind: str) -> None:
+def test_nothing_counts_before_it_is_sent(kind):
     """While one byte of the encoded form is unsent, no byte counts as sent."""
     layer, wire = opened(kind)
     sent: list[int] = []
@@ -77,7 +75,7 @@ def test_nothing_counts_before_it_is_sent(kind: str) -> None:
 @each_kind
 @by_opcodes
 @pytest.mark.parametrize("room", [None, 50], ids=["room", "full"])
-def test_a_ctrl_c_loses_and_repeats_nothing(kind: str, room: int | None) -> None:
+def test_a_ctrl_c_loses_and_repeats_nothing(kind, room):
     """Wherever Ctrl-C interrupts a send, the counted bytes have been sent, once."""
     layer, wire = opened(kind)
     interrupted(lambda: send_all(layer, b"warm", wire, 50), 10**9)
@@ -109,7 +107,7 @@ def test_a_ctrl_c_loses_and_repeats_nothing(kind: str, room: int | None) -> None
 
 @each_kind
 @pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
-def test_however_bytes_come_they_are_decoded(kind: str, piece: int) -> None:
+def test_however_bytes_come_they_are_decoded(kind, piece):
     """However the bytes are divided, the result is the same, without empty pieces."""
     layer, wire = opened(kind)
     wire.piece = piece
@@ -123,7 +121,7 @@ def test_however_bytes_come_they_are_decoded(kind: str, piece: int) -> None:
 
 
 @each_kind
-def test_one_receive_returns_all_that_is_there(kind: str) -> None:
+def test_one_receive_returns_all_that_is_there(kind):
     """Several records or frames of one read are one result."""
     layer, wire = opened(kind)
     wire.bring(b"".join(wire.server.say(b"%03d" % number) for number in range(100)))
@@ -131,7 +129,7 @@ def test_one_receive_returns_all_that_is_there(kind: str) -> None:
 
 
 @each_kind
-def test_the_time_is_for_all_of_a_receive(kind: str) -> None:
+def test_the_time_is_for_all_of_a_receive(kind):
     """Bytes that complete nothing do not extend the time limit of receive()."""
     layer, wire = opened(kind)
     layer.set_timeout(0.05)
@@ -158,7 +156,7 @@ def test_the_time_is_for_all_of_a_receive(kind: str) -> None:
 
 
 @each_kind
-def test_a_close_notification_ends_the_stream(kind: str) -> None:
+def test_a_close_notification_ends_the_stream(kind):
     """Bytes before the server's close notification are returned first, then the end, repeatedly."""
     layer, wire = opened(kind)
     wire.bring(wire.server.say(b"last words") + wire.server.say_goodbye())
@@ -168,7 +166,7 @@ def test_a_close_notification_ends_the_stream(kind: str) -> None:
 
 
 @each_kind
-def test_the_end_of_the_socket_is_the_end(kind: str) -> None:
+def test_the_end_of_the_socket_is_the_end(kind):
     """A server that closes without a notification has ended, too."""
     layer, wire = opened(kind)
     wire.bring(wire.server.say(b"a"))
@@ -177,7 +175,7 @@ def test_the_end_of_the_socket_is_the_end(kind: str) -> None:
 
 
 @each_kind
-def test_garbage_is_a_broken_link(kind: str) -> None:
+def test_garbage_is_a_broken_link(kind):
     """Bytes that cannot be decrypted are an OSError, after the bytes before them."""
     layer, wire = opened(kind)
     wire.bring(wire.server.say(b"good") + b"\xff" * 100)
@@ -188,7 +186,7 @@ def test_garbage_is_a_broken_link(kind: str) -> None:
 
 
 @each_kind
-def test_shutdown_notifies_the_server(kind: str) -> None:
+def test_shutdown_notifies_the_server(kind):
     """The server gets the notification once, after all bytes; a second call does nothing."""
     layer, wire = opened(kind)
     sent: list[int] = []
@@ -202,7 +200,7 @@ def test_shutdown_notifies_the_server(kind: str) -> None:
 
 
 @each_kind
-def test_shutdown_does_not_wait(kind: str) -> None:
+def test_shutdown_does_not_wait(kind):
     """With a full socket, or while another thread is sending, no close notification is sent."""
     layer, wire = opened(kind)
     wire.room = 0
@@ -217,7 +215,7 @@ def test_shutdown_does_not_wait(kind: str) -> None:
 
 
 @each_kind
-def test_closing_sends_nothing_and_takes_no_lock(kind: str) -> None:
+def test_closing_sends_nothing_and_takes_no_lock(kind):
     """In a forked child, whose locks may be held, the copy is closed without a byte."""
     layer, wire = opened(kind)
     sends = wire.sends
@@ -228,7 +226,7 @@ def test_closing_sends_nothing_and_takes_no_lock(kind: str) -> None:
 
 
 @each_kind
-def test_the_locks_are_free_while_the_network_waits(kind: str) -> None:
+def test_the_locks_are_free_while_the_network_waits(kind):
     """The lock for decoding is not held while bytes are sent or awaited."""
     layer, wire = opened(kind)
     held = []
@@ -248,7 +246,7 @@ def test_the_locks_are_free_while_the_network_waits(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["TLS 1.2", "TLS 1.3"])
-def test_a_broken_record_is_an_ssl_error(kind: str) -> None:
+def test_a_broken_record_is_an_ssl_error(kind):
     """Encrypted bytes that were changed in transit are refused."""
     layer, wire = opened(kind)
     record = bytearray(wire.server.say(b"pay 10"))

@@ -11,7 +11,7 @@ from jetstream_sync.net.tcp import numeric, resolve
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.1.2.3"])
-def test_a_number_is_an_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_is_an_address(host, monkeypatch):
     """A literal address needs no lookup."""
     really = socket.getaddrinfo
 
@@ -26,19 +26,19 @@ def test_a_number_is_an_address(host: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("host", ["localhost", "nats.example", "1.2.3.4.5"])
-def test_a_name_is_none(host: str) -> None:
+def test_a_name_is_none(host):
     """A name has to be looked up."""
     assert numeric(host, 4222) == []
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64])
-def test_what_can_be_neither_is_an_error(host: str) -> None:
+def test_what_can_be_neither_is_an_error(host):
     """Empty and too long parts are refused without a lookup."""
     with pytest.raises(UnicodeError):
         numeric(host, 4222)
 
 
-def test_all_addresses_of_a_name_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_addresses_of_a_name_in_random_order(monkeypatch):
     """Clients spread over the servers of one name, unless the order is to be kept."""
     numbers = [f"10.0.0.{number}" for number in range(20)]
 

@@ -18,7 +18,7 @@ def soon() -> Deadline:
     return Deadline(10)
 
 
-def test_the_server_gets_the_reason() -> None:
+def test_the_server_gets_the_reason():
     """A refused server gets an alert before the end."""
     peer = TLSPeer()
     wire = Wire(peer)
@@ -32,7 +32,7 @@ def test_the_server_gets_the_reason() -> None:
 @pytest.mark.parametrize(
     "said", [b'INFO {"server_id":"S"}\r\n', b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 50]
 )
-def test_a_server_that_does_not_speak_tls(said: bytes) -> None:
+def test_a_server_that_does_not_speak_tls(said):
     """It is detected by its first bytes."""
 
     class Plain(TLSPeer):
@@ -46,7 +46,7 @@ def test_a_server_that_does_not_speak_tls(said: bytes) -> None:
     assert type(error) is SecureConnectionError
 
 
-def test_a_handshake_has_a_deadline() -> None:
+def test_a_handshake_has_a_deadline():
     """Also with a full socket, and with bytes that arrive one by one."""
 
     class Silent(Wire):
@@ -65,7 +65,7 @@ def test_a_handshake_has_a_deadline() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 100])
-def test_a_handshake_in_pieces(piece: int) -> None:
+def test_a_handshake_in_pieces(piece):
     """A slow network, and a socket that is full sometimes, change nothing."""
     wire = Wire(TLSPeer())
     wire.piece = piece
@@ -80,7 +80,7 @@ def test_a_handshake_in_pieces(piece: int) -> None:
         got += stream.receive()
 
 
-def test_a_server_that_speaks_first() -> None:
+def test_a_server_that_speaks_first():
     """Bytes that arrive together with the end of the handshake are not lost."""
 
     class Eager(TLSPeer):
@@ -98,7 +98,7 @@ def test_a_server_that_speaks_first() -> None:
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["after", "before"])
-def test_a_ctrl_c_within_the_encryption(done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ctrl_c_within_the_encryption(done, monkeypatch):
     """Wherever it interrupts the standard library, encrypted bytes are recorded."""
     layer, wire = opened("TLS 1.3")
     assert isinstance(layer, TLSStream)
@@ -130,11 +130,11 @@ def test_a_ctrl_c_within_the_encryption(done: bool, monkeypatch: pytest.MonkeyPa
         ("fe80::1%eth0", "fe80::1"),
     ],
 )
-def test_names_are_as_certificates_have_them(host: str, name: str) -> None:
+def test_names_are_as_certificates_have_them(host, name):
     """Without the final dot of a name, or the zone of a local address."""
     assert server_name(host) == name
 
 
-def test_other_errors_are_not_of_tls() -> None:
+def test_other_errors_are_not_of_tls():
     """A broken link is not an error of TLS."""
     assert explain(ConnectionResetError("reset"), "localhost") is None

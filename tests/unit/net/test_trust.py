@@ -41,7 +41,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_without_options_the_system_is_trusted() -> None:
+def test_without_options_the_system_is_trusted():
     """The name of the server is checked."""
     for tls in (None, True):
         context = make_context(tls)
@@ -50,13 +50,13 @@ def test_without_options_the_system_is_trusted() -> None:
         assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
-def test_a_context_is_used_as_it_is() -> None:
+def test_a_context_is_used_as_it_is():
     """A given context is used unchanged."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     assert make_context(context) is context
 
 
-def test_own_authorities_replace_those_of_the_system(files: Path) -> None:
+def test_own_authorities_replace_those_of_the_system(files):
     """A given CA replaces the system's."""
     context = make_context(TLSOptions(ca_file=files / "ca.pem"))
     assert len(context.get_ca_certs()) == 1
@@ -75,7 +75,7 @@ def test_own_authorities_replace_those_of_the_system(files: Path) -> None:
     ],
     ids=["two files", "one file", "password", "function", "unused"],
 )
-def test_a_certificate_of_ones_own(files: Path, given: dict[str, Any]) -> None:
+def test_a_certificate_of_ones_own(files, given):
     """Its key is in the same file or in another one, encrypted or not."""
     make_context(options(files, given))
 
@@ -104,9 +104,7 @@ def options(files: Path, given: dict[str, Any]) -> TLSOptions:
         ),
     ],
 )
-def test_what_is_wrong_is_named(
-    files: Path, given: dict[str, Any], option: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_named(files, given, option, capfd):
     """An invalid option is an InvalidOptionError with its name, without a prompt."""
     with pytest.raises(InvalidOptionError) as caught:
         make_context(options(files, given))

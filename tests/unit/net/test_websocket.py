@@ -63,7 +63,7 @@ def asked(url: str = URL, headers: Any = None) -> list[bytes]:
     return bytes(peer.heard).split(b"\r\n")
 
 
-def test_the_request_is_for_the_path_of_the_url() -> None:
+def test_the_request_is_for_the_path_of_the_url():
     """With the host and port, and without an offer of compression."""
     lines = asked()
     assert lines[0] == b"GET /messages HTTP/1.1"
@@ -73,13 +73,13 @@ def test_the_request_is_for_the_path_of_the_url() -> None:
     assert asked("ws://nats.example")[0] == b"GET / HTTP/1.1"
 
 
-def test_a_login_stays_out_of_the_request() -> None:
+def test_a_login_stays_out_of_the_request():
     """The login is in CONNECT, which follows later."""
     lines = asked("ws://worker:open-sesame@nats.example")
     assert not any(b"sesame" in line or line.startswith(b"Authorization") for line in lines)
 
 
-def test_headers_are_added() -> None:
+def test_headers_are_added():
     """One or several of a name; required ones can be replaced."""
     headers = {"Authorization": "Bearer abc", "X-Way": ["one", "two"], "Host": "front.example"}
     lines = asked(headers=headers)
@@ -93,7 +93,7 @@ def test_headers_are_added() -> None:
     assert sum(line.startswith(b"Host:") for line in lines) == 1
 
 
-def test_headers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_headers_are_not_logged(caplog):
     """They may contain a login, so no log level shows them."""
     with caplog.at_level(logging.DEBUG):
         asked(headers={"Authorization": "Bearer abc"})
@@ -115,13 +115,13 @@ def test_headers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     ],
     ids=["NATS", "TLS", "no number", "no headers", "wrong key", "endless"],
 )
-def test_what_is_no_websocket_is_refused(answer: bytes) -> None:
+def test_what_is_no_websocket_is_refused(answer):
     """A server that does not speak HTTP, or not WebSocket, is detected at once."""
     with pytest.raises(ProtocolError):
         stream_on(Wire(Scripted(answer))).handshake(Deadline(10))
 
 
-def test_a_server_that_hangs_up() -> None:
+def test_a_server_that_hangs_up():
     """The error is a lost connection."""
     wire = Wire(Scripted(b"HTTP/1.1 10"))
     wire.ended = False
@@ -137,7 +137,7 @@ def test_a_server_that_hangs_up() -> None:
         stream.handshake(Deadline(10))
 
 
-def test_what_comes_right_behind_the_handshake_is_kept() -> None:
+def test_what_comes_right_behind_the_handshake_is_kept():
     """A server sends INFO at once."""
 
     class Eager(WebSocketPeer):
@@ -149,7 +149,7 @@ def test_what_comes_right_behind_the_handshake_is_kept() -> None:
     assert stream.receive() == b"INFO {}\r\n"
 
 
-def test_what_is_sent_is_binary_and_masked() -> None:
+def test_what_is_sent_is_binary_and_masked():
     """The server refuses other frames."""
     stream, wire, _ = opened()
     stream.send(memoryview(b"PING\r\n"), [])
@@ -160,7 +160,7 @@ def test_what_is_sent_is_binary_and_masked() -> None:
     assert bytes(byte ^ mask[at % 4] for at, byte in enumerate(data)) == b"PING\r\n"
 
 
-def test_a_ping_is_answered_with_what_is_sent_next() -> None:
+def test_a_ping_is_answered_with_what_is_sent_next():
     """The reader only queues the pong."""
     stream, wire, peer = opened()
     peer.protocol.send_ping(b"are you there?")
@@ -185,7 +185,7 @@ def test_a_ping_is_answered_with_what_is_sent_next() -> None:
     ]
 
 
-def test_fragments_and_text_are_bytes_like_any() -> None:
+def test_fragments_and_text_are_bytes_like_any():
     """The boundaries of WebSocket messages have no meaning here."""
     stream, wire, _ = opened()
     parts = [
@@ -199,7 +199,7 @@ def test_fragments_and_text_are_bytes_like_any() -> None:
     assert stream.receive() == b"PING\r\n+OK\r\n"
 
 
-def test_frames_without_data_do_not_end_the_stream() -> None:
+def test_frames_without_data_do_not_end_the_stream():
     """An empty frame, or a pong, contains no bytes."""
     stream, wire, peer = opened()
     wire.bring(Frame(Opcode.BINARY, b"").serialize(mask=False))
@@ -208,7 +208,7 @@ def test_frames_without_data_do_not_end_the_stream() -> None:
     assert stream.receive() == b"x"
 
 
-def test_a_masked_frame_breaks_the_rules() -> None:
+def test_a_masked_frame_breaks_the_rules():
     """Like anything else that RFC 6455 forbids a server, it is a protocol error."""
     stream, wire, _ = opened()
     wire.bring(Frame(Opcode.BINARY, b"x").serialize(mask=True))
@@ -216,7 +216,7 @@ def test_a_masked_frame_breaks_the_rules() -> None:
         stream.receive()
 
 
-def test_close_is_answered_with_close() -> None:
+def test_close_is_answered_with_close():
     """The server's close frame ends the stream, and is answered by the next send."""
     stream, wire, peer = opened()
     wire.bring(peer.say_goodbye())
@@ -226,7 +226,7 @@ def test_close_is_answered_with_close() -> None:
     assert peer.ended
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch):
     """Without the extra the error names the package to install."""
     monkeypatch.setitem(sys.modules, "websockets.client", None)
     with pytest.raises(InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"):

@@ -20,7 +20,7 @@ def lines_of(data: bytes, mark: str = SENT) -> list[str]:
 # --- readable lines -----------------------------------------------------------------------------
 
 
-def test_commands_without_a_payload_are_shown_as_they_are() -> None:
+def test_commands_without_a_payload_are_shown_as_they_are():
     """A line is the mark and the command, without its line end."""
     assert lines_of(b"PING\r\nSUB a.* q 3\r\nUNSUB 3 10\r\n") == [
         "> PING",
@@ -34,7 +34,7 @@ def test_commands_without_a_payload_are_shown_as_they_are() -> None:
     ]
 
 
-def test_a_message_is_one_line_with_its_payload() -> None:
+def test_a_message_is_one_line_with_its_payload():
     """Headers and payload follow the command."""
     assert lines_of(b"PUB a 5\r\nhello\r\nPUB a b 0\r\n\r\n") == [
         "> PUB a 5 | hello",
@@ -50,7 +50,7 @@ def test_a_message_is_one_line_with_its_payload() -> None:
     ]
 
 
-def test_a_payload_is_not_taken_for_lines() -> None:
+def test_a_payload_is_not_taken_for_lines():
     """Commands inside a payload are part of the payload."""
     payload = b'PING\r\nCONNECT {"pass":"x"}\r\nMSG a 1 100\r\n'
     lines = lines_of(b"MSG a 1 %d\r\n%b\r\nPING\r\n" % (len(payload), payload), RECEIVED)
@@ -59,7 +59,7 @@ def test_a_payload_is_not_taken_for_lines() -> None:
     assert lines[1] == "< PING"
 
 
-def test_json_is_shown_whole_and_stays_json() -> None:
+def test_json_is_shown_whole_and_stays_json():
     """JSON up to a limit is shown in one line and can be parsed again."""
     value = {"name": "ORDERS", "text": "\u00a0\u202e\U000e0001 é", "list": list(range(2000))}
     for payload in (json.dumps(value), json.dumps(value, indent=2, ensure_ascii=False)):
@@ -72,7 +72,7 @@ def test_json_is_shown_whole_and_stays_json() -> None:
         assert line.isprintable()
 
 
-def test_long_payloads_are_shown_with_their_start() -> None:
+def test_long_payloads_are_shown_with_their_start():
     """A payload that is not JSON or too long ends with dots; the command has its size."""
     (line,) = lines_of(b"PUB a 1000000\r\n" + b"abcdefghij" * 100_000 + b"\r\n")
     assert line.startswith("> PUB a 1000000 | abcdefghijabc")
@@ -95,7 +95,7 @@ def test_long_payloads_are_shown_with_their_start() -> None:
         ("\u202eabc".encode(), "\\u202eabc"),
     ],
 )
-def test_unprintable_bytes_are_escaped(payload: bytes, shown: str) -> None:
+def test_unprintable_bytes_are_escaped(payload, shown):
     """Line ends and terminal control characters are escaped."""
     assert lines_of(b"PUB a %d\r\n%b\r\n" % (len(payload), payload)) == [
         f"> PUB a {len(payload)} | {shown}"
@@ -114,7 +114,7 @@ SECRETS = {
 }
 
 
-def test_secrets_of_connect_are_masked() -> None:
+def test_secrets_of_connect_are_masked():
     """The user and the public key are shown; other fields are masked unless they are known to be harmless."""
     fields = {"user": "alice", "nkey": "UABC", "name": "orders", "verbose": False, **SECRETS}
     (line,) = lines_of(connect_command(fields))
@@ -136,14 +136,14 @@ def test_secrets_of_connect_are_masked() -> None:
         b'CONNECT {"user":{"pass":"\xff s3cret"}}\r\n',
     ],
 )
-def test_a_connect_that_makes_no_sense_shows_nothing(data: bytes) -> None:
+def test_a_connect_that_makes_no_sense_shows_nothing(data):
     """An invalid CONNECT is masked as a whole."""
     (line,) = lines_of(data)
     assert "s3cret" not in line
     assert line.startswith("> CONNECT ")
 
 
-def test_logins_in_urls_are_masked() -> None:
+def test_logins_in_urls_are_masked():
     """URLs in INFO and errors are shown without their login."""
     lines = lines_of(
         b'INFO {"nonce":"abc","connect_urls":["nats://bob:s3cret@h:1","tls://s3cret@h:2","h:3"]}\r\n'
@@ -175,7 +175,7 @@ pieces = st.lists(
 
 
 @given(pieces, st.lists(st.integers(1, 20), max_size=40))
-def test_it_does_not_matter_how_the_bytes_are_cut(parts: list[bytes], sizes: list[int]) -> None:
+def test_it_does_not_matter_how_the_bytes_are_cut(parts, sizes):
     """Any split of the bytes, also of invalid ones, gives the same lines and raises nothing."""
     data = b"".join(parts)
     expected = lines_of(data)
@@ -192,7 +192,7 @@ def test_it_does_not_matter_how_the_bytes_are_cut(parts: list[bytes], sizes: lis
 @pytest.mark.parametrize(
     "data", [b"x" * 65536, b"MSG a 1 60000000\r\n" + b"x" * 65536, b"INFO " + b"x" * 65536]
 )
-def test_what_is_kept_is_bounded(data: bytes) -> None:
+def test_what_is_kept_is_bounded(data):
     """The memory for an endless line or payload is limited."""
     cutter = LineCutter(RECEIVED)
     cutter.feed(data)
@@ -202,7 +202,7 @@ def test_what_is_kept_is_bounded(data: bytes) -> None:
     assert kept < 200_000
 
 
-def test_a_line_that_is_too_long_is_shown_with_its_start() -> None:
+def test_a_line_that_is_too_long_is_shown_with_its_start():
     """The line after a too long one is complete again."""
     lines = lines_of(b"SUB " + b"a" * 200_000 + b" 1\r\nPING\r\n")
     assert lines[0].startswith("> SUB aaa")

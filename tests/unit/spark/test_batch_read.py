@@ -93,13 +93,8 @@ def keeps(left: FilterBounds, subject: str, sequence: int, time_ns: int) -> bool
 
 @given(filters, st.lists(patterns, max_size=2), subjects, sequences, times, st.integers(0, 999))
 def test_messages_that_pass_the_filters_are_within_the_bounds(
-    given_filters: list[Any],
-    option: list[str],
-    subject: str,
-    sequence: int,
-    time: datetime,
-    nanoseconds: int,
-) -> None:
+    given_filters, option, subject, sequence, time, nanoseconds
+):
     """Every message whose row passes all filters is within the bounds."""
     row = {"subject": subject, "sequence": sequence, "timestamp": time}
     passes = all(each.passes(row[column_of(each)]) for each in given_filters)
@@ -133,12 +128,12 @@ def test_messages_that_pass_the_filters_are_within_the_bounds(
         ([StringStartsWith(("subject",), "\ufffd.a")], (), None),
     ],
 )
-def test_subjects(filters: list[Any], option: tuple[str, ...], left: object) -> None:
+def test_subjects(filters, option, left):
     """A filter on the subject becomes filter subjects within those of the option, if possible."""
     assert filter_bounds(filters, option).subjects == left
 
 
-def test_sequences_and_times_are_exact() -> None:
+def test_sequences_and_times_are_exact():
     """Rows have microseconds, so the bounds cover all nanoseconds of each microsecond."""
     left = filter_bounds(
         [
@@ -154,7 +149,7 @@ def test_sequences_and_times_are_exact() -> None:
     assert (left.first_ns - noon, left.end_ns - noon) == (1000, 4000)
 
 
-def test_a_long_list_of_subjects_is_not_pushed_down() -> None:
+def test_a_long_list_of_subjects_is_not_pushed_down():
     """A long list of subjects is left to Spark."""
     many = [f"a.{number}" for number in range(100)]
     assert filter_bounds([In(("subject",), many)], ()).subjects is None

@@ -45,7 +45,7 @@ streams = st.sets(st.integers(1, 200), min_size=1)
 
 
 @given(streams, st.integers(1, 201), st.integers(1, 201))
-def test_matching_counts_messages_in_a_range(present: set[int], start: int, end: int) -> None:
+def test_matching_counts_messages_in_a_range(present, start, end):
     """Deleted messages are not counted."""
     counts = MessageCounter(
         view(min(present), max(present) + 1, len(present)), False, Server(present).probe
@@ -54,7 +54,7 @@ def test_matching_counts_messages_in_a_range(present: set[int], start: int, end:
 
 
 @given(streams, st.integers(1, 200), st.integers(1, 50))
-def test_the_end_of_a_batch_is_exact(present: set[int], start: int, rows: int) -> None:
+def test_the_end_of_a_batch_is_exact(present, start, rows):
     """A batch has exactly the maximum number of messages, if there are as many."""
     end = max(present) + 1
     counts = MessageCounter(view(min(present), end, len(present)), False, Server(present).probe)
@@ -66,7 +66,7 @@ def test_the_end_of_a_batch_is_exact(present: set[int], start: int, rows: int) -
 
 
 @given(streams, st.integers(1, 50), st.integers(0, 3))
-def test_a_batch_never_exceeds_its_limit(present: set[int], rows: int, arriving: int) -> None:
+def test_a_batch_never_exceeds_its_limit(present, rows, arriving):
     """The limit holds even if messages arrive between the requests."""
     end = max(present) + 1
     server = Server(present, arriving)
@@ -76,7 +76,7 @@ def test_a_batch_never_exceeds_its_limit(present: set[int], rows: int, arriving:
     assert len([each for each in present if each < reached]) <= rows
 
 
-def test_contiguous_streams_need_no_requests() -> None:
+def test_contiguous_streams_need_no_requests():
     """In a contiguous stream, sequences are counts."""
 
     def refuse(_: int) -> tuple[int | None, int]:
@@ -90,7 +90,7 @@ def test_contiguous_streams_need_no_requests() -> None:
     assert partition_cuts(counts, 11, 1011, 1000, 4) == (261, 511, 761)
 
 
-def test_few_requests_find_the_end_in_a_large_stream() -> None:
+def test_few_requests_find_the_end_in_a_large_stream():
     """The end is found with a binary search."""
     present = set(range(1, 1_000_000, 1000))
     server = Server(present)
@@ -105,38 +105,38 @@ def test_few_requests_find_the_end_in_a_large_stream() -> None:
     st.integers(0, 200),
     st.integers(0, 9),
 )
-def test_shares_add_up_to_the_total(available: dict[str, int], total: int, turn: int) -> None:
+def test_shares_add_up_to_the_total(available, total, turn):
     """Everything that is available is given up to the total, and no stream gets more than it has."""
     shares = divide_rows(total, available, turn)
     assert sum(shares.values()) == min(total, sum(available.values()))
     assert all(0 <= shares[key] <= count for key, count in available.items())
 
 
-def test_a_small_stream_does_not_wait_for_a_large_one() -> None:
+def test_a_small_stream_does_not_wait_for_a_large_one():
     """Shares are equal, and what one stream does not need goes to the others."""
     assert divide_rows(10, {"A": 1000, "B": 3, "C": 0}) == {"A": 7, "B": 3, "C": 0}
     assert divide_rows(10, {"A": 1000, "B": 1000}) == {"A": 5, "B": 5}
 
 
-def test_streams_take_turns_if_there_are_too_few_rows() -> None:
+def test_streams_take_turns_if_there_are_too_few_rows():
     """With less than one row for each stream, the streams take turns."""
     got = [divide_rows(1, {"A": 9, "B": 9, "C": 9}, turn) for turn in range(3)]
     assert [max(each, key=each.__getitem__) for each in got] == ["A", "B", "C"]
 
 
-def test_bytes_are_shared_by_streams() -> None:
+def test_bytes_are_shared_by_streams():
     """A limit in bytes is divided equally, and what one stream does not need goes to the others."""
     assert limit_to_bytes({"A": 100, "B": 50}, {"A": 10.0, "B": 20.0}, 1000) == {"A": 50, "B": 25}
     assert limit_to_bytes({"A": 100}, {"A": 10.0}, 1000) == {"A": 100}
     assert limit_to_bytes({"A": 10**6, "B": 3}, {"A": 10.0, "B": 10.0}, 1000) == {"A": 97, "B": 3}
 
 
-def test_one_row_is_always_left() -> None:
+def test_one_row_is_always_left():
     """A message that is larger than the limit is still read."""
     assert limit_to_bytes({"A": 5, "B": 0}, {"A": 1e6, "B": 1.0}, 1000) == {"A": 1, "B": 0}
 
 
-def test_large_messages_are_not_delayed_forever() -> None:
+def test_large_messages_are_not_delayed_forever():
     """A stream whose messages are larger than its share gets its turn."""
     got = [
         limit_to_bytes({"A": 900, "B": 9, "C": 0}, {"A": 1.0, "B": 800.0, "C": 1.0}, 1000, n)
@@ -147,7 +147,7 @@ def test_large_messages_are_not_delayed_forever() -> None:
 
 
 @given(st.sets(st.integers(1, 5000), min_size=1), st.integers(1, 12))
-def test_partitions_have_about_equally_many(present: set[int], partitions: int) -> None:
+def test_partitions_have_about_equally_many(present, partitions):
     """In a sparse stream, no partition has more messages than its share."""
     end = max(present) + 1
     counts = MessageCounter(view(min(present), end, len(present)), True, Server(present).probe)
@@ -163,7 +163,7 @@ def test_partitions_have_about_equally_many(present: set[int], partitions: int) 
     assert sizes[-1] <= -(-len(present) // wanted) * 1.7 + wanted
 
 
-def test_number_of_partitions() -> None:
+def test_number_of_partitions():
     """As many as the rows require, at least the minimum, at most 64 or one for each row."""
     assert partition_counts({"A": 250, "B": 0}, 100, None) == {"A": 3, "B": 0}
     assert partition_counts({"A": 90}, 100, None) == {"A": 1}

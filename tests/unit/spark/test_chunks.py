@@ -26,7 +26,7 @@ def chunk_of(rows: Sequence[tuple[bytes, bytes, bytes]]) -> Chunk:
 
 
 @given(ROWS, st.integers(min_value=1, max_value=2000))
-def test_a_chunk_is_split_by_size(rows: list[tuple[bytes, bytes, bytes]], limit: int) -> None:
+def test_a_chunk_is_split_by_size(rows, limit):
     """The parts are complete and in order, and none is empty or too large unless it has one message."""
     whole = chunk_of(rows)
     parts = list(whole.split_by_size(limit))
@@ -42,7 +42,7 @@ def test_a_chunk_is_split_by_size(rows: list[tuple[bytes, bytes, bytes]], limit:
 
 
 @given(st.integers(min_value=0, max_value=50), st.integers(min_value=1, max_value=2000))
-def test_fields_that_are_not_selected_stay_empty(count: int, limit: int) -> None:
+def test_fields_that_are_not_selected_stay_empty(count, limit):
     """A chunk with only sequences can be split, too."""
     parts = list(Chunk(stream="ORDERS", sequences=range(count)).split_by_size(limit))
     assert [seq for part in parts for seq in part.sequences] == list(range(count))
@@ -50,7 +50,7 @@ def test_fields_that_are_not_selected_stay_empty(count: int, limit: int) -> None
     assert all(len(part) == 1 or part.total_bytes() <= limit for part in parts)
 
 
-def test_fields_needed_by_columns() -> None:
+def test_fields_needed_by_columns():
     """Only the fields that a column needs are selected."""
     assert FieldSelection.of({"sequence", "stream", "domain"}) == FieldSelection(
         subjects=False, data=False, headers=False, times=False, sizes=False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import sys
 import traceback
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ from jetstream_sync.spark.connections import (
 )
 
 
-def test_a_secret_never_prints() -> None:
+def test_a_secret_never_prints():
     """A secret prints as three asterisks, and calling it returns the text."""
     secret = Secret("hunter2")
     assert f"{secret} {secret!r} {secret!s} {[secret]}" == "*** *** *** [***]"
@@ -27,14 +26,14 @@ def test_a_secret_never_prints() -> None:
     assert secret() == "hunter2"
 
 
-def test_a_secret_prints_in_no_traceback() -> None:
+def test_a_secret_prints_in_no_traceback():
     """An exception with a secret does not print it."""
     error = InvalidOptionError("password", Secret("hunter2"), "is not good")
     assert "hunter2" not in "".join(traceback.format_exception(error))
     assert "***" in str(error)
 
 
-def test_a_secret_can_be_pickled() -> None:
+def test_a_secret_can_be_pickled():
     """Pickling a secret keeps its text, and the copy is equal."""
     secret = Secret("hunter2")
     again = pickle.loads(pickle.dumps(secret))
@@ -44,7 +43,7 @@ def test_a_secret_can_be_pickled() -> None:
     assert again != Secret("other")
 
 
-def test_logins_are_removed_from_urls() -> None:
+def test_logins_are_removed_from_urls():
     """URLs are shown without their login, but the client gets them unchanged."""
     urls = "nats://u:hunter2@one:4333, tls://token2@two"
     servers, logins = ConnectionSettings.split_login(urls)
@@ -56,14 +55,14 @@ def test_logins_are_removed_from_urls() -> None:
     assert ConnectionSettings.split_login("one")[1] is None
 
 
-def test_an_invalid_url_does_not_show_its_login() -> None:
+def test_an_invalid_url_does_not_show_its_login():
     """The error for an invalid URL does not contain its login."""
     with pytest.raises(InvalidOptionError) as caught:
         ConnectionSettings.split_login("nats://u:hunter2@one:port")
     assert "hunter2" not in str(caught.value)
 
 
-def test_settings_become_options_of_the_client() -> None:
+def test_settings_become_options_of_the_client():
     """Only settings that are set are passed to connect()."""
     settings = ConnectionSettings(
         user="u",
@@ -84,7 +83,7 @@ def test_settings_become_options_of_the_client() -> None:
     assert ConnectionSettings(creds_file="f").connect_options()["user_credentials"] == "f"
 
 
-def test_a_secret_from_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_from_an_environment_variable(monkeypatch):
     """The variable is read on use, in the connecting process; if it is missing, the error names it."""
     source = pickle.loads(pickle.dumps(EnvironmentSecret("passwordEnv", "ORDERS_PASSWORD")))
     monkeypatch.delenv("ORDERS_PASSWORD", raising=False)
@@ -96,7 +95,7 @@ def test_a_secret_from_an_environment_variable(monkeypatch: pytest.MonkeyPatch) 
     assert source() == "hunter2"
 
 
-def test_a_secret_from_a_file(tmp_path: Path) -> None:
+def test_a_secret_from_a_file(tmp_path):
     """The file is read on use, without the line end; an error reports a missing or empty file."""
     path = tmp_path / "token"
     source = pickle.loads(pickle.dumps(FileSecret("tokenFile", str(path))))
@@ -110,7 +109,7 @@ def test_a_secret_from_a_file(tmp_path: Path) -> None:
     assert source() == "hunter2"
 
 
-def test_a_file_distributed_by_spark_needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_distributed_by_spark_needs_spark(monkeypatch):
     """``sparkFile:NAME`` is resolved on use; without PySpark the error names the file."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
     settings = ConnectionSettings(creds_file="sparkFile:orders.creds")

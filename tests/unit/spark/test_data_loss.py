@@ -19,7 +19,7 @@ def at(seq: int, *filters: str) -> StreamOffset:
     return StreamOffset(created_ns=1, start_seq=seq, next_seq=seq, filters=filters)
 
 
-def test_messages_that_are_skipped_anyway_are_no_loss() -> None:
+def test_messages_that_are_skipped_anyway_are_no_loss():
     """Messages stored before the time to start from may be removed before the time is reached."""
     later = replace(LIMITS, first_seq=50, messages=51, first_ns=10)
     assert outcome(later, replace(at(10), since_ns=20), "true") == 50
@@ -39,7 +39,7 @@ MODES = ("true", "false", "strict")
 
 @pytest.mark.parametrize("seq", [1, 50, 101])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_position_within_the_stream_is_no_loss(seq: int, mode: str) -> None:
+def test_a_position_within_the_stream_is_no_loss(seq, mode):
     """A read continues from any offset between the first message and the end of the stream."""
     assert outcome(LIMITS, at(seq), mode) == seq
 
@@ -88,21 +88,19 @@ def test_a_position_within_the_stream_is_no_loss(seq: int, mode: str) -> None:
         ("gone", None, at(50), ("error", 50, "error")),
     ],
 )
-def test_the_documented_table(
-    case: str, view: StreamView | None, position: StreamOffset, outcomes: tuple[int | str, ...]
-) -> None:
+def test_the_documented_table(case, view, position, outcomes):
     """Each loss is an error or not, as in the table of the module."""
     assert tuple(outcome(view, position, mode) for mode in MODES) == outcomes, case
 
 
-def test_only_a_lost_end_is_checked_again() -> None:
+def test_only_a_lost_end_is_checked_again():
     """The state from a lagging server can only show an end that is too low."""
     assert find_resume_point(at(50), replace(LIMITS, end_seq=40), "S").may_be_stale
     assert not find_resume_point(at(50), replace(LIMITS, first_seq=60), "S").may_be_stale
     assert not find_resume_point(at(50), None, "S").may_be_stale
 
 
-def test_an_error_says_what_is_lost() -> None:
+def test_an_error_says_what_is_lost():
     """The message contains the stream, the sequences and their number."""
     with pytest.raises(DataLossError, match=r"ORDERS.*sequence 60.*49.*10 sequences"):
         DataLossPolicy("true").next_seq(
@@ -110,7 +108,7 @@ def test_an_error_says_what_is_lost() -> None:
         )
 
 
-def test_a_loss_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_is_logged_once(caplog):
     """An idle query does not repeat its warning at every trigger."""
     watch = DataLossPolicy("false")
     with caplog.at_level(logging.WARNING, "jetstream_sync.spark"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -69,9 +68,7 @@ def as_answered(own: bytes, subject: str, seq: int, time: str) -> bytes:
 # The server omits trailing zeros of the fractional second. Leap years, and the last time in an int64.
 @example([([], ["a"], time) for time in (0, 5, 951_782_400_100_000_000, 2**63 - 1)], 1)
 @example([([], ["a"], 1_709_164_800_000_000_000), ([], ["a"], 4_107_542_400_000_000_000)], 1)
-def test_server_headers_are_separated_from_the_users_headers(
-    split: Any, messages: list[tuple[list[tuple[str, str]], list[str], int]], step: int
-) -> None:
+def test_server_headers_are_separated_from_the_users_headers(split, messages, step):
     """Forged and republished headers stay with the user; sequence, subject and time are the server's."""
     blocks, own, sequences, subjects, times = [], [], [], [], []
     for index, (headers, tokens, time_ns) in enumerate(messages):
@@ -102,13 +99,13 @@ def test_server_headers_are_separated_from_the_users_headers(
         as_answered(b"", "a", 1, TIME.replace("Z", ".xZ")),
     ],
 )
-def test_unexpected_headers_are_an_error(block: bytes) -> None:
+def test_unexpected_headers_are_an_error(block):
     """A header block without the headers of ADR-31 is refused."""
     with pytest.raises(InvalidResponseError):
         _parse_server_headers(BytesColumn.of([block]))
 
 
-def test_the_end_of_a_response() -> None:
+def test_the_end_of_a_response():
     """Status 204 ends a response and contains the number of remaining messages; 404 means none."""
     end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 17\r\nNats-Last-Sequence: 4\r\n\r\n"
     missing = b"NATS/1.0 404 Message Not Found\r\n\r\n"
@@ -118,7 +115,7 @@ def test_the_end_of_a_response() -> None:
     assert _remaining_messages((b"inbox", b"", missing, b""), b"route") == 0
 
 
-def test_a_refusal() -> None:
+def test_a_refusal():
     """Other statuses are errors: no responders, or an invalid request."""
     with pytest.raises(NoRespondersError):
         _remaining_messages((b"", b"", b"NATS/1.0 503\r\n\r\n", b""), b"route")
@@ -136,7 +133,7 @@ SUBJECTS = st.lists(st.sampled_from(["a", "b", "c", "x", "a+b", "aab"]), min_siz
 
 
 @given(PATTERNS, SUBJECTS)
-def test_several_filters(patterns: list[str], tokens: list[str]) -> None:
+def test_several_filters(patterns, tokens):
     """A subject passes several filters if it matches one of them."""
     subject = ".".join(tokens)
     expected = any(subject_matches(pattern, subject) for pattern in patterns)

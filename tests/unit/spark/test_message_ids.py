@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from base64 import b64encode
 from dataclasses import replace
 from hashlib import blake2b
@@ -66,23 +65,21 @@ def content_ids(pairs: list[tuple[bytes, bytes]], size: int = 1000) -> list[byte
 
 
 @given(contents, st.integers(1, 50))
-def test_ids_by_content_are_unique(pairs: list[tuple[bytes, bytes]], size: int) -> None:
+def test_ids_by_content_are_unique(pairs, size):
     """No two rows have the same id, even if they are equal, for any part size."""
     made = content_ids(pairs, size)
     assert len(set(made)) == len(made) == len(pairs)
 
 
 @given(contents, st.integers(1, 50), st.randoms(use_true_random=False))
-def test_ids_by_content_do_not_depend_on_the_order(
-    pairs: list[tuple[bytes, bytes]], size: int, chance: random.Random
-) -> None:
+def test_ids_by_content_do_not_depend_on_the_order(pairs, size, chance):
     """The same rows in another order have the same ids."""
     mixed = chance.sample(pairs, len(pairs))
     before = sorted(zip(pairs, content_ids(pairs), strict=True))
     assert sorted(zip(mixed, content_ids(mixed, size), strict=True)) == before
 
 
-def test_ids_by_content_are_those_of_earlier_versions() -> None:
+def test_ids_by_content_are_those_of_earlier_versions():
     """A batch that is repeated after an upgrade has the same ids, so its rows are not stored twice."""
     pairs = [(b"a", b"x"), (b"a.b", b""), (b"a", b"y"), (b"a", b"x"), (b"a", b"x")]
     task = blake2b(b"7 3 query", digest_size=9).digest()
@@ -96,7 +93,7 @@ def test_ids_by_content_are_those_of_earlier_versions() -> None:
     assert content_ids(pairs * 2)[:5] == expected
 
 
-def test_everything_that_is_stored_affects_the_id() -> None:
+def test_everything_that_is_stored_affects_the_id():
     """Subject, payload and headers determine the id, and are separated from each other."""
     pairs = [(b"a", b"bc"), (b"ab", b"c"), (b"a", b"b"), (b"a", b"")]
     plain = digests(rows(pairs))
@@ -106,9 +103,7 @@ def test_everything_that_is_stored_affects_the_id() -> None:
 
 
 @pytest.mark.parametrize("kind", [ContentIds, PositionIds])
-def test_ids_tell_queries_batches_and_partitions_apart(
-    kind: type[ContentIds | PositionIds],
-) -> None:
+def test_ids_tell_queries_batches_and_partitions_apart(kind):
     """The same row from another source has another id, and from the same source the same one."""
     origins = [
         ORIGIN,
@@ -125,7 +120,7 @@ def test_ids_tell_queries_batches_and_partitions_apart(
     assert all(made[i].startswith(origin.prefix()) for i, origin in enumerate(origins))
 
 
-def test_ids_by_position_contain_the_row_number() -> None:
+def test_ids_by_position_contain_the_row_number():
     """The id contains the number of the row in its partition."""
     part = replace(rows([(b"a", b"x")] * 2), numbers=[5, 9])
     made = PositionIds(ORIGIN).of(part)
@@ -133,20 +128,20 @@ def test_ids_by_position_contain_the_row_number() -> None:
 
 
 @pytest.mark.parametrize("kind", [ContentIds, PositionIds])
-def test_an_id_of_the_column_takes_precedence(kind: type[ContentIds | PositionIds]) -> None:
+def test_an_id_of_the_column_takes_precedence(kind):
     """An id from the column ``msg_id`` is used instead of a made one."""
     made = kind(ORIGIN).of(with_ids([b"mine", b"", b"too"]))
     assert (made[0], made[2]) == (b"mine", b"too")
     assert made[1].startswith(ORIGIN.prefix())
 
 
-def test_at_least_once_uses_the_column_only() -> None:
+def test_at_least_once_uses_the_column_only():
     """Without made ids there are only those of the column."""
     assert not ColumnIds().of(rows([(b"a", b"x")]))
     assert list(ColumnIds().of(with_ids([b"mine", b""]))) == [b"mine", b""]
 
 
-def test_many_different_rows() -> None:
+def test_many_different_rows():
     """Ids are correct for more subjects than the cache holds, and for more rows than fit into the first table."""
     pairs = [(b"%d" % number, b"x") for number in range(10_000)]
     ids = ContentIds(ORIGIN)
@@ -160,7 +155,7 @@ def test_many_different_rows() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 125, 126, 127, 128, 253, 254, 255, 256, 5000])
-def test_digests_are_blake2b(size: int) -> None:
+def test_digests_are_blake2b(size):
     """The digest of a row is that of the standard library, for each number of blocks."""
     data, lines = bytes(index % 251 for index in range(size)), b"K: v\r\n" * (size // 50)
     hasher = blake2b(b"1 a", digest_size=12)
@@ -170,7 +165,7 @@ def test_digests_are_blake2b(size: int) -> None:
     assert digests(rows([(b"a", data)], [lines])) == [hasher.digest()]
 
 
-def test_the_token_of_a_query_is_one_token() -> None:
+def test_the_token_of_a_query_is_one_token():
     """The name of a query in a subject contains no dot, space or wildcard."""
     token = WriteTaskId(name="a.b *>", batch=0, partition=0).token
     assert token.isalnum()

@@ -33,7 +33,7 @@ offsets = st.builds(
 
 
 @given(offsets)
-def test_an_offset_survives_the_checkpoint(offset: Offset) -> None:
+def test_an_offset_survives_the_checkpoint(offset):
     """Parsing the JSON of an offset returns the same offset; the order of the streams does not matter."""
     text = json.dumps(offset.to_json())
     again = Offset.from_json(json.loads(text))
@@ -42,7 +42,7 @@ def test_an_offset_survives_the_checkpoint(offset: Offset) -> None:
     assert json.dumps(again.to_json()) == json.dumps(turned.to_json()) == text
 
 
-def test_the_format_in_the_checkpoint() -> None:
+def test_the_format_in_the_checkpoint():
     """An offset contains for each stream its creation time, and start, cuts and end of the batch."""
     position = StreamOffset(
         created_ns=17, start_seq=1001, next_seq=1501, cuts=(1200,), filters=("a.>",)
@@ -63,7 +63,7 @@ def test_the_format_in_the_checkpoint() -> None:
 
 
 @given(positions())
-def test_partition_bounds_cover_the_batch(position: StreamOffset) -> None:
+def test_partition_bounds_cover_the_batch(position):
     """The partitions of a batch are adjacent, cover it and are not empty."""
     bounds = position.partition_bounds()
     assert [low for low, _ in bounds] + [position.next_seq] == [
@@ -73,7 +73,7 @@ def test_partition_bounds_cover_the_batch(position: StreamOffset) -> None:
     assert all(low < high for low, high in bounds)
 
 
-def test_the_next_batch_starts_at_the_end_of_the_last_one() -> None:
+def test_the_next_batch_starts_at_the_end_of_the_last_one():
     """`empty_after` returns the empty batch after a batch."""
     position = StreamOffset(created_ns=5, start_seq=1, next_seq=9, cuts=(4,), filters=("a",))
     assert position.empty_after() == StreamOffset(
@@ -83,7 +83,7 @@ def test_the_next_batch_starts_at_the_end_of_the_last_one() -> None:
 
 
 @pytest.mark.parametrize("version", [None, 0, 2, "1"])
-def test_other_versions_are_refused(version: object) -> None:
+def test_other_versions_are_refused(version):
     """An offset of another version is refused."""
     with pytest.raises(OffsetError, match="version"):
         Offset.from_json({"streams": {}, "v": version})
@@ -100,20 +100,20 @@ def test_other_versions_are_refused(version: object) -> None:
         None,
     ],
 )
-def test_damaged_offsets_are_refused(entry: object) -> None:
+def test_damaged_offsets_are_refused(entry):
     """A value that cannot be the end of a batch is refused."""
     with pytest.raises(OffsetError):
         Offset.from_json({"streams": {"A": entry}, "v": 1})
 
 
-def test_cuts_must_be_within_the_batch() -> None:
+def test_cuts_must_be_within_the_batch():
     """A batch with duplicate cuts, or cuts outside, cannot be created."""
     for cuts in [(1,), (9,), (5, 5), (6, 5)]:
         with pytest.raises(InvalidArgumentError):
             StreamOffset(created_ns=1, start_seq=1, next_seq=9, cuts=cuts)
 
 
-def test_stream_keys_contain_the_domain() -> None:
+def test_stream_keys_contain_the_domain():
     """The key of a stream contains its domain, if there is one."""
     assert stream_key("A", None) == "A"
     assert stream_key("A", "hub") == "hub/A"

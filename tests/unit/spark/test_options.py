@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jetstream_sync.durations import time_to_ns
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ReadOptions, WriteOptions
-from jetstream_sync.spark.kafka import KAFKA_OPTIONS, KafkaOption
+from jetstream_sync.spark.kafka import KAFKA_OPTIONS
 from jetstream_sync.spark.option_values import option_names
 from jetstream_sync.spark.options import EARLIEST, LATEST, READ_OPTIONS, exposed_secrets
 
@@ -35,13 +35,13 @@ def refusal(call: object, **options: str) -> InvalidOptionError:
     return caught.value
 
 
-def test_names_are_case_insensitive() -> None:
+def test_names_are_case_insensitive():
     """Spark converts the names of options to lower case."""
     assert read(maxrecordsperpartition="5").max_records_per_partition == 5
     assert read(MAXRECORDSPERPARTITION="5").max_records_per_partition == 5
 
 
-def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_option_is_refused_with_the_nearest_name():
     """The error suggests the closest name, and omits the value, which may be a secret."""
     error = refusal(read, startingOffset="earliest")
     assert error.option == "startingOffset"
@@ -51,7 +51,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     assert "password" in str(refusal(read, pasword="hunter2"))
 
 
-def test_options_added_by_spark_are_ignored() -> None:
+def test_options_added_by_spark_are_ignored():
     """Spark adds the checkpoint location and the query name to the user's options."""
     assert write(checkpointLocation="/somewhere", queryName="orders") == write()
     assert read(checkpointLocation="/somewhere", queryName="orders") == read()
@@ -90,7 +90,7 @@ def test_options_added_by_spark_are_ignored() -> None:
         ({"onShortWindow": "ignore"}, "onShortWindow"),
     ],
 )
-def test_contradictions_are_refused(options: dict[str, str], named: str) -> None:
+def test_contradictions_are_refused(options, named):
     """Options that exclude or require each other, of a source or a sink, are refused by name."""
     call = write if options.keys() & SINK_OPTIONS else read
     assert refusal(call, **options).option == named
@@ -124,14 +124,14 @@ def test_contradictions_are_refused(options: dict[str, str], named: str) -> None
         ("servers", "http://host"),
     ],
 )
-def test_a_value_out_of_range_is_refused(option: str, value: str) -> None:
+def test_a_value_out_of_range_is_refused(option, value):
     """The error names the option and the accepted values."""
     error = refusal(read, **{option: value})
     assert error.option == option
     assert error.reason
 
 
-def test_a_stream_is_required() -> None:
+def test_a_stream_is_required():
     """A source needs a stream or a pattern, and a sink needs a stream."""
     with pytest.raises(InvalidOptionError) as caught:
         ReadOptions.from_options({})
@@ -144,7 +144,7 @@ def test_a_stream_is_required() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["/(/", "a.b", "A B"])
-def test_an_invalid_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern):
     """A pattern contains characters of stream names and asterisks, or is a regular expression."""
     with pytest.raises(InvalidOptionError) as caught:
         ReadOptions.from_options({"streamPattern": pattern})
@@ -155,7 +155,7 @@ def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     ("text", "seconds"),
     [("10", 10), ("0.5", 0.5), ("500ms", 0.5), ("10s", 10), ("2m", 120), ("1h30m", 5400)],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations(text, seconds):
     """A duration is a number of seconds, or a Go duration."""
     assert read(planningTimeout=text).planning_timeout == seconds
 
@@ -172,12 +172,12 @@ def test_durations(text: str, seconds: float) -> None:
         ("2000B", 2000),
     ],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes(text, size):
     """A size is a number of bytes, or a number with a unit of 1000 or 1024."""
     assert read(batchBytes=text).batch_bytes == size
 
 
-def test_starting_offsets() -> None:
+def test_starting_offsets():
     """Offsets are a keyword for all streams, or a sequence or negative number for each."""
     earliest = read(startingOffsets="Earliest").starting_offsets
     latest = read(startingOffsets="latest").starting_offsets
@@ -187,7 +187,7 @@ def test_starting_offsets() -> None:
     assert [each.of(name) for name in ("A", "B", "C", "D")] == [17, EARLIEST, LATEST, None]
 
 
-def test_offsets_as_for_kafka() -> None:
+def test_offsets_as_for_kafka():
     """An offset may be that of the only partition, and a number applies to all streams."""
     for text in ('{"ORDERS": {"0": 23}}', '{"ORDERS": 23}', "23"):
         found = read(startingOffsets=text).starting_offsets
@@ -195,7 +195,7 @@ def test_offsets_as_for_kafka() -> None:
     assert "partition 0" in str(refusal(read, startingOffsets='{"ORDERS": {"1": 23}}'))
 
 
-def test_times_for_each_stream() -> None:
+def test_times_for_each_stream():
     """A time for each stream is in milliseconds or in ISO 8601, as in Kafka or without the partition."""
     found = read(
         stream="A,B",
@@ -210,14 +210,14 @@ def test_times_for_each_stream() -> None:
     assert "no value for stream B" in str(error)
 
 
-def test_the_path_is_the_stream() -> None:
+def test_the_path_is_the_stream():
     """``load("ORDERS")`` and ``save("ORDERS")`` name the stream."""
     assert ReadOptions.from_options({"path": "ORDERS"}).stream == ("ORDERS",)
     assert WriteOptions.from_options({"path": "ORDERS"}).stream == "ORDERS"
     assert refusal(read, path="ORDERS").option == "path"
 
 
-def test_an_option_of_the_other_direction() -> None:
+def test_an_option_of_the_other_direction():
     """It is shown in the usual spelling, which Spark does not keep, with the direction it is for."""
     error = refusal(write, startingoffsets="latest")
     assert (error.option, error.reason) == ("startingOffsets", "applies to reading only")
@@ -227,7 +227,7 @@ def test_an_option_of_the_other_direction() -> None:
 
 
 @pytest.mark.parametrize("entry", KAFKA_OPTIONS, ids=lambda entry: entry.option)
-def test_options_of_kafka(entry: KafkaOption) -> None:
+def test_options_of_kafka(entry):
     """An option of Spark's Kafka source exists here, or its error names what to use instead."""
     if entry.option in READ_OPTIONS:
         assert entry.instead.startswith("the same")
@@ -238,7 +238,7 @@ def test_options_of_kafka(entry: KafkaOption) -> None:
     assert error.option == (name.lower() if "*" in entry.option else name)
 
 
-def test_the_page_for_users_of_kafka_has_the_table_of_the_code() -> None:
+def test_the_page_for_users_of_kafka_has_the_table_of_the_code():
     """The page lists the options with the texts of the errors."""
     page = (Path(__file__).parents[3] / "docs/howto/spark-from-kafka.rst").read_text()
     rows = re.findall(r"^   \* - ``(.+)``\n     - (.+)$", page, re.MULTILINE)
@@ -247,7 +247,7 @@ def test_the_page_for_users_of_kafka_has_the_table_of_the_code() -> None:
     ]
 
 
-def test_timestamps() -> None:
+def test_timestamps():
     """A time has a time zone or is in milliseconds, and keeps its nanoseconds."""
     at = datetime(2026, 1, 31, 12, 0, tzinfo=timezone.utc)
     for text in ("2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31 12:00:00+00:00"):
@@ -258,7 +258,7 @@ def test_timestamps() -> None:
     assert time_to_ns(exact) == 1_000_000_001
 
 
-def test_the_default_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_servers(monkeypatch):
     """The default servers are those in NATS_URL of the driver."""
     monkeypatch.delenv("NATS_URL", raising=False)
     assert read().connection.servers == ("nats://127.0.0.1:4222",)
@@ -278,7 +278,7 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("call", [read, write])
-def test_parsed_options_print_no_secret(call: object) -> None:
+def test_parsed_options_print_no_secret(call):
     """Printed options contain no secret, and pickled ones keep it."""
     options = call(**SECRETS)  # type: ignore[operator]
     assert "hunter2" not in f"{options} {options!r} {options.connection.connect_options()}"
@@ -291,7 +291,7 @@ def test_parsed_options_print_no_secret(call: object) -> None:
     st.sampled_from(["servers", "password", "token", "creds", "nkeySeed", "startingTimestamp"]),
     st.text(min_size=1).filter(str.strip),
 )
-def test_no_error_repeats_a_secret(option: str, secret: str) -> None:
+def test_no_error_repeats_a_secret(option, secret):
     """The error text for invalid options contains no possible secret."""
     secret = f"hunter2{secret}"
     value = f"nats://u:{secret}@host" if option == "servers" else secret
@@ -304,7 +304,7 @@ def test_no_error_repeats_a_secret(option: str, secret: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_secrets_that_spark_exposes() -> None:
+def test_secrets_that_spark_exposes():
     """They are options without a name that Spark redacts, and logins in the servers."""
     hidden = {"credsSecret": "c", "password": "p", "user": "u", "token": "t", "servers": "nats://h"}
     assert exposed_secrets(hidden) == {}
@@ -315,7 +315,7 @@ def test_secrets_that_spark_exposes() -> None:
 @pytest.mark.parametrize(
     ("option", "field"), [("credsSecret", "creds"), ("nkeySeedSecret", "nkey_seed")]
 )
-def test_secrets_with_names_that_spark_redacts(option: str, field: str) -> None:
+def test_secrets_with_names_that_spark_redacts(option, field):
     """They equal those of the plain names, and both cannot be given."""
     plain = option.removesuffix("Secret")
     by_safe_name = read(**{option: "x"}).connection

@@ -8,7 +8,6 @@ import pytest
 
 from jetstream_sync.errors import (
     APIError,
-    Error,
     NoStreamResponseError,
     TimeoutError,
     WrongLastSequenceError,
@@ -72,9 +71,7 @@ def taken_apart(command: bytes) -> tuple[bytes, bytes, bytes, bytes]:
         ([b"K: v\r\n", b""], None),
     ],
 )
-def test_a_command_contains_the_whole_row(
-    header_lines: list[bytes] | None, ids: list[bytes] | None
-) -> None:
+def test_a_command_contains_the_whole_row(header_lines, ids):
     """Each command contains the correct sizes, and every header once."""
     rows = rows_of([b"a", b"b.c"], [b"xyz", b""], header_lines, ids)
     made = commands(rows, HEAD, [b"r.0", b"r.1"])
@@ -94,9 +91,7 @@ def test_a_command_contains_the_whole_row(
 @pytest.mark.parametrize("number", [0, 7])
 @pytest.mark.parametrize("has_lines", [True, False])
 @pytest.mark.parametrize("has_ids", [True, False])
-def test_a_chunk_contains_the_command_of_each_row(
-    has_ids: bool, has_lines: bool, number: int
-) -> None:
+def test_a_chunk_contains_the_command_of_each_row(has_ids, has_lines, number):
     """The buffer of a chunk contains every row completely, in order, with the reply subject of the chunk."""
     sizes = [0, 1, 9, 99, 100, 12_345]
     subjects = [b"s.%d" % size for size in sizes]
@@ -128,7 +123,7 @@ def test_a_chunk_contains_the_command_of_each_row(
 
 
 @pytest.mark.usefixtures("variant")
-def test_a_row_above_the_size_limit_is_not_sent() -> None:
+def test_a_row_above_the_size_limit_is_not_sent():
     """The size includes headers and payload, and nothing else of the command."""
     rows = rows_of([b"s"] * 2, [b"x", b"x" * 100], first=7)
     header = len(HEAD) + 2
@@ -139,7 +134,7 @@ def test_a_row_above_the_size_limit_is_not_sent() -> None:
     assert f"{header + 100} bytes" in str(error.value)
 
 
-def test_stats_contain_the_range_of_sequences() -> None:
+def test_stats_contain_the_range_of_sequences():
     """The stats contain the lowest and the highest stored sequence."""
     stats = WriteStats()
     assert (stats.first_seq, stats.last_seq) == (None, None)
@@ -163,12 +158,12 @@ def test_stats_contain_the_range_of_sequences() -> None:
         (TimeoutError("late"), False),
     ],
 )
-def test_temporary_refusals_are_retried(error: Error, passes: bool) -> None:
+def test_temporary_refusals_are_retried(error, passes):
     """Only refusals by a busy or leaderless stream are retried."""
     assert is_retriable(error) is passes
 
 
-def test_errors_of_the_sink_can_be_pickled() -> None:
+def test_errors_of_the_sink_can_be_pickled():
     """Spark sends the errors from the workers to the driver."""
     for error in (RowError(1, 2, "s", "why"), RowError(1, 2, "", "why"), SinkError("no")):
         copy = pickle.loads(pickle.dumps(error))

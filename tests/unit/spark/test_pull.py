@@ -38,9 +38,7 @@ def replies(form: str, sequences: list[int], number: int = 1, left: int = 0) -> 
 
 
 @given(st.sampled_from(sorted(FORMS)), st.sets(st.integers(1, 10**12), min_size=1), st.booleans())
-def test_reply_subjects_contain_sequences_and_times(
-    form: str, found: set[int], dense: bool
-) -> None:
+def test_reply_subjects_contain_sequences_and_times(form, found, dense):
     """Sequences, times and the remaining count are parsed from both formats, with gaps or without."""
     sequences = sorted(found)
     if dense:
@@ -55,7 +53,7 @@ def test_reply_subjects_contain_sequences_and_times(
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_a_missing_delivery_is_an_error(form: str) -> None:
+def test_a_missing_delivery_is_an_error(form):
     """The delivery numbers continue from the last one without a gap."""
     came = [reply for _, reply, _, _ in replies(form, [1, 2, 3, 4])]
     for wrong in (came[1:], [came[0], came[2], came[3]], [came[0], came[3]]):
@@ -67,13 +65,13 @@ def test_a_missing_delivery_is_an_error(form: str) -> None:
         known.accept(received(*came[3:]))
 
 
-def test_a_reply_subject_of_another_kind_is_an_error() -> None:
+def test_a_reply_subject_of_another_kind_is_an_error():
     """A message that is not from the consumer is refused."""
     with pytest.raises(NotJSMessageError):
         _ConsumerState("c", 1).accept(received(b"orders.reply"))
 
 
-def test_headers_only_messages_have_a_size() -> None:
+def test_headers_only_messages_have_a_size():
     """The header that the server adds is removed, and an equal header of the user is kept."""
     own = b"NATS/1.0\r\nNats-Msg-Size: 3\r\nX: y\r\n\r\n"
     blocks = [b"NATS/1.0\r\nNats-Msg-Size: 128\r\n\r\n", own[:-2] + b"Nats-Msg-Size: 0\r\n\r\n"]

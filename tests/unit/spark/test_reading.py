@@ -33,7 +33,7 @@ from jetstream_sync.spark.reading.chunks import (
 from jetstream_sync.spark.reading.range_reader import ReadPlan, _RangeReader, choose_mode
 from jetstream_sync.spark.reading.replies import Replies
 from jetstream_sync.spark.schema import READ_COLUMNS
-from jetstream_sync.spark.streams import StreamView, stream_view
+from jetstream_sync.spark.streams import stream_view
 
 VIEW = stream_view(
     stream_info({"allow_direct": True}, messages=1000, bytes=200_000, first_seq=1, last_seq=1000)
@@ -56,14 +56,12 @@ USUAL = FieldSelection.of(READ_COLUMNS)
         (replace(VIEW, retention="interest"), 1000, (), USUAL, "direct"),
     ],
 )
-def test_auto_mode(
-    view: StreamView, rows: int, filters: tuple[str, ...], wanted: FieldSelection, expected: str
-) -> None:
+def test_auto_mode(view, rows, filters, wanted, expected):
     """Small ranges and work queues are read with direct gets, other ranges with a consumer."""
     assert choose_mode("auto", view, rows, filters, wanted) == expected
 
 
-def test_an_explicit_mode_is_used() -> None:
+def test_an_explicit_mode_is_used():
     """An explicit mode is used, unless the stream does not allow it."""
     for mode in ("direct", "pull"):
         assert choose_mode(mode, VIEW, 10**9, ("a", "b"), USUAL) == mode
@@ -87,7 +85,7 @@ def job(end_seq: int, batch_bytes: int = 1_000_000, message_bytes: float = 100.0
     )
 
 
-def test_request_sizes_are_limited_by_range_and_batch() -> None:
+def test_request_sizes_are_limited_by_range_and_batch():
     """A request is limited by the rest of the range and the batch size, but asks for at least one message."""
     assert BatchSizer(job(101), 1, filtered=False).rows(1) == 100
     assert BatchSizer(job(101), 1, filtered=False).rows(100) == 1
@@ -96,7 +94,7 @@ def test_request_sizes_are_limited_by_range_and_batch() -> None:
     assert BatchSizer(job(10**9, message_bytes=1e9), 1, filtered=False).rows(1) == 1
 
 
-def test_the_message_size_is_learned() -> None:
+def test_the_message_size_is_learned():
     """If messages are larger than expected, a request asks for fewer."""
     pace = BatchSizer(job(10**9), 1, filtered=False)
     pace.learn_size(
@@ -106,7 +104,7 @@ def test_the_message_size_is_learned() -> None:
 
 
 @given(st.integers(1, 10**6), st.integers(0, 2000))
-def test_a_filtered_read_does_not_go_far_beyond_the_range(span: int, came: int) -> None:
+def test_a_filtered_read_does_not_go_far_beyond_the_range(span, came):
     """With a filter, the request size depends on the density of the matches so far."""
     pace = BatchSizer(job(2 * span + 2), 1, filtered=True)
     assert pace.rows(1) <= 1024
@@ -114,7 +112,7 @@ def test_a_filtered_read_does_not_go_far_beyond_the_range(span: int, came: int) 
     assert 1 <= pace.rows(span + 1) <= max(1, came * 1.1 * (span + 1) / span + 16)
 
 
-def test_ranges() -> None:
+def test_ranges():
     """A range may be empty but must not end before it starts, and it can be pickled."""
     piece = SequenceRange("ORDERS", 5, 5, ("a", "b"), 7)
     assert pickle.loads(pickle.dumps(piece)) == piece
@@ -134,7 +132,7 @@ def test_ranges() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_range_errors_can_be_pickled(error: RangeError) -> None:
+def test_range_errors_can_be_pickled(error):
     """Each range error keeps its attributes when it is pickled, and is an Error."""
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, RangeError)
@@ -175,9 +173,7 @@ def answering(*answer: Delivery) -> Callable[..., Scripted]:
     return lambda *_, **__: Scripted(list(answer))
 
 
-def test_missing_messages_are_not_requested_again_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_messages_are_not_requested_again_at_once(monkeypatch):
     """A direct get that reports remaining messages but returns none is not repeated at once."""
     end = (b"inbox", b"", b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 7\r\n\r\n", b"")
     monkeypatch.setattr(direct, "ReplyCollector", answering(end))
@@ -186,7 +182,7 @@ def test_missing_messages_are_not_requested_again_at_once(
     assert [(len(answer.chunk), answer.next_seq) for answer in found] == [(0, 1)]
 
 
-def test_a_message_of_another_kind_ends_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_of_another_kind_ends_the_consumer(monkeypatch):
     """After a message that is not from the consumer, the read continues with another consumer."""
     monkeypatch.setattr(pull, "ReplyCollector", answering(MESSAGE))
     monkeypatch.setattr(pull, "add_consumer", lambda *_: SimpleNamespace(num_pending=1))
@@ -195,7 +191,7 @@ def test_a_message_of_another_kind_ends_the_consumer(monkeypatch: pytest.MonkeyP
         next(reader.responses(1))
 
 
-def test_a_malformed_reply_of_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_reply_of_the_leader(monkeypatch):
     """A reply without a message is an error, and does not complete a range."""
     api = APIRequests(NO_CORE, Routes(), 1.0)
     monkeypatch.setattr(api, "ask", lambda *_: {})
@@ -204,7 +200,7 @@ def test_a_malformed_reply_of_the_leader(monkeypatch: pytest.MonkeyPatch) -> Non
         reading._is_complete()
 
 
-def test_messages_after_the_end_of_a_response_are_ignored() -> None:
+def test_messages_after_the_end_of_a_response_are_ignored():
     """Messages after the end of a response do not change it, since the caller may already read it."""
     gathering = ReplyCollector(NO_CORE, lambda _: False, expected=2)
     gathering.deliver([MESSAGE, MESSAGE])
@@ -213,7 +209,7 @@ def test_messages_after_the_end_of_a_response_are_ignored() -> None:
     assert len(found) == 2
 
 
-def test_a_second_wait_has_the_full_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_wait_has_the_full_timeout(monkeypatch):
     """A second wait takes the given time, even if messages arrived before it."""
     gathering = ReplyCollector(NO_CORE, lambda _: False)
     gathering.deliver([MESSAGE])

@@ -46,9 +46,7 @@ def received(deliveries: list[Delivery], *sizes: int) -> Replies:
 
 
 @given(MESSAGES, st.lists(st.integers(1, 200), max_size=3), st.booleans())
-def test_columns(
-    messages: list[tuple[bytes, tuple[int, int], bytes, bytes]], sizes: list[int], in_c: bool
-) -> None:
+def test_columns(messages, sizes, in_c):
     """The columns have the fields of the messages, in the order in which they came."""
     expected = [
         (subject, b"$JS.ACK.S.c.1.%d.%d" % numbers, header, payload)
@@ -71,7 +69,7 @@ def test_columns(
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(0, 9), st.integers(0, 9))
-def test_a_column_of_bytes_is_a_sequence(values: list[bytes], start: int, end: int) -> None:
+def test_a_column_of_bytes_is_a_sequence(values, start, end):
     """It has the length, the items, the slices and the sizes of the list, without copies of the data."""
     column = BytesColumn.of(values)
     assert (len(column), list(column), column.sizes()) == (len(values), values, [*map(len, values)])

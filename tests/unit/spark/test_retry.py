@@ -25,12 +25,12 @@ from jetstream_sync.spark.retry import is_transient, retry_transient
         (errors.InvalidOptionError("a", 1, "no"), False),
     ],
 )
-def test_transient_errors(error: errors.Error, passes: bool) -> None:
+def test_transient_errors(error, passes):
     """Missing servers and leaders are transient, refusals are not."""
     assert is_transient(error) is passes
 
 
-def test_a_call_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_repeated_until_it_succeeds(monkeypatch):
     """The waits grow up to 5 s."""
     waits: list[float] = []
     monkeypatch.setattr(retry, "sleep", waits.append)
@@ -45,7 +45,7 @@ def test_a_call_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
 
 
-def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_raised_at_once(monkeypatch):
     """An error that is not transient is not retried."""
     monkeypatch.setattr(retry, "sleep", lambda _: pytest.fail("it waited"))
 
@@ -56,7 +56,7 @@ def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         retry_transient(call, 60.0, "asking")
 
 
-def test_retries_end_at_the_timeout() -> None:
+def test_retries_end_at_the_timeout():
     """After the timeout the next error is raised."""
 
     def call() -> None:

@@ -55,7 +55,7 @@ def refusal(default: str | None = "s", **values: list[Any]) -> RowError:
 # --- columns ------------------------------------------------------------------------------------
 
 
-def test_columns_of_a_source_are_accepted() -> None:
+def test_columns_of_a_source_are_accepted():
     """Rows of this source and of Kafka can be written; what cannot be stored is ignored."""
     rows = RowLayout.of_schema(schema(**READ_TYPES))
     names = ("subject", "data", "headers", "", "", "", "", "msg_id", "", "")
@@ -77,13 +77,13 @@ def test_columns_of_a_source_are_accepted() -> None:
         RowLayout.of_names(["data", "value"])
 
 
-def test_a_struct_needs_to_json() -> None:
+def test_a_struct_needs_to_json():
     """The error for a payload that is a struct says how to convert it."""
     with pytest.raises(SchemaError, match="to_json"):
         RowLayout.of_schema(schema(data="struct<id:int>"))
 
 
-def test_keys_and_headers_of_kafka() -> None:
+def test_keys_and_headers_of_kafka():
     """A key becomes a header, and a header may be a struct with a binary value."""
     rows = encoded(
         data=["x", "x"],
@@ -97,14 +97,14 @@ def test_keys_and_headers_of_kafka() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name, kinds in WRITE_TYPES.items() for kind in kinds]
 )
-def test_each_column_accepts_its_types(name: str, kind: str) -> None:
+def test_each_column_accepts_its_types(name, kind):
     """The check accepts every documented type of a column."""
     layout = RowLayout.of_schema(schema(**({"data": "binary"} | {name: kind})))
     assert name in layout.names
 
 
 @pytest.mark.parametrize("kind", ["interval day", "interval minute to second", "INTERVAL SECOND"])
-def test_every_day_time_interval_is_accepted(kind: str) -> None:
+def test_every_day_time_interval_is_accepted(kind):
     """A ttl can be any day-time interval of Spark."""
     assert RowLayout.of_schema(schema(data="binary", ttl=kind)).names == ("data", "ttl")
 
@@ -120,14 +120,14 @@ def test_every_day_time_interval_is_accepted(kind: str) -> None:
         ({"data": "binary", "headers": "map<string,int>"}, "headers"),
     ],
 )
-def test_invalid_columns_are_refused(types: dict[str, str], column: str) -> None:
+def test_invalid_columns_are_refused(types, column):
     """The error names a column that is missing, unknown, duplicated or of the wrong type."""
     with pytest.raises(SchemaError) as error:
         RowLayout.of_schema(schema(**types))
     assert error.value.column.lower() == column
 
 
-def test_column_names_are_case_insensitive() -> None:
+def test_column_names_are_case_insensitive():
     """Column names are case-insensitive, as in Spark."""
     assert RowLayout.of_names(("DATA", "Msg_Id")).names == ("data", "msg_id")
 
@@ -135,7 +135,7 @@ def test_column_names_are_case_insensitive() -> None:
 # --- values -------------------------------------------------------------------------------------
 
 
-def test_payloads_are_bytes() -> None:
+def test_payloads_are_bytes():
     """Strings are sent as UTF-8, and bytes unchanged."""
     made = encoded(data=["ä", b"\xff", bytearray(b"x"), memoryview(b"y"), ""])
     assert made.data == [b"\xc3\xa4", b"\xff", b"x", b"y", b""]
@@ -166,7 +166,7 @@ def test_payloads_are_bytes() -> None:
         ({"expected_last_sequence": [-1]}, "expected_last_sequence"),
     ],
 )
-def test_an_invalid_value_is_a_row_error(values: dict[str, list[Any]], said: str) -> None:
+def test_an_invalid_value_is_a_row_error(values, said):
     """The error contains partition, row, subject and reason."""
     good: dict[str, list[Any]] = {"data": [b"SECRET"]}
     error = refusal(**(good | values))
@@ -176,14 +176,14 @@ def test_an_invalid_value_is_a_row_error(values: dict[str, list[Any]], said: str
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_a_row_without_a_subject_needs_the_option() -> None:
+def test_a_row_without_a_subject_needs_the_option():
     """NULL means the subject of the option, and is an error without the option."""
     assert encoded("s", data=[b""] * 2, subject=[None, "t"]).subjects == [b"s", b"t"]
     assert "subject is NULL" in str(refusal(None, data=[b""], subject=[None]))
     assert "add a column" in str(refusal(None, data=[b""]))
 
 
-def test_headers_are_lines() -> None:
+def test_headers_are_lines():
     """Each value of each name is a line, in the given order."""
     made = encoded(
         data=[b""] * 5,
@@ -204,7 +204,7 @@ def test_headers_are_lines() -> None:
     ]
 
 
-def test_columns_of_nulls_cost_nothing() -> None:
+def test_columns_of_nulls_cost_nothing():
     """Columns that are NULL in all rows are skipped."""
     made = encoded(data=[b""] * 2, headers=[None, {}], msg_id=[None, ""], ttl=[None, None])
     assert made.header_lines is None
@@ -218,7 +218,7 @@ def test_columns_of_nulls_cost_nothing() -> None:
         *("Nats-Rollup", "Nats-Schedule", "Nats-Schedule-Target", "Nats-Trace-Dest"),
     ],
 )
-def test_headers_with_side_effects_are_dropped(name: str) -> None:
+def test_headers_with_side_effects_are_dropped(name):
     """Headers with conditions or effects of an earlier publish are not sent again."""
     assert encoded(data=[b""], headers=[{name: "x", "K": "v"}]).header_lines == [b"K: v\r\n"]
 
@@ -234,13 +234,13 @@ def test_headers_with_side_effects_are_dropped(name: str) -> None:
         ("never", b"never"),
     ],
 )
-def test_a_ttl_has_the_format_of_the_server(ttl: Any, text: bytes) -> None:
+def test_a_ttl_has_the_format_of_the_server(ttl, text):
     """Seconds, intervals and durations are encoded as in ADR-43, before other headers."""
     made = encoded(data=[b""], ttl=[ttl], headers=[{"Nats-TTL": "7"}])
     assert made.header_lines == [b"Nats-TTL: %b\r\nNats-TTL: 7\r\n" % text]
 
 
-def test_expectations_are_headers() -> None:
+def test_expectations_are_headers():
     """Expectations of a row become headers, and NULL means no expectation."""
     made = encoded(
         data=[b""] * 2,
@@ -254,7 +254,7 @@ def test_expectations_are_headers() -> None:
     ]
 
 
-def test_more_subjects_and_names_than_the_caches_hold() -> None:
+def test_more_subjects_and_names_than_the_caches_hold():
     """The caches are limited, and the result does not depend on them."""
     subjects = [f"s{number}" for number in range(10_000)]
     made = encoded(
@@ -264,7 +264,7 @@ def test_more_subjects_and_names_than_the_caches_hold() -> None:
     assert made.header_lines[-1] == b"s9999: v\r\n"
 
 
-def test_rows_are_selected() -> None:
+def test_rows_are_selected():
     """Selected rows, and slices of rows, have all columns."""
     columns = map(BytesColumn.of, ([b"a"] * 3, [b"1", b"2", b"3"], [b"", b"x", b"y"]))
     rows = EncodedRows(range(3), *columns)

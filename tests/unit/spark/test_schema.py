@@ -16,7 +16,7 @@ from jetstream_sync.spark.schema import (
 )
 
 
-def test_the_default_columns() -> None:
+def test_the_default_columns():
     """Without a schema six columns are read, with these types."""
     assert READ_DDL == (
         "subject string, data binary, headers map<string,array<string>>, "
@@ -24,7 +24,7 @@ def test_the_default_columns() -> None:
     )
 
 
-def test_columns_are_selected_by_name() -> None:
+def test_columns_are_selected_by_name():
     """A schema can have any columns, in any order."""
     fields = [("stream", "string"), ("time_ns", "bigint"), ("size", "int")]
     assert check_read_columns(fields) == ("stream", "time_ns", "size")
@@ -43,7 +43,7 @@ def test_columns_are_selected_by_name() -> None:
         ([("headers", "map<string,string>")], "headers"),
     ],
 )
-def test_invalid_columns_are_refused(fields: list[tuple[str, str]], column: str) -> None:
+def test_invalid_columns_are_refused(fields, column):
     """The error names a column that does not exist, is duplicated or has the wrong type."""
     with pytest.raises(SchemaError) as caught:
         check_read_columns(fields)
@@ -51,7 +51,7 @@ def test_invalid_columns_are_refused(fields: list[tuple[str, str]], column: str)
     assert column in str(caught.value)
 
 
-def test_importing_the_package_is_cheap() -> None:
+def test_importing_the_package_is_cheap():
     """The package can be imported without PySpark and PyArrow, and starts no thread."""
     program = (
         "import sys, threading; sys.modules['pyspark'] = sys.modules['pyarrow'] = None; "
@@ -61,7 +61,7 @@ def test_importing_the_package_is_cheap() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error():
     """An unknown name of the package raises AttributeError."""
     import jetstream_sync.spark
 

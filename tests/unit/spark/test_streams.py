@@ -12,25 +12,25 @@ from jetstream_sync.spark.planning.access import first_seq_since, resolve_offset
 from jetstream_sync.spark.streams import StreamSelection, StreamView, stream_view
 
 
-def test_a_new_stream_starts_at_sequence_one() -> None:
+def test_a_new_stream_starts_at_sequence_one():
     """The server reports 0 as the first sequence of such a stream."""
     view = stream_view(stream_info())
     assert (view.first_seq, view.end_seq) == (1, 1)
     assert view.is_contiguous
 
 
-def test_a_purged_stream_starts_after_its_last_message() -> None:
+def test_a_purged_stream_starts_after_its_last_message():
     """A purge does not reuse sequences."""
     view = stream_view(stream_info(first_seq=11, last_seq=10))
     assert (view.first_seq, view.end_seq) == (11, 11)
 
 
-def test_the_time_of_creation_is_exact() -> None:
+def test_the_time_of_creation_is_exact():
     """It identifies a stream among others of the same name, with nanosecond precision."""
     assert stream_view(stream_info()).created_ns % 1_000_000_000 == 123456789
 
 
-def test_deleted_messages_make_a_stream_non_contiguous() -> None:
+def test_deleted_messages_make_a_stream_non_contiguous():
     """A stream is contiguous if no message in its middle is missing."""
     assert stream_view(stream_info(messages=10, first_seq=5, last_seq=14)).is_contiguous
     assert not stream_view(stream_info(messages=9, first_seq=5, last_seq=14)).is_contiguous
@@ -46,7 +46,7 @@ def test_deleted_messages_make_a_stream_non_contiguous() -> None:
         ({"allow_msg_ttl": True}, True),
     ],
 )
-def test_streams_that_remove_messages_individually(config: dict[str, object], sheds: bool) -> None:
+def test_streams_that_remove_messages_individually(config, sheds):
     """Limits per subject and TTLs per message remove messages in normal operation."""
     assert stream_view(stream_info(config)).removes_individually is sheds
 
@@ -60,7 +60,7 @@ def test_streams_that_remove_messages_individually(config: dict[str, object], sh
         ("/ORDERS_(EU|US)/", ["ORDERS_EU"], ["ORDERS_EUROPE", "/ORDERS_EU/"]),
     ],
 )
-def test_patterns(pattern: str, fits: list[str], does_not: list[str]) -> None:
+def test_patterns(pattern, fits, does_not):
     """An asterisk matches any characters; a regular expression must match the whole name."""
     selection = StreamSelection(pattern=pattern)
     assert all(selection.selects(name) for name in fits)
@@ -73,7 +73,7 @@ def view(first_seq: int, end_seq: int) -> StreamView:
     )
 
 
-def test_offsets_of_options() -> None:
+def test_offsets_of_options():
     """The start and end of a stream have special numbers; other numbers are sequences."""
     there = view(5, 11)
     assert resolve_offset(None, EARLIEST, there) == 5
@@ -89,9 +89,7 @@ def test_offsets_of_options() -> None:
     st.lists(st.integers(0, 50), min_size=100),
     st.integers(-1, 51),
 )
-def test_the_first_message_since_a_time(
-    sequences: set[int], moments: list[int], wanted: int
-) -> None:
+def test_the_first_message_since_a_time(sequences, moments, wanted):
     """Deleted messages and equal times do not affect the search."""
     times = dict(zip(sorted(sequences), sorted(moments), strict=False))
 

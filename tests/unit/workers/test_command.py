@@ -9,9 +9,7 @@ import pytest
 from jetstream_sync.workers.command import main
 
 
-def test_a_wrong_option_ends_with_status_2(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_option_ends_with_status_2(capsys, monkeypatch):
     """What cannot be run is refused in one line, and nothing is started."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     for arguments, text in {

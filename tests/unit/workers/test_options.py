@@ -17,7 +17,7 @@ from jetstream_sync.workers.limits import rate_interval
 from jetstream_sync.workers.pulling import Window
 
 
-def test_delays_grow_up_to_the_maximum() -> None:
+def test_delays_grow_up_to_the_maximum():
     """Without jitter the delays are the formula; they are never below 0.1 seconds."""
     backoff = Backoff(first=1, factor=3, maximum=20, jitter=0)
     assert [backoff.delay(attempt) for attempt in range(1, 6)] == [1, 3, 9, 20, 20]
@@ -25,7 +25,7 @@ def test_delays_grow_up_to_the_maximum() -> None:
     assert Backoff(first=0.1, jitter=0.9, factor=1).delay(1) >= 0.1
 
 
-def test_jitter_spreads_the_delays() -> None:
+def test_jitter_spreads_the_delays():
     """Delays are spread over the whole range, in whole milliseconds."""
     random.seed(1)
     delays = [Backoff(first=10, jitter=0.5).delay(1) for _ in range(500)]
@@ -51,13 +51,13 @@ def test_jitter_spreads_the_delays() -> None:
         {"in_place": True, "first": 20, "attempts": 3},
     ],
 )
-def test_a_backoff_is_checked(wrong: dict[str, Any]) -> None:
+def test_a_backoff_is_checked(wrong):
     """The error names the option."""
     with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
         Backoff(**wrong)
 
 
-def test_the_delay_of_a_retry() -> None:
+def test_the_delay_of_a_retry():
     """A delay is a number or a timedelta, and not below 0.1 seconds."""
     assert Retry("busy").delay is None
     assert Retry("busy", delay=0).delay == 0.1
@@ -88,7 +88,7 @@ def test_the_delay_of_a_retry() -> None:
         ("filter_subjects", ["a.b", [1]]),
     ],
 )
-def test_the_options_of_a_handler_are_checked(option: str, values: list[Any]) -> None:
+def test_the_options_of_a_handler_are_checked(option, values):
     """The error names the option, also for a value of another type; the worker has no handler."""
     worker = Worker()
     for value in values:
@@ -100,7 +100,7 @@ def test_the_options_of_a_handler_are_checked(option: str, values: list[Any]) ->
     assert worker.handlers == []
 
 
-def test_short_messages_are_received_ahead_and_long_ones_are_not() -> None:
+def test_short_messages_are_received_ahead_and_long_ones_are_not():
     """Many short messages widen the window up to its bound; a long one narrows it at once."""
     window = Window(slots=4, ahead=4, batch=1, adapts=True)
     for _ in range(300):
@@ -118,7 +118,7 @@ def test_short_messages_are_received_ahead_and_long_ones_are_not() -> None:
     assert many.ahead == 600
 
 
-def test_only_functions_that_block_are_handlers() -> None:
+def test_only_functions_that_block_are_handlers():
     """Coroutines, generators, lambdas and functions with other arguments are refused."""
 
     async def coroutine(data: bytes) -> None: ...
@@ -137,7 +137,7 @@ def test_only_functions_that_block_are_handlers() -> None:
     assert worker.handlers == []
 
 
-def test_a_decorated_function_can_be_called() -> None:
+def test_a_decorated_function_can_be_called():
     """The handler passes arguments and the result through; it has the name of the function."""
     worker = Worker()
 
@@ -150,7 +150,7 @@ def test_a_decorated_function_can_be_called() -> None:
     assert worker.handler(stream="S", consumer="D")(partial)(2) == 10
 
 
-def test_two_handlers_of_one_consumer_are_refused() -> None:
+def test_two_handlers_of_one_consumer_are_refused():
     """The same consumer name on another stream is another consumer."""
 
     def first(ctx: Context) -> None: ...
@@ -173,13 +173,13 @@ def test_two_handlers_of_one_consumer_are_refused() -> None:
         {"trace": "child"},
     ],
 )
-def test_the_options_of_a_worker_are_checked(wrong: dict[str, Any]) -> None:
+def test_the_options_of_a_worker_are_checked(wrong):
     """Unknown values are refused before anything is opened."""
     with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
         Worker(**wrong)
 
 
-def test_hooks_and_schedules_are_checked() -> None:
+def test_hooks_and_schedules_are_checked():
     """The error names all events, or the option of the schedule."""
     worker = Worker()
     with pytest.raises(InvalidOptionError, match="lease_lost"):
@@ -189,7 +189,7 @@ def test_hooks_and_schedules_are_checked() -> None:
             worker.schedule("x", subject="jobs.x", cron=cron)(bytes)
 
 
-def test_the_length_of_a_lease() -> None:
+def test_the_length_of_a_lease():
     """It is the step of the back-off for the n-th delivery, or ack_wait; 30 seconds by default."""
     steps = LeaseTimes(ConsumerConfig(ack_wait=60, backoff=[3, timedelta(minutes=1)]))
     ends = [Lease(steps, number, 0.0).lost_at for number in (1, 2, 3, 50)]
@@ -199,14 +199,14 @@ def test_the_length_of_a_lease() -> None:
     assert Lease(LeaseTimes(ConsumerConfig()), 9, 0.0).lost_at == pytest.approx(0.9 * 30)
 
 
-def test_a_reason_is_one_line() -> None:
+def test_a_reason_is_one_line():
     """Line breaks and control characters become spaces; a long text is cut; no text: the class."""
     assert one_line(ValueError("two\r\n  lines\x00here")) == "two lines here"
     assert one_line("x" * 600) == "x" * 500
     assert one_line(KeyError()) == "KeyError"
 
 
-def test_a_key_implies_retries_in_place() -> None:
+def test_a_key_implies_retries_in_place():
     """The back-off of the handler is used in place, and the default one is short enough for it."""
     worker = Worker()
     options: dict[str, Any] = {"stream": "S", "key": lambda _msg: 1}
@@ -220,7 +220,7 @@ def test_a_key_implies_retries_in_place() -> None:
         worker.handler(consumer="D", stream="S", key="Customer")(print)  # type: ignore[arg-type]
 
 
-def test_a_key_wants_one_process() -> None:
+def test_a_key_wants_one_process():
     """A handler with a key refuses to run in several processes, and others do not."""
     worker = Worker()
     worker.handler(stream="S", consumer="A")(print).check_processes(4)
@@ -230,7 +230,7 @@ def test_a_key_wants_one_process() -> None:
         keyed.check_processes(2)
 
 
-def test_limits_are_checked() -> None:
+def test_limits_are_checked():
     """A limit is defined before its handlers and once; a rate has a number and a unit."""
     worker = Worker()
     worker.limit("smtp", 2)

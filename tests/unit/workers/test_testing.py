@@ -81,7 +81,7 @@ COMMANDS: dict[bytes, Callable[[Context], None]] = {
 }
 
 
-def test_a_success_is_an_ack_with_what_was_published(worker: Worker) -> None:
+def test_a_success_is_an_ack_with_what_was_published(worker):
     """The outcome has the return value and the published messages, whose ids the attempts share."""
     client = worker.test_client()
     outcome = client.deliver("bill", {"total": 12}, attempt=2)
@@ -100,7 +100,7 @@ def test_a_success_is_an_ack_with_what_was_published(worker: Worker) -> None:
     assert other.msg_id != message.msg_id
 
 
-def test_a_failure_is_a_retry_with_its_delay(worker: Worker) -> None:
+def test_a_failure_is_a_retry_with_its_delay(worker):
     """The delay is that of the back-off for the attempt, or of `Retry`."""
     client = worker.test_client()
     delays = [client.deliver("bill", {"total": 0}, attempt=each).delay for each in (1, 2)]
@@ -130,9 +130,7 @@ def test_a_failure_is_a_retry_with_its_delay(worker: Worker) -> None:
     ],
     ids=["last attempt", "rejected", "not decodable", "over its attempts"],
 )
-def test_a_message_that_is_given_up_has_a_dead_letter(
-    worker: Worker, payload: object, attempt: int, error: str, reason: str
-) -> None:
+def test_a_message_that_is_given_up_has_a_dead_letter(worker, payload, attempt, error, reason):
     """The dead letter is the one that would be stored."""
     outcome = worker.test_client().deliver(
         "bill", payload, attempt=attempt, subject="ORDERS.new", headers={"Trace": "t"}
@@ -145,7 +143,7 @@ def test_a_message_that_is_given_up_has_a_dead_letter(
     assert letter.headers["Dead-Reason"].startswith(reason)
 
 
-def test_middleware_runs_and_may_fail() -> None:
+def test_middleware_runs_and_may_fail():
     """Middleware runs around the handler, outermost first, and its error counts as the handler's."""
     calls: list[object] = []
 
@@ -180,15 +178,13 @@ def test_middleware_runs_and_may_fail() -> None:
         (b"progress", "ack", None),
     ],
 )
-def test_a_handler_may_settle_its_message(
-    worker: Worker, command: bytes, kind: str, delay: float | None
-) -> None:
+def test_a_handler_may_settle_its_message(worker, command, kind, delay):
     """What the handler sends itself is the outcome."""
     outcome = worker.test_client().deliver("other", command)
     assert (outcome.kind, outcome.delay, outcome.dead_letter) == (kind, delay, None)
 
 
-def test_a_lost_lease_and_a_stopping_worker(worker: Worker) -> None:
+def test_a_lost_lease_and_a_stopping_worker(worker):
     """A handler sees that its lease is lost, or that the worker is stopping."""
     client = worker.test_client()
     outcome = client.deliver(worker.handlers[1], b"lost", lease_lost=True)
@@ -198,7 +194,7 @@ def test_a_lost_lease_and_a_stopping_worker(worker: Worker) -> None:
     assert client.deliver("other", b"stop", stopping=True).kind == "retry"
 
 
-def test_a_handler_with_a_bucket_runs_without_it(worker: Worker) -> None:
+def test_a_handler_with_a_bucket_runs_without_it(worker):
     """The bucket that records handled messages is on a server, so each delivery is a run."""
     runs = []
 
@@ -210,7 +206,7 @@ def test_a_handler_with_a_bucket_runs_without_it(worker: Worker) -> None:
     assert runs == [1]
 
 
-def test_a_batch_has_an_outcome_for_each_message(worker: Worker) -> None:
+def test_a_batch_has_an_outcome_for_each_message(worker):
     """Messages of one batch succeed, fail, and are dead letters by themselves."""
 
     @worker.batch(stream="ORDERS", consumer="BATCHES", max_messages=10, retry=RETRY, decode="json")
@@ -231,13 +227,13 @@ def test_a_batch_has_an_outcome_for_each_message(worker: Worker) -> None:
         client.deliver_batch("bill", [])
 
 
-def test_an_interrupt_is_not_an_outcome(worker: Worker) -> None:
+def test_an_interrupt_is_not_an_outcome(worker):
     """Ctrl-C in a test ends the test."""
     with pytest.raises(KeyboardInterrupt):
         worker.test_client().deliver("other", b"interrupt")
 
 
-def test_wrong_arguments(worker: Worker) -> None:
+def test_wrong_arguments(worker):
     """An unknown handler, and an attempt below 1, are refused."""
     client = worker.test_client()
     with pytest.raises(InvalidOptionError, match="bill, other"):
@@ -252,7 +248,7 @@ def in_a_process() -> None:
     raise ValueError(os.getpid())
 
 
-def test_handlers_of_processes_run_in_the_test() -> None:
+def test_handlers_of_processes_run_in_the_test():
     """The client runs a handler in the process of the test, whatever its pool."""
     worker = Worker()
     worker.handler(stream="S", consumer="C", pool="processes")(in_a_process)
