@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -56,7 +56,7 @@ def test_a_slow_handler_with_a_full_buffer_gets_each_message_once(way, js, strea
     """A message whose lease expired in the buffer is dropped, and handled when redelivered."""
     count = 12
     fill(js, stream, count)
-    handle = Handler(0.1)
+    handle = Handler(0.1 * SCALE)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(handle_all, way, js, stream, handle, count)
         wait_until(lambda: handle.once(count), 10)
@@ -68,14 +68,14 @@ def test_a_slow_handler_with_a_full_buffer_gets_each_message_once(way, js, strea
 
 
 def handle_all(way: str, js: JetStream, stream: Stream, handle: Handler, count: int) -> None:
-    """Handle this number of messages, and the next one, with a lease of 0.5 s."""
-    config = ConsumerConfig(ack_wait=0.5)
+    """Handle this number of messages, and the next one, with a lease as long as five of them take."""
+    config = ConsumerConfig(ack_wait=0.5 * SCALE)
     subject = f"{stream.cached_info.config.name}.a"
     if way == "consume":
-        with stream.create_consumer(durable_name="C", ack_wait=0.5).consume(handle):
+        with stream.create_consumer(durable_name="C", ack_wait=0.5 * SCALE).consume(handle):
             wait_until(lambda: handle.once(count + 1), 15)
     elif way == "messages":
-        consumer = stream.create_consumer(durable_name="C", ack_wait=0.5)
+        consumer = stream.create_consumer(durable_name="C", ack_wait=0.5 * SCALE)
         with consumer.messages(stop_after=count + 1) as messages:
             for msg in messages:
                 handle(msg)
