@@ -452,6 +452,7 @@ def test_progress_shows_the_backlog(js, stream, collected):
         "last": 100,
         "messages": 100,
         "pending": 60,
+        "read": 40,
     }
 
 
