@@ -62,6 +62,8 @@ SUBJECT: Final = "Nats-Subject"
 PENDING_MESSAGES: Final = "Nats-Pending-Messages"
 #: Number of bytes that an ended pull request did not deliver (ADR-37).
 PENDING_BYTES: Final = "Nats-Pending-Bytes"
+#: The status of the reply for a subject without subscribers.
+NO_RESPONDERS: Final = 503
 #: In an idle heartbeat: the last delivered consumer sequence (ADR-9).
 LAST_CONSUMER: Final = "Nats-Last-Consumer"
 #: In an idle heartbeat: the last delivered stream sequence (ADR-9).
@@ -262,4 +264,4 @@ def parse_status(block: bytes) -> Status | None:
 def is_no_responders(header: bytes, payload: bytes) -> bool:
     """Return whether a reply is the status of the server for a subject without subscribers."""
     status = parse_status(header) if header and not payload else None
-    return status is not None and status.code == 503
+    return status is not None and status.code == NO_RESPONDERS

@@ -24,7 +24,14 @@ from ..errors import (
     PullError,
     RequestLimitError,
 )
-from ..headers import PENDING_BYTES, PENDING_MESSAGES, Headers, parse_headers, parse_status
+from ..headers import (
+    NO_RESPONDERS,
+    PENDING_BYTES,
+    PENDING_MESSAGES,
+    Headers,
+    parse_headers,
+    parse_status,
+)
 from ..options import check_int
 from .consumer import ConsumerConfig
 
@@ -438,7 +445,7 @@ def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
         (PullStatusKind.WARNING, PullError),
     )
     described = status.description
-    if status.code == 503 and not described:
+    if status.code == NO_RESPONDERS and not described:
         described = "No Responders: the consumer or its stream does not exist, or has no leader now"
     return PullStatus(
         kind,

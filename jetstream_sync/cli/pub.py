@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import NoRespondersError, TimeoutError
-from ..headers import MSG_ID, MSG_TTL
+from ..headers import MSG_ID, MSG_TTL, NO_RESPONDERS
 from ..net.clock import Deadline, monotonic
 from .consumer_config import UNTIL
 from .env import readable, visible
@@ -224,9 +224,6 @@ def ack_fields(ack: PubAck) -> dict[str, Any]:
 
 # --- req ----------------------------------------------------------------------------------------
 
-#: The status of the server's reply when there are no responders.
-_NO_RESPONDERS: Final = 503
-
 
 @command()
 @click.argument("subject")
@@ -325,7 +322,7 @@ def _replies(
                 msg = sub.next_msg(left)
             except TimeoutError:
                 return
-            if msg.status is not None and msg.status.code == _NO_RESPONDERS:
+            if msg.status is not None and msg.status.code == NO_RESPONDERS:
                 raise NoRespondersError(message.subject)
             received += 1
             yield msg

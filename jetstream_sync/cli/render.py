@@ -122,20 +122,23 @@ def _text(settings: Settings, value: Any, *, short: bool, line: bool = True) -> 
     if isinstance(value, (list, tuple)):
         parts = (_text(settings, item, short=short, line=line) for item in value)
         return Text(", ").join(parts)
-    if value is None:
-        shown = ""
-    elif isinstance(value, bool):
-        shown = yes(value)
-    elif isinstance(value, int):
-        shown = count(value)
-    elif isinstance(value, datetime):
-        shown = when(settings, value, short=short) if value.year > 1 else ""
-    elif isinstance(value, timedelta):
-        shown = duration_text(value)
-    else:
-        shown = str(value)
+    shown = _plain_text(settings, value, short=short)
     # Texts are chosen by other clients, which may be malicious.
     return Text(single_line(shown) if line else readable(shown))
+
+
+def _plain_text(settings: Settings, value: Any, *, short: bool) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return yes(value)
+    if isinstance(value, int):
+        return count(value)
+    if isinstance(value, datetime):
+        return when(settings, value, short=short) if value.year > 1 else ""
+    if isinstance(value, timedelta):
+        return duration_text(value)
+    return str(value)
 
 
 def cell(settings: Settings, field: Field, record: Any) -> Text:

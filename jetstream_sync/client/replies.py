@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ..errors import (
     BadSubscriptionError,
@@ -22,7 +22,7 @@ from ..errors import (
     PermissionsError,
     TimeoutError,
 )
-from ..headers import HeadersLike, parse_status
+from ..headers import NO_RESPONDERS, HeadersLike, parse_status
 from ..net.clock import Deadline, seconds
 from ..options import check_int
 from ..protocol.parser import Delivery
@@ -286,7 +286,7 @@ class ReplyIterator:
         status = parse_status(delivery[2]) if delivery[2] and not delivery[3] else None
         if status is not None:
             self._end("status")
-            if is_first and status.code == _NO_RESPONDERS:
+            if is_first and status.code == NO_RESPONDERS:
                 raise NoRespondersError(self._subject)
             raise StopIteration
         msg = Msg(delivery, self._core)
@@ -342,9 +342,6 @@ class ReplyIterator:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._subject!r} {self._ended_by or 'open'}>"
-
-
-_NO_RESPONDERS: Final = 503
 
 
 def _checked_sentinel(sentinel: Sentinel | str | None) -> Sentinel | None:

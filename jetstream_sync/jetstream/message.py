@@ -203,8 +203,8 @@ class Confirmations(MessageReceiver):
     """
     Sends settlements, and counts their confirmations.
 
-    Any thread may call `send`, and one at a time `counts`. A confirmation that does not arrive is not missed
-    here.
+    Any thread may call `send`, and one at a time `counts`. The caller has to notice a confirmation that does
+    not arrive.
     """
 
     is_reply_inbox = True

@@ -38,14 +38,16 @@ def _option(text: str, kind: type = bool, **arguments: Any) -> Any:
     return field(default=default, metadata={"help": text, **arguments})
 
 
-_DRAIN = "Seconds that running handlers may take after a signal.  [default: that of the worker]"
-_HTTP = "Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]"
-_PROCESSES = "Number of worker processes, each with its own connection, under a supervisor."
-_MESSAGES = "Replace a worker process after this number of messages."
-_AGE = "Replace a worker process after this time."
-_RSS = "Replace a worker process that uses this much memory (Linux)."
-_RELOAD = "Replace the worker processes when a source file changes, for development."
-_FORMAT = "Format of log records.  [default: text]"
+_DRAIN: Final = (
+    "Seconds that running handlers may take after a signal.  [default: that of the worker]"
+)
+_HTTP: Final = "Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]"
+_PROCESSES: Final = "Number of worker processes, each with its own connection, under a supervisor."
+_MESSAGES: Final = "Replace a worker process after this number of messages."
+_AGE: Final = "Replace a worker process after this time."
+_RSS: Final = "Replace a worker process that uses this much memory (Linux)."
+_RELOAD: Final = "Replace the worker processes when a source file changes, for development."
+_FORMAT: Final = "Format of log records.  [default: text]"
 
 
 @dataclass(frozen=True, kw_only=True)

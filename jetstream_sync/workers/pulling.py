@@ -6,8 +6,8 @@ Rules:
 1. Only messages that fit are requested, one request at a time: at most ``concurrency + prefetch`` are held,
    or some more after a request that seemed lost was repeated. Without ``prefetch``, up to `_MAX_AHEAD`
    messages of busy keys are held beside them. A thread that makes room requests them; the thread that pulls
-   only receives. With ``max_bytes``, as many are requested as fit by the size of the last ones; the first one
-   is requested alone.
+   only receives. With ``max_bytes``, as many are requested as fit by the size of the last ones, at most
+   `_MAX_SIZED`; the first one is requested alone.
 2. An exclusive handler has the pin of its consumer (ADR-42). A message with another pin follows messages
    that were lost with the former one: those that wait are returned, because another process has them.
 """

@@ -222,15 +222,17 @@ class Supervisor:
     # --- events ---------------------------------------------------------------------------------
 
     def _handle(self, event: _Event) -> None:
-        if event.process is not None and event.line is None:
-            event.process.read = True
-        elif event.process is not None and event.line is not None:
-            self._heard(event.process, event.line)
+        process = event.process
+        if process is not None:
+            if event.line is None:
+                process.read = True
+            else:
+                self._heard(process, event.line)
         elif event.signal_number == signal.SIGHUP:
             self._replace_all("SIGHUP")
         elif event.signal_number == signal.SIGQUIT:
-            for process in [each for each in self._alive if each.ready]:
-                process.signal(signal.SIGQUIT)
+            for each in [each for each in self._alive if each.ready]:
+                each.signal(signal.SIGQUIT)
         else:
             self._stop(f"signal {event.signal_number}")
 
