@@ -1,9 +1,19 @@
-"""A Ctrl-C at a chosen point: after the n-th point where CPython checks for signals."""
+"""
+A Ctrl-C at a chosen moment of a call.
+
+Where this Python traces opcodes reliably, moment n is the n-th point where CPython checks for signals.
+Elsewhere a timer sends a signal, and the moments are delays that grow by a tenth.
+"""
 
 from __future__ import annotations
 
 import dis
+import math
+import random
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,11 +24,11 @@ import pytest
 
 __all__ = ["by_opcodes", "interrupted", "points"]
 
-#: In Python 3.11.2 the interpreter has stopped for ever in these tests, at a call outside the package; from
-#: 3.12 on not every opcode is traced.
+#: From Python 3.12 on not every opcode is traced.
+_BY_SIGNALS = sys.version_info >= (3, 12)
+#: In Python 3.11.2 the interpreter has stopped for ever in these tests, at a call outside the package.
 by_opcodes = pytest.mark.skipif(
-    (3, 11) <= sys.version_info < (3, 11, 4) or sys.version_info >= (3, 12),
-    reason="this Python does not trace opcodes reliably",
+    (3, 11) <= sys.version_info < (3, 11, 4), reason="this Python does not trace opcodes reliably"
 )
 
 _PACKAGE = "jetstream_sync"
@@ -113,6 +123,47 @@ class _Bomb:
             raise KeyboardInterrupt
 
 
+#: The delay of moment 1, in seconds.
+_FIRST_DELAY_S = 10e-6
+#: Delay after which a signal that came outside of the package is sent again, in seconds.
+_AGAIN_S = 50e-6
+_NEVER_S = 3600.0
+
+
+def _delay(moment: int) -> float:
+    """Return the delay of a moment in seconds, give or take a tenth."""
+    grown = math.log(_FIRST_DELAY_S) + min(moment, 10_000) * math.log(1.1)
+    return math.exp(min(grown, math.log(_NEVER_S))) * random.uniform(0.9, 1.1)
+
+
+def _run_with_signal(call: Callable[[], object], delay: float) -> bool:
+    """Call a function and interrupt it after a delay in seconds; return whether it was interrupted."""
+    went_off = False
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        nonlocal went_off
+        if not went_off and frame is not None and _is_traced(frame.f_code.co_filename):
+            went_off = True
+            raise KeyboardInterrupt
+
+    assert threading.current_thread() is threading.main_thread()
+    # The limit of the test uses the same timer.
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    began = time.monotonic()
+    limit = signal.setitimer(signal.ITIMER_REAL, delay, _AGAIN_S)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if limit[0]:
+            left = max(limit[0] - (time.monotonic() - began), 0.001)
+            signal.setitimer(signal.ITIMER_REAL, left, limit[1])
+    return went_off
+
+
 def interrupted(call: Callable[[], object], moment: int) -> bool:
     """
     Call a function with a Ctrl-C at the given moment inside the package; return whether it was raised.
@@ -122,11 +173,18 @@ def interrupted(call: Callable[[], object], moment: int) -> bool:
         moment: 1 for the first point where a signal can be handled, and so on.
 
     """
+    if _BY_SIGNALS:
+        return _run_with_signal(call, _delay(moment))
     return _run(call, _Bomb(moment)).went_off
 
 
 def points(call: Callable[[], object]) -> int:
-    """Call a function, and return the number of points where a signal can be handled."""
+    """Call a function, and return the number of moments at which it can be interrupted."""
+    if _BY_SIGNALS:
+        began = time.perf_counter()
+        call()
+        took = time.perf_counter() - began
+        return max(int(math.log(took / _FIRST_DELAY_S, 1.1)), 11)
     return -_run(call, _Bomb(0)).left
 
 

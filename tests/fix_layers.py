@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import threading
 from functools import cache
 from typing import Protocol
 
@@ -199,13 +198,13 @@ def opened(kind: str) -> tuple[Layer, Wire]:
         peer = WebSocketPeer()
         wire = Wire(peer)
         address = ServerAddress("localhost", 80, "ws")
-        layer = WebSocketStream(wire, address, None, threading.Lock)
+        layer = WebSocketStream(wire, address, None)
     else:
         context = client_context()
         if kind == "TLS 1.2":
             context.maximum_version = ssl.TLSVersion.TLSv1_2
         wire = Wire(TLSPeer())
-        layer = TLSStream(wire, context, "localhost", threading.Lock)
+        layer = TLSStream(wire, context, "localhost")
     layer.handshake(Deadline(10))
     wire.deliver()
     return layer, wire

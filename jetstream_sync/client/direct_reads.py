@@ -29,6 +29,7 @@ from itertools import chain
 from operator import attrgetter, methodcaller
 from typing import Final
 
+from ..locks import new_lock
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
 from ..protocol.parser import Delivery, Parser, only_message
@@ -78,7 +79,7 @@ class DirectReads:
         self._reading.acquire()
         self._turn = threading.Lock()
         # Guards the change of ``paused``. The reader sleeps on the gate; released means: continue.
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._gate = threading.Lock()
         self._gate.acquire()
         # What a caller has received and not taken: one piece, or an error.
@@ -238,7 +239,7 @@ class DirectReads:
     def forked(self) -> None:
         """Replace the locks in a forked child: a thread of the parent may have held them."""
         self.paused = False
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._turn = threading.Lock()
         self._reading = threading.Lock()
         self._reading.acquire()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from ..errors import ConnectionClosedError, ConnectionDrainingError, InvalidOptionError
+from ..locks import new_lock
 from ..net.clock import FOREVER
 from ..options import ConnectionEvent, ConnectionOptions, ErrorCallback, EventCallback, EventKind
 from .mailbox import Mailbox
@@ -48,7 +49,7 @@ class Events:
             callback = getattr(options, option)
             if callback is not None:
                 self._listeners[kind] = _listener(option, callback)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._calls: Mailbox[_Call] = Mailbox()
         #: Number of events dropped because a callback is too slow.
         self.dropped: int = 0
@@ -94,7 +95,7 @@ class Events:
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent."""
         self._thread = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._calls = Mailbox()
         self._calls.close(ConnectionClosedError("forked"))
 

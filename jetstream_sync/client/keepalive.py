@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from ..errors import ConnectionLostError, StaleConnectionError, TimeoutError
+from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
 from ..protocol.session import PING
 from .mailbox import ResultSlot, copy_exception
@@ -32,7 +32,7 @@ class KeepAlive:
         self._max_outstanding = max_outstanding
         self._on_stale = on_stale
         # Held while a ping is appended to the output buffer, so that the waiters have the same order.
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._waiters: list[ResultSlot[None] | None] = []
         self._outstanding = 0
         self._connected = False

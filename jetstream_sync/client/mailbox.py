@@ -18,6 +18,7 @@ from itertools import islice
 from typing import ClassVar, Generic, TypeVar
 
 from ..errors import ForkedConnectionError, PermissionsError, TimeoutError
+from ..locks import new_lock
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
@@ -94,7 +95,7 @@ class Mailbox(Generic[T]):
     def __init__(self, timed_out: Callable[[str], TimeoutError] = TimeoutError) -> None:
         self._timed_out = timed_out
         self.items: deque[T] = deque()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # One locked lock for each sleeping reader, released to wake it. Changed under the lock.
         self._gates: deque[threading.Lock] = deque()
         # Why the mailbox was closed. Set once, under the lock.
@@ -139,7 +140,7 @@ class Mailbox(Generic[T]):
         # In a forked child the items are dropped, because they belong to the parent.
         if isinstance(reason, ForkedConnectionError):
             # A thread of the parent may have held the lock, and no thread is waiting here.
-            self._lock = threading.Lock()
+            self._lock = new_lock()
             self._gates.clear()
             self.items.clear()
             self._reason = reason

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 from dataclasses import dataclass, replace
 
 from ..address import Server, ServerAddress
 from ..errors import InvalidOptionError
+from ..locks import new_lock
 
 #: Maximum number of servers used from one INFO, and of endpoints remembered as known.
 _MAX_DISCOVERED = 1000
@@ -40,7 +40,7 @@ class ServerPool:
     def __init__(
         self, servers: tuple[ServerAddress, ...], *, randomize: bool, max_failures: int
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._entries = [_Entry(address) for address in servers]
         self._randomize = randomize
         self._max_failures = max_failures
@@ -54,7 +54,7 @@ class ServerPool:
 
     def forked(self) -> None:
         """Replace the lock in a forked child, because a thread of the parent may have held it."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def addresses(self) -> list[ServerAddress]:
         """Return the servers in the order in which they are tried next."""

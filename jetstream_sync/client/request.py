@@ -12,11 +12,11 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from typing import Protocol
 
 from ..errors import ConnectionLostError, Error, NoRespondersError, PermissionsError
 from ..headers import HeadersLike, is_no_responders
+from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
@@ -77,7 +77,7 @@ class RequestMux(MessageReceiver):
         # else would end them.
         self._fail_on_disconnect: set[bytes] = set()
         # Guards the subscription; never held while waiting.
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._subscribed = False
         self._subscription: SubscriptionState[MessageReceiver] | None = None
         self._reason: BaseException | None = None
@@ -195,7 +195,7 @@ class RequestMux(MessageReceiver):
 
     def forked(self, reason: BaseException) -> None:
         """Fail every request in a forked child, and replace the lock that a thread may have held."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.on_closed(reason)
 
     def _subscribe(self) -> None:

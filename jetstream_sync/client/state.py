@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final
 
 from ..errors import ConnectionClosedError, ConnectionDrainingError, TimeoutError
+from ..locks import new_lock
 from ..net.clock import monotonic
 from ..protocol.session import ServerInfo
 from .encoder import MessageEncoder
@@ -93,7 +94,7 @@ class ConnectionState:
     # It is changed with ``lock`` held; one attribute may be read without it.
 
     def __init__(self, writer: Writer, encoder: MessageEncoder) -> None:
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: threading.Lock = new_lock()
         self.status: ConnectionStatus = ConnectionStatus.CONNECTING
         #: ``None`` while disconnected.
         self.transport: Transport | None = None
@@ -134,7 +135,7 @@ class ConnectionState:
 
     def forked(self) -> None:
         """Become closed in a forked child, where a thread of the parent may have held the lock."""
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.status = ConnectionStatus.CLOSED
         if self.transport is not None:
             # Close the child's copy of the socket. A shutdown would end the parent's connection.

@@ -25,6 +25,7 @@ from ..errors import (
     SubscriptionError,
     TimeoutError,
 )
+from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
@@ -153,7 +154,7 @@ class Subscription:
         self._slow = False
         # Held while messages are added, while those above a limit are removed again, and while the
         # pending bytes are counted.
-        self._intake = threading.Lock()
+        self._intake = new_lock()
         # The limit of unsubscribe(), if it was reached before that call; 0: none.
         self._limit = 0
         self._thread: threading.Thread | None = None
@@ -397,7 +398,7 @@ class Subscription:
     def _on_closed(self, reason: BaseException) -> None:
         """End the subscription; after a close by the user, the callback gets no more messages."""
         if isinstance(reason, ForkedConnectionError):
-            self._intake = threading.Lock()  # the parent's reader may have held it
+            self._intake = new_lock()  # the parent's reader may have held it
         self._mailbox.close(reason)
         deliberate = isinstance(reason, ConnectionClosedError) and is_deliberate_close(reason)
         if self._callback is not None and deliberate:

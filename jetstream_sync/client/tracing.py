@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..errors import ConnectionClosedError, ForkedConnectionError
+from ..locks import new_lock
 from ..net.clock import FOREVER
 from ..net.layer import ByteStream
 from ..protocol.trace import RECEIVED, SENT, LineCutter
@@ -41,7 +42,7 @@ class Tracer:
         self._callback = callback
         self._lines: Mailbox[str] = Mailbox()
         #: Held while bytes are sent, and by the caller of `add()`.
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: threading.Lock = new_lock()
         # --- under the lock ---
         self._bytes = 0
         self._dropped = 0  # lines since the last queued one
@@ -83,7 +84,7 @@ class Tracer:
 
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent; see `ForkAware`."""
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self._thread = None
         self._lines = Mailbox()
         self._lines.close(ForkedConnectionError("forked"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -195,7 +194,7 @@ class _Opening:
 
         context = make_context(self._options.tls)
         try:
-            stream = TLSStream(self._carrier, context, server_name(self._name), threading.Lock)
+            stream = TLSStream(self._carrier, context, server_name(self._name))
         except ValueError as error:  # not UTF-8, too long, a dot in front
             raise InvalidOptionError("tls_hostname", self._name, "must be a host name") from error
         self._secure = True
@@ -208,7 +207,7 @@ class _Opening:
         from ..net.websocket import WebSocketStream  # noqa: PLC0415
 
         headers = self._options.ws_connection_headers
-        stream = WebSocketStream(self._carrier, self._address, headers, threading.Lock)
+        stream = WebSocketStream(self._carrier, self._address, headers)
         stream.handshake(self._deadline)
         self._carrier = self.stream = stream
         self._received_secure = True

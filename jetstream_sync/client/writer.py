@@ -33,6 +33,7 @@ from ..errors import (
     OutboundBufferLimitError,
     TimeoutError,
 )
+from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, call_and_record
 from ..net.layer import ByteStream
 from ..protocol.session import PING, PONG
@@ -88,7 +89,7 @@ class Writer:
         # --- set once, read without a lock ---
         self.closed: BaseException | None = None
         # --- under _sending ---
-        self._sending = threading.Lock()
+        self._sending = new_lock()
         self._batch = _NOTHING
         self._sent: list[int] = []  # bytes of the batch that were sent, one entry per send
         self._sender = 0  # id of the thread that holds _sending and sends
@@ -98,7 +99,7 @@ class Writer:
         self._send_above = _SEND_ABOVE_BYTES  # for the C extension
 
     def _new_lock(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._is_locked = self._lock.locked  # for the C extension
 
     # --- filling the buffer ---------------------------------------------------------------------
@@ -373,7 +374,7 @@ class Writer:
         """Refuse all commands, and replace the locks that a thread of the parent may have held."""
         self.closed = reason
         self._new_lock()
-        self._sending = threading.Lock()
+        self._sending = new_lock()
         self._stream = None
         self._chunks, self._size, self._batch = [], 0, _NOTHING
 

@@ -26,6 +26,7 @@ from ..client.engine import Engine
 from ..client.mailbox import copy_exception
 from ..client.threads import in_each_child
 from ..errors import Error
+from ..locks import new_rlock
 from ..net.clock import seconds
 from ..options import ConnectionOptions, ConnectOptions
 from ..services.service import Service, StatsHandler, StopCallback
@@ -397,7 +398,7 @@ class _SharedConnections:
 
     def __init__(self) -> None:
         # Reentrant, for a signal handler that needs a connection. Each change of the tables is atomic.
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         # --- guarded by _lock; `_open` is also read without it ---
         self._open: dict[Hashable, Connection] = {}
         self._openings: dict[Hashable, _Opening] = {}
@@ -451,7 +452,7 @@ class _SharedConnections:
 
     def forked(self) -> None:
         """Reset the tables in a forked child."""
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._open = {}
         self._openings = {}
 

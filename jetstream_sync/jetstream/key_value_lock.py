@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
@@ -29,6 +28,7 @@ from ..errors import (
     TimeoutError,
     WrongLastRevisionError,
 )
+from ..locks import new_lock
 from ..net.clock import Deadline, monotonic, seconds
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Lock:
         self._timeout = timeout
         self._owner = ""
         # Held while the key is written, so that a renewal and a release follow each other.
-        self._writing = threading.Lock()
+        self._writing = new_lock()
         self._released = Signal()
         self._released.set()
         self._is_lost = False

@@ -35,6 +35,7 @@ from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.threads import Signal, start_timer
 from ..errors import Error, NotJSMessageError
+from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
@@ -151,7 +152,7 @@ class Leases(NoLeases):
         self.last_taken: dict[int, JetStreamMsg] = {}
         self.unsure: bool = False
         self.times: ReceiveTimes = ReceiveTimes()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # --- under _lock ---
         # The run of the last checked message: the consumer sequence of its first message, and when it was
         # read, or its leases were renewed.
@@ -280,7 +281,7 @@ class Leases(NoLeases):
 
     def forked(self) -> None:
         """Replace the lock, which a thread of the parent may have held."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
 
 def _numbers(reply: bytes) -> tuple[int, int, int] | None:

@@ -18,7 +18,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -45,6 +44,7 @@ from ..errors import (
     PullError,
     TimeoutError,
 )
+from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import check_int
 from ..protocol.parser import Delivery
@@ -325,7 +325,7 @@ class MessagePuller:
         # Threads that wait, or are about to; added under _lock, removed without it.
         self._waiting: set[int] = set()
         # --- under _lock ---
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._state = PullerState.PULLING
         self._ledger = PullLedger(pull)
         self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
@@ -750,7 +750,7 @@ class MessagePuller:
 
     def forked(self) -> None:
         """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._ready.clear()
         self._waiting.clear()
         self._leases.forked()

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -32,6 +31,7 @@ from ..errors import (
     RequestLimitError,
     TimeoutError,
 )
+from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record, seconds
 from ..options import check_callback
 from .api_requests import APIRequests
@@ -106,7 +106,7 @@ class OrderedPuller:
         self._pull = pull
         self._callback_finished: Callable[[Deadline], bool] | None = None
         # Held while a consumer is created; stop() does not take it, so that it need not wait.
-        self._renewing = threading.Lock()
+        self._renewing = new_lock()
         self._stopped: IteratorClosedError | None = None
         self._messages: MessagePuller | None = None
 
@@ -259,7 +259,7 @@ class OrderedConsumer:
         self._stream = stream_name
         self._options = options
         # The position of fetch() and next(); guarded by _lock, which is held while they wait.
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         check_options(options)
         self._cursor = pull_cursor(api, stream_name, options)
         # Pulls from the server's consumer; None: the next pull creates one.

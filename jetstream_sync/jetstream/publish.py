@@ -51,6 +51,7 @@ from ..errors import (
     TooManyStalledMsgsError,
 )
 from ..headers import HeadersLike, is_no_responders
+from ..locks import new_lock, new_rlock
 from ..net.clock import Deadline, monotonic, seconds
 from ..options import check_int
 from ..protocol.parser import Delivery
@@ -61,7 +62,7 @@ _HELD_LOCK_S: Final = 0.1
 
 # Held while the standard part of a future is created, and while a future is settled. Reentrant, because
 # signal handlers may use futures.
-_lock = threading.RLock()
+_lock = new_rlock()
 # The pending futures with a standard part; guarded by _lock.
 _watched: weakref.WeakSet[PubAckFuture] = weakref.WeakSet()
 
@@ -276,7 +277,7 @@ def _settle_in_child() -> None:
     # another thread of the parent may have held the lock of a standard part. So a separate thread
     # settles these parts; if it blocks, the remaining parts are created again.
     global _lock  # noqa: PLW0603 - one for all futures, or each would cost more
-    _lock = threading.RLock()
+    _lock = new_rlock()
     left = list(_watched)
     _watched.clear()
     if not left:
@@ -353,7 +354,7 @@ class Publisher(MessageReceiver):
         self._retries: list[tuple[float, bytes, PubAckFuture]] = []
         # Messages that the server did not permit, with its error; written by the reader.
         self._denied: dict[bytes, PermissionsError] = {}
-        self._start = threading.Lock()
+        self._start = new_lock()
         self._inbox = core.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
         # --- changed under _start ---
@@ -546,7 +547,7 @@ class Publisher(MessageReceiver):
         self._acks.close(reason)
 
     def _forked(self, reason: ForkedConnectionError) -> None:
-        self._start = threading.Lock()
+        self._start = new_lock()
         self._room = Waiters()
         self._retries = []
         self._acks.close(reason)

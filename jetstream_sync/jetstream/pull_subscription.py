@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +13,7 @@ from ..api.pull import PullRequest, PullStatus, PullStatusKind
 from ..api.subscribing import SubscribeRequest
 from ..client.mailbox import copy_exception, first_items
 from ..errors import BadSubscriptionError, Error
+from ..locks import new_lock
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests
@@ -67,7 +67,7 @@ class PullSubscription(ConsumerAccessors):
         self._ended: Error | None = None
         # The inboxes of running fetches.
         self._busy: set[PullInbox] = set()
-        self._count = threading.Lock()
+        self._count = new_lock()
         self._delivered = 0
 
     # --- counters -------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -46,6 +45,7 @@ from ..errors import (
     PullError,
 )
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
+from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, EchoCheck
@@ -119,7 +119,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._settled = None if unacked else False
         self._leases = Leases(api, stream, lambda: self.consumer_name, config)
         # Held while the reader enqueues messages, and while the message limit is set.
-        self._receive_lock = threading.Lock()
+        self._receive_lock = new_lock()
         # --- under _receive_lock ---
         self._sequence = None if config.deliver_group else DeliverySequence(None)
         self._received_count = 0  # received messages, without statuses

@@ -23,7 +23,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -48,7 +47,8 @@ from ..errors import (
     StreamNotFoundError,
     TimeoutError,
 )
-from ..net.clock import FOREVER, Deadline, monotonic
+from ..locks import new_rlock
+from ..net.clock import FOREVER, Deadline, call_and_record, monotonic
 from ..options import check_callback
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, stream_info
@@ -416,7 +416,7 @@ class Watch(Generic[E]):
         cursor.keeps_start = cursor.reads_end = True
         self._messages = _WatchMessages(api, cursor, _pull(_MAX_BUFFERED, HEARTBEAT_S))
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         # --- under _lock ---
         self._initial: _Initial | None = _Initial(cursor, self._messages)  # until it is current
         self._received: deque[Delivery] = deque()  # received messages in order
@@ -509,13 +509,14 @@ class Watch(Generic[E]):
         # After an exception such as a Ctrl-C, the entry that the step was about to return is the
         # next one.
         self._taken = None
-        if not self._lock.acquire(timeout=lock_timeout_s):
-            return _BUSY
+        acquired: list[bool] = []
         try:
             try:
-                return step(deadline)
+                call_and_record(acquired, self._lock.acquire, True, lock_timeout_s)
+                return step(deadline) if acquired[0] else _BUSY
             finally:
-                self._lock.release()
+                if True in acquired:
+                    self._lock.release()
         except Error:
             raise
         except BaseException:

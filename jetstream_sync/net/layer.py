@@ -16,13 +16,10 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from ..locks import new_lock
 from .clock import Deadline, call_and_record
-
-if TYPE_CHECKING:
-    from threading import Lock
 
 #: Bytes that are encoded at a time, so that the lock is never held for long.
 _CHUNK: Final = 64 * 1024
@@ -31,14 +28,14 @@ _CHUNK: Final = 64 * 1024
 class Layer(ABC):
     """A stream whose bytes are sent on another stream in an encoded form."""
 
-    def __init__(self, inner: ByteStream, make_lock: Callable[[], Lock]) -> None:
+    def __init__(self, inner: ByteStream) -> None:
         self.peer: str = inner.peer
         self._inner = inner
-        self._lock = make_lock()
+        self._lock = new_lock()
         # Encoded data that is not in the flight yet; under _lock.
         self._coded: list[bytes] = []
         # Held by the sending thread, and only for a short time, because sending does not wait.
-        self._sending = make_lock()
+        self._sending = new_lock()
         self._flight = memoryview(b"")
         self._gone: list[int] = []  # bytes of the flight that were sent, one entry per send
         self._count = (

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..errors import SecureConnectionError
 from .clock import Deadline, call_and_record
 from .layer import ByteStream, Layer
-
-if TYPE_CHECKING:
-    from threading import Lock
 
 #: Maximum payload of a TLS record in bytes, and so the maximum that one read returns.
 _MAX_RECORD_BYTES: Final = 16 * 1024
@@ -26,10 +22,8 @@ class TLSStream(Layer):
 
     # `name`: the host name that the server's certificate must contain.
 
-    def __init__(
-        self, inner: ByteStream, context: ssl.SSLContext, name: str, make_lock: Callable[[], Lock]
-    ) -> None:
-        super().__init__(inner, make_lock)
+    def __init__(self, inner: ByteStream, context: ssl.SSLContext, name: str) -> None:
+        super().__init__(inner)
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)

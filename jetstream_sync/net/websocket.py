@@ -6,17 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ..address import ServerAddress
 from ..errors import ConnectionLostError, InvalidOptionError, ProtocolError, ServerRefusedError
 from ..version import install_command
 from .clock import Deadline
 from .layer import ByteStream, Layer
-
-if TYPE_CHECKING:
-    from threading import Lock
 
 #: Maximum frame size in bytes. A server sends all pending data in one frame, up to its ``max_pending``.
 _MAX_FRAME_BYTES: Final = 1024 * 1024 * 1024
@@ -35,9 +32,8 @@ class WebSocketStream(Layer):
         inner: ByteStream,
         address: ServerAddress,
         headers: Mapping[str, str | Sequence[str]] | None,
-        make_lock: Callable[[], Lock],
     ) -> None:
-        super().__init__(inner, make_lock)
+        super().__init__(inner)
         try:
             # An extra that most users do not install.
             from websockets import frames  # noqa: PLC0415

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 import time
 import weakref
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final, NoReturn
 from typing_extensions import Self
 
 from ..errors import InvalidOptionError, ServerUnavailableError
+from ..locks import new_rlock
 from .binary import ask_version, check_binary, find_nats_server
 from .runtime import HOST, STOP_TIMEOUT_S, Runtime, reserve_port
 
@@ -84,7 +84,7 @@ class NatsServer:
         self._binary = find_nats_server() if binary is None else check_binary(binary)
         self._start_timeout = start_timeout
         self._version = ""
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._runtime: Runtime | None = None
         _servers.add(self)
 
@@ -344,7 +344,7 @@ class NatsServer:
             raise ServerUnavailableError("nats-server was started by the parent process")
 
     def _after_fork_in_child(self) -> None:
-        self._lock = threading.RLock()  # another thread of the parent may hold the old one
+        self._lock = new_rlock()  # another thread of the parent may hold the old one
         if self._runtime is not None:
             self._runtime.abandon()
 

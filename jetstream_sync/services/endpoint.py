@@ -30,6 +30,7 @@ from ..errors import (
     ServiceError,
 )
 from ..headers import Headers, HeadersLike
+from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import DEFAULT_PENDING_BYTES_LIMIT
 from ..protocol.parser import Delivery
@@ -174,7 +175,7 @@ class Endpoint:
         self._ended = ended
         self._core = core
         self._handler = handler
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._running = workers
         self.reset()
         self.subscription: _EndpointSubscription = _EndpointSubscription(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -32,6 +31,7 @@ from ..errors import (
     Error,
     InvalidOptionError,
 )
+from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import check_callback, check_int
 from ..protocol.parser import Delivery
@@ -208,7 +208,7 @@ class Service(EndpointGroup):
         self._stop_cb = stop_cb
         self._root = check_publish_subject(prefix)
         self._started: datetime = datetime.now(timezone.utc)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._endpoints: list[Endpoint] = []
         self._stopping = False
         self._stopped = Signal()

@@ -18,7 +18,6 @@ import logging
 import os
 import pickle
 import signal
-import threading
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from multiprocessing.spawn import prepare
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 from .. import InvalidOptionError, JetStreamMsg
+from ..locks import new_rlock
 from .context import Context, ContextActions
 from .dead_letters import one_line
 from .handler import Handler, Middleware, Reply
@@ -217,7 +217,7 @@ class _Child:
         self._handler = handler
         self._middleware = middleware
         # Held for a question and its answer; threads of a handler may ask, too.
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._running = False
 
     def run(self) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ..locks import new_lock
 from .leases import LeaseKeeper, lease_clock
 from .metrics import GaugeSnapshot, HandlerSnapshot, Snapshot, counts_of, metrics_text
 
@@ -122,7 +123,7 @@ class Processes:
     def __init__(self, expected: int) -> None:
         self._expected = expected
         self._systemd = SystemdNotifier()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # --- under _lock ---
         self._current: dict[int, Snapshot] = {}
         self._ended: dict[tuple[str, str, str], HandlerSnapshot] = {}

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from ..locks import new_lock
 from .logs import log
 from .status import spawn
 
@@ -45,7 +46,7 @@ class SupervisorLink:
         self._watch = watch
         #: Number of processes that run the same worker.
         self.count: int = count
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._on_command: Callable[[str], object] | None = None
         self._early: list[str] = []
         self._reported: set[str] = set()

@@ -21,6 +21,8 @@ from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from ..locks import new_lock
+
 if TYPE_CHECKING:
     from .leases import Delivery
 
@@ -43,7 +45,7 @@ class HeldMessages:
     """The held messages of one handler."""
 
     def __init__(self, *, isolates: bool) -> None:
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: threading.Lock = new_lock()
         #: Notified when a thread has something to do.
         self.work: threading.Condition = threading.Condition(self.lock)
         self.phase: Phase = Phase.RECEIVING

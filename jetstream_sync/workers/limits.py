@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from .. import InvalidOptionError
+from ..locks import new_lock
 from .logs import log
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class CircuitBreaker:
         self._name = name
         #: Number of failures in a row that open it.
         self.limit: int = max(_FAILURES, 2 * threads)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._failures = 0
         #: The pause in seconds, of which `seconds_left` is the rest; 0: the handler is not paused, and does
         #: not try some messages after a pause.
@@ -121,7 +122,7 @@ class Gate:
         self._limit = limit
         self._interval = 0.0 if rate is None else rate_interval(rate)
         self._stopped = stopped
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._next_at = 0.0
 
     @contextmanager
@@ -163,7 +164,7 @@ class SoftLimit:
     def __init__(self, seconds: float) -> None:
         self.ends_at: float = time.monotonic() + seconds
         self._thread = threading.get_ident()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._runs = True
 
     def interrupt(self) -> None:

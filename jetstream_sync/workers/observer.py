@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
+from ..locks import new_lock
 from .leases import Delivery, DeliveryObserver, lease_clock
 from .logs import log, outcome_log
 
@@ -179,7 +180,7 @@ class Counters:
         #: Time when the next one has them counted.
         self.due: float = 0.0
         # Held while they are counted.
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.counts: dict[str, int] = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)
         self.duration: Histogram = Histogram()
         self.wait: Histogram = Histogram()
@@ -217,7 +218,7 @@ class HandlerObserver(DeliveryObserver):
         self._hooks = observer.hooks
         self._own = threading.local()
         self._all: list[Counters] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # Times by the lease clock at which the delays of retries are over; under _lock.
         self._delayed: list[float] = []
         self._clock_offset = _clock_offset()

@@ -15,11 +15,11 @@ Rules:
 from __future__ import annotations
 
 import re
-import threading
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from .. import Error, KeyExistsError, KeyNotFoundError, WrongLastSequenceError
+from ..locks import new_lock
 from .logs import log
 from .retries import Retry
 
@@ -49,7 +49,7 @@ class Once:
 
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # The messages whose handlers run now, and the revisions to replace if they fail.
         self._running: dict[str, int | None] = {}
 

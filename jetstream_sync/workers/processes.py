@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .. import InvalidOptionError
+from ..locks import new_lock
 from .child import ChildJob, FailureReport, HandlerRequest
 from .leases import Delivery, lease_clock
 from .retries import Retry
@@ -83,7 +84,7 @@ class ProcessPool:
         self._is_stopping = is_stopping
         self._job = _job(handler)
         self._closed = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # --- under _lock ---
         self._idle: list[_HandlerProcess] = []
         self._all: set[_HandlerProcess] = set()

@@ -8,7 +8,6 @@ letter: a message is terminated after its copy is stored.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +15,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final, ParamSpec
 
 from .. import Error
+from ..locks import new_lock
 from .context import Context, ContextActions
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
@@ -83,7 +83,7 @@ class Processor:
         self.breaker: CircuitBreaker = CircuitBreaker(handler.name, handler.concurrency)
         # The deliveries that failed here, by stream sequence; see `failed_here`. The oldest are forgotten.
         self._failed_here: dict[int, int] = {}
-        self._failed_lock = threading.Lock()
+        self._failed_lock = new_lock()
         self._settlements = shared.settlements
         self._confirm = handler.confirm
         self._last_attempt = handler.retry.attempts + MAX_EXTRA_DELIVERIES

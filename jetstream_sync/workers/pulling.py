@@ -31,6 +31,7 @@ from .. import (
     NotFoundError,
     TimeoutError,
 )
+from ..locks import new_lock
 from .consumers import HandlerConsumer
 from .handler import Handler
 from .held import SUSPICIOUS_DELIVERY, HeldMessages, Phase
@@ -353,7 +354,7 @@ class Pin:
     def __init__(self, consumer: HandlerConsumer, on_lost: Callable[[], object]) -> None:
         self._consumer = consumer
         self._on_lost = on_lost
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # That of the last message; None: there is none, or it is lost. Changed under _lock.
         self._id: str | None = None
         self._keep_at = 0.0

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
+from ..locks import new_lock
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .logs import log
 
@@ -94,7 +95,7 @@ class Settlements:
         #: Time by the lease clock at which a handler thread sends the acks that wait.
         self.due: float = 0.0
         # Held while acks are moved from there to _pending.
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # Held while confirmations are processed; never waited for, because that may log.
         self._confirming = threading.Lock()
         # Changed in single steps, by any thread.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import threading
 
 import pytest
 from fix_layers import TLSPeer, Wire, client_context, opened
@@ -22,7 +21,7 @@ def test_the_server_gets_the_reason():
     """A refused server gets an alert before the end."""
     peer = TLSPeer()
     wire = Wire(peer)
-    stream = TLSStream(wire, client_context(), "other.example", threading.Lock)
+    stream = TLSStream(wire, client_context(), "other.example")
     with pytest.raises(ssl.SSLCertVerificationError):
         stream.handshake(soon())
     with pytest.raises(ssl.SSLError, match="(?i)alert"):
@@ -39,7 +38,7 @@ def test_a_server_that_does_not_speak_tls(said):
         def react(self, data: bytes) -> bytes:
             return said if data else b""
 
-    stream = TLSStream(Wire(Plain()), client_context(), "localhost", threading.Lock)
+    stream = TLSStream(Wire(Plain()), client_context(), "localhost")
     with pytest.raises(ssl.SSLError) as caught:
         stream.handshake(soon())
     error = explain(caught.value, "localhost")
@@ -55,13 +54,11 @@ def test_a_handshake_has_a_deadline():
 
     wire = Silent(TLSPeer())
     wire.room = 0
-    stream = TLSStream(wire, client_context(), "localhost", threading.Lock)
+    stream = TLSStream(wire, client_context(), "localhost")
     with pytest.raises(TimeoutError):
         stream.handshake(Deadline(0.02))
     with pytest.raises(TimeoutError):
-        TLSStream(Wire(TLSPeer()), client_context(), "localhost", threading.Lock).handshake(
-            Deadline(0)
-        )
+        TLSStream(Wire(TLSPeer()), client_context(), "localhost").handshake(Deadline(0))
 
 
 @pytest.mark.parametrize("piece", [1, 100])
@@ -70,7 +67,7 @@ def test_a_handshake_in_pieces(piece):
     wire = Wire(TLSPeer())
     wire.piece = piece
     wire.room = 0
-    stream = TLSStream(wire, client_context(), "localhost", threading.Lock)
+    stream = TLSStream(wire, client_context(), "localhost")
     stream.handshake(soon())
     wire.room = None
     wire.deliver()
@@ -92,7 +89,7 @@ def test_a_server_that_speaks_first():
     context = client_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # here the server sends the last bytes
     wire = Wire(Eager())
-    stream = TLSStream(wire, context, "localhost", threading.Lock)
+    stream = TLSStream(wire, context, "localhost")
     stream.handshake(soon())
     assert stream.receive() == b"INFO {}\r\n"
 

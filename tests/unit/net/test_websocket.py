@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ class Scripted:
 
 
 def stream_on(wire: Wire, url: str = URL, headers: Any = None) -> WebSocketStream:
-    return WebSocketStream(wire, ServerAddress.parse(url), headers, threading.Lock)
+    return WebSocketStream(wire, ServerAddress.parse(url), headers)
 
 
 def opened() -> tuple[WebSocketStream, Wire, WebSocketPeer]:
