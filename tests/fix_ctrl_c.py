@@ -12,7 +12,6 @@ import math
 import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -22,13 +21,19 @@ from typing import Any
 
 import pytest
 
-__all__ = ["by_opcodes", "interrupted", "points"]
+__all__ = ["interrupted", "points", "sends_ctrl_c"]
 
 #: From Python 3.12 on not every opcode is traced.
 _BY_SIGNALS = sys.version_info >= (3, 12)
+#: Marks a test that interrupts calls. Signals need the timer that otherwise limits the time of a test.
 #: In Python 3.11.2 the interpreter has stopped for ever in these tests, at a call outside the package.
-by_opcodes = pytest.mark.skipif(
-    (3, 11) <= sys.version_info < (3, 11, 4), reason="this Python does not trace opcodes reliably"
+sends_ctrl_c = (
+    pytest.mark.timeout(120, method="thread")
+    if _BY_SIGNALS
+    else pytest.mark.skipif(
+        (3, 11) <= sys.version_info < (3, 11, 4),
+        reason="this Python does not trace opcodes reliably",
+    )
 )
 
 _PACKAGE = "jetstream_sync"
@@ -124,9 +129,11 @@ class _Bomb:
 
 
 #: The delay of moment 1, in seconds.
-_FIRST_DELAY_S = 10e-6
-#: Delay after which a signal that came outside of the package is sent again, in seconds.
-_AGAIN_S = 50e-6
+_FIRST_DELAY_S = 1e-6
+#: Moments that are tried even if the call ended before: a short call is missed by chance.
+_SURE_MOMENTS = 60
+#: Interval at which a signal that came outside of the package is sent again, in seconds.
+_AGAIN_S = 10e-6
 _NEVER_S = 3600.0
 
 
@@ -144,29 +151,27 @@ def _run_with_signal(call: Callable[[], object], delay: float) -> bool:
         nonlocal went_off
         if not went_off and frame is not None and _is_traced(frame.f_code.co_filename):
             went_off = True
+            signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
 
-    assert threading.current_thread() is threading.main_thread()
-    # The limit of the test uses the same timer.
-    handler = signal.signal(signal.SIGALRM, interrupt)
-    began = time.monotonic()
-    limit = signal.setitimer(signal.ITIMER_REAL, delay, _AGAIN_S)
+    # The handler stays: another thread may receive the last signal late.
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, delay, _AGAIN_S)
     try:
         call()
     except KeyboardInterrupt:
         pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-        if limit[0]:
-            left = max(limit[0] - (time.monotonic() - began), 0.001)
-            signal.setitimer(signal.ITIMER_REAL, left, limit[1])
-    return went_off
+        was_interrupted, went_off = went_off, True
+    return was_interrupted
 
 
 def interrupted(call: Callable[[], object], moment: int) -> bool:
     """
-    Call a function with a Ctrl-C at the given moment inside the package; return whether it was raised.
+    Call a function with a Ctrl-C at the given moment inside the package.
+
+    Return false if the call ended before: then no later moment can interrupt it.
 
     Args:
         call: what to interrupt; what it raises besides the KeyboardInterrupt goes through.
@@ -174,7 +179,7 @@ def interrupted(call: Callable[[], object], moment: int) -> bool:
 
     """
     if _BY_SIGNALS:
-        return _run_with_signal(call, _delay(moment))
+        return _run_with_signal(call, _delay(moment)) or moment < _SURE_MOMENTS
     return _run(call, _Bomb(moment)).went_off
 
 

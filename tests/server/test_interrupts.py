@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 import pytest
-from fix_ctrl_c import by_opcodes, interrupted, points
+from fix_ctrl_c import interrupted, points, sends_ctrl_c
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -36,10 +36,8 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 
-# CPython 3.13 gives opcode events for some functions and not for others, and 3.12 may crash when they
-# are asked for while other threads run. What is tested is the same code on all of them.
 pytestmark = [
-    by_opcodes,
+    sends_ctrl_c,
     # An object whose construction was interrupted is freed with the interrupted frame.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from fix_ctrl_c import by_opcodes, interrupted
+from fix_ctrl_c import interrupted, sends_ctrl_c
 from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -264,7 +264,7 @@ def test_callback_uses_the_bucket(kv):
 @pytest.mark.skipif(
     sys.version_info < (3, 11), reason="3.10 handles signals where a function returns, too"
 )
-@by_opcodes
+@sends_ctrl_c
 @pytest.mark.parametrize("waits", [False, True])
 def test_ctrl_c_loses_no_entry(kv, waits):
     """After an interrupted call the next one returns the entry, also a buffered one."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from fix_ctrl_c import by_opcodes, interrupted
+from fix_ctrl_c import interrupted, sends_ctrl_c
 from fix_server import break_link, fill, paused
 from fix_threads import between, wait_until
 
@@ -515,7 +515,7 @@ def test_a_lost_consumer_loses_no_accepted_message(js, stream):
         assert got + [int(msg.data) for msg in messages] == list(range(300))
 
 
-@by_opcodes
+@sends_ctrl_c
 def test_a_ctrl_c_while_a_lost_consumer_is_left(js, stream):
     """Wherever it strikes, each accepted message is still returned, once and in order."""
     fill(js, stream.name, 20)
@@ -536,7 +536,7 @@ def test_a_ctrl_c_while_a_lost_consumer_is_left(js, stream):
         assert moment > 20
 
 
-@by_opcodes
+@sends_ctrl_c
 def test_a_ctrl_c_does_not_lock_out_the_next_call(js, stream):
     """A Ctrl-C around the lock for creating a consumer leaves it free, so that reading continues."""
     fill(js, stream.name, 1)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from fix_ctrl_c import by_opcodes, interrupted
+from fix_ctrl_c import interrupted, sends_ctrl_c
 from fix_faults import Toward
 from fix_server import fill
 from fix_threads import between, wait_until
@@ -93,7 +93,7 @@ def test_what_came_for_an_interrupted_fetch_is_read_again(js, stream):
     assert read_to(ordered, 9, [0]) == list(range(10))
 
 
-@by_opcodes
+@sends_ctrl_c
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 handles signals also after a return")
 @pytest.mark.parametrize("call", ["fetch", "next"])
 def test_a_ctrl_c_anywhere_in_a_fetch_loses_no_message(js, stream, call):

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_ctrl_c import by_opcodes, interrupted
+from fix_ctrl_c import interrupted, sends_ctrl_c
 from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -114,8 +114,7 @@ def test_ctrl_c_ends_connecting(retry):
             assert child.wait(5 * SCALE) == 0
 
 
-# As in test_ctrl_c.py.
-@by_opcodes
+@sends_ctrl_c
 def test_ctrl_c_during_reconnect(server):
     """Wherever a Ctrl-C interrupts reconnect(), the connection works afterwards."""
     with jetstream_sync.connect(server.url, **QUICK) as nc:

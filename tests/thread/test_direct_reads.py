@@ -16,7 +16,7 @@ from functools import partial
 
 import pytest
 from fake_jetstream import consumer_of
-from fix_ctrl_c import by_opcodes, interrupted
+from fix_ctrl_c import interrupted, sends_ctrl_c
 from fix_fork import in_child
 from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until, within
@@ -400,7 +400,7 @@ def test_a_signal_handler(nc):
     start_reading_directly(nc)
 
 
-@by_opcodes
+@sends_ctrl_c
 @pytest.mark.usefixtures("slow_ticks")
 def test_ctrl_c_anywhere_in_a_direct_read(nc, monkeypatch):
     """Wherever a Ctrl-C strikes, both locks are free afterwards, and the next replies are right."""
@@ -621,7 +621,7 @@ def test_the_connection_is_lost_during_a_fetch(nc, service, pool):
     start_fetching_directly(nc, consumer)
 
 
-@by_opcodes
+@sends_ctrl_c
 @pytest.mark.usefixtures("slow_ticks")
 def test_ctrl_c_anywhere_in_the_read_of_a_fetch(nc, service, monkeypatch):
     """Wherever a Ctrl-C strikes, the message is received once: the server may not redeliver it."""

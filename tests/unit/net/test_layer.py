@@ -6,7 +6,7 @@ import ssl
 from time import sleep
 
 import pytest
-from fix_ctrl_c import by_opcodes, interrupted
+from fix_ctrl_c import interrupted, sends_ctrl_c
 from fix_layers import KINDS, Wire, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,7 +73,7 @@ def test_nothing_counts_before_it_is_sent(kind):
 
 
 @each_kind
-@by_opcodes
+@sends_ctrl_c
 @pytest.mark.parametrize("room", [None, 50], ids=["room", "full"])
 def test_a_ctrl_c_loses_and_repeats_nothing(kind, room):
     """Wherever Ctrl-C interrupts a send, the counted bytes have been sent, once."""
