@@ -149,6 +149,12 @@ class PeerInfo(Record):
     pending: bool | None = None
     """Whether the server is assigned but not yet in the Raft group; needs server 2.15."""
 
+    @property
+    def seen_ago(self) -> timedelta | None:
+        """Time since the last contact; `None`: it is unknown, as for a server that was not seen yet."""
+        # The server reports 0 for a replica that it has never heard of.
+        return self.active if self.current or self.active > timedelta(0) else None
+
 
 @record
 class ClusterInfo(Record):

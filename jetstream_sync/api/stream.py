@@ -511,6 +511,11 @@ class StreamSourceInfo(Record):
     subject_transforms: Sequence[SubjectTransform] | None = None
     """The subject filters with mappings, if any."""
 
+    @property
+    def seen_ago(self) -> timedelta | None:
+        """Time since the last contact with the origin; `None`: there was none yet, so `lag` is unknown."""
+        return self.active if self.active >= timedelta(0) else None
+
 
 @record
 class StreamAlternate(Record):

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from .. import PriorityPolicy, StreamInfo
+from .. import PeerInfo, PriorityPolicy, StreamInfo, StreamSourceInfo
 from ..errors import Error, InvalidArgumentError, KeyNotFoundError, MessageNotFoundError
 from ..net.clock import monotonic
 from .env import readable
@@ -252,12 +252,14 @@ def stream(settings: Settings, check: _Check) -> None:
     if not origins and (lag is not None or seen is not None):
         check.critical.append("the stream has no mirror and no sources")
     for origin in origins:
-        age = origin.active.total_seconds()
         if lag is not None and origin.lag >= lag:
             check.critical.append(f"{origin.name} is {origin.lag:,} messages behind")
-        # The time is negative if there was no contact.
-        if seen is not None and (age >= seen or age < 0):
+        if seen is not None and _is_unseen(origin, seen):
             check.critical.append(f"{origin.name} was not seen for {seen:g}s")
+
+
+def _is_unseen(origin: StreamSourceInfo | PeerInfo, seconds: float) -> bool:
+    return origin.seen_ago is None or origin.seen_ago.total_seconds() >= seconds
 
 
 def _replica_problem(
@@ -274,7 +276,7 @@ def _replica_problem(
     if len(peers) + 1 != expected:
         return f"{len(peers) + 1} of {expected} expected replicas"
     for peer in peers:
-        if peer.offline or (seen is not None and peer.active.total_seconds() >= seen):
+        if peer.offline or (seen is not None and _is_unseen(peer, seen)):
             return f"replica on {peer.name} was not seen"
         if lag is not None and (peer.lag or 0) >= lag:
             return f"replica on {peer.name} is behind"

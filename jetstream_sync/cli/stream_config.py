@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
 import click
@@ -51,7 +50,7 @@ def replica_text(peer: PeerInfo) -> str | Mark:
     parts = [peer.name, "current" if peer.current else "outdated"]
     if peer.offline:
         parts.append("OFFLINE")
-    parts.append(f"seen {seconds_text(peer.active)} ago")
+    parts.append("not seen" if peer.seen_ago is None else f"seen {seconds_text(peer.seen_ago)} ago")
     if peer.lag:
         parts.append(f"{count(peer.lag)} operations behind")
     text = ", ".join(parts)
@@ -74,13 +73,17 @@ CLUSTER: Final = (
 def _source(source: StreamSourceInfo | None) -> str | Mark | None:
     if source is None:
         return None
-    seen = seconds_text(source.active) if source.active >= timedelta(0) else ""
-    parts = [source.name, f"{counted(source.lag, 'message')} behind"]
-    parts.append(f"seen {seen} ago" if seen else "never seen")
+    if source.seen_ago is None:
+        parts = [source.name, "not seen yet"]
+    else:
+        parts = [source.name, f"{counted(source.lag, 'message')} behind"]
+        parts.append(f"seen {seconds_text(source.seen_ago)} ago")
     if source.error is not None:
         parts.append(source.error.description or f"error {source.error.code}")
     text = ", ".join(parts)
-    return bad(text) if source.error is not None or not seen else text
+    return (
+        bad(text) if source.error is not None else warn(text) if source.seen_ago is None else text
+    )
 
 
 #: The lines of the block with the state of mirrors and sources.

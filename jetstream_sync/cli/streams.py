@@ -185,9 +185,11 @@ def _behind(info: StreamInfo) -> Mark | None:
     origins = list(info.sources or ()) if info.mirror is None else [info.mirror]
     if not origins:
         return None
-    lag = max(origin.lag for origin in origins)
-    failed = any(origin.error or origin.active < timedelta(0) for origin in origins)
-    return bad("failed") if failed else warn(lag)
+    if any(origin.error for origin in origins):
+        return bad("failed")
+    if any(origin.seen_ago is None for origin in origins):
+        return warn("?")  # a mirror that was just created reports a lag of 0
+    return warn(max(origin.lag for origin in origins))
 
 
 def servers_of(cluster: ClusterInfo | None) -> list[str | Mark]:

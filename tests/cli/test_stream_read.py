@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fix_jsm import Jsm
+from fix_threads import wait_until
 from rawnats import RawClient
 
 
@@ -217,8 +218,9 @@ def test_a_report_is_sorted(several, raw):
     assert "KV_b" in names(several("stream", "report", "-a", "-j"))
 
 
-def test_a_report_is_a_table(several):
+def test_a_report_is_a_table(several, raw):
     """The text is a table with the lag of mirrors and sources."""
+    wait_until(lambda: raw.api("STREAM.INFO.M")["mirror"]["active"] >= 0)
     shown = several("stream", "report").ok().out
     head, first, *rest = shown.splitlines()[1:]
     assert head.split() == [
@@ -227,6 +229,19 @@ def test_a_report_is_a_table(several):
     ]
     assert first.split()[:2] == ["L", "file"]
     assert any(line.split()[0] == "M" and line.split()[-3] == "0" for line in rest), rest
+
+
+def test_the_lag_of_an_origin_that_was_not_heard_of_is_unknown(jsm, raw):
+    """A mirror whose origin has not answered yet shows a question mark, not a number and not a failure."""
+    external = {"api": "$JS.absent.API", "deliver": ""}
+    raw.api("STREAM.CREATE.FAR", name="FAR", mirror={"name": "ORIGIN", "external": external})
+    assert raw.api("STREAM.INFO.FAR")["mirror"]["active"] < 0
+    (row,) = [line for line in jsm("stream", "report").ok().out.splitlines() if "FAR" in line]
+    assert "?" in row.split()
+    assert "not seen yet" in jsm("stream", "info", "FAR").ok().out
+    check = jsm("server", "check", "stream", "--stream", "FAR", "--seen-critical", "1h")
+    assert check.status == 2
+    assert "was not seen" in check.out
 
 
 def test_a_report_is_repeated(several):
