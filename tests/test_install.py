@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.metadata
 import os
 import pkgutil
 import re
+import shutil
+import subprocess
+import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -100,6 +105,60 @@ def test_the_command_is_installed():
     """`jsm` is the command line's entry point."""
     scripts = importlib.metadata.entry_points(group="console_scripts")
     assert scripts["jsm"].value == "jetstream_sync_jsm:main"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_removed_module_does_not_come_back_from_the_build_directory(tmp_path):
+    """`pip wheel .` in a clone that was built before takes the modules of the sources only."""
+    sources = tmp_path / "clone"
+    sources.mkdir()
+    names = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "jetstream_sync")
+    for name in names:
+        if (ROOT / name).is_dir():
+            left_out = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / name, sources / name, ignore=left_out)
+        else:
+            shutil.copy(ROOT / name, sources / name)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+    ]
+
+    def built() -> set[str]:
+        subprocess.run([*pip, "--wheel-dir", tmp_path / "wheels", sources], check=True)
+        (wheel,) = (tmp_path / "wheels").glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            return set(archive.namelist())
+
+    removed = sources / "jetstream_sync" / "api" / "removed.py"
+    removed.write_text("")
+    assert "jetstream_sync/api/removed.py" in built()
+    removed.unlink()
+    names_in_wheel = built()
+    assert "jetstream_sync/api/removed.py" not in names_in_wheel
+    modules = {
+        f"jetstream_sync/{path.as_posix()}" for path in files_below(sources / "jetstream_sync")
+    }
+    inside = {name for name in modules if name.endswith(".py") and "/top_level/" not in name}
+    assert inside <= names_in_wheel
+    assert {"jetstream_sync_jsm.py", "pyspark_jetstream.py"} <= names_in_wheel
+
+
+def test_each_fact_of_the_build_is_stated_once():
+    """setup.cfg says how the package is built; pyproject.toml has no table for the same."""
+    build = configparser.ConfigParser()
+    build.read(ROOT / "setup.cfg", encoding="utf-8")
+    assert {"options", "options.package_data", "egg_info"} <= set(build.sections())
+    tables = re.findall(
+        r"(?m)^\[tool\.(setuptools|distutils)([.\w-]*)\]", (ROOT / "pyproject.toml").read_text()
+    )
+    assert sorted(tables) == [("setuptools", ""), ("setuptools", ".dynamic")]
 
 
 def test_ci_runs_the_readmes_test_command():
