@@ -20,7 +20,7 @@ from .reading.ranges import (
     SequenceRange,
     StreamRecreatedError,
 )
-from .retry import RowError, SinkError
+from .retry import CheckpointRewoundError, RowError, SinkError
 from .schema import SchemaError
 from .session import register, start_query
 from .task_helpers import plan_ranges, publish_partition, read_range, read_range_batches
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WORK_DDL",
+    "CheckpointRewoundError",
     "ConnectionSettings",
     "DirectGetRefusedError",
     "JetStreamDataSource",

@@ -32,7 +32,6 @@ from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, Secr
 from .option_values import (
     OptionValues,
     choice,
-    flag,
     items,
     number,
     option,
@@ -195,8 +194,6 @@ class ReadOptions:
     """A durable consumer that shows the progress of the query; ``None``: none."""
     progress_bucket: str | None = option(check_bucket, None)
     """A key-value bucket with the progress of the query; ``None``: none."""
-    pushdown: bool = option(flag, default=False)
-    """Whether Spark may push filters down to the source."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str] | Self) -> Self:
@@ -338,8 +335,8 @@ class WriteOptions:
     """The key-value bucket to put the rows into; ``None``: the rows are messages."""
     subject: str | None = option(check_publish_subject, None)
     """The subject of rows without one; ``None``: every row needs one."""
-    delivery: str = option(choice("at-least-once", "window", "transaction", "scan"), "window")
-    """``at-least-once``, ``window``, ``transaction`` or ``scan``."""
+    delivery: str = option(choice("at-least-once", "window", "transaction"), "window")
+    """``at-least-once``, ``window`` or ``transaction``."""
     max_pending: int = option(number(1, 1_000_000), 4096)
     """Maximum number of messages waiting for their acknowledgement."""
     ack_timeout: float = option(seconds(0.001, _DAY_S), 30.0)
@@ -353,7 +350,9 @@ class WriteOptions:
     job_id: str | None = option(str, None)
     """Gives a repeated batch job the same message ids; ``None``: a new id for every run."""
     marker_subject: str | None = option(check_publish_subject, None)
-    """The subject prefix of the write checkpoints of ``transaction`` and ``scan``."""
+    """The subject prefix of the write checkpoints of ``transaction``."""
+    query_id: str | None = option(str, None)
+    """Gives write checkpoints, and ids by position, a new identity; ``None``: the id of the query."""
     overwrite_mode: str | None = option(choice("purge"), None)
     """``purge``: mode overwrite purges the earlier messages; ``None``: mode overwrite is refused."""
 
@@ -390,13 +389,13 @@ class WriteOptions:
         )
         options_of_sink = cls(connection=_connection(given), **given.parsed(cls))
         delivery = options_of_sink.delivery
-        needs_checkpoints = delivery in {"transaction", "scan"}
-        if needs_checkpoints:
+        if delivery == "transaction":
             given.require(
-                "markerSubject", f"is required by delivery={delivery} for its checkpoints"
+                "markerSubject", "is required by delivery=transaction for its checkpoints"
             )
         for name, applies in (
-            ("markerSubject", needs_checkpoints),
+            ("markerSubject", delivery == "transaction"),
+            ("queryId", delivery == "transaction" or options_of_sink.makes_position_ids),
             ("ids", delivery != "at-least-once"),
             ("expectedRecovery", delivery == "window"),
             ("onShortWindow", delivery == "window"),
@@ -406,6 +405,11 @@ class WriteOptions:
                     name, given.text(name), f"has no effect with delivery={delivery}"
                 )
         return options_of_sink
+
+    @property
+    def makes_position_ids(self) -> bool:
+        """Whether message ids are made from the positions of rows."""
+        return self.delivery == "window" and self.ids == "position"
 
 
 # --- options of both --------------------------------------------------------------------------

@@ -101,6 +101,37 @@ class SinkError(Error):
     """Rows cannot be written as the options require; the message says why."""
 
 
+class CheckpointRewoundError(SinkError):
+    """
+    The target stream has rows of a batch that the checkpoint of the query does not know.
+
+    The checkpoint was restored from an older copy, or copied for a second query. Nothing was written.
+
+    Args:
+        stream: the target stream.
+        stored_batch: the number of the batch that was stored last.
+        batch: the number of the batch that Spark runs; the same if its rows are not the stored ones.
+
+    """
+
+    def __init__(self, stream: str, stored_batch: int, batch: int) -> None:
+        super().__init__(stream, stored_batch, batch)
+        self.stream = stream
+        self.stored_batch = stored_batch
+        self.batch = batch
+
+    def __str__(self) -> str:
+        found = f"has rows of batch {self.stored_batch}, but Spark runs batch {self.batch}"
+        if self.stored_batch == self.batch:
+            found = f"has other rows of batch {self.stored_batch} than batch {self.batch} of Spark"
+        return (
+            f"stream {self.stream!r} {found} of the same query: the checkpoint of the query was restored or"
+            " copied, or its rows differ each time. Restore the target stream, too, or set the option queryId to"
+            " a new value, which writes rows that the target already has again unless its duplicate window"
+            " contains their ids"
+        )
+
+
 class RowError(SinkError):
     """
     A row cannot be stored; the error never contains its payload.

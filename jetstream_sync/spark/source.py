@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -18,7 +17,7 @@ from pyspark.sql.datasource import (
 
 from ..errors import Error, InvalidOptionError
 from .options import BucketReadOptions, ReadOptions, WriteOptions, exposed_secrets
-from .planning.batch_read import FilterBounds, filter_bounds, plan_read
+from .planning.batch_read import plan_read
 from .reading.arrow import PartitionReader
 from .reading.bucket import check_bucket_exists, read_bucket
 from .retry import one_line_errors
@@ -26,10 +25,7 @@ from .schema import BUCKET_DDL, BUCKET_TYPES, READ_DDL, READ_TYPES, check_read_c
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
-
-_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -46,13 +42,12 @@ class JetStreamReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._filter_bounds: FilterBounds | None = None
         self._reader = PartitionReader(options, schema)
 
     @one_line_errors()
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task, planned on the driver; raises like `plan_read`."""
-        planned = plan_read(self._options, self._filter_bounds)
+        planned = plan_read(self._options)
         return [InputPartition(each) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -61,20 +56,6 @@ class JetStreamReader(DataSourceReader):
 
     def __repr__(self) -> str:
         return f"JetStreamReader({self._reader})"
-
-
-class PushdownReader(JetStreamReader):
-    """
-    Batch reader with filter pushdown, for a table that is always read with the same filters.
-
-    Spark keeps the plan of the last query with the table, and uses it for every other query of the same
-    ``load()``. Therefore pushdown is an explicit option.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - PySpark's name
-        """Use filters on subject, sequence and timestamp; Spark re-evaluates all filters."""
-        self._filter_bounds = filter_bounds(filters, self._options.subjects)
-        return filters
 
 
 class BucketReader(DataSourceReader):
@@ -102,11 +83,6 @@ class BucketReader(DataSourceReader):
 
     def __repr__(self) -> str:
         return f"BucketReader({self._options.bucket})"
-
-
-def in_pushdown_worker() -> bool:
-    """Return whether this process plans pushdown; in any other one Spark rejects such a reader."""
-    return _PUSHDOWN_WORKER in sys.argv
 
 
 class JetStreamDataSource(DataSource):
@@ -154,8 +130,7 @@ class JetStreamDataSource(DataSource):
             return BucketReader(bucket, schema)
         options = self._read_options()
         _check_columns(schema)
-        kind = PushdownReader if options.pushdown and in_pushdown_worker() else JetStreamReader
-        return kind(options, schema)
+        return JetStreamReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """

@@ -61,9 +61,6 @@ class StreamView:
     at_ns: int = 0
     """The time of this state according to the server; 0 if the server does not tell it."""
 
-    assigns_timestamps: bool
-    """Whether it assigns the message times itself, instead of copying them from other streams."""
-
     @property
     def is_work_queue(self) -> bool:
         """Whether a message stays until it was acknowledged."""
@@ -113,7 +110,6 @@ def stream_view(info: StreamInfo) -> StreamView:
         first_ns=time_to_ns(state.first_ts) if state.first_ts else 0,
         last_ns=time_to_ns(state.last_ts) if state.last_ts else 0,
         at_ns=time_to_ns(info.ts) if info.ts else 0,
-        assigns_timestamps=config.mirror is None and not config.sources,
         removes_individually=bool(config.allow_msg_ttl) or (config.max_msgs_per_subject or 0) > 0,
     )
 

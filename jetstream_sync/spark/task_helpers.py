@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 #: Rows that are converted to columns at once.
 _ROWS_PER_PART: Final = 4096
-#: Delivery modes that must recognize a repeated attempt.
-_NEED_JOB_ID: Final = frozenset({"transaction", "scan"})
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -84,7 +82,7 @@ def publish_partition(
 
 
 def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
-    """Return the id of this write task, from the Spark task context as far as there is one."""
+    """Return the id of this write task, from the Spark task context, if any."""
     context = _task_context()
     query = batch = None
     if context is not None:
@@ -97,10 +95,8 @@ def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
     if options.job_id is not None:
         names.append(f"job {options.job_id}")
     if not names:
-        if options.delivery in _NEED_JOB_ID:
-            raise SinkError(
-                f"delivery={options.delivery} needs the option jobId outside a streaming query"
-            )
+        if options.delivery == "transaction":
+            raise SinkError("delivery=transaction needs the option jobId outside a streaming query")
         names.append(f"call {uuid.uuid4().hex}")
     return WriteTaskId(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)
 

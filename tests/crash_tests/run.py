@@ -62,7 +62,7 @@ __all__ = ["DELIVERIES", "RETENTIONS", "Outcome", "main", "run"]
 
 #: Every write reaches the disk before its acknowledgement, so a crash must lose nothing.
 _CONFIG = "jetstream { sync_interval: always }\n"
-DELIVERIES = ("window", "transaction", "scan")
+DELIVERIES = ("window", "transaction")
 RETENTIONS = ("limits", "workqueue", "interest")
 READ_MODES = ("auto", "pull", "direct")
 #: Texts in the command lines of Spark processes.
@@ -203,7 +203,7 @@ class _Run:
         if outcome.retention == "interest":
             source["consumer"] = "SPARK"
         sink = {"servers": self._spark_url, "stream": "SINK", "delivery": outcome.delivery}
-        if outcome.delivery in {"transaction", "scan"}:
+        if outcome.delivery == "transaction":
             sink["markerSubject"] = "MARK"
         return Plan(
             # Repeat failed tasks, as on a cluster.

@@ -35,7 +35,7 @@ def _held(outcome: Outcome) -> None:
     [
         ("transaction", "workqueue", "local"),
         # There the executors are separate processes, which are killed, too.
-        ("scan", "interest", "local-cluster"),
+        ("window", "interest", "local-cluster"),
     ],
 )
 def test_each_message_is_written_exactly_once(delivery, retention, master):
@@ -76,10 +76,10 @@ def test_exactly_once_in_a_long_run(delivery, retention, master):
     [
         ("window", "auto", False),
         ("transaction", "direct", False),
-        ("scan", "pull", False),
+        ("transaction", "pull", False),
         ("window", "pull", True),
         ("transaction", "auto", True),
-        ("scan", "direct", True),
+        ("transaction", "direct", True),
     ],
 )
 def test_exactly_once_on_two_clusters(delivery, read_mode, in_batches):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ class Recipes:
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
         self._spark = spark
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._functions = runpy.run_path(str(PROGRAMS / "recipes.py"))
 
     def call(self, name: str, *arguments: object) -> Any:
@@ -42,13 +43,13 @@ class Recipes:
 
     def run(self, name: str, *arguments: object) -> StreamingQuery:
         """Run a query to its end, and return it."""
-        query: StreamingQuery = self.call(name, self._checkpoint, *arguments)
+        query: StreamingQuery = self.call(name, self.checkpoint, *arguments)
         assert query.awaitTermination(int(60 * SCALE)), "the query does not end"
         return query
 
     def repeat_last_batch(self, name: str, *arguments: object) -> None:
         """Run a query again as if its driver had died before the last batch was committed."""
-        forget_commit(self._checkpoint, batches(self._checkpoint)[-1])
+        forget_commit(self.checkpoint, batches(self.checkpoint)[-1])
         query = self.run(name, *arguments)
         assert query.recentProgress[0]["numInputRows"] > 0
 
@@ -218,6 +219,58 @@ def test_postgresql(js, recipes):
             recipes.repeat_last_batch("postgresql", database)
             found = connection.execute("SELECT * FROM orders ORDER BY cents").fetchall()
     assert found == rows
+
+
+@full
+def test_a_restored_checkpoint_with_parquet_and_postgresql(js, recipes, tmp_path):
+    """The folders of later batches are replaced; the table names the batches, and takes a new query."""
+    import psycopg
+
+    folder, copy = tmp_path / "orders", tmp_path / "copy"
+    place(js, ROWS[:5])
+    recipes.run("parquet", folder, "ORDERS.received")
+    shutil.copytree(recipes.checkpoint, copy)
+    for _ in range(2):
+        place(js, ROWS[:5])
+        recipes.run("parquet", folder, "ORDERS.received")
+    shutil.rmtree(recipes.checkpoint)
+    copy.rename(recipes.checkpoint)
+    recipes.run("parquet", folder, "ORDERS.received")
+    assert sorted(row.sequence for row in recipes.saved(folder).collect()) == list(range(1, 16))
+
+    with postgres_server() as settings:
+        database = "host={PGHOST} user={PGUSER} dbname={PGDATABASE}".format_map(settings)
+        shutil.rmtree(recipes.checkpoint)
+        recipes.run("postgresql", database)
+        shutil.copytree(recipes.checkpoint, copy)
+        for _ in range(2):
+            place(js, ROWS[:5])
+            recipes.run("postgresql", database)
+        shutil.rmtree(recipes.checkpoint)
+        copy.rename(recipes.checkpoint)
+        with pytest.raises(Exception, match="the table has batch 2, not 1"):
+            recipes.run("postgresql", database)
+        with psycopg.connect(database) as connection:
+            found = connection.execute("SELECT count(*) FROM orders").fetchone()
+            assert found == (25,)
+            shutil.rmtree(recipes.checkpoint)
+            connection.execute("DELETE FROM orders")
+            connection.commit()
+            recipes.run("postgresql", database)
+            assert connection.execute("SELECT count(*) FROM orders").fetchone() == (25,)
+
+
+@full
+def test_replay_and_reread(js, recipes):
+    """A new checkpoint starts at a time; the same messages are read again without duplicates."""
+    js.create_stream(name="COPY", subjects=["copy"], duplicate_window=3600)
+    place(js, ROWS[:5])
+    middle = js.get_stream("ORDERS").get_msg(3).time.isoformat()
+    recipes.run("replay", middle)
+    assert len(messages(js, "COPY")) == 3
+    for _ in range(2):
+        recipes.call("reread", "2026-01-01T00:00:00Z", "2100-01-01T00:00:00Z")
+    assert len(messages(js, "COPY")) == 5
 
 
 def test_backfill(js, recipes, tmp_path):

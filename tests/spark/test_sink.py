@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
-#: The subject prefix of the write checkpoints of ``transaction`` and ``scan``.
+#: The subject prefix of the write checkpoints of ``transaction``.
 NOTES = "notes"
-EXACT = ("window", "transaction", "scan")
+EXACT = ("window", "transaction")
 
 
 class SinkStream:
@@ -45,7 +45,7 @@ class SinkStream:
     def options(self, delivery: str = "window", **more: Any) -> dict[str, str]:
         """Return sink options for this stream."""
         options = {"servers": self.server.url, "stream": self.name, "delivery": delivery, **more}
-        if delivery in {"transaction", "scan"}:
+        if delivery == "transaction":
             options["markerSubject"] = f"{self.name}.{NOTES}"
         return options
 
@@ -100,7 +100,7 @@ def wanted(count: int) -> Counter[bytes]:
 # --- batches ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delivery", ["at-least-once", "window", "transaction", "scan"])
+@pytest.mark.parametrize("delivery", ["at-least-once", *EXACT])
 def test_every_row_is_stored_once_and_intact(spark, target, delivery):
     """Each row becomes one message on its subject, in each delivery mode."""
     target.make(allow_atomic=True)
@@ -204,8 +204,16 @@ def test_columns_are_checked_before_any_task(spark, target, columns, said):
     ("fields", "options", "said"),
     [
         ({}, {"delivery": "transaction"}, "allow_atomic"),
-        ({"retention": "interest"}, {"delivery": "scan"}, "interest retention"),
-        ({"retention": "workqueue"}, {"delivery": "scan"}, "is a work queue"),
+        (
+            {"retention": "interest", "allow_atomic": True},
+            {"delivery": "transaction"},
+            "interest retention",
+        ),
+        (
+            {"retention": "workqueue", "allow_atomic": True},
+            {"delivery": "transaction"},
+            "is a work queue",
+        ),
         ({"no_ack": True}, {}, "no_ack"),
         ({"duplicate_window": 1.0}, {"onShortWindow": "error"}, "duplicate_window"),
         ({}, {"subject": "elsewhere"}, "'elsewhere'"),
@@ -496,7 +504,7 @@ for delivery, stream in TARGETS.items():
     Path(stream).mkdir()
     frame = spark.range(4000).repartition(2).selectExpr("cast(id AS string) AS data")
     options = {"servers": URL, "stream": stream, "delivery": delivery, "subject": stream + ".rows"}
-    if delivery in ("transaction", "scan"):
+    if delivery == "transaction":
         options["markerSubject"] = stream + ".notes"
     lost = frame.mapInArrow(lose(stream), "data string")
     lost.write.format("jetstream").options(**options).mode("append").save()

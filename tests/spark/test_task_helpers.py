@@ -24,7 +24,7 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.options import WriteOptions
-from jetstream_sync.spark.retry import RowError, SinkError
+from jetstream_sync.spark.retry import CheckpointRewoundError, RowError, SinkError
 from jetstream_sync.spark.task_helpers import (
     plan_ranges,
     publish_partition,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
-EXACT = ("window", "transaction", "scan")
+EXACT = ("window", "transaction")
 LAYOUT = RowLayout.of_names(("data",))
 STREAM = "OUT"
 
@@ -58,7 +58,7 @@ def make_stream(server: NatsServer, **fields: Any) -> None:
 def delivery(server: NatsServer, kind: str, **options: str) -> WritePlan:
     """Return a plan to write rows with only payloads to the stream."""
     given = {"servers": server.url, "stream": STREAM, "subject": "out.rows", "delivery": kind}
-    if kind in {"transaction", "scan"}:
+    if kind == "transaction":
         given["markerSubject"] = "out.notes"
     wanted = WriteOptions.from_options(given | options)
     with jetstream_sync.connect(server.url) as nc:
@@ -140,7 +140,7 @@ def test_the_result_counts_what_was_written(server, kind):
 
 @pytest.mark.parametrize(
     ("kind", "outage"),
-    [*((kind, False) for kind in EXACT), ("transaction", True), ("scan", True)],
+    [*((kind, False) for kind in EXACT), ("transaction", True)],
 )
 @pytest.mark.parametrize("ids", ["content", "position"])
 @pytest.mark.parametrize("stored", [0, 1, 700, 2300, 2500])
@@ -205,16 +205,92 @@ def test_delivery_window_stores_rows_again_after_the_window(server, caplog):
     assert_once(server, rows * 2)
 
 
-@pytest.mark.parametrize("kind", ["transaction", "scan"])
-def test_an_attempt_at_an_old_batch_writes_nothing(server, kind):
-    """An abandoned task that resumes after a later batch is complete stores nothing."""
+@pytest.mark.parametrize("ids", ["content", "position"])
+def test_an_abandoned_attempt_writes_nothing(server, ids):
+    """An attempt that resumes after a later batch has begun ends without an error, and stores nothing."""
     make_stream(server, duplicate_window=0.2)
-    write = delivery(server, kind).write
-    write(origin(4), columns(numbered(0, 10)))
-    write(origin(5), columns(numbered(10, 20)))
-    window_over(server, kind)
-    write(origin(4), columns(numbered(0, 10)))
-    assert_once(server, numbered(0, 20))
+    write = delivery(server, "transaction", ids=ids).write
+    first, second = numbered(0, 1000), numbered(1000, 2000)
+
+    def overtaken() -> Iterator[RowColumns]:
+        yield from columns(first[:500], 500)
+        write(origin(4), columns(first))
+        write(origin(5), columns(second))
+        yield from columns(first[500:], 500)
+
+    assert write(origin(4), overtaken()).rows == 1000
+    assert_once(server, first + second)
+
+
+@pytest.mark.parametrize("ids", ["content", "position"])
+def test_a_restored_checkpoint_is_an_error(server, ids):
+    """A query that runs a batch before the one in the target fails, names both, and stores nothing."""
+    make_stream(server, duplicate_window=0.2)
+    write = delivery(server, "transaction", ids=ids).write
+    for batch in range(10):
+        write(origin(batch), columns(numbered(batch * 100, batch * 100 + 100)))
+    with pytest.raises(CheckpointRewoundError, match="batch 9, but Spark runs batch 3") as caught:
+        write(origin(3), columns(numbered(5000, 5100)))
+    assert (caught.value.stored_batch, caught.value.batch) == (9, 3)
+    assert "queryId" in str(caught.value)
+    assert_once(server, numbered(0, 1000))
+
+
+@pytest.mark.parametrize("ids", ["content", "position"])
+def test_other_rows_of_the_last_batch_are_an_error(server, ids):
+    """A restored query that runs the last batch of the target with other rows stores none of them."""
+    make_stream(server, duplicate_window=0.2)
+    write = delivery(server, "transaction", ids=ids).write
+    write(origin(3), columns(numbered(0, 1500), 1500))
+    with pytest.raises(CheckpointRewoundError, match="other rows of batch 3"):
+        write(origin(3), columns(numbered(700, 3000), 2300))
+    assert_once(server, numbered(0, 1500))
+
+
+def test_a_new_query_id_is_a_new_identity(server):
+    """With a new queryId all rows are stored, and rows with the same batch and content are detected."""
+    make_stream(server)
+    write = delivery(server, "transaction").write
+    for batch in range(4):
+        write(origin(batch), columns(numbered(batch * 100, batch * 100 + 100)))
+    again = delivery(server, "transaction", queryId="restored").write
+    result = again(origin(3), columns(numbered(300, 450), 150))
+    assert (result.rows, result.duplicates) == (150, 100)
+    assert again(origin(4), columns(numbered(450, 500))).duplicates == 0
+    assert again(origin(4), columns(numbered(450, 500))).duplicates == 50
+    assert_once(server, numbered(0, 500))
+
+
+@pytest.mark.parametrize("outage", [False, True])
+def test_limits_that_remove_rows_do_not_bring_them_back(server, outage):
+    """A repeated batch stores no row again that a limit per subject has removed."""
+    make_stream(server, max_msgs_per_subject=1, duplicate_window=0.2 if outage else 600.0)
+    write = delivery(server, "transaction").write
+    with pytest.raises(BreaksOffError):
+        write(origin(), broken_off(numbered(0, 1500), 1200))
+    assert payloads(server) == [b"1199"]
+    if outage:
+        window_over(server, "outage")
+    for _ in range(2):
+        write(origin(), columns(numbered(0, 1500)))
+        assert payloads(server) == [b"1499"]
+    with jetstream_sync.connect(server.url) as nc:
+        nc.jetstream().publish("out.rows", b"newer")
+    assert write(origin(), columns(numbered(0, 1500))).duplicates == 1500
+    assert payloads(server) == [b"newer"]
+
+
+def test_a_removed_record_of_stored_rows_is_an_error(server):
+    """If it is not known any more which rows are stored, the repeated batch fails and names the reason."""
+    make_stream(server)
+    write = delivery(server, "transaction").write
+    with pytest.raises(BreaksOffError):
+        write(origin(), broken_off(numbered(0, 1500), 1200))
+    with jetstream_sync.connect(server.url) as nc:
+        nc.jetstream().get_stream(STREAM).purge(subject="out.notes.*.0-0")
+    with pytest.raises(SinkError, match="record on .* of which rows"):
+        write(origin(), columns(numbered(0, 1500)))
+    assert_once(server, numbered(0, 1200))
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -250,14 +326,14 @@ def test_a_work_queue_has_transactions_in_order(server):
 
 @pytest.mark.parametrize("roll_up", [False, True])
 def test_checkpoints_replace_each_other_where_the_stream_allows_it(server, roll_up):
-    """With allow_rollup_hdrs a partition leaves one checkpoint, else one for each atomic batch."""
+    """With allow_rollup_hdrs a partition leaves the notes of its last batch, else those of each."""
     make_stream(server, allow_rollup_hdrs=roll_up)
     write = delivery(server, "transaction").write
     for batch in range(3):
         write(origin(batch), columns(numbered(0, 1500), 1500))
     with RawClient(server.port) as raw:
         notes = [each for each in raw.stored(STREAM) if each.subject.startswith("out.notes.")]
-    assert len(notes) == (1 if roll_up else 6)
+    assert len(notes) == (1 + 2 if roll_up else 6 + 6)
     assert_once(server, numbered(0, 1500) * 3)
 
 
@@ -392,7 +468,7 @@ def test_large_rows_are_sent_few_at_a_time(server):
     assert {len(each) for each in found} == {900_003}
 
 
-@pytest.mark.parametrize("kind", ["window", "scan", "transaction"])
+@pytest.mark.parametrize("kind", EXACT)
 def test_repeated_rows_with_an_expected_sequence(server, kind):
     """A stored row with an expected last sequence is refused when it is repeated, or known to be stored."""
     make_stream(server)

@@ -70,8 +70,7 @@ _DUPLICATE: Final = b'"duplicate"'
 #: Added to the error of a row with an unmet expectation. A standalone server checks expectations before
 #: message ids (``server/stream.go``, ``processJetStreamMsg``), so it also refuses a row that is stored.
 _EXPECTATION_HINT: Final = (
-    "; or an earlier attempt has stored the row,"
-    " which delivery=scan and delivery=transaction detect"
+    "; or an earlier attempt has stored the row, which delivery=transaction detects"
 )
 #: Added to the error of a row whose id is being stored, according to the leader of the stream.
 _ID_IN_PROCESS_HINT: Final = (

@@ -132,6 +132,10 @@ def log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream
 
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceWriter:
     """Return the writer of a batch job, after checking the stream on the server."""
+    if options.query_id is not None:
+        raise InvalidOptionError(
+            "queryId", options.query_id, "applies to streaming queries: a batch job has a jobId"
+        )
     return _BatchWriter(make_write_plan(options, schema, overwrite), overwrite)
 
 

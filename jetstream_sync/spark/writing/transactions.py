@@ -18,14 +18,22 @@ error.
 
 An attempt that finds a checkpoint of its own micro-batch must know which rows it covers. A checkpoint does not
 imply that the partition is complete: if the input of a task fails, the task only sees the end of its rows, and
-stores those before it. With ``ids=position`` the checkpoint contains the number of stored rows, and that many
-are skipped. Otherwise the order of the rows may change, so their ids are read from the stream.
+stores those before it. With ``ids=position`` the checkpoint contains the number of stored rows and their hash, and
+that many are skipped. Otherwise the order of the rows may change, so the key of each stored row is in a list that is
+stored with it. The rows themselves prove nothing: limits of the stream may have removed them.
+
+Batch numbers repeat if the checkpoint of a query is restored from an older copy. So stored rows that the batch does
+not have are an error, and nothing is written before all of them were seen. A later micro-batch at the start of an
+attempt is an error too, because Spark runs no batch before the one that it has written last. A later micro-batch
+that appears during an attempt shows that the attempt was abandoned: Spark starts it when this one is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from binascii import b2a_base64
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from time import sleep
 from typing import Final
 
@@ -42,14 +50,15 @@ from ...errors import (
 )
 from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
-from ..retry import SinkError, is_retriable, retry_transient
-from .checkpoints import Checkpoint, CheckpointStore, StoredIds
-from .message_ids import MessageIds
+from ..options import WriteOptions
+from ..retry import CheckpointRewoundError, SinkError, is_retriable
+from .checkpoints import Checkpoint, CheckpointStore
+from .message_ids import MessageIds, WriteTaskId, content_digests
 from .publishing import WriteStats, command, joined_commands
 from .rows import EncodedRows, RowEncoder
 
-#: Maximum rows of a batch, besides the checkpoint.
-BATCH_ROWS: Final = 999
+#: Maximum rows of a batch, besides the checkpoint and the list of their keys.
+BATCH_ROWS: Final = 998
 
 
 class RowBatches:
@@ -65,27 +74,35 @@ class RowBatches:
         self._sender.close()
 
     def commit(
-        self, subject: bytes, lines: bytes, payload: bytes, rows: EncodedRows, deadline: Deadline
+        self, notes: Sequence[tuple[bytes, bytes, bytes]], rows: EncodedRows, deadline: Deadline
     ) -> PubAck:
-        """Store a message and rows after it, all or none."""
+        """Store messages, given as subject, header lines and payload, and rows after them, all or none."""
         encoder, limit, last = self._encoder, self._core.info.max_payload, len(rows)
         batch, reply = self._sender.new_batch()
         head = b"NATS/1.0\r\n%bNats-Batch-Id: %b\r\n" % (encoder.common, batch)
         end = head + b"Nats-Batch-Commit: 1\r\nNats-Batch-Sequence: "
         head += b"Nats-Batch-Sequence: "
-        end_reply = b"%b%d" % (reply, last + 1)
+        count = len(notes) + last
         buffer = b"".join(
             [
                 # Only the checkpoint requests a reply before the end.
-                command(subject, reply + b"1", b"%b1\r\n%b" % (head, lines), payload),
-                joined_commands(encoder, rows.slice(0, last - 1), head, b"", limit, 2),
+                *(
+                    command(
+                        subject,
+                        b"" if i else reply + b"1",
+                        b"%b%d\r\n%b" % (head, i + 1, lines),
+                        data,
+                    )
+                    for i, (subject, lines, data) in enumerate(notes)
+                ),
+                joined_commands(encoder, rows.slice(0, last - 1), head, b"", limit, len(notes) + 1),
                 joined_commands(
-                    encoder, rows.slice(last - 1, last), end, end_reply, limit, last + 1
+                    encoder, rows.slice(last - 1, last), end, b"%b%d" % (reply, count), limit, count
                 ),
             ]
         )
-        subjects = frozenset((subject, *rows.subjects))
-        return self._sender.commit(buffer, last + 1, reply, [1], subjects, deadline)
+        subjects = frozenset((*(note[0] for note in notes), *rows.subjects))
+        return self._sender.commit(buffer, count, reply, [1], subjects, deadline)
 
 
 #: Number of attempts to send a batch within the timeout: a stream leader that steps down forgets a batch,
@@ -93,8 +110,11 @@ class RowBatches:
 _ATTEMPTS_PER_TIMEOUT: Final = 4
 #: Seconds before the checkpoint is read again after a failure.
 _RETRY_DELAY_S: Final = 0.05
-#: Errors of an unmet expectation and of a duplicate message id.
+#: The errors of an unmet expectation and of a duplicate message id.
 _CONFLICTS: Final = frozenset({10071, 10201})
+_DUPLICATE_ID: Final = 10201
+#: The size of the key of a row whose id was not made here, in bytes.
+_KEY_SIZE: Final = 12
 
 
 class TransactionWriter:
@@ -104,42 +124,68 @@ class TransactionWriter:
         self,
         batches: RowBatches,
         checkpoints: CheckpointStore,
-        batch: int,
-        timeout: float,
+        task_id: WriteTaskId,
+        options: WriteOptions,
         ids: MessageIds,
-        stored: StoredIds | None,
     ) -> None:
         self._batches = batches
         self._checkpoints = checkpoints
-        self._batch = batch
-        self._timeout = timeout
+        self._batch = task_id.batch
+        self._stream = options.stream
+        self._timeout = options.ack_timeout
         self._ids = ids
-        self._stored = stored
+        self._prefix = task_id.prefix()
+        self._in_order = options.ids == "position"
         self._checkpoint: Checkpoint | None = None
+        # With ids by position, the hash of all rows so far.
+        self._digest = blake2b(digest_size=_KEY_SIZE)
+        # With ids by content, the keys of the stored rows.
+        self._stored: set[bytes] = set()
+        # Those stored by earlier attempts that were not seen yet, and the other rows before the last of them.
+        self._unseen: set[bytes] = set()
+        self._held: list[EncodedRows] = []
+        self._written = 0
         self.stats: WriteStats = WriteStats()
 
     def write(self, parts: Iterable[EncodedRows]) -> None:
         """Write all rows that are not stored yet."""
         self._read_checkpoint()
+        checkpoint = self._checkpoint
+        if checkpoint is not None and checkpoint.batch > self._batch:
+            raise CheckpointRewoundError(self._stream, checkpoint.batch, self._batch)
+        self._unseen = self._stored.copy()
         for part in parts:
+            self.stats.rows += len(part)
             rows = replace(part, ids=self._ids.of(part))
-            written = self._store(rows)
-            stats, checkpoint = self.stats, self._checkpoint
-            stats.rows += len(rows)
-            stats.duplicates += len(rows) - written
-            if checkpoint is not None and checkpoint.batch == self._batch:
-                stats.stored(checkpoint.first_seq, checkpoint.last_seq)
+            if self._unseen:
+                self._unseen.difference_update(self._keys(rows))
+                self._held.append(self._unstored(rows))
+                if self._unseen:
+                    continue
+                for held in self._held:
+                    self._store(held)
+                self._held = []
+            else:
+                self._store(rows)
+        if any(map(len, self._held)):
+            raise CheckpointRewoundError(self._stream, self._batch, self._batch)
+        stats, checkpoint = self.stats, self._checkpoint
+        stats.duplicates = stats.rows - self._written
+        if stats.rows and checkpoint is not None and checkpoint.batch == self._batch:
+            stats.stored(checkpoint.first_seq, checkpoint.last_seq)
 
     # --- rows that are stored already -----------------------------------------------------------
 
     def _read_checkpoint(self) -> None:
-        """Read the last checkpoint, and the ids stored with it."""
-        self._checkpoint = retry_transient(
-            self._checkpoints.read, self._timeout, "reading a checkpoint"
-        )
+        """Read the last checkpoint, and the keys of the rows stored with it."""
+        checkpoint = self._checkpoint = self._checkpoints.read()
+        if checkpoint is not None and checkpoint.batch == self._batch:
+            self._stored = self._checkpoints.read_keys(checkpoint)
+
+    def _own_checkpoint(self) -> Checkpoint | None:
+        """Return the last checkpoint if this micro-batch has stored it."""
         checkpoint = self._checkpoint
-        if self._stored is not None and checkpoint is not None and checkpoint.batch == self._batch:
-            self._stored.read(checkpoint.first_seq, checkpoint.last_seq + 1)
+        return checkpoint if checkpoint is not None and checkpoint.batch == self._batch else None
 
     def _unstored(self, rows: EncodedRows) -> EncodedRows:
         """Return the rows that are not stored yet."""
@@ -147,36 +193,54 @@ class TransactionWriter:
         if checkpoint is None or checkpoint.batch < self._batch:
             return rows
         if checkpoint.batch > self._batch:
-            # A later micro-batch only starts when this one is complete.
-            return rows.select(())
-        if self._stored is not None:
-            return rows.select(self._stored.missing(rows.ids))
-        return rows.select([i for i, row in enumerate(rows.numbers) if row >= checkpoint.rows])
+            return rows.select(
+                ()
+            )  # this attempt was abandoned, and another one has completed the batch
+        if self._in_order:
+            return (
+                rows.slice(checkpoint.rows - rows.numbers[0], len(rows))
+                if (checkpoint.rows > rows.numbers[0])
+                else rows
+            )
+        stored = self._stored
+        return rows.select([i for i, key in enumerate(self._keys(rows)) if key not in stored])
+
+    def _keys(self, rows: EncodedRows) -> list[bytes]:
+        """Return a short key for each row, which identifies it in its micro-batch."""
+        prefix, start = self._prefix, len(self._prefix)
+        return [
+            each[start:]
+            if each.startswith(prefix)
+            else b"=" + b2a_base64(blake2b(each, digest_size=_KEY_SIZE).digest(), newline=False)
+            for each in rows.ids
+        ]
+
+    def _digest_after(self, rows: EncodedRows, left: EncodedRows) -> blake2b:
+        """Return the hash of all rows up to the end of ``rows``, after checking it for the stored ones."""
+        digest, stored = self._digest.copy(), len(rows) - len(left)
+        if stored:
+            digest.update(content_digests(self._prefix, rows.slice(0, stored)))
+        checkpoint = self._own_checkpoint()
+        is_end = checkpoint is not None and rows.numbers[0] + stored == checkpoint.rows
+        if checkpoint is not None and is_end and digest.hexdigest() != checkpoint.digest:
+            raise CheckpointRewoundError(self._stream, self._batch, self._batch)
+        if len(left):
+            digest.update(content_digests(self._prefix, left))
+        return digest
 
     # --- storing --------------------------------------------------------------------------------
 
-    def _store(self, rows: EncodedRows) -> int:
-        """Store those rows that are not stored yet, and return their number."""
+    def _store(self, rows: EncodedRows) -> None:
+        """Store those rows that are not stored yet."""
         deadline = Deadline(self._timeout)
-        while True:
+        while len(rows):
             left = self._unstored(rows)
+            digest = self._digest_after(rows, left) if self._in_order else self._digest
             if not len(left):
-                return 0
-            before = self._checkpoint
-            here = before if before is not None and before.batch == self._batch else None
-            checkpoint = Checkpoint(
-                batch=self._batch,
-                rows=rows.numbers[-1] + 1,
-                first_seq=here.first_seq if here is not None else 0,
-            )
+                self._digest = digest
+                return
             try:
-                ack = self._batches.commit(
-                    self._checkpoints.subject.encode(),
-                    self._checkpoints.header_lines(before.seq if before is not None else 0),
-                    checkpoint.to_json(len(left)),
-                    left,
-                    deadline.sooner(self._timeout / _ATTEMPTS_PER_TIMEOUT),
-                )
+                self._commit(left, digest, deadline.sooner(self._timeout / _ATTEMPTS_PER_TIMEOUT))
             except (
                 APIError,
                 ConnectionLostError,
@@ -184,13 +248,40 @@ class TransactionWriter:
                 OutboundBufferLimitError,
                 TimeoutError,
             ) as error:
-                self._handle_failure(error, left, deadline)
+                if not self._is_duplicate(error, left, deadline):
+                    continue
+                if len(left) > 1:
+                    middle = len(left) // 2
+                    self._store(left.slice(0, middle))
+                    self._store(left.slice(middle, len(left)))
             else:
-                self._checkpoint = checkpoint.stored(ack.seq - len(left), len(left))
-                return len(left)
+                self._digest = digest
+            return
 
-    def _handle_failure(self, error: Error, rows: EncodedRows, deadline: Deadline) -> None:
-        """Read the checkpoint after a refusal or a lost reply, or raise an error that is final."""
+    def _commit(self, rows: EncodedRows, digest: blake2b, deadline: Deadline) -> None:
+        """Store rows with a checkpoint."""
+        seen = 0 if self._checkpoint is None else self._checkpoint.seq
+        own = self._own_checkpoint() or Checkpoint(batch=self._batch)
+        checkpoint = replace(
+            own,
+            rows=rows.numbers[-1] + 1,
+            digest=digest.hexdigest() if self._in_order else "",
+            lists=0 if self._in_order else own.lists + 1,
+        )
+        messages = len(rows) + (0 if self._in_order else 1)
+        notes = [self._checkpoints.checkpoint_message(checkpoint, messages, seen)]
+        if not self._in_order:
+            notes.append(self._checkpoints.list_message(checkpoint, self._keys(rows)))
+        ack = self._batches.commit(notes, rows, deadline)
+        self._checkpoint = checkpoint.stored(ack.seq - messages, messages)
+        self._written += len(rows)
+
+    def _is_duplicate(self, error: Error, rows: EncodedRows, deadline: Deadline) -> bool:
+        """
+        Read the checkpoint after a refusal or a lost reply, or raise an error that is final.
+
+        Return whether a row was stored under another identity of the query, so that the server knows its id.
+        """
         refused = isinstance(error, (APIError, NoStreamResponseError))
         conflict = isinstance(error, APIError) and error.err_code in _CONFLICTS
         if refused and not conflict and not is_retriable(error):
@@ -200,9 +291,13 @@ class TransactionWriter:
         before = self._checkpoint
         sleep(min(_RETRY_DELAY_S, deadline.left() or 0.0))
         self._read_checkpoint()
-        if conflict and self._checkpoint == before:
-            # No other attempt has stored a checkpoint, so a row caused the conflict.
-            raise _refusal(rows, error) from error
+        if not conflict or self._checkpoint != before:
+            return False
+        # No other attempt has stored a checkpoint, so a row caused the conflict.
+        is_id = isinstance(error, APIError) and error.err_code == _DUPLICATE_ID
+        if is_id and rows.ids and all(each.startswith(self._prefix) for each in rows.ids):
+            return True
+        raise _refusal(rows, error) from error
 
 
 def _refusal(rows: EncodedRows, error: Error) -> SinkError:

@@ -24,7 +24,7 @@ from ...subjects import subject_matches
 from ..connections import api_requests, jetstream
 from ..options import WriteOptions
 from ..retry import SinkError, retry_transient
-from .checkpoints import CheckpointStore, ScanRecovery, StoredIds
+from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
@@ -102,9 +102,8 @@ def check_target(
         )
     if "ttl" in layout.names and not config.allow_msg_ttl:
         raise SinkError(f"the column 'ttl' needs allow_msg_ttl, which stream {name!r} does not set")
-    if options.delivery in {"transaction", "scan"}:
-        _check_checkpoints(target, options, config)
     if options.delivery == "transaction":
+        _check_checkpoints(target, options, config)
         _check_transactions(options, config, layout)
     if options.delivery == "window":
         _check_window(options, config, warns=warns)
@@ -122,19 +121,18 @@ def _check_checkpoints(target: WriteTarget, options: WriteOptions, config: Strea
     """Check that the stream stores and retains the write checkpoints."""
     name, subject = options.stream, options.marker_subject
     if subject is None:
-        raise SinkError(f"delivery={options.delivery} needs the option markerSubject")
+        raise SinkError("delivery=transaction needs the option markerSubject")
     if not target.accepts(f"{subject}.query.0"):
         raise SinkError(
-            f"delivery={options.delivery} stores its checkpoints on {subject}.*.*, which does not match "
+            f"delivery=transaction stores its checkpoints on {subject}.*.*, which does not match "
             f"the subjects of stream {name!r}: add it to them"
         )
     if config.retention == RetentionPolicy.INTEREST:
         raise SinkError(
             f"stream {name!r} has interest retention and would lose the checkpoints of "
-            f"delivery={options.delivery}: use delivery=window"
+            "delivery=transaction: use delivery=window"
         )
-    reads_back = options.delivery == "scan" or options.ids == "content"
-    if reads_back and config.retention == RetentionPolicy.WORK_QUEUE:
+    if options.ids == "content" and config.retention == RetentionPolicy.WORK_QUEUE:
         raise SinkError(
             f"stream {name!r} is a work queue, in which stored rows cannot be found again: "
             "use delivery=transaction with ids=position, or delivery=window"
@@ -161,7 +159,7 @@ def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -
     text = (
         f"the duplicate_window of stream {options.stream!r} is {seconds:g} s, shorter than "
         f"expectedRecovery={options.expected_recovery:g} s: rows that are repeated after a longer outage "
-        "are stored twice. Extend the window, or use delivery=transaction or delivery=scan"
+        "are stored twice. Extend the window, or use delivery=transaction"
     )
     if options.on_short_window == "error":
         raise SinkError(text)
@@ -259,14 +257,8 @@ class WritePlan:
         parts: Iterable[EncodedRows],
     ) -> WriteStats:
         options = self.options
-        scan = None
-        if options.delivery == "scan":
-            stored = self._stored(js, task_id)
-            scan = ScanRecovery(js, self._checkpoints(js, task_id), task_id.batch, stored)
-            scan.begin(options.ack_timeout)
         ids = self._ids(task_id)
         individually = any(name.startswith("expected_") for name in self.layout.names)
-        skipped = 0
         window = AckWindow(
             api_requests(js).core,
             encoder,
@@ -276,23 +268,11 @@ class WritePlan:
         )
         try:
             for part in parts:
-                rows = replace(part, ids=ids.of(part))
-                if scan is not None:
-                    rows = rows.select(
-                        () if scan.batch_is_complete else scan.stored.missing(rows.ids)
-                    )
-                    skipped += len(part) - len(rows)
-                if len(rows):
-                    window.send(rows, individually=individually)
+                window.send(replace(part, ids=ids.of(part)), individually=individually)
             window.finish()
         finally:
             window.close()
-        stats = window.stats
-        stats.rows += skipped
-        stats.duplicates += skipped
-        if scan is not None:
-            stats.stored(scan.seq, scan.seq)
-        return stats
+        return window.stats
 
     def _in_transactions(
         self,
@@ -302,39 +282,30 @@ class WritePlan:
         parts: Iterable[EncodedRows],
     ) -> WriteStats:
         options = self.options
-        in_order = options.ids == "position"
-        batches = RowBatches(api_requests(js).core, encoder)
+        assert options.marker_subject is not None
+        api = api_requests(js)
+        identity = task_id if options.query_id is None else replace(task_id, name=options.query_id)
+        checkpoints = CheckpointStore(
+            api,
+            options.stream,
+            f"{options.marker_subject}.{identity.token}.{task_id.partition}",
+            options.ack_timeout,
+            roll_up=self.target.allows_rollup,
+        )
+        batches = RowBatches(api.core, encoder)
         try:
-            writer = TransactionWriter(
-                batches,
-                self._checkpoints(js, task_id),
-                task_id.batch,
-                options.ack_timeout,
-                ColumnIds() if in_order else self._ids(task_id),
-                None if in_order else self._stored(js, task_id),
-            )
+            # The ids keep the name of the query, so that the server detects rows under a new identity.
+            ids = ColumnIds() if options.ids == "position" else ContentIds(task_id)
+            writer = TransactionWriter(batches, checkpoints, task_id, options, ids)
             writer.write(parts)
         finally:
             batches.close()
         return writer.stats
 
     def _ids(self, task_id: WriteTaskId) -> MessageIds:
-        if self.options.delivery == "at-least-once":
-            return ColumnIds()
-        return PositionIds(task_id) if self.options.ids == "position" else ContentIds(task_id)
-
-    def _stored(self, js: JetStream, task_id: WriteTaskId) -> StoredIds:
-        # Ids from a column of the user may have any prefix.
-        prefix = b"" if "msg_id" in self.layout.names else task_id.prefix()
-        return StoredIds(js, self.options, prefix)
-
-    def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
         options = self.options
-        assert options.marker_subject is not None
-        return CheckpointStore(
-            api_requests(js),
-            options.stream,
-            options.marker_subject,
-            task_id,
-            roll_up=self.target.allows_rollup,
-        )
+        if options.delivery == "at-least-once":
+            return ColumnIds()
+        if not options.makes_position_ids:
+            return ContentIds(task_id)
+        return PositionIds(replace(task_id, name=options.query_id or task_id.name))

@@ -119,7 +119,7 @@ def test_contradictions_are_refused(options, named):
         ("batchBytes", "12"),
         ("batchBytes", "1GB"),
         ("planningTimeout", "nan"),
-        ("pushdown", "yes"),
+        ("pushdown", "true"),
         ("domain", "a.b"),
         ("servers", "http://host"),
     ],

@@ -7,6 +7,8 @@ ORDERS, whose messages are orders as JSON.
 
 import json
 import os
+import pathlib
+import shutil
 
 import psycopg
 from pyspark import TaskContext
@@ -110,11 +112,21 @@ def joined_bucket(spark, checkpoint):
     return publish(rows, checkpoint, stream="NAMED", subject="named")
 
 
+def query_id(batch):
+    """Return the id of the query that runs a batch, which is in its checkpoint."""
+    return batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+
+
 def parquet(spark, checkpoint, folder, subjects):
     """Write each batch into its own folder, which a repeated batch replaces."""
 
     def save(batch, number):
-        batch.write.mode("overwrite").parquet(f"{folder}/batch={number}")
+        own = pathlib.Path(folder, f"query={query_id(batch)}")
+        # There are later batches only if the checkpoint was restored: their messages are read again.
+        for later in own.glob("batch=*"):
+            if int(later.name.removeprefix("batch=")) > number:
+                shutil.rmtree(later)
+        batch.write.mode("overwrite").parquet(str(own / f"batch={number}"))
 
     rows = read(spark, subjects).selectExpr("sequence", "subject", "string(data) AS data")
     return run(rows.writeStream.foreachBatch(save), checkpoint)
@@ -125,26 +137,69 @@ def postgresql(spark, checkpoint, database):
     with psycopg.connect(database) as connection:
         connection.execute("""
             CREATE TABLE IF NOT EXISTS orders (id text, country text, cents bigint);
-            CREATE TABLE IF NOT EXISTS stored (batch bigint, part int, PRIMARY KEY (batch, part));
+            CREATE TABLE IF NOT EXISTS stored (
+                query text, batch bigint, part int, first bigint, last bigint,
+                PRIMARY KEY (query, batch, part)
+            );
         """)
 
     def save(batch, number):
+        query = query_id(batch)
+        with psycopg.connect(database) as connection:
+            latest = "SELECT max(batch) FROM stored WHERE query = %s"
+            found = connection.execute(latest, (query,)).fetchone()[0]
+        if found is not None and found > number:
+            raise RuntimeError(
+                f"the checkpoint was restored: the table has batch {found}, not {number}"
+            )
+
         def insert(rows):
+            rows = list(rows)
             part = TaskContext.get().partitionId()
+            key = (query, number, part)
+            span = (rows[0].sequence, rows[-1].sequence) if rows else (0, 0)
             with psycopg.connect(database) as connection, connection.cursor() as cursor:
                 cursor.execute(
-                    "INSERT INTO stored VALUES (%s, %s) ON CONFLICT DO NOTHING", (number, part)
+                    "INSERT INTO stored VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                    key + span,
                 )
-                if cursor.rowcount == 0:
-                    return  # a repeated batch, and this partition is stored
+                if cursor.rowcount == 0:  # a repeated batch, and this partition is stored
+                    cursor.execute(
+                        "SELECT first, last FROM stored WHERE (query, batch, part) = (%s, %s, %s)",
+                        key,
+                    )
+                    if cursor.fetchone() != span:
+                        raise RuntimeError(f"the table has other rows of batch {number}")
+                    return
                 with cursor.copy("COPY orders FROM STDIN") as copy:
                     for row in rows:
-                        copy.write_row(row)
+                        copy.write_row(row[1:])
 
-        batch.select("id", "country", "cents").foreachPartition(insert)
+        batch.select("sequence", "id", "country", "cents").foreachPartition(insert)
 
-    rows = parsed(read(spark, "ORDERS.received", maxRecordsPerPartition=1000))
-    return run(rows.writeStream.foreachBatch(save), checkpoint)
+    messages = read(spark, "ORDERS.received", maxRecordsPerPartition=1000)
+    value = messages.selectExpr(f"from_json(string(data), '{ORDER}') AS value", "sequence")
+    return run(value.select("sequence", "value.*").writeStream.foreachBatch(save), checkpoint)
+
+
+def replay(spark, checkpoint, since):
+    """Copy the messages that were stored at a time or later, whatever an earlier query has copied."""
+    reader = spark.readStream.format("jetstream").options(servers=SERVERS, startingTimestamp=since)
+    return publish(
+        reader.load("ORDERS").selectExpr("data", "concat(stream, '-', sequence) AS msg_id"),
+        checkpoint,
+        stream="COPY",
+        subject="copy",
+    )
+
+
+def reread(spark, first, end):
+    """Copy the messages between two times again; the stream COPY ignores those that it has."""
+    reader = spark.read.format("jetstream").options(servers=SERVERS)
+    reader = reader.options(startingTimestamp=first, endingTimestamp=end)
+    rows = reader.load("ORDERS").selectExpr("data", "concat(stream, '-', sequence) AS msg_id")
+    writer = rows.write.format("jetstream").options(servers=SERVERS, stream="COPY", subject="copy")
+    writer.mode("append").save()
 
 
 def backfill(spark, checkpoint, folder, first):
