@@ -47,6 +47,10 @@ from .api.account import AccountInfo as AccountInfo
 from .api.account import AccountLimits as AccountLimits
 from .api.account import APIStats as APIStats
 from .api.account import ClusterInfo as ClusterInfo
+from .api.account import DesiredClusterInfo as DesiredClusterInfo
+from .api.account import DesiredClusterOrigin as DesiredClusterOrigin
+from .api.account import DesiredClusterStatus as DesiredClusterStatus
+from .api.account import DesiredPeer as DesiredPeer
 from .api.account import PeerInfo as PeerInfo
 from .api.account import Placement as Placement
 from .api.account import Tier as Tier
@@ -111,6 +115,7 @@ from .errors import *  # noqa: F403 - every error of the tree
 from .headers import Headers as Headers
 from .headers import Status as Status
 from .jetstream.api_requests import APICall as APICall
+from .jetstream.api_requests import Listing as Listing
 from .jetstream.batches import Batch as Batch
 from .jetstream.connection import Connection as Connection
 from .jetstream.connection import connect as connect

@@ -13,12 +13,10 @@ import inspect as _inspect
 import typing as _t
 from collections.abc import Mapping as _Mapping
 
-if _t.TYPE_CHECKING:
-    from typing_extensions import dataclass_transform as _dataclass_transform
-else:
-    from .records import dataclass_transform as _dataclass_transform
+from .records import dataclass_transform as _dataclass_transform
 
 _POSITIONAL: _t.Final = _inspect.Parameter.POSITIONAL_OR_KEYWORD
+_REQUIRED: _t.Final = _inspect.Parameter.empty
 
 
 class Error(Exception):
@@ -43,10 +41,7 @@ def _with_fields(cls: type[_E]) -> type[_E]:
     signature = _inspect.Signature(
         [
             _inspect.Parameter(
-                name,
-                _POSITIONAL,
-                default=getattr(cls, name, _inspect.Parameter.empty),
-                annotation=text,
+                name, _POSITIONAL, default=getattr(cls, name, _REQUIRED), annotation=text
             )
             for name, text in {"self": "object", **fields}.items()
         ]
@@ -677,6 +672,23 @@ class ServerTooOldError(JetStreamError):
         verb = "need" if len(self.fields) > 1 else "needs"
         text = f"{self.feature} {verb} nats-server {self.needs}; this server is {self.version}"
         return f"{text}; {self.outcome}" if self.outcome else text
+
+
+@_with_fields
+class IncompleteListingError(JetStreamError):
+    """A listing is used as if it were complete, but the state of some of its items is not known."""
+
+    kind: str
+    missing: _t.Mapping[str, str]
+    """The names of the items, each with the reason."""
+    unnamed: int = 0
+    """Number of items that the server counts, but does not name."""
+
+    def __str__(self) -> str:
+        missing = str(self.missing).strip("{}")[: 2 * _EXCERPT]
+        more = f"{self.unnamed} more" if self.unnamed else ""
+        unknown = ", ".join(filter(None, (missing, more)))
+        return f"the list of {self.kind} is incomplete: no information on {unknown}"
 
 
 class SnapshotFailedError(ServerError, err_codes=(10064,)):

@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 _INT64_MAX = 2**63 - 1
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import dataclass_transform as dataclass_transform  # noqa: PLC0414
 else:
 
     def dataclass_transform(**_: object) -> Callable[[Any], Any]:

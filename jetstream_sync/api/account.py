@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from ..codec import Record
 from ..records import record, setting
+from .enums import RetentionPolicy
 
 
 @record
@@ -157,6 +158,65 @@ class PeerInfo(Record):
 
 
 @record
+class DesiredClusterOrigin(Record):
+    """What a stream or consumer returns to if its change is cancelled."""
+
+    replicas: int
+    """Number of replicas before the change."""
+
+    placement: Placement | None = None
+    """Placement before the change."""
+
+    retention: RetentionPolicy | str | None = None
+    """The retention policy that is in force until the change has ended."""
+
+
+@record
+class DesiredClusterStatus(Record):
+    """What the leader does, or waits for, to complete a change of replicas."""
+
+    description: str | None = None
+    """The step, in one line."""
+
+    type: str | None = None
+    """What the step needs: ``catchup``, ``quorum`` or ``blocked``, for example."""
+
+    err: str | None = None
+    """The failure that prevents the step, if it lasts."""
+
+
+@record
+class DesiredPeer(Record):
+    """One of the servers that will hold a stream or consumer."""
+
+    name: str
+    """The server's name."""
+
+    peer: str | None = None
+    """Id in the Raft group."""
+
+
+@record
+class DesiredClusterInfo(Record):
+    """Where a stream or consumer will be when a change of its replicas or placement has ended."""
+
+    name: str | None = None
+    """Name of the cluster."""
+
+    created: datetime | None = None
+    """Time when the change was requested."""
+
+    replicas: Sequence[DesiredPeer] | None = None
+    """The future servers; not set while the leader chooses the servers to keep."""
+
+    origin: DesiredClusterOrigin | None = None
+    """What a cancelled change returns to."""
+
+    status: DesiredClusterStatus | None = None
+    """The current step."""
+
+
+@record
 class ClusterInfo(Record):
     """The servers that hold a stream or consumer."""
 
@@ -180,3 +240,6 @@ class ClusterInfo(Record):
 
     replicas: Sequence[PeerInfo] | None = None
     """The replicas without the leader."""
+
+    desired: DesiredClusterInfo | None = None
+    """The target of a change of replicas or placement, while it lasts; needs server 2.15."""

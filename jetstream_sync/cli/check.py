@@ -368,7 +368,7 @@ def jetstream(settings: Settings, check: _Check) -> None:
     options = check.options
     with settings.jetstream() as js:
         account = js.account_info()
-        streams = js.list_streams() if options["replicas"] else []
+        streams = js.list_streams(allow_incomplete=True) if options["replicas"] else []
     limits = account.limits
     for name, levels, used, most, unit in (
         ("memory", "mem", account.memory, limits.max_memory, "B"),

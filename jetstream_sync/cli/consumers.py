@@ -91,10 +91,10 @@ def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
         for name in js.stream_names():
             # A stream may be deleted meanwhile, or have a name that this client does not accept.
             with contextlib.suppress(StreamNotFoundError, InvalidNameError):
-                found += js.list_consumers(name)
+                found += js.list_consumers(name, allow_incomplete=True)
         return found
     try:
-        return js.list_consumers(stream)
+        return list(js.list_consumers(stream, allow_incomplete=True))
     except StreamNotFoundError as error:
         raise no_stream(js, stream, error) from error
 

@@ -178,7 +178,7 @@ def _ignore(error: Exception) -> None:
 
 complete_stream: Final = _Completer(lambda js, _: js.stream_names())
 complete_consumer: Final = _Completer(lambda js, stream: js.consumer_names(stream), "stream")
-complete_bucket: Final = _Completer(lambda js, _: js.key_value_names())
+complete_bucket: Final = _Completer(lambda js, _: list(js.key_value_names(allow_incomplete=True)))
 complete_store: Final = _Completer(lambda js, _: js.object_store_names())
 
 #: The name of a stream, prompted for if it is missing.

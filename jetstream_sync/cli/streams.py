@@ -90,7 +90,9 @@ def ls(settings: Settings, names: bool, everything: bool, subject: str | None) -
 def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> list[StreamInfo]:
     """Return the streams of the account, or those that store a subject."""
     return [
-        info for info in js.list_streams(subject) if everything or not is_internal(info.config.name)
+        info
+        for info in js.list_streams(subject, allow_incomplete=True)
+        if everything or not is_internal(info.config.name)
     ]
 
 

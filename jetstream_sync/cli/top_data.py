@@ -244,13 +244,13 @@ class Snapshot:
 
 def take_snapshot(js: JetStream) -> Snapshot:
     """Return the state of all streams and consumers, with one request per stream that has consumers."""
-    infos = js.list_streams()
+    infos = js.list_streams(allow_incomplete=True)
     consumers: dict[tuple[str, str], ConsumerInfo] = {}
     busy = [info.config.name for info in infos if info.state.consumer_count]
     for name in busy:
         # The stream may be deleted meanwhile, or have a name that this client rejects.
         with contextlib.suppress(StreamNotFoundError, InvalidNameError):
-            for consumer in js.list_consumers(name):
+            for consumer in js.list_consumers(name, allow_incomplete=True):
                 consumers[name, consumer.name] = consumer
     return Snapshot(
         taken=monotonic(),

@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 from ..api.echo import Release, fields_left_out, fields_refused, release, server_release
 from ..api.routes import Routes
@@ -26,6 +26,7 @@ from ..errors import (
     APIError,
     BadRequestError,
     Error,
+    IncompleteListingError,
     InvalidOptionError,
     InvalidResponseError,
     JetStreamNotEnabledError,
@@ -43,6 +44,7 @@ from ..subjects import check_subject
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
 R = TypeVar("R", bound=Record)
+S = TypeVar("S")
 T = TypeVar("T")
 
 # The error of nats-server if JetStream is disabled; raised for "no responders".
@@ -74,6 +76,102 @@ class APICall:
 
 #: Called in the thread of the request.
 APICallback = Callable[[APICall], object]
+
+
+class Listing(Sequence[T]):
+    """
+    The streams, consumers or buckets of a listing, sorted by name.
+
+    A listing is incomplete if the server names items whose state is not known: their servers do not
+    reply, or cannot run them. Iterating over an incomplete listing raises `IncompleteListingError` after
+    the last known item. ``len()``, slices and comparisons raise it too, and so does ``in`` for an item
+    that is not found. With ``allow_incomplete=True`` the call that returned the listing was told that the
+    known items are enough, and nothing raises.
+    """
+
+    __slots__ = ("_allow_incomplete", "_items", "_kind", "_unnamed", "missing", "offline")
+
+    def __init__(
+        self,
+        items: list[T],
+        kind: str,
+        missing: Mapping[str, str],
+        offline: Mapping[str, str],
+        unnamed: int,
+        allow_incomplete: bool,
+    ) -> None:
+        self._items = items
+        self._kind = kind
+        self._unnamed = unnamed
+        self._allow_incomplete = allow_incomplete
+        self.missing: Mapping[str, str] = dict(sorted(missing.items()))
+        """The names of the items whose state is not known, each with the reason."""
+        self.offline: Mapping[str, str] = dict(sorted(offline.items()))
+        """Those of `missing` that a server has but cannot run, each with the server's reason."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the listing has every item that the server counted."""
+        return not (self.missing or self._unnamed)
+
+    def check(self) -> None:
+        """
+        Raise if an item is missing, also with ``allow_incomplete=True``.
+
+        Raises:
+            IncompleteListingError: the state of some items is not known; the error names them.
+
+        """
+        if not self.is_complete:
+            raise IncompleteListingError(self._kind, self.missing, self._unnamed)
+
+    def _require_all(self) -> None:
+        if not self._allow_incomplete:
+            self.check()
+
+    def __iter__(self) -> Iterator[T]:
+        yield from self._items
+        self._require_all()
+
+    def __len__(self) -> int:
+        self._require_all()
+        return len(self._items)
+
+    def __bool__(self) -> bool:
+        return bool(self._items) or len(self) > 0
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice) or not -len(self._items) <= index < len(self._items):
+            self._require_all()
+        return self._items[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (list, Listing)):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        missing = f", missing={self.missing!r}" if self.missing else ""
+        return f"Listing({self._items!r}{missing})"
+
+    def selected(self, kind: str, prefix: str, select: Callable[[T], S | None]) -> Listing[S]:
+        """Return what a function returns for each item, and the missing names with a prefix."""
+        items = [made for made in map(select, self._items) if made is not None]
+        missing, offline = (
+            {
+                name.removeprefix(prefix): reason
+                for name, reason in names.items()
+                if name.startswith(prefix)
+            }
+            for names in (self.missing, self.offline)
+        )
+        return Listing(items, kind, missing, offline, self._unnamed, self._allow_incomplete)
 
 
 class ConnectionCaches:
@@ -232,37 +330,112 @@ class APIRequests:
         answer.pop("type", None)
         return decode(record, answer)
 
-    def names(self, route: str, items: str, body: Mapping[str, Any] | None = None) -> list[str]:
-        """Ask for a list of names, and return all of them; args and errors are those of `pages()`."""
-        pages = self.pages(route, items, body)
-        return [_name_of(item, items, route) for page in pages for item in page]
+    def names(
+        self,
+        route: str,
+        items: str,
+        body: Mapping[str, Any] | None = None,
+        deadline: Deadline | None = None,
+    ) -> list[str]:
+        """Ask for a list of names page by page, and return all of them, sorted."""
+        found = self.pages(route, items, body, deadline or self.deadline())
+        if found.short or found.missing:
+            raise IncompleteListingError(items, found.missing, found.short)
+        return sorted(found.items)
+
+    def infos(
+        self,
+        record: type[R],
+        action: str,
+        items: str,
+        names: Sequence[str] = (),
+        body: Mapping[str, Any] | None = None,
+        *,
+        deadline: Deadline | None = None,
+        allow_incomplete: bool = False,
+    ) -> Listing[R]:
+        """Ask for the infos of all streams or consumers page by page."""
+        # `action`: ``STREAM`` or ``CONSUMER``; `names`: the end of the request's subject.
+        deadline = deadline or self.deadline()
+        found = self.pages(self.routes.to(f"{action}.LIST", *names), items, body, deadline)
+        missing, unnamed = found.missing, found.short
+        if unnamed:
+            # The server counts items that it neither lists nor names: the names are compared.
+            with suppress(Error):
+                known = self.names(self.routes.to(f"{action}.NAMES", *names), items, body, deadline)
+                left_out = [name for name in known if name not in found.items]
+                missing = {**dict.fromkeys(left_out, "the server left it out"), **missing}
+                unnamed = 0
+        infos = [decode(record, item) for _, item in sorted(found.items.items())]
+        return Listing(infos, items, missing, found.offline, unnamed, allow_incomplete)
 
     def pages(
-        self, route: str, items: str, body: Mapping[str, Any] | None = None
-    ) -> Iterator[list[Any]]:
-        """Ask for a list page by page, and yield each page's items."""
-        # No item is yielded twice, although pages may overlap after a change.
-        known: set[str] = set()
+        self, route: str, items: str, body: Mapping[str, Any] | None, deadline: Deadline
+    ) -> _Pages:
+        """Ask for a list page by page."""
+        known = _Pages()
         offset = 0
+        total: Any = 0
+        went_back = False
         while True:
-            answer = self.ask(route, {**(body or {}), "offset": offset})
-            page = listed(answer, items, route)
-            # "missing" lists the names whose info was unavailable in a cluster; they count as items.
-            missing = listed(answer, "missing", route) if "missing" in answer else []
+            answer = self.ask(route, {**(body or {}), "offset": offset}, deadline)
+            before, last_total = known.count(), total
             total = answer.get("total")
             if type(total) is not int:
                 raise InvalidResponseError(f"{route} answered with total={total!r:.60}")
-            before = len(known)
-            new = {
-                name: item for item in page if (name := _name_of(item, items, route)) not in known
-            }
-            known.update(new, (_name_of(name, "missing", route) for name in missing))
-            if new:
-                yield list(new.values())
-            offset += len(page) + len(missing)
+            size = known.add(answer, items, route)
+            # After a deletion the later items have moved towards the beginning, past the offset.
+            if total < last_total and not went_back:
+                went_back, offset = True, max(0, offset - (last_total - total))
+                continue
+            went_back = False
+            offset += size
             # The total may change or be wrong: a page without new items ends the list.
-            if len(known) == before or offset >= total:
-                return
+            if known.count() == before or offset >= total:
+                known.short = max(0, total - known.count())
+                return known
+
+
+class _Pages:
+    """The items of a list, in the order of the server, and what the server says of the others."""
+
+    def __init__(self) -> None:
+        #: The items by name.
+        self.items: dict[str, Any] = {}
+        #: Names of items without a known state -> why it is not known.
+        self.missing: dict[str, str] = {}
+        #: The missing ones that a server cannot run -> its reason.
+        self.offline: dict[str, str] = {}
+        #: Number of items that the server counted and did not name.
+        self.short = 0
+
+    def count(self) -> int:
+        return len(self.items) + len(self.missing)
+
+    def add(self, answer: Mapping[str, Any], items: str, route: str) -> int:
+        """Add the items of a page, and return the number of different items in it."""
+        # "missing" lists the names whose info was unavailable. An item whose servers are all offline
+        # is both in it and in the list, with a state of zeros.
+        page = {_name_of(item, items, route): item for item in listed(answer, items, route)}
+        names = listed(answer, "missing", route) if "missing" in answer else []
+        offline = answer.get("offline") or {}
+        if not isinstance(offline, dict):
+            raise InvalidResponseError(f"{route} answered with offline={offline!r:.60}")
+        reasons = {name: str(reason) for name, reason in offline.items()}
+        for name in (_name_of(name, "missing", route) for name in names):
+            reasons.setdefault(
+                name, "its servers are offline" if name in page else "its servers did not reply"
+            )
+        for name, item in page.items():
+            if name not in reasons:
+                self.items.setdefault(name, item)
+                self.missing.pop(name, None)
+        for name, reason in reasons.items():
+            if name not in self.items:
+                self.missing[name] = reason
+                if name in offline:
+                    self.offline[name] = reason
+        return len(page.keys() | reasons.keys())
 
 
 def read_answer(route: str, delivery: Delivery) -> dict[str, Any]:
@@ -299,20 +472,26 @@ def names_by_subject(api: APIRequests, subject: str) -> list[str]:
 
 
 def _name_of(item: Any, items: str, route: str) -> str:
-    """Return the name that an item of a list is or has; an info has it, or its config does."""
+    """Return the name of a list item: the item itself, its ``name``, or its config's ``name``."""
+    # An unreachable consumer has an empty name, and the name in its config.
     name = item
     if isinstance(item, dict):
         config = item.get("config")
-        name = item.get("name", config.get("name") if isinstance(config, dict) else None)
-    if not isinstance(name, str):
+        name = item.get("name") or (config.get("name") if isinstance(config, dict) else None)
+    if not isinstance(name, str) or not name:
         raise InvalidResponseError(f"{route}: one of the {items} has no name: {item!r:.60}")
     return name
 
 
 def stream_info(
-    api: APIRequests, name: str, subjects_filter: str | None = None, deleted_details: bool = False
+    api: APIRequests,
+    name: str,
+    subjects_filter: str | None = None,
+    deleted_details: bool = False,
+    deadline: Deadline | None = None,
 ) -> StreamInfo:
     """Ask for a stream's config and state; see `Stream.info()`."""
+    deadline = deadline or api.deadline()
     # The server sends at most 100,000 subjects at a time; they are put together here.
     body: dict[str, Any] = {}
     if deleted_details:
@@ -322,9 +501,8 @@ def stream_info(
     subjects: dict[str, int] = {}
     offset = 0
     while True:
-        answer = api.ask(
-            api.routes.to("STREAM.INFO", name), {**body, "offset": offset} if body else None
-        )
+        page_body = {**body, "offset": offset} if body else None
+        answer = api.ask(api.routes.to("STREAM.INFO", name), page_body, deadline)
         total = answer.get("total", 0)
         state = answer.get("state")
         page = state.get("subjects") if isinstance(state, dict) else None
@@ -343,10 +521,11 @@ def stream_info(
     return info_of(answer)
 
 
-def stream_infos(api: APIRequests, body: Mapping[str, Any] | None = None) -> list[StreamInfo]:
+def stream_infos(
+    api: APIRequests, body: Mapping[str, Any] | None = None, *, allow_incomplete: bool = False
+) -> Listing[StreamInfo]:
     """Return the infos of all streams, or of those that the body selects."""
-    pages = api.pages(api.routes.to("STREAM.LIST"), "streams", body)
-    return [decode(StreamInfo, item) for page in pages for item in page]
+    return api.infos(StreamInfo, "STREAM", "streams", (), body, allow_incomplete=allow_incomplete)
 
 
 def info_of(answer: dict[str, Any]) -> StreamInfo:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..api.key_value import STREAM_PREFIX as KV_PREFIX
 from ..api.key_value import (
@@ -33,7 +33,14 @@ from ..errors import (
     StreamNameInUseError,
     StreamNotFoundError,
 )
-from .api_requests import APIRequests, require_level, resolve_config, stream_info, stream_infos
+from .api_requests import (
+    APIRequests,
+    Listing,
+    require_level,
+    resolve_config,
+    stream_info,
+    stream_infos,
+)
 from .key_value import KeyValue, bucket_not_found
 from .object_store import ObjectStore
 from .object_store_bucket import object_store_not_found
@@ -44,6 +51,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..api.config_fields import KeyValueConfigFields, ObjectStoreConfigFields
+
+
+T = TypeVar("T")
 
 
 class BucketAdmin:
@@ -189,29 +199,40 @@ class BucketAdmin:
         with _missing_as(bucket_not_found(bucket)):
             self._api.command(self._api.routes.to("STREAM.DELETE", name))
 
-    def key_value_names(self) -> list[str]:
+    def key_value_names(self, *, allow_incomplete: bool = False) -> Listing[str]:
         """
         Return the names of the account's key-value buckets, sorted, also of mirrors.
 
+        Args:
+            allow_incomplete: as for `list_streams()`.
+
         Raises:
             Error: as `list_streams()`.
 
         """
-        return [bucket_of(info.config.name) for info in self._bucket_infos()]
+        return self._buckets(lambda info: bucket_of(info.config.name), allow_incomplete)
 
-    def list_key_values(self) -> list[KeyValueStatus]:
+    def list_key_values(self, *, allow_incomplete: bool = False) -> Listing[KeyValueStatus]:
         """
         Return the configuration and state of the account's key-value buckets, sorted by name.
 
+        Args:
+            allow_incomplete: as for `list_streams()`.
+
         Raises:
             Error: as `list_streams()`.
 
         """
-        return [KeyValueStatus(info) for info in self._bucket_infos()]
+        return self._buckets(KeyValueStatus, allow_incomplete)
 
-    def _bucket_infos(self) -> list[StreamInfo]:
+    def _buckets(self, make: Callable[[StreamInfo], T], allow_incomplete: bool) -> Listing[T]:
         # Not by subject: a mirror has none.
-        return [info for info in stream_infos(self._api) if is_bucket(info.config)]
+        infos = stream_infos(self._api, allow_incomplete=allow_incomplete)
+        return infos.selected(
+            "key-value buckets",
+            KV_PREFIX,
+            lambda info: make(info) if is_bucket(info.config) else None,
+        )
 
     # --- object stores --------------------------------------------------------------------------
 
@@ -321,8 +342,7 @@ class BucketAdmin:
         Return the names of the account's object stores, sorted.
 
         Raises:
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: as `stream_names()`.
 
         """
         route = self._api.routes.to("STREAM.NAMES")
@@ -331,19 +351,24 @@ class BucketAdmin:
             name.removeprefix(OBJ_PREFIX) for name in names if name.startswith(OBJ_PREFIX)
         )
 
-    def list_object_stores(self) -> list[ObjectStoreStatus]:
+    def list_object_stores(self, *, allow_incomplete: bool = False) -> Listing[ObjectStoreStatus]:
         """
         Return the configs and states of the account's object stores, sorted by name.
 
-        In a cluster, those whose servers do not answer are left out.
+        Args:
+            allow_incomplete: as for `list_streams()`.
 
         Raises:
-            Error: as `object_store_names()`.
+            Error: as `list_streams()`.
 
         """
-        infos = stream_infos(self._api, {"subject": BUCKETS_SUBJECT})
-        found = [status_of(info) for info in infos if info.config.name.startswith(OBJ_PREFIX)]
-        return sorted(found, key=lambda each: each.bucket)
+        body = {"subject": BUCKETS_SUBJECT}
+        infos = stream_infos(self._api, body, allow_incomplete=allow_incomplete)
+        return infos.selected(
+            "object stores",
+            OBJ_PREFIX,
+            lambda info: status_of(info) if info.config.name.startswith(OBJ_PREFIX) else None,
+        )
 
     def _object_store(self, bucket: str) -> ObjectStore:
         return ObjectStore(self._api, self._publisher, bucket)

@@ -12,13 +12,20 @@ from typing import Any, Final
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE
-from ..codec import decode, encode
+from ..codec import encode
 from ..durations import check_time, time_to_text
 from ..errors import InvalidOptionError, NotFoundError, ServerTooOldError
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests, EchoCheck, require_level, resolve_config, stream_info
+from .api_requests import (
+    APIRequests,
+    EchoCheck,
+    Listing,
+    require_level,
+    resolve_config,
+    stream_info,
+)
 
 
 def consumer_info(
@@ -137,19 +144,30 @@ def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
 def consumer_names(api: APIRequests, stream: str) -> list[str]:
     """Return the names of a stream's consumers."""
     check_stream_name(stream)
-    names = api.names(api.routes.to("CONSUMER.NAMES", stream), "consumers")
+    deadline = api.deadline()
+    names = api.names(api.routes.to("CONSUMER.NAMES", stream), "consumers", deadline=deadline)
     if not names:
-        stream_info(api, stream)  # a cluster sends an empty list for a stream that does not exist
+        # A cluster sends an empty list for a stream that does not exist.
+        stream_info(api, stream, deadline=deadline)
     return names
 
 
-def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:
+def list_consumers(
+    api: APIRequests, stream: str, *, allow_incomplete: bool = False
+) -> Listing[ConsumerInfo]:
     """Return the infos of a stream's consumers."""
     check_stream_name(stream)
-    pages = api.pages(api.routes.to("CONSUMER.LIST", stream), "consumers")
-    infos = [decode(ConsumerInfo, item) for page in pages for item in page]
-    if not infos:
-        stream_info(api, stream)  # as in `consumer_names()`
+    deadline = api.deadline()
+    infos = api.infos(
+        ConsumerInfo,
+        "CONSUMER",
+        "consumers",
+        (stream,),
+        deadline=deadline,
+        allow_incomplete=allow_incomplete,
+    )
+    if infos.is_complete and not infos:
+        stream_info(api, stream, deadline=deadline)  # as in `consumer_names()`
     return infos
 
 

@@ -30,6 +30,7 @@ from . import consumer_api
 from .api_requests import (
     APIRequests,
     EchoCheck,
+    Listing,
     info_of,
     names_by_subject,
     require_level,
@@ -246,27 +247,32 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         Raises:
             BadSubjectError: the subject is invalid.
             APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`; the
-                timeout applies to each page of 1024 names.
+            IncompleteListingError: the server counts more streams than it names.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
         return self._api.names(self._api.routes.to("STREAM.NAMES"), "streams", _filter(subject))
 
-    def list_streams(self, subject: str | None = None) -> list[StreamInfo]:
+    def list_streams(
+        self, subject: str | None = None, *, allow_incomplete: bool = False
+    ) -> Listing[StreamInfo]:
         """
         Return the infos of the account's streams, sorted by name.
 
-        In a cluster, streams whose servers do not reply are omitted.
+        Iterating over the result raises `IncompleteListingError` at its end if the server names streams
+        whose state it does not know; see `Listing`.
 
         Args:
             subject: only streams with this subject, which may have wildcards;
                 ``None``: all.
+            allow_incomplete: whether the known streams are enough; `Listing.missing` names the others.
 
         Raises:
-            Error: as `stream_names()`; a page has 256 infos.
+            Error: as `stream_names()`. A cluster waits 4 seconds for servers that do not reply, so that
+                a shorter timeout of the context raises `TimeoutError`.
 
         """
-        return stream_infos(self._api, _filter(subject))
+        return stream_infos(self._api, _filter(subject), allow_incomplete=allow_incomplete)
 
     def find_stream_name_by_subject(self, subject: str) -> str:
         """
@@ -359,9 +365,13 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         """Return the names of all consumers of a stream, sorted; see `Stream.consumer_names`."""
         return consumer_api.consumer_names(self._api, stream_name)
 
-    def list_consumers(self, stream_name: str) -> list[ConsumerInfo]:
+    def list_consumers(
+        self, stream_name: str, *, allow_incomplete: bool = False
+    ) -> Listing[ConsumerInfo]:
         """Return the infos of all consumers of a stream, sorted by name; see `Stream.list_consumers`."""
-        return consumer_api.list_consumers(self._api, stream_name)
+        return consumer_api.list_consumers(
+            self._api, stream_name, allow_incomplete=allow_incomplete
+        )
 
     def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
         """Pause a consumer until a given time; needs server 2.11; see `Stream.pause_consumer`."""

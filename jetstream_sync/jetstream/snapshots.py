@@ -321,7 +321,7 @@ def _is_partial(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> boo
     try:
         found = info_of(api.ask(api.routes.to("STREAM.INFO", name), None, deadline))
     except NotFoundError:
-        return any(name in page for page in api.pages(api.routes.to("STREAM.NAMES"), "streams"))
+        return name in api.names(api.routes.to("STREAM.NAMES"), "streams", deadline=deadline)
     return _is_part(found, info)
 
 

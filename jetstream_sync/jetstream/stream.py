@@ -28,7 +28,7 @@ from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
 from . import consumer_api
-from .api_requests import APIRequests, require_level, stream_info
+from .api_requests import APIRequests, Listing, require_level, stream_info
 from .consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .consumer_api import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .direct_get import (
@@ -586,23 +586,28 @@ class Stream:
         Raises:
             StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`; the timeout
-                applies to each page of 1024 names.
+            IncompleteListingError: the server counts more consumers than it names.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
         return consumer_api.consumer_names(self._api, self._name)
 
-    def list_consumers(self) -> list[ConsumerInfo]:
+    def list_consumers(self, *, allow_incomplete: bool = False) -> Listing[ConsumerInfo]:
         """
         Return the infos of all consumers of the stream, sorted by name.
 
-        In a cluster, consumers whose servers do not reply are omitted.
+        Iterating over the result raises `IncompleteListingError` at its end if the server names
+        consumers whose state it does not know; see `Listing`.
+
+        Args:
+            allow_incomplete: whether the known consumers are enough; `Listing.missing` names the others.
 
         Raises:
-            Error: as `consumer_names()`; a page has 256 infos.
+            Error: as `consumer_names()`. A cluster waits 4 seconds for servers that do not reply, so
+                that a shorter timeout of the context raises `TimeoutError`.
 
         """
-        return consumer_api.list_consumers(self._api, self._name)
+        return consumer_api.list_consumers(self._api, self._name, allow_incomplete=allow_incomplete)
 
     def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
         """

@@ -10,7 +10,7 @@ from fake_jetstream import FakeJetStream
 
 import jetstream_sync
 from jetstream_sync import JetStream
-from jetstream_sync.errors import InvalidResponseError
+from jetstream_sync.errors import IncompleteListingError, InvalidResponseError
 
 NAMES: dict[str, Callable[[JetStream], object]] = {
     "stream_names": lambda js: js.stream_names(),
@@ -89,7 +89,7 @@ def test_a_deletion_needs_success(name, success):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_without_new_items_ends_the_paging(name):
-    """A total that is never reached ends the paging, and nothing is listed twice."""
+    """A total that is never reached is an incomplete list; nothing is listed twice."""
     pages: list[int] = []
 
     def answer(_: str, body: dict[str, int]) -> dict[str, Any]:
@@ -99,8 +99,10 @@ def test_a_page_without_new_items_ends_the_paging(name):
         return {"total": 10**9, **PAGE, "streams": found, "consumers": found}
 
     with FakeJetStream(answer) as server, jetstream_sync.connect(server.url) as nc:
-        assert NAMES[name](nc.jetstream(timeout=5)) == ["A", "B", "C"]
+        with pytest.raises(IncompleteListingError) as caught:
+            NAMES[name](nc.jetstream(timeout=5))
         nc.close()
+    assert caught.value.unnamed == 10**9 - 3
     assert pages == [0, 2, 4]
 
 

@@ -22,6 +22,7 @@ from jetstream_sync import (
     Headers,
     JetStream,
     JetStreamMsg,
+    Listing,
     MessageIterator,
     Metadata,
     Msg,
@@ -121,7 +122,7 @@ def manage(js: JetStream) -> Stream:
     assert_type(info.config, StreamConfig)
     assert_type(js.update_stream(replace(info.config, max_msgs=10)), Stream)
     assert_type(js.stream_names(), list[str])
-    assert_type(js.list_streams(), list[StreamInfo])
+    assert_type(js.list_streams(), Listing[StreamInfo])
     assert_type(stream.get_msg(1), StoredMsg)
     assert_type(stream.get_msgs(10), list[StoredMsg])
     assert_type(stream.purge(keep=1), int)

@@ -14,8 +14,8 @@ from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import Record, decode, encode
 
 REPLIES = Path(__file__).with_name("replies")
-#: Fields around an info, and the target of a migration.
-UNKNOWN = {"type", "did_create", "total", "offset", "limit", "desired"}
+#: Fields around an info.
+UNKNOWN = {"type", "did_create", "total", "offset", "limit"}
 KINDS = [("stream", StreamInfo), ("consumer", ConsumerInfo), ("account_info", AccountInfo)]
 
 

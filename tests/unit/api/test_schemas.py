@@ -44,6 +44,7 @@ RECORDS = {
 
 # Fields that nats-server 2.15 has and the schemas lack, per its struct tags.
 BEYOND_THE_SCHEMAS = {
+    "cluster_info": {"desired"},
     "peer_info": {"pending"},
     "stream_source_info": {"seq"},
 }
