@@ -552,6 +552,25 @@ class InvalidResponseError(JetStreamError):
     """A reply of the server is malformed."""
 
 
+class RangeError(JetStreamError):
+    """A part of a stream could not be read; the attributes identify it."""
+
+
+@_with_fields
+class StreamRecreatedError(RangeError):
+    """The stream was deleted and re-created, or restored to an earlier state: sequences are not those known."""
+
+    stream: str
+    planned_ns: int = 0
+    found_ns: int = 0
+    """When the known stream and this one were created, in nanoseconds since 1970; 0: not known."""
+    reason: str = "it was deleted and re-created"
+    _template = (
+        "stream {stream!r} is not the one that was read: {reason}; start a new read "
+        "(created {planned_ns} ns after 1970, found {found_ns})"
+    )
+
+
 class MessagesChangedError(JetStreamError):
     """Messages were replaced or deleted while they were read in pages; read them again."""
 

@@ -145,6 +145,8 @@ THREADS_FILES = {"client/threads.py", "workers/status.py"}
 THREADS_FILES |= {"pytest_plugin/__init__.py"}
 
 MAX_FILE_LINES = 900
+#: A list of short classes, which users find in one module.
+LONG_FILES = {"errors.py": 1000}
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_NESTING = 4
 
@@ -458,7 +460,7 @@ def test_files_and_functions_are_short(file):
     """Files, functions and nesting stay within the limits; split a longer file by noun."""
     wrong = []
     lines = file.path.read_text(encoding="utf-8").count("\n")
-    if lines > MAX_FILE_LINES:
+    if lines > LONG_FILES.get(file.name, MAX_FILE_LINES):
         wrong.append(f"{lines} lines")
     for function in functions(file):
         length = code_lines(function)

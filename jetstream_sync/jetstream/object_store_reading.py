@@ -22,6 +22,7 @@ from ..errors import (
     MessageNotFoundError,
     ObjectIncompleteError,
     ObjectReplacedError,
+    StreamRecreatedError,
     TimeoutError,
     UnsupportedDigestError,
 )
@@ -117,6 +118,8 @@ class Download:
                     raise self.bucket.api.core.timed_out(
                         f"no chunk of object {name!r} arrived in time"
                     ) from None
+            except StreamRecreatedError as error:
+                raise ObjectReplacedError(self.info.bucket, self.info.name) from error
             with suppress(TimeoutError):
                 if not self._is_next_stored(deadline):
                     # It may have arrived before it was purged.

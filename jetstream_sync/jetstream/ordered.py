@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
-from ..api.enums import AckPolicy, DeliverPolicy
+from ..api.enums import AckPolicy
 from ..api.pull import ContinuousPull, PullRequest
 from ..client.mailbox import copy_exception, first_items
 from ..errors import (
@@ -273,12 +273,13 @@ class OrderedConsumer:
         # The cursor that was used last: the one above, or that of messages().
         self._last_used = self._cursor
         self._pullers: WeakSet[OrderedPuller] = WeakSet()
-        # Where all reads start, if that depends on the time of this call; see `OrderedCursor.start`.
-        self._start: int | None = None
-        if options.get("deliver_policy") in (DeliverPolicy.NEW, DeliverPolicy.LAST):
+        # Has the start of all reads, if that depends on the time of this call.
+        self._first: OrderedCursor | None = None
+        if self._cursor.keeps_start:
             with self._lock:
                 self._requester = self._renewed(api.deadline())
-            self._start = self._cursor.start
+            self._first = pull_cursor(api, stream_name, options)
+            self._first.start_as(self._cursor)
 
     @property
     def stream_name(self) -> str:
@@ -355,7 +356,8 @@ class OrderedConsumer:
         if "max_bytes" not in options:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
         cursor = pull_cursor(self._api, self._stream, self._options)
-        cursor.start = self._start
+        if self._first is not None:
+            cursor.start_as(self._first)
         puller = OrderedPuller(self._api, cursor, continuous_pull(options))
         self._pullers.add(puller)
         puller.start(self._api.deadline())
@@ -404,7 +406,7 @@ class OrderedConsumer:
 
         Raises:
             InvalidOptionError: an option is out of range, or neither batch nor max_bytes is given.
-            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it cannot go on.
+            StreamNotFoundError, StreamRecreatedError, BadRequestError, OrderedConsumerResetError: it cannot go on.
             IteratorClosedError: it was closed.
             ConnectionClosedError: the connection is closed.
 
@@ -426,7 +428,7 @@ class OrderedConsumer:
             The messages in order; ``[]`` when there are none.
 
         Raises:
-            InvalidOptionError, StreamNotFoundError, BadRequestError, OrderedConsumerResetError,
+            InvalidOptionError, StreamNotFoundError, StreamRecreatedError, BadRequestError, OrderedConsumerResetError,
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
@@ -531,7 +533,7 @@ class OrderedConsumer:
 
         Raises:
             TimeoutError: no message arrived in time.
-            InvalidOptionError, StreamNotFoundError, BadRequestError, OrderedConsumerResetError,
+            InvalidOptionError, StreamNotFoundError, StreamRecreatedError, BadRequestError, OrderedConsumerResetError,
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """

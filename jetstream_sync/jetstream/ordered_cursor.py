@@ -1,11 +1,19 @@
 """The position of an ordered consumer (ADR-17, ADR-37), and the consumer that continues from there."""
 
-# `OrderedCursor` keeps the stream sequence of the last message that was returned to the caller. Before the
-# first message it is the position that the server reports when the first consumer is created. A reset
-# before the first message therefore loses nothing either.
+# `OrderedCursor` keeps the stream sequence and the time of the last message that was returned to the caller.
+# Rules:
+#
+# 1. A new consumer starts after that message. Before the first message it starts as configured; with the
+#    policies ``new`` and ``last``, it starts at the position that the server reported for the first one.
+# 2. A position is used only in the stream that it belongs to. A stream that was created again has another
+#    creation time. One that was restored to an older copy keeps it, so each new consumer is used only after
+#    one of these checks: the message at the position has the known time; or it was removed, and every
+#    message that was stored after that time comes after the position.
+# 3. If the check fails, the reader ends with `StreamRecreatedError`, or starts again.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,8 +24,11 @@ from typing import Any, Final, NamedTuple, TypedDict
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
 from ..api.reply import DeliverySequence, ack_tokens
+from ..client.mailbox import copy_exception
 from ..codec import decode, encode
+from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
 from ..errors import (
+    APIError,
     BadRequestError,
     ConnectionClosedError,
     ConnectionLostError,
@@ -25,9 +36,11 @@ from ..errors import (
     InvalidResponseError,
     IteratorClosedError,
     MessageNotFoundError,
+    NoRespondersError,
     OrderedConsumerResetError,
     PermissionsError,
     StreamNotFoundError,
+    StreamRecreatedError,
 )
 from ..net.clock import Deadline, monotonic
 from ..options import check_int, check_known
@@ -35,6 +48,8 @@ from ..subjects import check_consumer_name
 from .api_requests import APIRequests
 from .consumer_api import CREATE
 from .direct_get import leader_get
+
+log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
 #: Seconds after which the server deletes the consumer of a watch or a download that has no reader. One
 #: that reads again later creates another consumer.
@@ -50,8 +65,18 @@ _MAX_ASKED_FILTERS: Final = 16
 #: Delay between two attempts, in seconds: the first and the maximum; it doubles each time.
 _FIRST_RETRY_DELAY_S: Final = 1.0
 _MAX_RETRY_DELAY_S: Final = 10.0
+#: The policies that mean another message later.
+_STARTS_ONCE: Final = (DeliverPolicy.NEW.value, DeliverPolicy.LAST.value)
+_BY_START_SEQUENCE: Final = DeliverPolicy.BY_START_SEQUENCE.value
+#: Errors of a request that the user has no permission for.
+_NOT_PERMITTED: Final = (PermissionsError, NoRespondersError)
+#: The fields of a config that only push consumers have.
+_PUSH_FIELDS: Final = ("deliver_subject", "flow_control", "idle_heartbeat")
 #: Seconds within which a consumer ends at once.
 _SHORT_LIFE_S: Final = 1.0
+#: Seconds in which a stream that was deleted may be created again, and the delay between two attempts.
+_GONE_LIMIT_S: Final = 0.5
+_GONE_RETRY_S: Final = 0.05
 #: Delay in seconds before another consumer is created when the last two ended at once: the first and the
 #: maximum; the delay doubles each time.
 _FIRST_DELAY_S: Final = 0.1
@@ -84,6 +109,10 @@ class OrderedOptions(TypedDict, total=False):
     so a permission needs a wildcard for the name."""
     max_reset_attempts: int
     """Consecutive failed attempts to create a consumer before giving up; default: no limit."""
+    restart_if_recreated: bool
+    """Whether to start again, as configured, when the stream was deleted and created again or restored to an
+    earlier state, and to report a `StreamRecreatedError` to ``error_cb``. With ``new``, all messages stored
+    after the last received one follow. Default false: the reader ends with this error."""
 
 
 class _LaggingServerError(Error):
@@ -138,11 +167,10 @@ class OrderedCursor:
         self.name: str = f"{prefix}_0"
         self._attempts = attempts
         self._first = first
-        #: The sequence just before the first message; ``None``: not known before the first consumer.
+        #: The sequence just before the first message; ``None``: it is that of the config.
         self.start: int | None = None
-        #: Whether the start of a new consumer is also kept for the last messages of subjects, which have
-        #: no common one: then it is only used if there are none.
-        self.keeps_start: bool = False
+        #: Whether to keep the start of the first consumer, because the config means another one later.
+        self.keeps_start: bool = first.get("deliver_policy") in _STARTS_ONCE
         #: Whether the next consumer starts as the first one did.
         self.from_scratch: bool = False
         #: Whether to request the last sequence of the stream before each consumer, and that sequence.
@@ -150,6 +178,18 @@ class OrderedCursor:
         self.end: int = 0
         #: Whether other servers than the leader have the stream; known after `last_seq()`.
         self.replicated: bool = False
+        # When the stream was created that the position belongs to, and the one that answered last, as text;
+        # empty: not known.
+        self._stream_created = ""
+        self._created_seen = ""
+        # When the first consumer was created, in nanoseconds, if the start is kept.
+        self._began_ns = 0
+        # A message of the stream, with its time in nanoseconds, if the last reply is not known.
+        self._stamp: tuple[int, int] | None = None
+        #: Called with the error when the stream is another one, before the reader starts again; ``None``: it
+        #: ends.
+        self.on_recreated: Callable[[StreamRecreatedError], None] | None = None
+        self._ended: StreamRecreatedError | None = None
         self._delivered = 0  # messages from earlier consumers
         #: The current consumer on the server.
         self.consumer: ServerConsumer | None = None
@@ -192,10 +232,16 @@ class OrderedCursor:
         start: int = self._first.get("opt_start_seq", 1)
         return max(int(ack_tokens(reply)[3]) if reply else 0, start - 1)
 
+    def start_as(self, other: OrderedCursor) -> None:
+        """Start where the first consumer of another cursor has started, before the first message."""
+        self.start = other.start
+        self._stream_created, self._began_ns = other._stream_created, other._began_ns
+
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
         tokens = ack_tokens(reply)
         self.start = int(tokens[3]) - 1
+        self._stamp = int(tokens[3]), int(tokens[5])
         self.sequence.last = int(tokens[4]) - 1
         self.sequence.reply = b""
 
@@ -219,6 +265,11 @@ class OrderedCursor:
         """Create a consumer that continues from the position, and delete the old one."""
         # If several consumers in a row end at once and without a message, there is a delay before
         # the next.
+        if self._ended is not None:
+            raise copy_exception(self._ended)
+        if self.sequence.reply:
+            tokens = ack_tokens(self.sequence.reply)
+            self._stamp = int(tokens[3]), int(tokens[5])
         if self.from_scratch:
             self.start = None
             self.sequence.reply = b""
@@ -230,19 +281,28 @@ class OrderedCursor:
         wait = _FIRST_RETRY_DELAY_S
         timeout = _FIRST_CREATE_TIMEOUT_S
         attempt = 0
+        gone_limit = deadline.sooner(_GONE_LIMIT_S)
         while True:
             attempt += 1
-            position = self.stream_seq
+            position = self._start_of_next()
             # The subject is subscribed before the consumer exists, and no two consumers share one.
             config = self._next_config(None if deliver_to is None else deliver_to())
             limit = deadline.sooner(timeout)
             timeout = min(2 * timeout, _MAX_CREATE_TIMEOUT_S)
             try:
                 consumer = self._create(config, limit)
-                if position is not None and self._starts_early(consumer, position, limit):
-                    raise _LaggingServerError(f"the server of {consumer.name!r} lags behind")
-            except (StreamNotFoundError, BadRequestError, PermissionsError):
+                self._check_stream(consumer, position, limit)
+            except StreamRecreatedError as error:
+                self._drop(config["name"])
+                self._start_again(error)
+                continue
+            except (BadRequestError, PermissionsError):
                 raise
+            except StreamNotFoundError:
+                if not self._created_at or gone_limit.expired():
+                    raise
+                self._wait(gone_limit.sooner(_GONE_RETRY_S))
+                continue
             except Error as error:
                 lost = isinstance(error, ConnectionLostError)
                 closed = isinstance(error, ConnectionClosedError) and not lost
@@ -272,18 +332,18 @@ class OrderedCursor:
             if deliver_to is None:
                 self._delivered += self.consumer_seq
                 self.sequence.last = 0
-            # The last messages of many subjects have no common start sequence.
-            if self.start is None and (
-                self.keeps_start
-                or self._first.get("deliver_policy") != DeliverPolicy.LAST_PER_SUBJECT.value
-            ):
+            if self.start is None and self.keeps_start:
                 self.start = consumer.start
+                self._began_ns = _ns_of(consumer.answer.get("created", ""))
             return consumer
 
     def _create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
         """Create a consumer, once."""
         if self.reads_end:
             self.end = self.last_seq(deadline)
+        return self._ask_to_create(config, deadline)
+
+    def _ask_to_create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
         routes, stream = self._api.routes, self.stream
         route = routes.consumer_create(stream, config["name"], config.get("filter_subject"))
         body = {"stream_name": stream, "config": config, "action": CREATE}
@@ -298,6 +358,7 @@ class OrderedCursor:
         if type(last) is not int:
             raise InvalidResponseError(f"a stream info with last_seq={last!r:.60}")
         self.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
+        self._created_seen = str(answer.get("created", ""))
         return last
 
     def last_match(self, deadline: Deadline) -> int:
@@ -346,19 +407,81 @@ class OrderedCursor:
                 break  # the next attempt raises the reason
         return not self.stopping
 
-    def _starts_early(self, consumer: ServerConsumer, position: int, deadline: Deadline) -> bool:
-        """Return whether a new consumer starts before a position because its server lags."""
-        # A server whose replica of the stream ends before the requested start lowers it to that
-        # end, and would deliver messages again. If the stream itself ends before the position (it
-        # was created again, or lost its last messages), the start of the consumer becomes the
-        # position.
-        if consumer.start >= position:
-            return False
-        if self.last_seq(deadline) >= position:
+    def _start_of_next(self) -> int | None:
+        """Return the sequence that the next consumer starts after; ``None``: the server decides."""
+        known = self.stream_seq
+        if known is None and self._first.get("deliver_policy") == _BY_START_SEQUENCE:
+            known = self._first["opt_start_seq"] - 1
+        return known
+
+    def _check_stream(
+        self, consumer: ServerConsumer, position: int | None, deadline: Deadline
+    ) -> None:
+        """Raise `StreamRecreatedError` if the stream is not the one that the position belongs to."""
+        # Another consumer is created after each error, so this can be repeated.
+        known, stamp = self._stream_created, self._stamp
+        late = position is not None and consumer.start < position
+        is_first = not (known or stamp or late)
+        if is_first and not self.keeps_start:
+            return
+        last = self.end if self.reads_end else None
+        if last is None or not is_first:  # otherwise it was just requested
+            with suppress(*_NOT_PERMITTED):
+                last = self.last_seq(deadline)
+        created = self._created_seen
+        reason = ""
+        if known and created and created != known:
+            reason = "it was deleted and re-created"
+        elif position is not None and last is not None and last < position:
+            reason = f"its last sequence is {last}, and the next one to read is {position + 1}"
+        elif stamp is not None and self._is_replaced(*stamp, last, deadline):
+            reason = f"it has another message at sequence {stamp[0]}"
+        if reason:
+            raise StreamRecreatedError(self.stream, _ns_of(known), _ns_of(created), reason)
+        if late:
+            # A server whose replica of the stream ends before the requested start lowers it to that
+            # end, and would deliver messages again.
+            raise _LaggingServerError(f"the server of {consumer.name!r} lags behind")
+        self._stream_created = created
+
+    def _is_replaced(self, seq: int, time_ns: int, last: int | None, deadline: Deadline) -> bool:
+        """Return whether the stream has another message than the one with this sequence and time."""
+        if last is not None and last < seq:
             return True
-        self.start = consumer.start
+        with suppress(MessageNotFoundError, *_NOT_PERMITTED):
+            found = leader_get(self._api, self.stream, {"seq": seq}, deadline)
+            return found.time_ns != time_ns
+        # It was removed, or the user may not get it. A consumer of all later messages shows the sequence of
+        # the first one.
+        name = f"{self._prefix}_{self._serial}_later"
+        config = {**self._first, **_from_time(time_ns + 1), "name": name}
+        for field in ("opt_start_seq", "filter_subject", "filter_subjects"):
+            config.pop(field, None)
+        # A push consumer would need a subject with a subscription.
+        for field in _PUSH_FIELDS:
+            config.pop(field, None)
+        try:
+            later = self._ask_to_create(config, deadline)
+        except (APIError, *_NOT_PERMITTED):
+            return False  # there is no further evidence
+        self._drop(name)
+        return later.pending > 0 and later.start < seq
+
+    def _start_again(self, error: StreamRecreatedError) -> None:
+        """Start again, as configured, in the stream that there is now; or end with the error."""
+        # A configured start that does not exist would be refused again.
+        if self.on_recreated is None or not (self._stamp or self._stream_created):
+            self._ended = error
+            raise error
+        log.warning("%s; reading starts again", error)
+        if self._first.get("deliver_policy") == DeliverPolicy.NEW.value:
+            # Everything that was stored since then is new.
+            since_ns = self._stamp[1] + 1 if self._stamp else self._began_ns
+            self._first = {**self._first, **_from_time(since_ns)}
+        self.start = self._stamp = None
         self.sequence.reply = b""
-        return False
+        self._stream_created = ""
+        self.on_recreated(error)
 
     def repeats(self, reply: bytes) -> bool:
         """Return whether the first message of a consumer is not after the position."""
@@ -378,6 +501,18 @@ class OrderedCursor:
             core.publish(*core.encode_command(route.encode(), b""))
         except Error:
             return  # the server deletes it after its inactive_threshold
+
+
+def _ns_of(time: str) -> int:
+    return time_to_ns(time_from_text(time)) if time else 0
+
+
+def _from_time(time_ns: int) -> dict[str, Any]:
+    """Return the fields of a config that starts at a time, in nanoseconds."""
+    return {
+        "deliver_policy": DeliverPolicy.BY_START_TIME.value,
+        "opt_start_time": time_to_text(time_from_ns(time_ns)),
+    }
 
 
 def check_options(options: OrderedOptions) -> None:
@@ -408,7 +543,10 @@ def pull_cursor(
         "filter_subjects": (filters,) if isinstance(filters, str) else tuple(filters),
         "metadata": None if metadata is None else tuple(metadata.items()),
     }
-    return OrderedCursor(api, stream, prefix, _pull_config(**known), attempts)
+    cursor = OrderedCursor(api, stream, prefix, _pull_config(**known), attempts)
+    if options.get("restart_if_recreated"):
+        cursor.on_recreated = api.core.report_error
+    return cursor
 
 
 @lru_cache(maxsize=32, typed=True)

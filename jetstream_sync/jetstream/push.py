@@ -79,6 +79,8 @@ class PushOptions:
     """How many heartbeats may be missed."""
     delete_consumer: bool = True
     """Whether a consumer that was created for the subscription is deleted with it."""
+    restart_if_recreated: bool = False
+    """Whether an ordered subscription starts again when its stream was recreated."""
 
     def __post_init__(self) -> None:
         if not self.heartbeat_intervals >= 1:
@@ -185,7 +187,8 @@ class PushSubscription(ConsumerAccessors, Subscription):
             TimeoutError: no message arrived in time.
             PullError: the server sent an error status; the subscription stays usable.
             BadSubscriptionError: the subscription has ended and all messages were read.
-            StreamNotFoundError, BadRequestError: an ordered subscription cannot continue.
+            StreamNotFoundError, StreamRecreatedError, BadRequestError: an ordered subscription cannot
+                continue.
             ConnectionClosedError: the connection is closed and all messages were read.
             SubscriptionError: the subscription has a callback.
 
@@ -536,6 +539,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 #    reconnect the feed is retired: later deliveries from it are dropped.
 # 3. A dedicated thread creates the next consumer with a new feed, and retries until it succeeds. It ends
 #    after that. Neither the reader nor the threads that take messages wait for it.
+# 4. What the next consumer delivers is held back until the cursor has found that the stream is still the one
+#    that was read.
 
 
 class _Feed(SubscriptionReceiver):
@@ -567,10 +572,13 @@ class OrderedPushSubscription(PushSubscription):
         prefix = request.requested.get("name") or os.urandom(8).hex()
         first = ordered_config(request, f"{prefix}_0", api.core.new_inbox())
         self._cursor = OrderedCursor(api, stream, prefix, encode(first))
+        if options.restart_if_recreated:
+            self._cursor.on_recreated = api.core.internal.report_error
         # --- under _receive_lock ---
         self._feed: _Feed  # set by `_new_receiver()`
         self._unused = True  # whether no consumer delivers to the first feed yet
         self._renewing = False  # whether a thread is creating a consumer
+        self._held: list[list[Delivery]] = []  # what the feed has received meanwhile
         super().__init__(
             api, stream, first, replace(options, pending_msgs_limit=0, pending_bytes_limit=0)
         )
@@ -629,7 +637,11 @@ class OrderedPushSubscription(PushSubscription):
     def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[Delivery]) -> None:
         """Enqueue messages and statuses unless the feed is retired."""
         with self._receive_lock:
-            if receiver is self._feed and not self._feed.retired:
+            if receiver is not self._feed or self._feed.retired:
+                return
+            if self._renewing:
+                self._held.append(deliveries)
+            else:
                 self._receive(deliveries)
 
     def _on_connection_change(self, *, connected: bool) -> None:
@@ -699,8 +711,16 @@ class OrderedPushSubscription(PushSubscription):
                 if not self._feed.retired or self._core.address is None:
                     # While disconnected, the reconnect starts this again.
                     self._renewing = False
+                    self._receive_held()
                     return
         self._cursor.drop()
+
+    def _receive_held(self) -> None:
+        """Enqueue what was held back; ``_receive_lock`` is held."""
+        held, self._held = self._held, []
+        for deliveries in held:
+            if not self._feed.retired:
+                self._receive(deliveries)
 
     def _next_inbox(self) -> str:
         """Return the subject of a new feed; called before each attempt to create a consumer."""
@@ -719,6 +739,7 @@ class OrderedPushSubscription(PushSubscription):
             core.add_subscription(inbox, "", feed)
             core.remove_subscription_deferred(old)
             self._feed = self._receiver = feed
+            self._held = []
             self.subject = inbox
             self._cursor.sequence.last = 0
             self._last_seen = monotonic()

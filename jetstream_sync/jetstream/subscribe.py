@@ -136,6 +136,8 @@ class SubscribeOptions(BindOptions, total=False):
     """Seconds without a subscription after which the server deletes the consumer."""
     delete_consumer: bool
     """Whether the end of the subscription deletes the consumer if this call created it; default true."""
+    restart_if_recreated: bool
+    """With ``ordered_consumer``: as in `OrderedOptions`; default false."""
 
 
 #: The options that are fields of the consumer's config.
@@ -188,7 +190,8 @@ class PushSubscribeAPI:
                 ``None``: the defaults.
             manual_ack: whether ``cb`` acknowledges; nothing is sent after it then, also when it raises.
             ordered_consumer: deliver every message once and in order, without acknowledgements: the
-                consumer is recreated after a gap (ADR-17).
+                consumer is recreated after a gap (ADR-17). If the stream was deleted and created again, or
+                restored to an earlier state, the subscription ends with `StreamRecreatedError`.
             idle_heartbeat: interval of the server's heartbeats while there are no messages, in seconds;
                 ``None``: that of ``config``, or none.
             flow_control: whether the server waits for slow readers; requires an ``idle_heartbeat``.
@@ -217,6 +220,8 @@ class PushSubscribeAPI:
             config=config,
             options=fields,
         )
+        if options.get("restart_if_recreated") and not ordered_consumer:
+            raise InvalidOptionError("restart_if_recreated", True, "requires ordered_consumer")
         start = self._ordered if ordered_consumer else self._push_subscription
         return start(request, _push_options(cb, manual_ack, options))
 
@@ -309,6 +314,6 @@ class PushSubscribeAPI:
 def _push_options(
     callback: JetStreamCallback | None, manual_ack: bool, options: BindOptions
 ) -> PushOptions:
-    names = {*BindOptions.__annotations__, "delete_consumer"}
+    names = {*BindOptions.__annotations__, "delete_consumer", "restart_if_recreated"}
     given: dict[str, Any] = {name: value for name, value in options.items() if name in names}
     return PushOptions(callback=callback, manual_ack=manual_ack, **given)

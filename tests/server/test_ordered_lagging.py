@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import pytest
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE
 
 from jetstream_sync import (
     Connection,
     JetStream,
     JetStreamMsg,
     Msg,
-    ServerError,
     Stream,
-    StreamConfig,
 )
 
 #: A reader: returns the payload numbers of its next messages.
@@ -123,40 +120,3 @@ def test_no_message_comes_twice_from_a_lagging_server(js, nc, stream, lagging, w
         assert lagging.times == 0
         assert lagging.creations == 4
         assert len(stream.consumer_names()) == 1
-
-
-def create_again(js: JetStream, stream: Stream) -> None:
-    """Create the stream when the server has deleted the files of the old one."""
-
-    def created() -> bool:
-        try:
-            js.create_stream(StreamConfig(name=stream.name, subjects=[f"{stream.name}.>"]))
-        except ServerError:
-            return False
-        return True
-
-    wait_until(created)
-
-
-@WAYS
-def test_a_shorter_stream_is_read_on(js, stream, way):
-    """
-    When a stream was created again, reading continues.
-
-    nats-server 2.10 starts the next consumer at the end of the new stream, later versions at
-    the old position, once the stream has reached it.
-    """
-    fill(js, stream.name, 0, 20)
-    with way(js, stream) as read:
-        assert read(20) == list(range(20))
-        js.delete_stream(stream.name)
-        create_again(js, stream)
-        with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(read, 3)
-            number = 100
-            while not reading.done():
-                fill(js, stream.name, number, 1)
-                number += 1
-                wait([reading], 0.03)
-        first = reading.result()[0]
-        assert reading.result() == [first, first + 1, first + 2]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import InvalidArgumentError, JetStreamError
-
-
-class RangeError(JetStreamError):
-    """A range of a stream could not be read; the attributes identify it."""
+from ...errors import InvalidArgumentError
+from ...errors import RangeError as RangeError  # noqa: PLC0414 - exported
+from ...errors import StreamRecreatedError as StreamRecreatedError  # noqa: PLC0414 - exported
 
 
 class RangeLostError(RangeError):
@@ -26,24 +24,6 @@ class RangeLostError(RangeError):
         return (
             f"stream {self.stream!r} lost the sequences {self.start_seq} to {self.end_seq - 1} "
             "before they were read; set failOnDataLoss=false to read the remaining messages"
-        )
-
-
-class StreamRecreatedError(RangeError):
-    """The stream was deleted and re-created after the range was planned."""
-
-    def __init__(self, stream: str, planned_ns: int, found_ns: int) -> None:
-        super().__init__(stream, planned_ns, found_ns)
-        self.stream = stream
-        self.planned_ns = planned_ns
-        """When the planned stream was created, in nanoseconds since 1970."""
-        self.found_ns = found_ns
-        """When the existing stream was created, in nanoseconds since 1970."""
-
-    def __str__(self) -> str:
-        return (
-            f"stream {self.stream!r} was deleted and re-created: its sequences are not the planned "
-            "ones; start a new read"
         )
 
 
