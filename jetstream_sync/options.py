@@ -55,8 +55,8 @@ class ConnectionEvent:
     """URLs of the discovered servers."""
 
 
-#: Called with the error.
-ErrorCallback = Callable[[Exception], object]
+#: Called with the error: an `Exception`, or another `BaseException` that a callback raised.
+ErrorCallback = Callable[[Any], object]
 #: Called on a connection event. A callback with a parameter receives the event.
 EventCallback = Callable[[], object] | Callable[[ConnectionEvent], object]
 FilePath = str | os.PathLike[str]

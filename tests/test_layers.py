@@ -155,6 +155,8 @@ MAX_NESTING = 4
 BROAD_HANDLERS = {
     "cli/__main__.py main": "the top of the process: an unexpected error is one line, too",
     "client/events.py _run": "a user's callback for connection events may raise anything",
+    "client/events.py counted": "the top of a thread for callbacks: it ends what it reads from",
+    "client/mailbox.py copy_exception": "an exception of the user may take any arguments",
     "client/subscription_table.py on_connection_change": "a fault of one receiver ends that receiver only",
     "client/subscription_table.py _close_receiver": "a fault of one receiver must not keep others waiting",
     "client/reader.py _dispatch": "a fault of one receiver ends that receiver only",
@@ -165,8 +167,10 @@ BROAD_HANDLERS = {
     "client/threads.py run": "the top of every thread: it reports the error that ended it",
     "client/tracing.py _call": "a user's callback for the trace may raise anything",
     "jetstream/api_requests.py _tell": "a user's function for requests may raise anything",
+    "jetstream/publish.py call": "a user's callback for a future may raise anything",
     "jetstream/consume.py _run": "a user's callback for messages may raise anything",
     "services/endpoint.py _handle": "a user's handler may raise anything",
+    "services/service.py _run_control": "an error in an answer must not end the thread of the service",
     "services/service.py _with_data": "a user's function for statistics may raise anything",
     "services/service.py _call_stop_cb": "a user's callback may raise anything",
     "jetstream/watch.py _report_current": "a user's callback may raise anything",
@@ -192,9 +196,9 @@ BROAD_HANDLERS = {
 CORE_INTERFACE = """
 address closed_reason info internal max_payload name options packed_sids reconnects status
 check_not_forked encode_command encode_message encode_subject publish request send send_buffered
-send_deferred add_subscription add_subscription_deferred direct drain_subscriptions end_direct_reads
-flush new_inbox remove_subscription remove_subscription_deferred report_error timed_out
-wait_closed with_outage
+send_deferred add_subscription add_subscription_deferred callback_raised direct drain_subscriptions
+end_direct_reads flush new_inbox remove_receiver remove_subscription remove_subscription_deferred
+report_error spawn_callbacks timed_out wait_closed with_outage
 """
 
 # --- reading the package ----------------------------------------------------------------------

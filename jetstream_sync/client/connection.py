@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from ..address import Server, parse_servers
-from ..errors import BadSubscriptionError, DrainTimeoutError, TimeoutError
+from ..errors import BadSubscriptionError, DrainTimeoutError, Error, TimeoutError
 from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
@@ -16,6 +16,8 @@ from ..protocol.session import ServerInfo
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
 from .engine import Engine
+from .events import closed_error_for
+from .mailbox import copy_exception
 from .message import Msg
 from .replies import ReplyIterator, Sentinel
 from .state import ConnectionStatus
@@ -219,16 +221,18 @@ class Connection(ForeignNames):
         """
         Complete pending work, and close.
 
-        Every subscription ends, and callbacks process the messages in flight. Then buffered messages
-        are sent, and the connection is closed. Messages of subscriptions without a callback can still
-        be read afterwards. If another drain is in progress, this waits for it; called from a callback,
-        it returns at once instead.
+        Every subscription ends, and callbacks process the messages in flight. This includes the callbacks
+        of subscriptions that have reached their limit or are ending in other threads. Then buffered
+        messages are sent, and the connection is closed when the server has confirmed them. Messages of
+        subscriptions without a callback can still be read afterwards. If another drain is in progress,
+        this waits for it and raises its error; called from a callback, it returns at once instead.
 
         Args:
             timeout: in seconds; ``None``: the option ``drain_timeout``.
 
         Raises:
-            DrainTimeoutError: the timeout has passed; the connection is closed nevertheless.
+            DrainTimeoutError: the timeout has passed, and a callback may be running or the last
+                messages may be lost; the connection is closed nevertheless.
             ConnectionClosedError: the connection is closed, or was disconnected.
 
         """
@@ -238,14 +242,21 @@ class Connection(ForeignNames):
             # A callback must not wait: the other drain may be waiting for it.
             if not in_callback() and not core.wait_closed(deadline.left() or 0.0):
                 raise DrainTimeoutError("another drain is still in progress")
+            failure = core.engine.drain_error
+            if failure is not None and not in_callback():
+                is_known = isinstance(failure, Error)
+                raise copy_exception(failure if is_known else closed_error_for(failure))
             return
         try:
             _drain_subscriptions(core, deadline)
             core.flush(deadline)
-        except DrainTimeoutError:
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and not isinstance(error, DrainTimeoutError):
+                late = DrainTimeoutError("the server did not confirm in time")
+                core.engine.drain_error = late
+                raise late from error
+            core.engine.drain_error = error
             raise
-        except TimeoutError as error:
-            raise DrainTimeoutError("the server did not confirm in time") from error
         finally:
             core.engine.close()
 
@@ -283,11 +294,11 @@ class Connection(ForeignNames):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self.is_draining:
-            self._core.wait_closed(self._core.options.drain_timeout)
-        if kind is None and self.is_connected:
-            self.drain()
-        else:
+        engine = self._core.engine
+        try:
+            if kind is None and (self.is_connected or self.is_draining or engine.writer.unsent):
+                self.drain()
+        finally:
             self.close()
 
     # --- state ----------------------------------------------------------------------------------
@@ -416,5 +427,8 @@ def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
     late = [each.subject for each in subscriptions if not each.receiver.wait_drained(deadline)]
     if late:
         raise DrainTimeoutError(f"the callback for {late[0]!r} is still running")
+    name = core.engine.callbacks.wait(deadline)
+    if name is not None:
+        raise DrainTimeoutError(f"the callback of {name!r} is still running")
     if not all(each.receiver.wait_drained(deadline) for each in core.subscriptions()):
         raise DrainTimeoutError("some published messages are not acknowledged yet")

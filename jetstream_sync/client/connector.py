@@ -211,9 +211,8 @@ class Connector:
             server, delay = choice
             address = self._address(server.uri)
             wait = seconds(delay, "reconnect_to_cb")
-        except Exception as error:
-            log.exception("%s: reconnect_to_cb raised, or its result is invalid", self._name)
-            self._events.error(error)
+        except BaseException as error:  # noqa: BLE001 - reported
+            self._events.callback_raised("reconnect_to_cb", error)
             return None
         if wait > 0:
             self._skip_wait.wait(min(wait, _MAX_DELAY_S))
@@ -232,9 +231,8 @@ class Connector:
         if options.reconnect_delay_cb is not None:
             try:
                 return seconds(options.reconnect_delay_cb(rounds), "reconnect_delay_cb")
-            except Exception as error:
-                log.exception("%s: reconnect_delay_cb raised", self._name)
-                self._events.error(error)
+            except BaseException as error:  # noqa: BLE001 - reported
+                self._events.callback_raised("reconnect_delay_cb", error)
         wait = options.reconnect_time_wait
         jitter = options.reconnect_jitter
         if jitter is None:

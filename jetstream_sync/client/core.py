@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -72,12 +73,18 @@ class ConnectionCore:
         self.add_subscription_deferred: Callable[..., _Subscription] = table.add_deferred
         self.remove_subscription: Callable[..., None] = table.remove
         self.remove_subscription_deferred: Callable[[_Subscription], None] = table.remove_deferred
+        self.remove_receiver: Callable[[MessageReceiver], None] = table.remove_receiver
         self.drain_subscriptions: Callable[[list[_Subscription], Deadline], None] = (
             engine.drain_subscriptions
         )
         # Errors and waits.
-        #: Report an error to ``error_cb``.
-        self.report_error: Callable[[Exception], None] = engine.events.error
+        #: Report an error to ``error_cb``; the second is for what a function of the user raised.
+        self.report_error: Callable[[BaseException], None] = engine.events.error
+        self.callback_raised: Callable[[str, BaseException], None] = engine.events.callback_raised
+        #: Start a thread that calls functions of the user; see `CallbackThreads`.
+        self.spawn_callbacks: Callable[
+            [str, Callable[[], None], Callable[[BaseException], None]], threading.Thread
+        ] = engine.callbacks.spawn
         self.timed_out: Callable[[str], TimeoutError] = state.timed_out
         self.with_outage: Callable[[str], str] = state.with_outage
         self.flush: Callable[[Deadline], None] = engine.flush

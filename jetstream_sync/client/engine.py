@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 
 from ..address import ServerAddress
 from ..errors import (
@@ -31,7 +32,7 @@ from ..protocol.session import ServerInfo, Session, SubscriptionState
 from .connector import Connector
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
-from .events import Events, closed_error_for, is_deliberate_close
+from .events import CallbackThreads, Events, closed_error_for, is_deliberate_close
 from .keepalive import KeepAlive
 from .login import Dialer
 from .mailbox import MessageReceiver
@@ -66,6 +67,7 @@ class Engine:
         self.name: str = options.name or "connection"
         # --- parts with their own synchronization ---
         self.events: Events = Events(self.name, options)
+        self.callbacks: CallbackThreads = CallbackThreads(self.events)
         self.encoder: MessageEncoder = MessageEncoder()
         self.writer: Writer = FastWriter(options.pending_size, self._on_send_error)
         self.state: ConnectionState = ConnectionState(self.writer, self.encoder)
@@ -96,6 +98,8 @@ class Engine:
         )
         self._threads: list[threading.Thread] = []
         self._finished = False  # whether `_finish()` has run
+        #: The error of the drain that ended the connection; ``None``: there was none.
+        self.drain_error: BaseException | None = None
 
     # --- opening and closing --------------------------------------------------------------------
 
@@ -184,6 +188,10 @@ class Engine:
                 return False
             closed = self.state.transition(Event.DRAIN, reason)
         if closed:
+            if self.writer.unsent:
+                log.warning(
+                    "%s: %s; %d messages were not sent", self.name, reason, self.writer.unsent
+                )
             self._finish(reason)
             raise self.state.closed_error()
         return True
@@ -213,6 +221,7 @@ class Engine:
         self.keepalive.close(reason)
         self.requests.on_closed(reason)
         self.table.close(reason)
+        self.callbacks.end(reason)
         self.events.closed(
             ConnectionEvent(
                 EventKind.CLOSED,
@@ -230,6 +239,7 @@ class Engine:
         )
         self.writer.forked(reason)
         self.events.forked()
+        self.callbacks.forked()
         self.connector.pool.forked()
         self._finished = True
         self._threads = []
@@ -242,8 +252,21 @@ class Engine:
         """Send buffered data before the interpreter exits; see `at_exit`."""
         # The trace is closed, too: Python aborts if it exits while a thread is printing.
         if self.state.status is not ConnectionStatus.CLOSED:
-            self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
+            deadline = Deadline(_CLOSE_TIMEOUT_S)
+            self.writer.drain(deadline)
+            receivers = [each.receiver for each in self.table.all() if each.receiver.is_reply_inbox]
+            unacked = sum(each.unacknowledged(deadline) for each in receivers)
+            self._warn_of_lost(self.writer.unsent, unacked)
         self._end_trace()
+
+    def _warn_of_lost(self, unsent: int, unacked: int) -> None:
+        """Warn that the process exits before messages were sent, or acknowledged."""
+        counts = ((unsent, "were not sent"), (unacked, "of publish_async() are not acknowledged"))
+        lost = " and ".join(f"{count} messages {what}" for count, what in counts if count)
+        if lost:
+            text = f"the process exits, and {lost} by the NATS connection {self.name!r}"
+            log.warning(text)
+            warnings.warn(text, ResourceWarning, stacklevel=1)
 
     # --- waiting for the server -----------------------------------------------------------------
 
@@ -375,7 +398,7 @@ class Engine:
             self.reader.stop_reading(transport, 0.0, error)
             transport.stream.shutdown()
 
-    def _on_thread_error(self, error: Exception) -> None:
+    def _on_thread_error(self, error: BaseException) -> None:
         """Close the connection after an unexpected exception in one of its threads."""
         closed = ConnectionClosedError("an internal error ended the connection")
         closed.__cause__ = error

@@ -1,4 +1,4 @@
-"""Report the events of a connection to the user's callbacks, on a separate thread."""
+"""The threads that call functions of the user: for the events of a connection, and for messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TypeVar, cast
 
 from ..errors import ConnectionClosedError, ConnectionDrainingError, InvalidOptionError
 from ..locks import new_lock
-from ..net.clock import FOREVER
+from ..net.clock import FOREVER, Deadline
 from ..options import ConnectionEvent, ConnectionOptions, ErrorCallback, EventCallback, EventKind
 from .mailbox import Mailbox
-from .threads import Signal, spawn
+from .threads import Signal, in_callback, spawn
 
 log: logging.Logger = logging.getLogger("jetstream_sync.events")
 
@@ -59,13 +59,24 @@ class Events:
         # Set when the thread has called its last callback.
         self._done = Signal()
 
-    def error(self, error: Exception) -> None:
+    def error(self, error: BaseException) -> None:
         """Report an asynchronous error to ``error_cb``, or log it if there is none."""
         callback = self._error_cb
         if callback is None:
             log.error("%s: %s: %s", self.name, type(error).__name__, error)
             return
         self._add(_with(callback, error))
+
+    def callback_raised(self, what: str, error: BaseException) -> None:
+        """Report what a function of the user raised; called while the exception is handled."""
+        # On a thread of this package, a SystemExit or a time-out of gevent is an error like any other.
+        # On a thread of the user it belongs to the caller, as a KeyboardInterrupt does.
+        if not isinstance(error, Exception) and not in_callback():
+            raise error
+        is_logged = isinstance(error, Exception) or self._error_cb is None
+        level = logging.DEBUG if is_logged else logging.ERROR
+        log.log(level, "%s: %s raised", self.name, what, exc_info=error)
+        self.error(error)
 
     def tell(self, event: ConnectionEvent, *, needed: bool = False) -> None:
         """Report an event; an event that is ``needed`` is never dropped."""
@@ -114,7 +125,11 @@ class Events:
                 return
             self._calls.put((call,), 1)
             if self._thread is None:
-                self._thread = spawn(f"events-{self.name}", self._run)
+                try:
+                    self._thread = spawn(f"events-{self.name}", self._run)
+                except RuntimeError:
+                    # The reader must go on. The next event tries again.
+                    log.exception("%s: callbacks for events have no thread", self.name)
 
     def _run(self) -> None:
         while True:
@@ -125,8 +140,74 @@ class Events:
                 return
             try:
                 call()
-            except Exception:
+            except BaseException:
                 log.exception("%s: a callback raised", self.name)
+
+
+class _CallbackThread:
+    """A thread of `CallbackThreads`."""
+
+    __slots__ = ("end", "ended", "ident", "name")
+
+    def __init__(self, name: str, end: Callable[[BaseException], None]) -> None:
+        self.name = name
+        self.end = end
+        self.ended = Signal()
+        self.ident = 0
+
+
+class CallbackThreads:
+    """The threads of a connection that call functions with messages, until each has ended."""
+
+    # A subscription that has left the table, for example at its limit, still has its thread: a message
+    # is being handled, or is waiting.
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._running: set[_CallbackThread] = set()
+
+    def spawn(
+        self, name: str, run: Callable[[], None], end: Callable[[BaseException], None]
+    ) -> threading.Thread:
+        """Start a thread that a drain of the connection waits for."""
+        # `end`: called with the reason when the connection is closed, which drops waiting messages if
+        # the user closed it; and with what ``run`` raises, which was reported then.
+        this = _CallbackThread(name, end)
+
+        def counted() -> None:
+            this.ident = threading.get_ident()
+            try:
+                run()
+            except BaseException as error:  # noqa: BLE001 - reported
+                self._events.callback_raised(f"thread {name}", error)
+                end(error)
+            finally:
+                self._running.discard(this)
+                this.ended.set()
+
+        self._running.add(this)
+        try:
+            return spawn(name, counted)
+        except BaseException:
+            if not this.ident:
+                self._running.discard(this)
+            raise
+
+    def wait(self, deadline: Deadline) -> str | None:
+        """Wait until all threads but the calling one have ended; return the name of one that has not."""
+        for thread in self._running.copy():
+            if thread.ident != threading.get_ident() and not thread.ended.wait(deadline.left()):
+                return thread.name
+        return None
+
+    def end(self, reason: BaseException) -> None:
+        """End all threads: the connection is closed."""
+        for thread in self._running.copy():
+            thread.end(reason)
+
+    def forked(self) -> None:
+        """Forget the threads, which exist only in the parent."""
+        self._running = set()
 
 
 def _log_line(event: ConnectionEvent) -> str:

@@ -30,7 +30,10 @@ T = TypeVar("T")
 def copy_exception(error: BaseException) -> BaseException:
     """Return a copy of an error, for raising it in several threads."""
     # One error may wake many threads; raising one shared object would mix their tracebacks.
-    copied = type(error)(*error.args)
+    try:
+        copied = type(error)(*error.args)
+    except Exception:  # noqa: BLE001 - an error of a user's function, with other parameters
+        return error
     copied.__cause__ = error.__cause__
     return copied
 
@@ -225,6 +228,11 @@ class MessageReceiver:
 
     def on_closed(self, reason: BaseException) -> None:
         """Process the end of the subscription: no more messages follow; must not wait."""
+
+    def unacknowledged(self, deadline: Deadline) -> int:
+        """Wait for acknowledgements of published messages; return the number of those that are missing."""
+        del deadline
+        return 0
 
     def wait_drained(self, deadline: Deadline) -> bool:
         """Wait until all messages are processed; return whether they are, at once if no callback runs."""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections import deque
@@ -33,7 +32,7 @@ from .core import ConnectionCore
 from .events import is_deliberate_close
 from .mailbox import Mailbox, MessageReceiver, first_items
 from .message import Msg
-from .threads import Signal, spawn
+from .threads import Signal
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -115,8 +114,6 @@ class PendingLimits:
         return fitting, total
 
 
-log: logging.Logger = logging.getLogger("jetstream_sync.subscription")
-
 #: Called with each message, on the subscription's own thread.
 MsgCallback = Callable[[Msg], object]
 
@@ -158,14 +155,24 @@ class Subscription:
         # The limit of unsubscribe(), if it was reached before that call; 0: none.
         self._limit = 0
         self._thread: threading.Thread | None = None
+        self._draining = False
         # Set after the last call of the callback.
         self._done = Signal()
         self._receiver: SubscriptionReceiver = self._new_receiver()
-        core.add_subscription(subject, queue, self._receiver)
         if callback is None:
             self._done.set()
-        else:
-            self._thread = spawn(f"subscription-{subject}", self._run)
+        try:
+            core.add_subscription(subject, queue, self._receiver)
+            self._start_threads()
+        except BaseException:
+            self._end_with(BadSubscriptionError("the subscription could not be created"))
+            raise
+
+    def _start_threads(self) -> None:
+        """Start the thread of the callback, if there is one."""
+        if self._callback is not None:
+            name = f"subscription-{self.subject}"
+            self._thread = self._core.spawn_callbacks(name, self._run, self._end_with)
 
     def _new_receiver(self) -> SubscriptionReceiver:
         """Return an object to which the reader passes messages."""
@@ -324,18 +331,26 @@ class Subscription:
 
         Raises:
             DrainTimeoutError: the timeout has passed; the remaining messages are dropped.
-            BadSubscriptionError, PermissionsError: the subscription has ended before.
+            BadSubscriptionError, PermissionsError: the subscription has ended before, and not by its
+                limit. After it ended by its limit, this waits for the callback in the same way.
             ConnectionClosedError: the connection is closed.
 
         """
-        self._mailbox.raise_reason()
         deadline = Deadline(self._core.options.drain_timeout if timeout is None else timeout)
-        try:
-            self._core.drain_subscriptions([self._state], deadline)
-        finally:
-            self._on_closed(BadSubscriptionError("the subscription was drained"))
+        if not self._is_ending():
+            try:
+                self._core.drain_subscriptions([self._state], deadline)
+            finally:
+                self._draining = True
+                self._on_closed(BadSubscriptionError("the subscription was drained"))
         if not self._wait_drained(deadline):
             raise DrainTimeoutError(f"the callback for {self.subject!r} is still running")
+
+    def _is_ending(self) -> bool:
+        """Return whether only the callback has to end; raise if the subscription has ended before."""
+        if not self._limit_is_reached() and (not self._draining or self._done.is_set()):
+            self._mailbox.raise_reason()
+        return self._mailbox.closed
 
     def _wait_drained(self, deadline: Deadline) -> bool:
         """Wait until the callback, if any, has processed its last message; return whether it has."""
@@ -404,6 +419,11 @@ class Subscription:
         if self._callback is not None and deliberate:
             self._mailbox.items.clear()
 
+    def _end_with(self, reason: BaseException) -> None:
+        """End the subscription on both sides: it was not created, its thread failed, or all is closed."""
+        self._core.remove_receiver(self._receiver)
+        self._on_closed(reason)
+
     # --- the callback's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -423,9 +443,8 @@ class Subscription:
                     return
                 try:
                     callback(msg)
-                except Exception as error:
-                    log.debug("the callback of %r raised", self.subject, exc_info=True)
-                    self._core.report_error(error)
+                except BaseException as error:  # noqa: BLE001 - reported
+                    self._core.callback_raised(f"the callback of {self.subject!r}", error)
         finally:
             self._done.set()
 

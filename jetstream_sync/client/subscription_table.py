@@ -97,6 +97,13 @@ class SubscriptionTable:
             if subscription.sid in self.by_sid:
                 self._writer.enqueue_deferred(self._session.unsubscribe(subscription))
 
+    def remove_receiver(self, receiver: MessageReceiver) -> None:
+        """End what a receiver has subscribed to: its owner could not be created, or has failed."""
+        with self._state.lock:
+            for subscription in list(self.by_sid.values()):
+                if subscription.receiver is receiver:
+                    self._writer.append(self._session.unsubscribe(subscription))
+
     def stop(self, subscriptions: list[SubscriptionState[MessageReceiver]]) -> None:
         """Unsubscribe on the server; messages in flight are still delivered until `forget()`."""
         with self._state.lock:

@@ -132,14 +132,14 @@ _ours: weakref.WeakKeyDictionary[threading.Thread, Signal] = weakref.WeakKeyDict
 
 
 def spawn(
-    name: str, target: Callable[[], None], crashed: Callable[[Exception], None] | None = None
+    name: str, target: Callable[[], None], crashed: Callable[[BaseException], None] | None = None
 ) -> threading.Thread:
-    """Start a daemon thread."""
+    """Start a daemon thread; ``crashed`` is called with what ``target`` raises, also a `SystemExit`."""
 
     def run() -> None:
         try:
             target()
-        except Exception as error:
+        except BaseException as error:
             log.exception("thread %s crashed", thread.name)
             if crashed is not None:
                 crashed(error)
@@ -191,15 +191,23 @@ def in_callback() -> bool:
     return threading.current_thread() in _ours
 
 
-def start_timer(name: str, seconds: float, target: Callable[[], None], cancelled: Signal) -> None:
-    """Start a timer: ``target`` runs once on a daemon thread after ``seconds``."""
-    # `target`: the function to run; it must not raise.
+def start_timer(
+    name: str,
+    seconds: float,
+    target: Callable[[], float | None],
+    cancelled: Signal,
+    crashed: Callable[[BaseException], None],
+) -> None:
+    """Start a timer: ``target`` runs on a daemon thread after ``seconds``, and again as it wants."""
+    # `target`: returns the seconds until its next call; ``None``: there is none.
 
     def run() -> None:
-        if not cancelled.wait(seconds):
-            target()
+        # One thread for all calls: the start of another one could fail.
+        wait: float | None = seconds
+        while wait is not None and not cancelled.wait(wait):
+            wait = target()
 
-    spawn(name, run)
+    spawn(name, run, crashed)
 
 
 # Weak references, so that unused connections are collected.

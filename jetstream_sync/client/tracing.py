@@ -70,7 +70,11 @@ class Tracer:
         self._bytes += sum(map(len, lines)) + _LINE_OVERHEAD_BYTES * len(lines)
         self._lines.put(lines, len(lines))
         if self._thread is None:
-            self._thread = spawn(f"trace-{self._name}", self._run)
+            try:
+                self._thread = spawn(f"trace-{self._name}", self._run)
+            except RuntimeError:
+                # The connection must go on. The next lines try again.
+                log.exception("%s: trace_cb has no thread", self._name)
 
     def close(self, timeout: float = 0.0) -> None:
         """Accept no more lines; the thread ends after the queued ones."""
@@ -112,7 +116,7 @@ class Tracer:
     def _call(self, line: str) -> None:
         try:
             self._callback(line)
-        except Exception:
+        except BaseException:
             if not self._failed:
                 self._failed = True
                 log.exception("%s: trace_cb raised; tracing continues", self._name)

@@ -303,7 +303,10 @@ def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> lis
         else:
             slot.set(found)
 
-    spawn(f"lookup-{host}", ask, slot.fail)
+    try:
+        spawn(f"lookup-{host}", ask, slot.fail)
+    except RuntimeError as error:
+        raise OSError(str(error)) from error  # as for a server that is unreachable: tried again
     if not slot.arrived(deadline):
         raise TimeoutError(f"the lookup of {host!r} timed out")
     return slot.result()

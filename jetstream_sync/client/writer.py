@@ -92,6 +92,8 @@ class Writer:
         self._sending = new_lock()
         self._batch = _NOTHING
         self._sent: list[int] = []  # bytes of the batch that were sent, one entry per send
+        # Number of messages when the batch was taken, and when the one before it was.
+        self._taken = self._taken_before = 0
         self._sender = 0  # id of the thread that holds _sending and sends
         # The flusher sleeps on this lock; released means that there is work.
         self._work = threading.Lock()
@@ -234,6 +236,17 @@ class Writer:
                 return False
         return True
 
+    @property
+    def pending_bytes(self) -> int:
+        """The number of bytes that are buffered and not sent."""
+        return self._size + max(0, len(self._batch) - sum(self._sent))
+
+    @property
+    def unsent(self) -> int:
+        """The number of messages that were not sent completely; after `close()` that of lost messages."""
+        is_sent = sum(self._sent) == len(self._batch)
+        return self.out_msgs - (self._taken if is_sent else self._taken_before)
+
     def flush_and_shutdown(self, stream: ByteStream, deadline: Deadline) -> None:
         """Send the buffer to a stream, and shut the stream down."""
         # Later commands, and those not sent in time, are kept for the next stream. A batch that was sent
@@ -335,6 +348,7 @@ class Writer:
             # There is no call between the assignments, so no KeyboardInterrupt separates them.
             batch = memoryview(b"".join(self._chunks))
             sent: list[int] = []
+            self._taken_before, self._taken = self._taken, self.out_msgs
             self._batch, self._sent, self._chunks, self._size = batch, sent, [], 0
         return bool(batch)
 
@@ -359,6 +373,8 @@ class Writer:
         # must not be sent twice. Pings and pongs are dropped, because they were for the old server.
         self.pause()
         with self._sending, self._lock:
+            if sum(self._sent) < len(self._batch):
+                self._taken = self._taken_before  # its messages count as unsent
             self._batch, self._sent = _NOTHING, []
             self._chunks = [
                 chunk for chunk in self._chunks if chunk is not PING and chunk is not PONG

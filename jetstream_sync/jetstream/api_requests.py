@@ -306,9 +306,8 @@ class APIRequests:
         took = monotonic() - began
         try:
             self._callback(APICall(subject.decode(), sent, received, took, error))
-        except Exception as fault:
-            log.exception("api_cb raised")
-            self.core.report_error(fault)
+        except BaseException as fault:  # noqa: BLE001 - reported
+            self.core.callback_raised("api_cb", fault)
 
     def command(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None

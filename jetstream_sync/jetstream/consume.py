@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ..api.consumer import ConsumerConfig
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
-from ..client.threads import Signal, spawn
+from ..client.threads import Signal
 from ..errors import (
     ConnectionClosedError,
     Error,
@@ -27,8 +26,6 @@ from .messages import MessageSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-log: logging.Logger = logging.getLogger("jetstream_sync.consume")
 
 #: Called with each message, on the handle's own thread.
 JetStreamCallback = Callable[[JetStreamMsg], object]
@@ -56,7 +53,7 @@ class CallbackHandle:
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core
         self._closed = Signal()
-        self._error: Error | None = None
+        self._error: BaseException | None = None
 
     @property
     def closed(self) -> bool:
@@ -64,7 +61,7 @@ class CallbackHandle:
         return self._closed.is_set()
 
     @property
-    def error(self) -> Error | None:
+    def error(self) -> BaseException | None:
         """The error that ended it; ``None`` if it was stopped or still runs."""
         return self._error
 
@@ -128,13 +125,18 @@ class ConsumeHandle(CallbackHandle):
         config: ConsumerConfig | None = None,
     ) -> None:
         super().__init__(core)
+        self._name = name
         self._messages = messages
         self._callback = callback
         self._config = config
         # Before another thread may look at it, such as one that closes the connection.
         self._thread: threading.Thread | None = None
-        messages.set_callback_waiter(self._finished)
-        self._thread = spawn(f"consume-{name}", self._run)
+        try:
+            messages.set_callback_waiter(self._finished)
+            self._thread = core.spawn_callbacks(f"consume-{name}", self._run, self._end_with)
+        except BaseException:
+            messages.stop()
+            raise
 
     def stop(self) -> None:
         """
@@ -170,6 +172,13 @@ class ConsumeHandle(CallbackHandle):
         """Let a message be delivered again whose callback raised."""
         nak_failed(msg, self._config)
 
+    def _end_with(self, reason: BaseException) -> None:
+        """Stop because the connection was closed by the user, or with what the thread raised."""
+        if not isinstance(reason, ConnectionClosedError):
+            self._error = reason
+        elif is_deliberate_close(reason):
+            self._messages.stop()  # the callback gets no more messages
+
     def _run(self) -> None:
         callback = self._callback
         take = self._messages.take
@@ -178,10 +187,9 @@ class ConsumeHandle(CallbackHandle):
                 msg = take(FOREVER)
                 try:
                     callback(msg)
-                except Exception as error:
-                    log.debug("a consume callback raised", exc_info=True)
+                except BaseException as error:  # noqa: BLE001 - reported
                     self._on_callback_error(msg)
-                    self._core.report_error(error)
+                    self._core.callback_raised(f"the callback of {self._name!r}", error)
         except IteratorClosedError:
             pass
         except ConnectionClosedError as error:
@@ -193,6 +201,9 @@ class ConsumeHandle(CallbackHandle):
         except Error as error:
             self._error = error
             self._core.report_error(error)
+        except BaseException as error:
+            self._error = error
+            raise
         finally:
             self._messages.stop()
             self._closed.set()

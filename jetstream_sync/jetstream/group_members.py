@@ -70,7 +70,7 @@ class MemberRun(Protocol):
         """Whether it has ended."""
 
     @property
-    def error(self) -> Error | None:
+    def error(self) -> BaseException | None:
         """The error that ended it; ``None``: there was none."""
 
     def drain(self) -> None:

@@ -46,10 +46,11 @@ def pull_heartbeat_timeout(heartbeat_ns: int) -> HeartbeatTimeout:
 class HeartbeatMonitor:
     """Calls a function when a consumer misses its heartbeats, and again while it stays silent."""
 
-    # A timer compares the time of the last delivery and restarts itself, at most once per heartbeat
-    # interval. There is no work per message.
+    # A timer compares the time of the last delivery, at most once per heartbeat interval. There is no
+    # work per message.
     #
-    # `on_timeout`: called on the timer's thread; must not raise.
+    # `on_timeout`: called on the timer's thread.
+    # `crashed`: called if that raises, which ends the monitor.
     #
     # Any thread may call its methods.
 
@@ -59,27 +60,26 @@ class HeartbeatMonitor:
         timeout: HeartbeatTimeout,
         last_seen: Callable[[], float],
         on_timeout: Callable[[], None],
+        crashed: Callable[[BaseException], None],
     ) -> None:
         self._name = name
         self._patience = timeout
         self._last_seen = last_seen
         self._on_timeout = on_timeout
+        self._crashed = crashed
         self._stopped = Signal()
 
     def start(self) -> None:
         """Start; the caller holds the monitor by now, so that it can always be stopped."""
-        self._start_timer(self._patience.limit)
+        name, limit = f"heartbeat-{self._name}", self._patience.limit
+        start_timer(name, limit, self._check, self._stopped, self._crashed)
 
-    def _start_timer(self, seconds: float) -> None:
-        if not self._stopped.is_set():
-            start_timer(f"heartbeat-{self._name}", seconds, self._check, self._stopped)
-
-    def _check(self) -> None:
+    def _check(self) -> float:
         left = self._patience.left(self._last_seen())
         if left <= 0:
             self._on_timeout()
             left = self._patience.limit
-        self._start_timer(max(left, self._patience.interval))
+        return max(left, self._patience.interval)
 
     def stop(self) -> None:
         """Stop the monitor, without waiting for a running call of ``on_timeout``."""

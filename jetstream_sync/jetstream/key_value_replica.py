@@ -116,7 +116,7 @@ class Replica(Mapping[str, bytes]):
                 raise TimeoutError(f"revision {revision} did not come in time")
 
     @property
-    def error(self) -> Exception | None:
+    def error(self) -> BaseException | None:
         """The error that ended the watch, such as a deleted bucket; ``None``: the copy is kept up to date."""
         return self._handle.error
 

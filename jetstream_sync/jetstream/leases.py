@@ -334,24 +334,21 @@ class LeaseRenewer:
         # The number of taken messages, and since when it is unchanged.
         self._taken = (-1, _NEVER)
         self._stopped = Signal()
-        self._start_timer()
+        start_timer(
+            f"leases-{name}", leases.interval(), self._tick, self._stopped, core.report_error
+        )
 
-    def _start_timer(self) -> None:
-        if not self._stopped.is_set():
-            seconds = self._leases.interval()
-            start_timer(f"leases-{self._name}", seconds, self._tick, self._stopped)
-
-    def _tick(self) -> None:
+    def _tick(self) -> float | None:
         buffer_state = self._buffer_state()
         if buffer_state is None or self._core.closed_reason is not None:
-            return
+            return None
         # The new leases begin now. Later messages have just received their first lease.
         now = monotonic()
         buffered, taken, ending = buffer_state()
         del buffer_state
         at_hand = self._at_hand(now)
         if ending and not (buffered or at_hand):
-            return
+            return None
         if self._core.address is not None:
             replies = [msg.ack_subject for msg in at_hand]
             if self._is_read(taken, now):
@@ -362,7 +359,7 @@ class LeaseRenewer:
                 self._core.send_buffered()
             except Error:
                 pass  # the link just broke, or the connection is closed
-        self._start_timer()
+        return self._leases.interval()
 
     def _is_read(self, taken: int, now: float) -> bool:
         """Return whether messages are being taken from the iterator."""

@@ -261,7 +261,12 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
 
         def call(future: Future[PubAck]) -> None:
             if os.getpid() == process:
-                fn(future)
+                try:
+                    fn(future)
+                except Exception:
+                    raise  # logged by the base class
+                except BaseException as error:  # noqa: BLE001 - reported
+                    self._core.callback_raised("the callback of a future", error)
 
         self._create_standard()
         with _lock:
@@ -361,6 +366,7 @@ class Publisher(MessageReceiver):
         self._subscribed = False
         self._unsubscribe: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
+        self._settling = False  # whether the ack thread calls callbacks of futures
         self._asleep = False  # whether the ack thread sleeps until it is woken
         self._room = Waiters()
 
@@ -477,15 +483,19 @@ class Publisher(MessageReceiver):
         with self._start:
             if self._subscribed:
                 return
-            subscription = self._core.add_subscription(f"{self._inbox}.*", "", self)
-            if self._unsubscribe is not None:
-                # Remove the one that was not permitted. It stayed until now because the ack thread
-                # must always have a subscription that reports the close.
-                self._unsubscribe()
-            self._unsubscribe = partial(self._core.remove_subscription_deferred, subscription)
-            if self._thread is None:
-                self._thread = spawn(f"acks-{self._core.name}", self._settle_all)
-            self._subscribed = True
+            try:
+                subscription = self._core.add_subscription(f"{self._inbox}.*", "", self)
+                if self._unsubscribe is not None:
+                    # Remove the one that was not permitted. It stayed until now because the ack thread
+                    # must always have a subscription that reports the close.
+                    self._unsubscribe()
+                self._unsubscribe = partial(self._core.remove_subscription_deferred, subscription)
+                if self._thread is None:
+                    self._thread = spawn(f"acks-{self._core.name}", self._settle_all, self._crashed)
+                self._subscribed = True
+            finally:
+                if not self._subscribed and self._thread is None:
+                    self._core.remove_receiver(self)
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 
@@ -559,11 +569,13 @@ class Publisher(MessageReceiver):
         """Wait until all published messages have their acks; return whether they do."""
         if threading.current_thread() is self._thread:
             return True  # a callback of a future that closes the connection
-        try:
-            self.completed(deadline)
-        except TimeoutError:
-            return False
-        return True
+        return self._wait_for_acks(lambda: not (self._pending or self._settling), deadline)
+
+    def unacknowledged(self, deadline: Deadline) -> int:
+        """Wait for the acks; return the number of those that are missing."""
+        if self._pending:
+            self._wait_for_acks(lambda: not self._pending, deadline)
+        return len(self._pending)
 
     # --- the ack thread -------------------------------------------------------------------------
 
@@ -590,6 +602,7 @@ class Publisher(MessageReceiver):
                     )
                 delivery = acks.get(Deadline(wait_s))
                 self._asleep = False
+                self._settling = True
                 self._settle(delivery)
                 # Settle everything that arrived with it before waking other threads.
                 for _ in range(len(acks)):
@@ -597,8 +610,10 @@ class Publisher(MessageReceiver):
             except (TimeoutError, IndexError):
                 pass  # no ack; or a callback forked, and the child has no acks
             except Error as error:
+                self._settling = False
                 self._fail_all(error)
                 return
+            self._settling = False
             now = monotonic()
             if self._retries and now >= self._retries[0][0]:
                 self._send_retries(now)
@@ -606,6 +621,16 @@ class Publisher(MessageReceiver):
                 self._fail_overdue(now)
                 check_at = now + _OVERDUE_CHECK_INTERVAL_S
             self._make_room()
+
+    def _crashed(self, error: BaseException) -> None:
+        """Fail all messages because the thread ended; the next message starts another one."""
+        self._core.report_error(error)
+        failure = Error("an internal error ended the thread for acks")
+        failure.__cause__ = error
+        with self._start:
+            self._thread = None
+            self._subscribed = self._settling = False
+        self._fail_all(failure)
 
     def _make_room(self) -> None:
         """Wake the threads that wait for pending acks."""

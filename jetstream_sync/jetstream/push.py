@@ -161,7 +161,11 @@ class PushSubscription(ConsumerAccessors, Subscription):
         timeout = HeartbeatTimeout(heartbeat.total_seconds(), self._options.heartbeat_intervals)
         self._last_seen = monotonic()
         self._monitor = HeartbeatMonitor(
-            self.consumer_name, timeout, lambda: self._last_seen, lambda: self._on_silence(timeout)
+            self.consumer_name,
+            timeout,
+            lambda: self._last_seen,
+            lambda: self._on_silence(timeout),
+            self._core.report_error,
         )
         self._monitor.start()
         if self._mailbox.closed:
@@ -270,7 +274,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         def call(msg: JetStreamMsg) -> None:
             try:
                 callback(msg)
-            except Exception:
+            except BaseException:
                 nak_failed(msg, self._config)
                 raise
             if not msg.is_acked:
@@ -354,8 +358,8 @@ class PushSubscription(ConsumerAccessors, Subscription):
             ConnectionClosedError: the connection is closed.
 
         """
-        self._mailbox.raise_reason()
-        self._ending = True
+        if not self._is_ending():
+            self._ending = True
         super().drain(timeout)
 
     def _wait_drained(self, deadline: Deadline) -> bool:
@@ -618,7 +622,8 @@ class OrderedPushSubscription(PushSubscription):
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """End the subscription after all messages in flight were handled."""
-        self._give_up()
+        if not self._is_ending():
+            self._give_up()
         super().drain(timeout)
 
     def _on_closed(self, reason: BaseException) -> None:
@@ -691,7 +696,7 @@ class OrderedPushSubscription(PushSubscription):
         self._feed.retired = True
         if not self._renewing and not self._cursor.stopping:
             self._renewing = True
-            spawn(f"ordered-{self._stream}", self._renew)
+            spawn(f"ordered-{self._stream}", self._renew, self._fail)
 
     def _renew(self) -> None:
         """Create consumers until one has a valid feed; runs on a dedicated thread."""
@@ -745,7 +750,7 @@ class OrderedPushSubscription(PushSubscription):
             self._last_seen = monotonic()
         return inbox
 
-    def _fail(self, error: Error) -> None:
+    def _fail(self, error: BaseException) -> None:
         """End with an error that another consumer would cause again."""
         self._core.remove_subscription_deferred(self._state)
         if self._callback is None:

@@ -22,7 +22,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -74,8 +73,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 E = TypeVar("E")
-
-log: logging.Logger = logging.getLogger("jetstream_sync.watch")
 
 #: Maximum number of received messages that were not taken yet.
 _MAX_BUFFERED: Final = 1000
@@ -781,9 +778,8 @@ class WatchHandle(ConsumeHandle):
         try:
             if self._current_cb is not None:
                 self._current_cb()
-        except Exception as error:
-            log.debug("the current_cb of a watch raised", exc_info=True)
-            self._core.report_error(error)
+        except BaseException as error:  # noqa: BLE001 - reported
+            self._core.callback_raised("the current_cb of a watch", error)
         finally:
             self._current_event.set()
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from ..client.core import ConnectionCore
 from ..client.message import Msg
 from ..client.subscription import Subscription, SubscriptionReceiver
-from ..client.threads import Signal, spawn
+from ..client.threads import Signal
 from ..codec import dumps
 from ..errors import (
     BadSubscriptionError,
@@ -109,6 +109,10 @@ class ServiceRequest(Msg):
         self.respond(data, merged)
 
 
+def _ignore(_: object) -> None:
+    """Do nothing."""
+
+
 #: Lets another thread call a function with each message.
 PostFunction = Callable[[Callable[[Delivery], None], list[Delivery]], None]
 #: Handles a request, on a thread of the endpoint.
@@ -183,9 +187,19 @@ class Endpoint:
         )
         self.is_busy: Callable[[], int] = self.subscription._mailbox.items.__len__
         self.state: SubscriptionState[Any] = self.subscription._state
-        self.subscription.threads += [
-            spawn(f"service-{info.name}-{number}", self._run) for number in range(workers)
-        ]
+        end = self.subscription._end_with
+        try:
+            for number in range(workers):
+                name = f"service-{info.name}-{number}"
+                self.subscription.threads.append(core.spawn_callbacks(name, self._run, end))
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """End an endpoint that could not be started; the service goes on."""
+        self._ended = _ignore
+        self.subscription._end_with(BadSubscriptionError("the endpoint could not be started"))
 
     # --- statistics -----------------------------------------------------------------------------
 
@@ -222,14 +236,19 @@ class Endpoint:
     # --- requests -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        reason: BaseException
-        while True:
-            try:
-                delivery = self.subscription.take()
-            except (BadSubscriptionError, ConnectionClosedError, PermissionsError) as error:
-                reason = error
-                break
-            self._handle(self._request(delivery))
+        try:
+            while True:
+                self._handle(self._request(self.subscription.take()))
+        except (BadSubscriptionError, ConnectionClosedError, PermissionsError) as error:
+            self._leave(error)
+        except BaseException as error:
+            # Without this thread requests might wait for ever, so the endpoint ends.
+            self.subscription._end_with(error)
+            self._leave(error)
+            raise
+
+    def _leave(self, reason: BaseException) -> None:
+        """End a worker thread; the last one reports the end of the endpoint."""
         with self._lock:
             self._running -= 1
             is_last = not self._running
@@ -252,10 +271,10 @@ class Endpoint:
             self._handler(request)
         except ServiceError as raised:
             self._refuse(request, raised)
-        except Exception as raised:  # noqa: BLE001 - reported
+        except BaseException as raised:  # noqa: BLE001 - reported
             # The requester gets a fixed text: the error may quote data of other requests.
             error = f"{type(raised).__name__}: {raised}"
-            self._core.report_error(raised)
+            self._core.callback_raised(f"the handler of endpoint {self.info.name!r}", raised)
             self._refuse(request, _INTERNAL_ERROR)
         self._count(monotonic() - started, error or request._error)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
-from ..client.threads import Signal, in_callback, spawn
+from ..client.threads import Signal, in_callback
 from ..codec import dumps, encode
 from ..errors import (
     BadSubjectError,
@@ -155,7 +155,7 @@ class EndpointGroup:
             BadSubjectError: the subject or the queue group is invalid.
             InvalidOptionError: another argument is invalid, or the service has stopped.
             ConnectionClosedError: the connection is closed.
-            TimeoutError: the server did not confirm the subscription in time; it stays.
+            TimeoutError: the server did not confirm the subscription in time; the endpoint was removed.
 
         """
         check_service_name(name, "endpoint")
@@ -220,10 +220,10 @@ class Service(EndpointGroup):
             for verb in _VERBS:
                 for scope in ((), (name,), (name, self._ping.id)):
                     receiver = _ControlReceiver(self)
-                    core.add_subscription(verb_subject(self._root, verb, *scope), "", receiver)
                     self._receivers.append(receiver)
+                    core.add_subscription(verb_subject(self._root, verb, *scope), "", receiver)
             core.flush(Deadline(_FLUSH_TIMEOUT_S))
-            spawn(f"service-{name}", self._run_control)
+            core.spawn_callbacks(f"service-{name}", self._run_control, self._end_with)
         except BaseException:
             self._end_control()
             raise
@@ -273,8 +273,8 @@ class Service(EndpointGroup):
             try:
                 data = self._stats_handler(stats)
                 dumps(data)
-            except Exception as error:  # noqa: BLE001 - reported
-                self._core.report_error(error)
+            except BaseException as error:  # noqa: BLE001 - reported
+                self._core.callback_raised("stats_handler", error)
                 data = None
         return replace(stats, extra={"data": data})
 
@@ -297,18 +297,24 @@ class Service(EndpointGroup):
         with self._lock:
             if self._stopping:
                 raise InvalidOptionError("name", info.name, "the service has stopped")
-            self._endpoints.append(
-                Endpoint(
-                    self._core,
-                    info,
-                    handler,
-                    workers,
-                    pending_limit,
-                    self._post,
-                    self._on_endpoint_ended,
-                )
+            endpoint = Endpoint(
+                self._core,
+                info,
+                handler,
+                workers,
+                pending_limit,
+                self._post,
+                self._on_endpoint_ended,
             )
-        self._core.flush(Deadline(_FLUSH_TIMEOUT_S))
+            self._endpoints.append(endpoint)
+        try:
+            self._core.flush(Deadline(_FLUSH_TIMEOUT_S))
+        except BaseException:
+            with self._lock:
+                if not self._stopping:  # otherwise it is being stopped with the others
+                    self._endpoints.remove(endpoint)
+                    endpoint.abandon()
+            raise
 
     # --- stopping -------------------------------------------------------------------------------
 
@@ -389,8 +395,8 @@ class Service(EndpointGroup):
         if self._stop_cb is not None:
             try:
                 self._stop_cb(error)
-            except Exception as raised:  # noqa: BLE001 - reported
-                self._core.report_error(raised)
+            except BaseException as raised:  # noqa: BLE001 - reported
+                self._core.callback_raised("stop_cb", raised)
 
     def _on_endpoint_ended(self, reason: BaseException) -> None:
         """Stop because an endpoint has ended; called by its last worker thread."""
@@ -419,8 +425,7 @@ class Service(EndpointGroup):
 
     def _end_control(self) -> None:
         for receiver in self._receivers:
-            self._core.remove_subscription_deferred(receiver.subscription)
-        self._core.send_buffered()
+            self._core.remove_receiver(receiver)
         self._control.close(BadSubscriptionError("the service was stopped"))
 
     def _run_control(self) -> None:
@@ -433,8 +438,14 @@ class Service(EndpointGroup):
                 return
             try:
                 function(delivery)
-            except Error as error:
-                self._core.report_error(error)
+            except BaseException as error:  # noqa: BLE001 - reported
+                self._core.callback_raised(f"service {self._ping.name!r}", error)
+
+    def _end_with(self, reason: BaseException) -> None:
+        """End the control thread, or stop without it because it has failed."""
+        self._control.close(reason)
+        if not isinstance(reason, ConnectionClosedError) and self._begin_stop():
+            self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
 
     def _answer_verb(self, delivery: Delivery) -> None:
         subject, reply = delivery[0], delivery[1]

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_threads import STALL, between, threads_in, wait_until
+from fix_threads import SCALE, between, threads_in, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -206,14 +206,14 @@ def test_pending_bytes_fall_as_a_callback_works(nc, subject):
 
     def callback(_: Msg) -> None:
         entered.release()
-        gate.acquire(timeout=STALL)
+        gate.acquire(timeout=5 * SCALE)
 
     sub = nc.subscribe(subject, cb=callback)
     for size in (1, 20, 300):
         nc.publish(subject, bytes(size))
     nc.flush(5)
     for left in (320, 300, 0):
-        assert entered.acquire(timeout=STALL)
+        assert entered.acquire(timeout=5 * SCALE)
         assert sub.pending_bytes == left
         gate.release()
 

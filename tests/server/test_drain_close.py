@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, threads_in, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import Connection, Msg
+from jetstream_sync import (
+    BadSubscriptionError,
+    Connection,
+    ConnectionClosedError,
+    DrainTimeoutError,
+    Msg,
+)
 from jetstream_sync.server import NatsServer
 
 
@@ -89,3 +98,262 @@ def test_a_program_that_ends_without_closing(nats_server):
         assert time.monotonic() - float(done.stdout) < 5 * SCALE
         got = [int(sub.next_msg(timeout=5).data) for _ in range(1000)]
     assert got == list(range(1000))
+
+
+# --- what is ending already ------------------------------------------------------------------------
+
+
+class Slow:
+    """A callback that is slow until the connection drains, and records what it has handled."""
+
+    def __init__(self, handle: Callable[[Any], object] = lambda _: None) -> None:
+        self.began = threading.Event()
+        self.may_go_on = threading.Event()
+        self.handled = 0
+        self._handle = handle
+
+    def __call__(self, msg: Any) -> None:
+        self.began.set()
+        assert self.may_go_on.wait(20 * SCALE)
+        self._handle(msg)
+        self.handled += 1
+
+    def release_soon(self, nc: Connection) -> None:
+        """Let it go on while the connection drains."""
+
+        def release() -> None:
+            wait_until(lambda: nc.is_draining)
+            self.may_go_on.set()
+
+        threading.Thread(target=release).start()
+
+
+def in_thread(target: Callable[[], object]) -> threading.Thread:
+    """Start a thread that calls a function, which may fail because the connection ends."""
+
+    def run() -> None:
+        with contextlib.suppress(ConnectionClosedError, DrainTimeoutError):
+            target()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_subscription_that_has_reached_its_limit(nats_server, subject):
+    """The end of a with block waits for the callbacks of a subscription that left the table."""
+    slow = Slow()
+    with jetstream_sync.connect(nats_server.url) as nc:
+        sub = nc.subscribe(subject, cb=slow)
+        sub.unsubscribe(limit=10)
+        for _ in range(20):
+            nc.publish(subject)
+        nc.flush()
+        assert slow.began.wait(5)
+        assert nc._core.subscriptions() == []
+        slow.release_soon(nc)
+    assert slow.handled == 10
+
+
+def test_draining_a_subscription_that_has_reached_its_limit(own, subject):
+    """`Subscription.drain` waits for the callback also after the limit, and raises nothing."""
+    slow = Slow()
+    sub = own.subscribe(subject, cb=slow)
+    sub.unsubscribe(limit=10)
+    for _ in range(20):
+        own.publish(subject)
+    own.flush()
+    threading.Timer(0.1, slow.may_go_on.set).start()
+    sub.drain()
+    assert slow.handled == 10
+    sub.drain()
+
+
+def test_two_threads_drain_a_subscription(own, subject):
+    """The second drain waits for the callback as well."""
+    slow = Slow()
+    sub = own.subscribe(subject, cb=slow)
+    for _ in range(5):
+        own.publish(subject)
+    own.flush()
+    assert slow.began.wait(5)
+    first = in_thread(sub.drain)
+    wait_until(lambda: not sub.is_valid)
+    threading.Timer(0.1, slow.may_go_on.set).start()
+    sub.drain()
+    assert slow.handled == 5
+    first.join()
+    with pytest.raises(BadSubscriptionError):
+        sub.drain()
+
+
+@pytest.mark.parametrize("how", ["drain", "unsubscribe"])
+def test_a_subscription_that_another_thread_ends(nats_server, subject, how):
+    """A subscription that drains, or whose last callback runs, counts until that has returned."""
+    slow = Slow()
+    with jetstream_sync.connect(nats_server.url) as nc:
+        sub = nc.subscribe(subject, cb=slow)
+        for _ in range(10):
+            nc.publish(subject)
+        nc.flush()
+        assert slow.began.wait(5)
+        ending = in_thread(getattr(sub, how))
+        wait_until(lambda: not sub.is_valid)
+        slow.release_soon(nc)
+    assert slow.handled == (10 if how == "drain" else 1)
+    ending.join()
+
+
+def test_a_service_that_another_thread_stops(nats_server, other, subject):
+    """All requests that arrived are answered when the with block ends."""
+    slow = Slow(lambda request: request.respond(b"ok"))
+    answers = other.subscribe(f"{subject}.answers")
+    other.flush()
+    with jetstream_sync.connect(nats_server.url) as nc:
+        service = nc.add_service("ending", "1.0.0")
+        service.add_endpoint("end", slow, subject)
+        for _ in range(30):
+            other.publish(subject, b"", f"{subject}.answers")
+        other.flush()
+        assert slow.began.wait(5)
+        nc.flush()
+        stopping = in_thread(service.stop)
+        wait_until(lambda: subject not in {each.subject for each in nc._core.subscriptions()})
+        slow.release_soon(nc)
+    other.flush()
+    assert answers.pending_msgs == slow.handled == 30
+    stopping.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        *itertools.product(["consume", "ordered", "push", "watch"], ["drain", "stop"]),
+        ("push", "limit"),
+    ],
+)
+def test_a_consume_that_another_thread_ends(nats_server, js, stream, kind, how):
+    """Acknowledgements of messages that arrived are with the server when the with block ends."""
+    for number in range(30):
+        js.publish(f"{stream.name}.{number}")
+    acks = kind in {"consume", "push"}
+    slow = Slow(lambda msg: msg.ack() if acks else None)
+    with jetstream_sync.connect(nats_server.url) as nc:
+        own = nc.jetstream()
+        end: Any
+        if kind == "consume":
+            end = stream.create_consumer(durable_name="C") and own.get_consumer(stream.name, "C")
+            end = end.consume(slow)
+        elif kind == "ordered":
+            end = own.ordered_consumer(stream.name).consume(slow)
+        elif kind == "push":
+            end = own.subscribe(
+                "", stream=stream.name, durable="C", cb=slow, manual_ack=True, delete_consumer=False
+            )
+        else:
+            kv = own.create_key_value(bucket="ENDING", storage="memory")
+            for number in range(30):
+                kv.put(str(number), b"")
+            end = kv.watch(cb=slow)
+        assert slow.began.wait(5)
+        if how == "limit":
+            wait_until(lambda: end.delivered == 30)
+            end.unsubscribe(limit=10)
+            ending = in_thread(lambda: None)
+        else:
+            nc.flush()
+            ending = in_thread(
+                end.unsubscribe if (kind, how) == ("push", "stop") else getattr(end, how)
+            )
+            wait_until(lambda: end.is_valid is False if kind == "push" else end._messages.closed)
+        slow.release_soon(nc)
+    wanted = {"drain": 30, "limit": 10, "stop": 1}[how]
+    assert slow.handled == wanted
+    if acks:
+        info = stream.consumer_info("C")
+        assert info.num_ack_pending == info.delivered.consumer_seq - wanted
+    ending.join()
+
+
+def test_a_callback_of_a_future(nats_server, stream):
+    """A drain waits for the callback of the last future."""
+    slow = Slow()
+    with jetstream_sync.connect(nats_server.url) as nc:
+        nc.jetstream().publish_async(f"{stream.name}.a").add_done_callback(slow)
+        assert slow.began.wait(5)
+        slow.release_soon(nc)
+    assert slow.handled == 1
+
+
+def test_a_callback_that_does_not_end(nats_server, subject):
+    """The end of the block raises after ``drain_timeout``, and the callback gets no more messages."""
+    slow = Slow()
+    with pytest.raises(DrainTimeoutError), within(3):  # noqa: SIM117 - the end of the block raises
+        with jetstream_sync.connect(nats_server.url, drain_timeout=0.2) as nc:
+            sub = nc.subscribe(subject, cb=slow)
+            sub.unsubscribe(limit=5)
+            for _ in range(5):
+                nc.publish(subject)
+            nc.flush()
+            assert slow.began.wait(5)
+    assert nc.is_closed
+    slow.may_go_on.set()
+    wait_until(lambda: not threads_in("_run"))
+    assert slow.handled == 1
+
+
+def test_a_failed_drain_of_another_thread(nats_server, subject):
+    """A block that ends during a drain of another thread raises what that drain has raised."""
+    slow = Slow()
+    with pytest.raises(DrainTimeoutError):  # noqa: SIM117 - the end of the block raises
+        with jetstream_sync.connect(nats_server.url) as nc:
+            nc.subscribe(subject, cb=slow)
+            nc.publish(subject)
+            assert slow.began.wait(5)
+            drainer = in_thread(lambda: nc.drain(0.3))
+            wait_until(lambda: nc.is_draining)
+    slow.may_go_on.set()
+    drainer.join()
+
+
+def test_a_block_that_ends_without_a_connection(fresh_server, subject):
+    """If messages could not be sent, the end of the block raises; otherwise it does not."""
+    with jetstream_sync.connect(fresh_server.url) as quiet:
+        with pytest.raises(ConnectionClosedError):  # noqa: SIM117 - the end of the block raises
+            with jetstream_sync.connect(fresh_server.url) as nc:
+                fresh_server.stop()
+                wait_until(lambda: nc.is_reconnecting and quiet.is_reconnecting)
+                nc.publish(subject)
+        assert nc.is_closed
+    assert quiet.is_closed
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_program_that_ends_with_a_dead_server(fresh_server, is_silent):
+    """The exit of a program warns once of messages that were not sent or acknowledged, with their number."""
+    program = (
+        "import jetstream_sync, sys, time\n"
+        f"nc = jetstream_sync.connect({fresh_server.url!r}, name='exiting')\n"
+        "js = nc.jetstream()\n"
+        "js.create_stream(name='S', subjects=['s'], storage='memory')\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        f"while not {is_silent} and nc.is_connected: time.sleep(0.01)\n"
+        "for number in range(7): js.publish_async('s')\n"
+    )
+    path = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", program]
+    with subprocess.Popen(
+        command, env=path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        if is_silent:
+            fresh_server.pause()
+        else:
+            fresh_server.stop()
+        _, errors = process.communicate(b"go\n", timeout=20 * SCALE)
+    if is_silent:
+        fresh_server.resume()
+    text = errors.decode()
+    assert text.count("ResourceWarning: the process exits") == 1
+    assert text.count("the process exits, and 7 messages ") == 2, "once as a log line"

@@ -44,7 +44,11 @@ class World:
         self.finder = Connector(
             ConnectionOptions(servers=servers, **options),
             SimpleNamespace(open=self.open),
-            SimpleNamespace(error=self.reports.append, tell=self.events.append),
+            SimpleNamespace(
+                error=self.reports.append,
+                callback_raised=lambda _, error: self.reports.append(error),
+                tell=self.events.append,
+            ),
         )
         monkeypatch.setattr(self.finder._skip_wait, "wait", self.wait)
 

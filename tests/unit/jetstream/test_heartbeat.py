@@ -21,9 +21,18 @@ class FakeTimers:
         self.armed: list[float] = []
 
     def start_timer(
-        self, name: str, seconds: float, target: Callable[[], None], cancelled: Signal
+        self,
+        name: str,
+        seconds: float,
+        target: Callable[[], float | None],
+        cancelled: Signal,
+        crashed: Callable[[BaseException], None],
     ) -> None:
         assert name.startswith("heartbeat-")
+        assert crashed is not None
+        self.start(seconds, target, cancelled)
+
+    def start(self, seconds: float, target: Callable[[], float | None], cancelled: Signal) -> None:
         self.timers.append(FakeTimer(self.now + seconds, target, cancelled))
         self.armed.append(seconds)
 
@@ -33,14 +42,16 @@ class FakeTimers:
             self.timers.remove(timer)
             self.now = timer.at
             if not timer.cancelled.is_set():
-                timer.target()
+                seconds = timer.target()
+                if seconds is not None and not timer.cancelled.is_set():
+                    self.start(seconds, timer.target, timer.cancelled)
         self.now = moment
 
 
 @dataclass
 class FakeTimer:
     at: float
-    target: Callable[[], None]
+    target: Callable[[], float | None]
     cancelled: Signal
 
 
@@ -52,10 +63,14 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> FakeTimers:
     return timers
 
 
+def _fail(error: BaseException) -> None:
+    pytest.fail(f"the monitor raised {error!r}")
+
+
 def monitor(timers: FakeTimers, seen: Callable[[], float]) -> tuple[HeartbeatMonitor, list[float]]:
     alarms: list[float] = []
     patience = HeartbeatTimeout(5.0, 3)
-    watching = HeartbeatMonitor("C", patience, seen, lambda: alarms.append(timers.now))
+    watching = HeartbeatMonitor("C", patience, seen, lambda: alarms.append(timers.now), _fail)
     watching.start()
     return watching, alarms
 
@@ -107,7 +122,7 @@ def test_stopped_is_stopped(timers):
     def end() -> None:
         ended[0].stop()
 
-    ended.append(HeartbeatMonitor("C", HeartbeatTimeout(5.0, 3), lambda: 100.0, end))
+    ended.append(HeartbeatMonitor("C", HeartbeatTimeout(5.0, 3), lambda: 100.0, end, _fail))
     ended[0].start()
     timers.until(300)
     assert len(timers.armed) == 2
