@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workers": {"names", "base"},
     "django": {"base", "names", "workers"},
     "flask": {"names", "workers"},
-    "filesystem": {"names"},
+    "filesystem": {"names", "base"},
     "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
     | {"workers"},
     "pytest_plugin": {"server", "names", "workers"},
@@ -62,6 +62,7 @@ ENTRY_POINTS: dict[str, set[str]] = {
 # Where a part may import only some modules of another part.
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("workers", "base"): {"differences", "locks", "subjects"},
+    ("filesystem", "base"): {"errors"},
     # Scripts that do not use the client can start a server.
     ("server", "base"): {"errors", "locks", "version"},
     # Deadlines are passed down to every layer; sockets stay in `net`.

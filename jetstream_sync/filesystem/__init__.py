@@ -4,39 +4,100 @@ Object stores as a filesystem of fsspec, for pandas, pyarrow and others.
 Import it with the extra ``fsspec``. Its URLs are ``jetstream://bucket/name``; a name may have slashes.
 """
 
+# Rules:
+#
+# 1. Only `FileNotFoundError` means that a path does not exist. Methods of fsspec that take every error for
+#    that are replaced.
+# 2. A call lists each bucket once. Where fsspec asks for one directory after the other, the listing is kept
+#    until the call ends.
+# 3. A bucket has objects only, so directories come from the slashes in names. The part of a name from an
+#    empty part on ("a//b", "a/") is one file name.
+
 from __future__ import annotations
 
+import errno
 import io
-import tempfile
-from typing import TYPE_CHECKING, Any, Final
+import os
+from base64 import urlsafe_b64encode
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import lru_cache, wraps
+from hashlib import sha256
+from typing import Any, Final
 
-from fsspec.spec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from .. import (
-    BucketNotFoundError,
-    JetStream,
-    ObjectInfo,
-    ObjectNotFoundError,
-    ObjectStore,
-    shared_connection,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .. import JetStream, ObjectInfo, ObjectReader, ObjectStore, Stream, errors, shared_connection
 
 __all__ = ["JetStreamFileSystem"]
 
-#: The largest object that is read into memory, in bytes; a larger one is copied to a temporary file.
-_IN_MEMORY: Final = 64 * 1024 * 1024
+#: The largest object that is read as a whole when it is opened, in chunks.
+_WHOLE_CHUNKS: Final = 4
+#: The size of the buffer of a file that is read, in bytes.
+_BUFFER_BYTES: Final = 512 * 1024
+#: Number of objects whose positions of chunks are kept.
+_KEPT_INDEXES: Final = 64
+#: The errors for an object that does not exist, also for a broken link.
+_ABSENT: Final = errors.ObjectNotFoundError, errors.BucketNotFoundError, errors.ObjectLinkError
+#: Options of fsspec itself, which are not passed to `connect()`.
+_FSSPEC_OPTIONS: Final = (
+    *("use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"),
+    *("asynchronous", "loop", "batch_size"),
+)
+#: The listings of the current call, by filesystem and bucket; ``None``: they are not kept.
+_listings: ContextVar[dict[tuple[int, str], list[ObjectInfo]] | None]
+_listings = ContextVar("_listings", default=None)
+
+
+@contextmanager
+def _one_listing() -> Iterator[None]:
+    """Keep the listings of the block, so that each bucket is listed once."""
+    token = None if _listings.get() is not None else _listings.set({})
+    try:
+        yield
+    finally:
+        if token is not None:
+            _listings.reset(token)
+
+
+def _listing_once(name: str) -> Any:
+    """Return a method of fsspec that lists each bucket once."""
+    inherited = getattr(AbstractFileSystem, name)
+
+    @wraps(inherited)
+    def method(*args: Any, **options: Any) -> Any:
+        with _one_listing():
+            return inherited(*args, **options)
+
+    return method
+
+
+def _error(code: int, path: Any) -> OSError:
+    """Return the error of Python for an error number."""
+    return OSError(code, os.strerror(code), path)
+
+
+@contextmanager
+def _os_errors(path: str) -> Iterator[None]:
+    """Raise the errors that users of fsspec expect."""
+    try:
+        yield
+    except _ABSENT as error:
+        raise _error(errno.ENOENT, path) from error
+    except errors.ObjectExistsError as error:
+        raise _error(errno.EEXIST, path) from error
 
 
 class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """
     The object stores of an account, as directories with files.
 
-    Objects are read as a whole before the first byte is returned, so that their digest is checked and the
-    file is seekable. A written object appears when its file is closed. The options of `connect()`, with
-    ``servers`` and ``context``, are the ``storage_options``; connections are shared in the process.
+    A written object appears when its file is closed, or when its transaction ends. A file that is read
+    from its start to its end is checked against the digest of the object. Seeks and ranges read only the
+    chunks that they need, without that check. Connections are shared in the process.
 
     Example::
 
@@ -45,8 +106,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
     Args:
         servers: as for `connect()`.
         context: as for `connect()`.
-        domain: as for `Connection.jetstream`.
-        **options: the other options of `connect()`, and those of fsspec.
+        **options: ``domain`` and ``timeout`` of `Connection.jetstream`, the other options of `connect()`,
+            and those of fsspec.
 
     """
 
@@ -54,149 +115,507 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
     root_marker = ""
 
     def __init__(
-        self,
-        servers: str | None = None,
-        context: str | None = None,
-        domain: str | None = None,
-        **options: Any,
+        self, servers: str | None = None, context: str | None = None, **options: Any
     ) -> None:
-        ours = ("use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache")
-        fsspec_options = {name: options.pop(name) for name in ours if name in options}
-        super().__init__(servers=servers, context=context, domain=domain, **fsspec_options)
+        own = {name: options.pop(name) for name in _FSSPEC_OPTIONS if name in options}
+        super().__init__(servers=servers, context=context, **own)
+        self._js_options = {
+            key: options.pop(key) for key in ("domain", "timeout") if key in options
+        }
         self._connecting = {"servers": servers, "context": context, **options}
-        self._domain = domain
+        #: `_new_index` of the last objects.
+        self.index = lru_cache(_KEPT_INDEXES)(self._new_index)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        stripped = super()._strip_protocol(path)
+        return stripped.lstrip("/") if isinstance(stripped, str) else stripped
 
     @property
     def _js(self) -> JetStream:
-        return shared_connection(**self._connecting).jetstream(domain=self._domain)
+        return shared_connection(**self._connecting).jetstream(**self._js_options)
 
-    def _find(self, path: str) -> tuple[ObjectStore, str]:
+    def _find(self, path: Any) -> tuple[ObjectStore, str]:
         """Return the store of a path, and the name in it; empty: the path is that of the store."""
         bucket, _, name = self._strip_protocol(path).partition("/")
         try:
             return self._js.object_store(bucket), name
-        except BucketNotFoundError as error:
-            raise FileNotFoundError(path) from error
+        except (errors.BucketNotFoundError, errors.InvalidNameError) as error:
+            raise _error(errno.ENOENT, path) from error
 
     # --- directories ----------------------------------------------------------------------------
 
+    def _infos(self, store: ObjectStore, prefix: str) -> list[ObjectInfo]:
+        """Return the object with a name, and those in the directory with this name."""
+        key = id(self), store.bucket
+        listings = _listings.get()
+        if listings is None:
+            listings = {}
+        if key not in listings:
+            listings[key] = store.list()
+        start = f"{prefix}/" if prefix else ""
+        return [i for i in listings[key] if i.name == prefix or i.name.startswith(start)]
+
+    def _entries(self, store: ObjectStore, prefix: str) -> Iterator[dict[str, Any]]:
+        """Yield the files of `_infos`, without broken links."""
+        infos = self._infos(store, prefix)
+        found = {(store.bucket, info.name): info for info in infos if info.link is None}
+        for info in infos:
+            target: ObjectInfo | None = info
+            if info.link is not None:
+                target = found.get((info.link.bucket, info.link.name or ""))
+            try:
+                yield _file(store, info, target or _target(store, info))
+            except FileNotFoundError:
+                continue
+
+    def _tree(self, path: str, maxdepth: int | None = None) -> dict[str, list[dict[str, Any]]]:
+        """Return the entries of a directory and of all directories in it; of a file, its own entry."""
+        tree: dict[str, list[dict[str, Any]]] = {}
+        if not path:
+            tree[""] = [_directory(name) for name in self._js.object_store_names()]
+            for entry in () if maxdepth == 1 else tree[""]:
+                tree.update(self._tree(entry["name"]))
+            return tree
+        store, prefix = self._find(path)
+        if not prefix:
+            tree[path] = []
+        for entry in self._entries(store, prefix):
+            directory = path
+            while True:
+                siblings = tree.setdefault(directory, [])
+                first, _, rest = entry["name"][len(directory) + 1 :].partition("/")
+                if not first or not rest:
+                    siblings.append(entry)
+                    break
+                directory = f"{directory}/{first}"
+                if directory not in tree:
+                    siblings.append(_directory(directory))
+        if not tree:
+            raise _error(errno.ENOENT, path)
+        return tree
+
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """Return what a directory has; see fsspec."""
-        path = self._strip_protocol(path).rstrip("/")
-        entries = list(self._stores() if not path else self._objects(path))
-        if path and "/" in path and not entries:
-            raise FileNotFoundError(path)
+        path = self._strip_protocol(path)
+        entries = self._tree(path, maxdepth=1)[path]
         return entries if detail else [entry["name"] for entry in entries]
 
-    def _stores(self) -> Iterator[dict[str, Any]]:
-        for name in self._js.object_store_names():
-            yield {"name": name, "size": 0, "type": "directory"}
+    def walk(
+        self,
+        path: str,
+        maxdepth: Any = None,
+        topdown: Any = True,
+        on_error: Any = "omit",
+        **kw: Any,
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Yield each directory with the directories and files in it; see fsspec."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        path = self._strip_protocol(path)
+        try:
+            tree = kw.pop("tree", None) or self._tree(path, maxdepth)
+        except OSError as error:
+            if callable(on_error):
+                on_error(error)
+            elif on_error == "raise" or not isinstance(error, FileNotFoundError):
+                raise
+            return
+        dirs: dict[str, Any] = {}
+        files: dict[str, Any] = {}
+        for entry in tree[path]:
+            kind = dirs if entry["type"] == "directory" else files
+            kind[entry["name"][len(path) + 1 if path else 0 :]] = entry
+        shown = (dirs, files) if kw.get("detail") else (list(dirs), list(files))
+        if topdown:
+            yield path, *shown
+        depth = maxdepth and maxdepth - 1
+        # With `topdown` the caller may remove directories.
+        for name in (list(shown[0]) if topdown else dirs) if depth != 0 else ():
+            yield from self.walk(dirs[name]["name"], depth, topdown, tree=tree, **kw)
+        if not topdown:
+            yield path, *shown
 
-    def _objects(self, path: str) -> Iterator[dict[str, Any]]:
-        store, prefix = self._find(path)
-        seen = set()
-        for info in store.list():
-            if info.name == prefix:
-                yield _file(store, info)
-                continue
-            if prefix and not info.name.startswith(f"{prefix}/"):
-                continue
-            start = len(prefix) + 1 if prefix else 0
-            first, slash, _ = info.name[start:].partition("/")
-            if not slash:
-                yield _file(store, info)
-            elif first not in seen:
-                seen.add(first)
-                name = f"{store.bucket}/{info.name[:start]}{first}"
-                yield {"name": name, "size": 0, "type": "directory"}
+    def find(
+        self, path: str, maxdepth: Any = None, withdirs: Any = False, detail: Any = False, **_: Any
+    ) -> Any:
+        """Return the files below a path, sorted; see fsspec."""
+        found = {}
+        path = self._strip_protocol(path)
+        for directory, dirs, files in self.walk(path, maxdepth, detail=True):
+            if withdirs and directory == path and path and "" not in files:
+                found[path] = _directory(path)
+            for entry in (*files.values(), *(dirs.values() if withdirs else ())):
+                found[entry["name"]] = entry
+        return dict(sorted(found.items())) if detail else sorted(found)
+
+    def du(
+        self, path: str, total: Any = True, maxdepth: Any = None, withdirs: Any = False, **_: Any
+    ) -> Any:
+        """Return the size of the files below a path in bytes, or the size of each; see fsspec."""
+        found = self.find(path, maxdepth, withdirs, detail=True)
+        sizes = {name: entry["size"] for name, entry in found.items()}
+        return sum(sizes.values()) if total else sizes
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Return name, size and type of a file or directory; see fsspec."""
-        path = self._strip_protocol(path).rstrip("/")
-        if not path:
-            return {"name": "", "size": 0, "type": "directory"}
-        store, name = self._find(path)
+        path = self._strip_protocol(path)
+        store, name = self._find(path) if path else (None, "")
+        if store is None or not name:
+            return _directory(path)
         try:
-            if name:
-                return _file(store, store.info(name))
-        except ObjectNotFoundError:
-            if not any(info.name.startswith(f"{name}/") for info in store.list()):
-                raise FileNotFoundError(path) from None
-        return {"name": path, "size": 0, "type": "directory"}
+            info = store.info(name)
+        except errors.ObjectNotFoundError:
+            found = list(self._entries(store, name))
+            if len(found) == 1 and found[0]["name"].rstrip("/") == path:
+                return found[0]
+            if found:
+                return _directory(path)
+            raise _error(errno.ENOENT, path) from None
+        return _file(store, info, info if info.link is None else _target(store, info))
 
-    def created(self, path: str) -> Any:
-        """Return when a file was written, in UTC."""
-        return self.modified(path)
+    def _type(self, path: str) -> str:
+        """Return the type of a path; empty if it does not exist."""
+        try:
+            return str(self.info(path)["type"])
+        except FileNotFoundError:
+            return ""
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Return whether there is a file or directory."""
+        return self._type(path) != ""
+
+    def lexists(self, path: str, **_: Any) -> bool:
+        """Return whether there is a file, a directory or a link, which may be broken."""
+        try:
+            return self._object(path) is not None
+        except (FileNotFoundError, IsADirectoryError):
+            return self.exists(path)
+
+    def isdir(self, path: str) -> bool:
+        """Return whether there is a directory."""
+        return self._type(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        """Return whether there is a file."""
+        return self._type(path) == "file"
 
     def modified(self, path: str) -> Any:
         """Return when a file was written, in UTC; ``None`` for a directory."""
         return self.info(path).get("mtime")
 
+    created = modified
+
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
         """Create the store of a path; directories in it exist as long as they have files."""
+        if self.exists(path):
+            raise _error(errno.EEXIST, path)
         bucket, _, name = self._strip_protocol(path).partition("/")
-        if not name:
+        if not self.exists(bucket):
+            if name and not create_parents:
+                raise _error(errno.ENOENT, path)
             self._js.create_object_store(bucket=bucket, **options)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Create the store of a path if it does not exist."""
-        try:
-            self._find(path)
-        except FileNotFoundError:
-            self.mkdir(path)
+        # A directory in a bucket needs no listing here: it exists with its first file.
+        where = self._strip_protocol(path).partition("/")[0] if exist_ok else path
+        if not exist_ok or not self.exists(where):
+            self.mkdir(where)
+
+    def rmdir(self, path: str) -> None:
+        """Delete a store that is empty; what another client writes to it meanwhile is lost."""
+        store, name = self._find(path)
+        if name or store.list():
+            codes = {"": errno.ENOENT, "file": errno.ENOTDIR, "directory": errno.ENOTEMPTY}
+            raise _error(codes[self._type(path)], path)
+        self._js.delete_object_store(store.bucket)
+
+    # --- several files --------------------------------------------------------------------------
+
+    glob = _listing_once("glob")
+    copy = _listing_once("copy")
+    get = _listing_once("get")
+    put = _listing_once("put")
+    tree = _listing_once("tree")
+
+    def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kw: Any) -> Any:
+        """Return the data of files; see fsspec. ``on_error="omit"`` leaves out what does not exist."""
+        how = "return" if on_error == "omit" else on_error
+        with _one_listing():
+            if recursive:
+                path = [name for each in self.expand_path(path) for name in self.find(each)]
+            found = super().cat(path, on_error=how, **kw)
+        if how != on_error and isinstance(found, dict):
+            found = {k: v for k, v in found.items() if not isinstance(v, FileNotFoundError)}
+            for error in (data for data in found.values() if isinstance(data, Exception)):
+                raise error
+        return found
+
+    def mv(self, path1: Any, path2: Any, **options: Any) -> None:
+        """Move files; see fsspec."""
+        if self._strip_protocol(path1) != self._strip_protocol(path2):
+            with _one_listing():  # so that only objects that were copied are deleted
+                super().mv(path1, path2, **options)
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """
+        Delete objects, with ``recursive`` also those in directories. A store is not deleted.
+
+        Raises:
+            FileNotFoundError: a path does not exist, or nothing matches a pattern; nothing was deleted.
+            IsADirectoryError: a path is a directory, without ``recursive``; nothing was deleted.
+
+        """
+        paths = [path] if isinstance(path, (str, os.PathLike)) else path
+        with _one_listing():
+            found = [name for each in paths for name in self.expand_path(each)]
+            removed = [each for name in found for each in self._below(name, recursive, maxdepth)]
+        for store, name in removed:
+            store.delete(name)
+
+    def _below(
+        self, path: str, recursive: bool, maxdepth: int | None
+    ) -> Iterator[tuple[ObjectStore, str]]:
+        """Yield the objects that `rm()` deletes for a path, also broken links."""
+        if not recursive:
+            store, info = self._object(path)
+            yield store, info.name
+            return
+        store, prefix = self._find(path)
+        infos = self._infos(store, prefix)
+        if prefix and not infos:
+            raise _error(errno.ENOENT, path)
+        for info in infos:
+            depth = info.name.count("/", len(prefix) + 1) + 1 if info.name != prefix else 0
+            if maxdepth is None or depth <= maxdepth:
+                yield store, info.name
 
     # --- files ----------------------------------------------------------------------------------
 
-    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Delete objects; directories vanish with their last file."""
-        paths = [path] if isinstance(path, str) else path
-        for each in paths:
-            found = self.find(each, maxdepth) if recursive else self.expand_path(each)
-            for name in found:
-                self.rm_file(name)
+    def _object(self, path: str) -> tuple[ObjectStore, ObjectInfo]:
+        """Return the store and the info of an object or link; raise if there is none."""
+        store, name = self._find(path)
+        try:
+            if name:
+                return store, store.info(name)
+        except errors.ObjectNotFoundError:
+            entry = self.info(path)
+            if entry["type"] == "file":  # its name ends with a slash
+                return store, store.info(entry["name"].partition("/")[2])
+        raise _error(errno.EISDIR, path)
+
+    def _reader(self, path: str) -> ObjectReader:
+        """Open an object; raise if there is none, or it is a directory."""
+        store, info = self._object(path)
+        with _os_errors(path):
+            return store.open(info.name)
+
+    def _open(self, path: str, mode: str = "rb", *_: Any, autocommit: Any = True, **kw: Any) -> Any:
+        if mode == "rb":
+            return self._again(self._opened, path)
+        if mode not in ("wb", "xb"):
+            raise NotImplementedError(f"mode {mode!r}: objects are written as a whole")
+        store, name = self._find(path)
+        if not name:
+            raise _error(errno.EISDIR, path)
+        exclusive = mode == "xb" or kw.get("exclusive")
+        with _os_errors(path):
+            file = store.open(name, "xb" if exclusive else "wb", meta=kw.get("meta"))
+        return _WrittenFile(file, path, autocommit)
+
+    def _opened(self, path: str) -> _ReadFile:
+        with self._reader(path) as reader:
+            chunks = _Chunks(self, path, self._js, reader.info)
+            if reader.info.chunks <= _WHOLE_CHUNKS:
+                chunks.data = reader.readall()
+        return _ReadFile(chunks, _BUFFER_BYTES)
+
+    def _again(self, call: Any, *args: Any) -> Any:
+        """Return the result of a call, which is repeated once if the object was replaced meanwhile."""
+        try:
+            return call(*args)
+        except errors.ObjectReplacedError:
+            return call(*args)
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **_: Any) -> Any:
+        """Return the data of a file, or a range of it; it is read again once if it was replaced."""
+        return self._again(self._range, path, start, end)
+
+    def _range(self, path: str, start: int | None, end: int | None) -> bytes:
+        if start is None and end is None:
+            with self._reader(path) as reader:
+                return reader.readall()
+        with self._opened(path) as file:
+            begin, stop, _ = slice(start, end).indices(file.size)
+            file.seek(begin)
+            return bytes(file.raw.read(max(0, stop - begin)) or b"")
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kw: Any) -> None:
+        """Store a file; with the mode "create", only if there is none."""
+        with self.open(path, "wb", exclusive=mode == "create", **kw) as file:
+            file.write(value)
+
+    def put_file(self, lpath: Any, rpath: str, *args: Any, mode: str = "", **kw: Any) -> None:
+        """Store a local file; with the mode "create", only if there is none."""
+        super().put_file(lpath, rpath, *args, exclusive=mode == "create", **kw)
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copy an object with its description, headers, metadata and chunk size."""
+        store, name = self._find(path2)
+        try:
+            with self._reader(path1) as source:
+                store.put(replace(source.info, name=name), source)
+        except IsADirectoryError:
+            pass  # directories come from the names of objects
+
+    def touch(self, path: str, truncate: bool = True, **kw: Any) -> None:
+        """Store an empty file; without ``truncate``, only set the time of one that exists."""
+        try:
+            self.pipe_file(path, b"", mode="overwrite" if truncate else "create", **kw)
+        except FileExistsError:
+            store, info = self._object(path)
+            store.update_meta(info.name, info)
 
     def rm_file(self, path: str) -> None:
         """Delete an object."""
-        store, name = self._find(path)
-        try:
-            store.delete(name)
-        except ObjectNotFoundError as error:
-            raise FileNotFoundError(path) from error
+        store, info = self._object(path)
+        store.delete(info.name)
 
-    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        """Copy an object."""
-        store, name = self._find(path2)
-        with self.open(path1, "rb") as source:
-            store.put(name, source)
-
-    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
-        store, name = self._find(path)
-        if mode == "wb":
-            return io.BufferedWriter(store.open(name, "wb"))
-        if mode != "rb":
-            raise NotImplementedError(f"mode {mode!r}: objects are written as a whole")
-        try:
-            with store.open(name, "rb") as source:
-                large = (source.info.size or 0) > _IN_MEMORY
-                file = tempfile.TemporaryFile() if large else io.BytesIO()  # noqa: SIM115 - returned
-                try:
-                    while chunk := source.read_chunk():
-                        file.write(chunk)
-                except BaseException:
-                    file.close()
-                    raise
-        except ObjectNotFoundError as error:
-            raise FileNotFoundError(path) from error
-        file.seek(0)
-        return file
+    def _new_index(self, bucket: str, nuid: str, chunks: int) -> list[tuple[int, int]]:
+        """Return the offset and the sequence of each chunk of an object that is stored."""
+        stream: Any = self._js.get_stream(f"OBJ_{bucket}")
+        subject = f"$O.{bucket}.C.{nuid}"
+        with stream.ordered_consumer(filter_subjects=subject, headers_only=True) as consumer:
+            messages = consumer.fetch_no_wait(chunks)
+        index: list[tuple[int, int]] = []
+        offset = 0
+        for message in messages:
+            index.append((offset, message.metadata.stream_seq))
+            offset += int(message.headers["Nats-Msg-Size"])
+        return index
 
 
-def _file(store: ObjectStore, info: ObjectInfo) -> dict[str, Any]:
-    """Return an object as fsspec describes a file."""
-    return {
-        "name": f"{store.bucket}/{info.name}",
-        "size": info.size,
-        "type": "file",
-        "mtime": info.mtime,
-        "digest": info.digest,
-    }
+class _Chunks(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+    """The data of an object, of which chunks are read when they are needed."""
+
+    def __init__(self, fs: Any, path: str, js: JetStream, info: ObjectInfo) -> None:
+        super().__init__(fs, path, cache_type="none", size=info.size)
+        self._js = js
+        self._object = info
+        self._stream: Stream | None = None
+        #: The whole object; ``None``: it was not read.
+        self.data: bytes | None = None
+        # The hash of the first bytes, as far as they were read in order.
+        self._hash = sha256()
+        self._hashed = 0
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        data = None if self.data is not None else self._read_chunks(start, end)
+        if data is None:
+            self.data = self._read_whole() if self.data is None else self.data
+            return self.data[start:end]
+        if start == self._hashed:
+            self._hash.update(data)
+            self._hashed += len(data)
+            if self._hashed == self.size:
+                self._check_digest()
+        return data
+
+    def _read_chunks(self, start: int, end: int) -> bytes | None:
+        """Return a range; ``None``: the chunks are not stored, or not all of them."""
+        info = self._object
+        index = self.fs.index(info.bucket, info.nuid, info.chunks)
+        if len(index) != info.chunks:
+            self.fs.index.cache_clear()
+            return None
+        first = bisect_left(index, (start + 1, 0)) - 1
+        count = bisect_left(index, (end, 0)) - first
+        seq = index[first][1]
+        found: list[bytes] = []
+        stream = self._stream = self._stream or self._js.get_stream(f"OBJ_{info.bucket}")
+        while len(found) < count:
+            more = stream.get_msgs(count - len(found), seq, f"$O.{info.bucket}.C.{info.nuid}")
+            if not more:
+                return None
+            found += [message.data for message in more]
+            seq = more[-1].seq + 1
+        skipped = start - index[first][0]
+        return b"".join(found)[skipped : skipped + end - start]
+
+    def _read_whole(self) -> bytes:
+        """Read the whole object, because a replica may be behind; raise if it was replaced."""
+        info = self._object
+        with self._js.object_store(info.bucket).open(info.name) as reader:
+            if reader.info.nuid != info.nuid:
+                raise errors.ObjectReplacedError(info.bucket, info.name)
+            return reader.readall()
+
+    def _check_digest(self) -> None:
+        info = self._object
+        digest = f"SHA-256={urlsafe_b64encode(self._hash.digest()).decode()}"
+        if digest.rstrip("=") != (info.digest or "").rstrip("="):
+            raise errors.DigestMismatchError(info.bucket, info.name, info.digest or "", digest)
+
+
+class _ReadFile(io.BufferedReader):
+    """A file that is read."""
+
+    raw: Any
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return int(self.raw.size)
+
+
+class _WrittenFile(io.BufferedWriter):
+    """A file that is written; without ``autocommit``, `commit` or `discard` ends it."""
+
+    def __init__(self, file: Any, path: str, autocommit: bool) -> None:
+        super().__init__(file)
+        self._file = file
+        self._path = path
+        self._autocommit = autocommit
+
+    def close(self) -> None:
+        """Store the object, or leave that to `commit`."""
+        if not self._autocommit and not self.closed:
+            self.flush()
+            return
+        with _os_errors(self._path):
+            super().close()
+
+    def commit(self) -> None:
+        """Store the object."""
+        self._autocommit = True
+        self.close()
+
+    def discard(self) -> None:
+        """Close the file without storing the object."""
+        self._file.discard()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+
+def _directory(path: str) -> dict[str, Any]:
+    """Return a directory as fsspec describes it."""
+    return {"name": path, "size": 0, "type": "directory"}
+
+
+def _file(store: ObjectStore, info: ObjectInfo, target: ObjectInfo) -> dict[str, Any]:
+    """Return an object, or a link with its target, as fsspec describes a file."""
+    entry: dict[str, Any] = {"name": f"{store.bucket}/{info.name}", "type": "file"}
+    entry |= {"size": target.size, "mtime": target.mtime, "digest": target.digest}
+    if info.link is not None:
+        entry |= {"islink": True, "destination": f"{target.bucket}/{target.name}"}
+    return entry
+
+
+def _target(store: ObjectStore, link: ObjectInfo) -> ObjectInfo:
+    """Return the object that a link leads to; raise `FileNotFoundError` if there is none."""
+    with _os_errors(f"{store.bucket}/{link.name}"), store.open(link.name) as reader:
+        return reader.info

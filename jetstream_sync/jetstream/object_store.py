@@ -183,7 +183,7 @@ class ObjectStore(ForeignNames):
     def open(
         self,
         name: str,
-        mode: Literal["wb"],
+        mode: Literal["wb", "xb"],
         *,
         meta: ObjectMeta | None = None,
         progress: ProgressCallback | None = None,
@@ -193,7 +193,7 @@ class ObjectStore(ForeignNames):
     def open(
         self,
         name: str,
-        mode: Literal["r", "rt", "w", "wt"],
+        mode: Literal["r", "rt", "w", "wt", "x", "xt"],
         *,
         meta: ObjectMeta | None = None,
         progress: ProgressCallback | None = None,
@@ -204,7 +204,7 @@ class ObjectStore(ForeignNames):
     def open(
         self,
         name: str,
-        mode: Literal["rb", "wb", "r", "rt", "w", "wt"] = "rb",
+        mode: Literal["rb", "wb", "xb", "r", "rt", "w", "wt", "x", "xt"] = "rb",
         *,
         meta: ObjectMeta | None = None,
         progress: ProgressCallback | None = None,
@@ -218,8 +218,8 @@ class ObjectStore(ForeignNames):
         Args:
             name: the name. To read, links are followed.
             mode: ``"rb"``: read bytes; ``"wb"``: write bytes, and store the object when the file is closed;
-                ``"r"`` or ``"rt"``, ``"w"`` or ``"wt"``: the same with text. The ``buffer`` of a text file
-                is the binary file.
+                ``"xb"``: the same, but never replace an object; ``"r"`` or ``"rt"``, ``"w"`` or ``"wt"``,
+                ``"x"`` or ``"xt"``: the same with text. The ``buffer`` of a text file is the binary file.
             meta: for writing, the description, headers, metadata and chunk size; its name is ignored.
             progress: as in `put()`.
             timeout: how long to wait for the next chunk, in seconds; ``None``: the timeout of the
@@ -233,16 +233,19 @@ class ObjectStore(ForeignNames):
             ObjectDeletedError: it was deleted.
             ObjectLinkError: it is a link that cannot be followed.
             UnsupportedDigestError: its data cannot be verified.
+            ObjectExistsError: the mode is ``"xb"`` or ``"x"``, and there is an object or a link with the
+                name. `ObjectWriter.close` raises it if another client stored the object meanwhile.
             Error: to write, as `put()`.
             APIError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
-        if mode not in ("rb", "wb", "r", "rt", "w", "wt"):
-            raise InvalidOptionError("mode", mode, "must be 'rb', 'wb', 'r' or 'w'")
+        if mode not in ("rb", "wb", "xb", "r", "rt", "w", "wt", "x", "xt"):
+            raise InvalidOptionError("mode", mode, "must be 'rb', 'wb', 'xb', 'r', 'w' or 'x'")
         file: ObjectReader | ObjectWriter
-        if mode[0] == "w":
+        if mode[0] != "r":
             wanted = ObjectMeta(name=name) if meta is None else replace(_meta_of(meta), name=name)
-            file = ObjectWriter(Upload(self._bucket, wanted, None, progress, timeout))
+            exclusive = mode[0] == "x"
+            file = ObjectWriter(Upload(self._bucket, wanted, None, progress, timeout, exclusive))
         elif meta is not None:
             raise InvalidOptionError("meta", meta, "is only used to write")
         else:

@@ -93,7 +93,7 @@ class ObjectBucket:
     # --- infos ----------------------------------------------------------------------------------
 
     def last_info(
-        self, name: str, deadline: Deadline, *, to_replace: bool = False
+        self, name: str, deadline: Deadline, to_replace: bool = False
     ) -> tuple[ObjectInfo | None, int]:
         """Return the info of an object, and its sequence; ``None`` and 0 if there is none."""
         # The leader of the stream answers, so the info of an earlier change is always seen.

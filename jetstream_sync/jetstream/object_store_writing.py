@@ -38,6 +38,7 @@ from ..errors import (
     Error,
     InvalidOptionError,
     MaxPayloadError,
+    ObjectExistsError,
     ObjectIncompleteError,
     ObjectLinkError,
     OutboundBufferLimitError,
@@ -83,8 +84,11 @@ class Upload:
         total: int | None,
         progress: ProgressCallback | None,
         timeout: float | timedelta | None,
+        exclusive: bool = False,
     ) -> None:
+        # `exclusive`: never replace an object or a link.
         self._bucket = bucket
+        self._exclusive = exclusive
         self._total = total
         self._progress = progress
         self._timeout = timeout
@@ -127,7 +131,13 @@ class Upload:
         self._bucket.api.core.check_not_forked()
 
     def _current(self) -> tuple[ObjectInfo | None, int]:
-        return self._bucket.last_info(self._meta.name, self._deadline(), to_replace=True)
+        replacing = not self._exclusive
+        info, sequence = self._bucket.last_info(self._meta.name, self._deadline(), replacing)
+        stored = info is not None and info.nuid == self._nuid
+        if info is not None and not (replacing or info.deleted or stored):
+            self._info = None  # no reader can find the chunks of this upload
+            raise ObjectExistsError(self._bucket.name, self._meta.name)
+        return info, sequence
 
     # --- chunks ---------------------------------------------------------------------------------
 
@@ -427,6 +437,7 @@ class ObjectWriter(io.RawIOBase):
         self._upload = upload
         self._cutter = _Cutter(upload.chunk_size)
         self._info: ObjectInfo | None = None
+        self._written = 0
         # The id of the exception that the program handles already; a reference would keep its frames.
         self._handled = id(sys.exc_info()[1])
         self._entered = False
@@ -442,6 +453,11 @@ class ObjectWriter(io.RawIOBase):
     def writable(self) -> bool:
         """Return true."""
         return True
+
+    def tell(self) -> int:
+        """Return the number of bytes that were written."""
+        self._check_open()
+        return self._written
 
     def read(self, size: int = -1) -> NoReturn:
         """Raise `io.UnsupportedOperation`."""
@@ -469,6 +485,7 @@ class ObjectWriter(io.RawIOBase):
         except BaseException:
             self.discard()
             raise
+        self._written += len(view)
         return len(view)
 
     def close(self) -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import fsspec
 import pytest
+from fix_server import paused
 
-from jetstream_sync import JetStream, ObjectStore, shared_connection
+import jetstream_sync
+from jetstream_sync import (
+    JetStream,
+    ObjectMeta,
+    ObjectMetaOptions,
+    ObjectReplacedError,
+    ObjectStore,
+    TimeoutError,
+    shared_connection,
+)
 from jetstream_sync.filesystem import JetStreamFileSystem
 from jetstream_sync.server import NatsServer
 
@@ -83,6 +96,432 @@ def test_a_file_whose_block_raises_is_not_stored(fs):
 def test_stores_are_made_like_directories(fs, js):
     """A path in a store needs none."""
     fs.makedirs("NEW/sub")
-    fs.makedirs("NEW")
+    fs.makedirs("NEW", exist_ok=True)
     fs.pipe("NEW/sub/a", b"1")
     assert js.object_store("NEW").get_bytes("sub/a") == b"1"
+
+
+# --- what is absent, and what is not known ---------------------------------------------------------
+
+#: Calls that need an answer of the server.
+CALLS: dict[str, Callable[[Any], object]] = {
+    "cat": lambda fs: fs.cat(["DATA/a", "DATA/b"]),
+    "cat omit": lambda fs: fs.cat(["DATA/a", "DATA/b"], on_error="omit"),
+    "cat_file": lambda fs: fs.cat_file("DATA/a", 0, 1),
+    "copy": lambda fs: fs.copy("DATA/a", "DATA/c"),
+    "copy recursive": lambda fs: fs.copy("DATA/d", "DATA/e", recursive=True),
+    "du": lambda fs: fs.du("DATA"),
+    "exists": lambda fs: fs.exists("DATA/a"),
+    "exists store": lambda fs: fs.exists("DATA"),
+    "expand_path": lambda fs: fs.expand_path("DATA/*"),
+    "find": lambda fs: fs.find("DATA"),
+    "find root": lambda fs: fs.find(""),
+    "get": lambda fs: fs.get("DATA/d", "/nowhere", recursive=True),
+    "glob": lambda fs: fs.glob("DATA/*"),
+    "glob literal": lambda fs: fs.glob("DATA/a"),
+    "info": lambda fs: fs.info("DATA/a"),
+    "isdir": lambda fs: fs.isdir("DATA/a"),
+    "isfile": lambda fs: fs.isfile("DATA/a"),
+    "lexists": lambda fs: fs.lexists("DATA/a"),
+    "ls": lambda fs: fs.ls("DATA"),
+    "ls root": lambda fs: fs.ls(""),
+    "makedirs": lambda fs: fs.makedirs("DATA", exist_ok=True),
+    "mkdir": lambda fs: fs.mkdir("DATA"),
+    "mv": lambda fs: fs.mv("DATA/d", "DATA/e", recursive=True),
+    "open": lambda fs: fs.open("DATA/a"),
+    "open wb": lambda fs: fs.open("DATA/a", "wb"),
+    "open xb": lambda fs: fs.open("DATA/a", "xb"),
+    "pipe create": lambda fs: fs.pipe_file("DATA/a", b"new", mode="create"),
+    "put create": lambda fs: fs.put_file(__file__, "DATA/a", mode="create"),
+    "rm": lambda fs: fs.rm("DATA/a"),
+    "rm recursive": lambda fs: fs.rm("DATA", recursive=True),
+    "rm pattern": lambda fs: fs.rm("DATA/*", recursive=True),
+    "rmdir": lambda fs: fs.rmdir("DATA/d"),
+    "size": lambda fs: fs.size("DATA/a"),
+    "touch": lambda fs: fs.touch("DATA/a", truncate=False),
+    "walk": lambda fs: list(fs.walk("DATA")),
+    "walk with errors": lambda fs: list(fs.walk("DATA", on_error="raise")),
+}
+
+
+@pytest.mark.full
+def test_no_answer_is_not_absence(fresh_server):
+    """While the server is paused, and when it has stopped, each call raises; nothing is changed."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        store = nc.jetstream().create_object_store(bucket="DATA")
+        for name in ("a", "b", "d/1", "d/2"):
+            store.put(name, b"old")
+        fs = JetStreamFileSystem(fresh_server.url, timeout=0.1, skip_instance_cache=True)
+        assert fs.exists("DATA/a")
+        with paused(fresh_server):
+            for name, call in CALLS.items():
+                with pytest.raises(TimeoutError):
+                    assert call(fs) is None, name  # shows what a call without an error returned
+                    pytest.fail(name)
+        assert {info.name: info.size for info in store.list()} == dict.fromkeys(
+            ("a", "b", "d/1", "d/2"), 3
+        )
+        assert store.get_bytes("a") == b"old"
+        fresh_server.stop()
+        for name, call in CALLS.items():
+            with pytest.raises(OSError) as raised:
+                call(fs)
+                pytest.fail(name)
+            assert not isinstance(raised.value, FileNotFoundError), name
+    shared_connection(fresh_server.url).close()
+
+
+def test_errors_of_the_interface(fs):
+    """Directories, existing and missing files have the errors of Python."""
+    for call in (
+        lambda: fs.open("DATA"),
+        lambda: fs.open("DATA", "wb"),
+        lambda: fs.open("DATA/year"),
+        lambda: fs.cat("DATA/year"),
+        lambda: fs.rm("DATA/year"),
+        lambda: fs.rm(["DATA/a.txt", "DATA/year"]),
+        lambda: fs.rm_file("DATA/year"),
+    ):
+        with pytest.raises(IsADirectoryError):
+            call()
+    for call in (
+        lambda: fs.rm("DATA/none"),
+        lambda: fs.rm("DATA/none", recursive=True),
+        lambda: fs.rm("DATA/none*", recursive=True),
+        lambda: fs.rm("NONE", recursive=True),
+        lambda: fs.rm(["DATA/a.txt", "DATA/none"]),
+        lambda: fs.rm_file("DATA/none"),
+        lambda: fs.cp_file("DATA/none", "DATA/b"),
+        lambda: fs.mv("DATA/none", "DATA/b"),
+        lambda: fs.open("NONE/a", "wb"),
+        lambda: fs.pipe_file("bad.name/a", b""),
+        lambda: fs.rmdir("DATA/none"),
+        lambda: fs.mkdir("NONE/a", create_parents=False),
+        lambda: list(fs.walk("DATA/none", on_error="raise")),
+    ):
+        with pytest.raises(FileNotFoundError):
+            call()
+    for call in (
+        lambda: fs.mkdir("DATA"),
+        lambda: fs.mkdir("DATA/year"),
+        lambda: fs.makedirs("DATA/year/02"),
+        lambda: fs.open("DATA/a.txt", "xb"),
+        lambda: fs.pipe_file("DATA/a.txt", b"", mode="create"),
+        lambda: fs.put_file(__file__, "DATA/a.txt", mode="create"),
+    ):
+        with pytest.raises(FileExistsError):
+            call()
+    with pytest.raises(OSError, match="not empty"):
+        fs.rmdir("DATA")
+    with pytest.raises(OSError, match="not empty"):
+        fs.rmdir("DATA/year")
+    with pytest.raises(NotImplementedError):
+        fs.open("DATA/a.txt", "ab")
+    assert len(fs.find("DATA")) == 3
+
+
+def test_an_exclusive_file_never_replaces_another(fs, store):
+    """Of two writers that both found no file, the first one to close wins; the other leaves no chunk."""
+    late = fs.open("DATA/new", "xb")
+    late.write(b"late" * 100_000)
+    with fs.open("DATA/new", "x") as first:
+        first.write("first")
+    with pytest.raises(FileExistsError):
+        late.close()
+    assert store.get_bytes("new") == b"first"
+    used = {f"$O.DATA.C.{info.nuid}" for info in store.list()}
+    assert set(store.status().stream_info.state.subjects or ()) <= used
+    assert store.purge_orphans(older_than=0) == 0
+    store.delete("new")
+    with fs.open("DATA/new", "xb") as again:
+        again.write(b"again")
+    assert store.get_bytes("new") == b"again"
+    store.add_link("link", store.info("new"))
+    with pytest.raises(FileExistsError):
+        fs.open("DATA/link", "xb")
+
+
+def test_the_files_of_a_transaction_appear_together(fs, store):
+    """They appear when the block ends; none does if it raises."""
+    with fs.transaction:
+        fs.pipe_file("DATA/t1", b"1")
+        with fs.open("DATA/t2", "w") as file:
+            file.write("2")
+        fs.open("DATA/t3", "wb").write(b"3" * 300_000)  # it is not closed
+        assert not {"t1", "t2", "t3"} & {info.name for info in store.list()}
+    assert [store.get_bytes(name)[:2] for name in ("t1", "t2", "t3")] == [b"1", b"2", b"33"]
+    with pytest.raises(ZeroDivisionError), fs.transaction:
+        fs.pipe_file("DATA/t4", b"4" * 300_000)
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), fs.transaction, fs.open("DATA/t5", "wb") as file:
+        file.write(b"5")
+        raise ZeroDivisionError
+    assert not {"t4", "t5"} & {info.name for info in store.list()}
+    assert store.purge_orphans(older_than=0) == 0
+    held = fs.open("DATA/t6", "wb", autocommit=False)
+    held.write(b"6")
+    held.close()
+    assert not fs.exists("DATA/t6")
+    held.commit()
+    assert fs.cat("DATA/t6") == b"6"
+    fs.pipe_file("DATA/t7", b"7")
+    assert fs.cat("DATA/t7") == b"7"
+
+
+# --- directories -----------------------------------------------------------------------------------
+
+
+def test_a_call_lists_a_store_at_most_twice(fs, js, store, nc):
+    """The number of listings does not grow with the number of directories."""
+    for number in range(12):
+        store.put(f"deep/{number}/x/y", b"1")
+    created = nc.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.OBJ_DATA.>")
+    nc.flush()
+    for call in (
+        lambda: fs.find("DATA"),
+        lambda: fs.glob("DATA/**"),
+        lambda: fs.glob("DATA/deep"),
+        lambda: fs.du("DATA"),
+        lambda: list(fs.walk("DATA")),
+        lambda: fs.tree("DATA", recursion_limit=4, max_display=20),
+        lambda: fs.expand_path("DATA/deep", recursive=True),
+        lambda: fs.info("DATA/deep"),
+        lambda: fs.rm("DATA/deep/1*", recursive=True),
+    ):
+        call()
+        js.account_info()  # its reply comes after the advisories
+        count = sum(1 for _ in iter(lambda: _next(created), None))
+        assert count <= 2
+    store.put("many/1/a", b"1")
+    store.put("many/2/b", b"1")
+    store.put("many/3/c", b"1")
+    fs.mv("DATA/many", "DATA/moved", recursive=True)
+    js.account_info()
+    # A file that is copied is read with a consumer, too.
+    assert sum(1 for _ in iter(lambda: _next(created), None)) <= 2 + 3
+    assert fs.find("DATA/moved") == [f"DATA/moved/{name}" for name in ("1/a", "2/b", "3/c")]
+    assert not fs.exists("DATA/many")
+
+
+def _next(subscription):
+    try:
+        return subscription.next_msg(timeout=0.1)
+    except TimeoutError:
+        return None
+
+
+def test_names_with_empty_parts_are_files(fs, store):
+    """Objects of other clients are listed, read, moved and deleted whatever their names are."""
+    names = ["/etc/hosts", "a//b", "a/b", "tr/", "x/y", "x/z//"]
+    for name in names:
+        store.put(name, name.encode())
+    found = [path for path in fs.find("DATA") if "txt" not in path]
+    assert found == sorted(f"DATA/{name}" for name in names)
+    assert [fs.cat(path) for path in found] == [path[5:].encode() for path in found]
+    walked = [f"{path}/{name}" for path, _, files in fs.walk("DATA") for name in files]
+    assert sorted(walked) == fs.find("DATA")
+    assert fs.ls("DATA/a", detail=False) == ["DATA/a//b", "DATA/a/b"]
+    assert fs.du("DATA") == sum(info.size for info in store.list())
+    assert fs.isfile("DATA/tr")
+    fs.rm("DATA/tr")
+    fs.rm("DATA/a", recursive=True)
+    fs.rm("DATA/x/*")
+    assert [info.name for info in store.list()][:2] == ["/etc/hosts", "a.txt"]
+    fs.rm("DATA", recursive=True)
+    assert store.list() == []
+
+
+def test_leading_slashes_and_urls_are_accepted(fs):
+    """A path may begin with a slash, as that of a local file."""
+    assert fs.cat("/DATA/a.txt") == fs.cat("jetstream:///DATA/a.txt") == b"a.txt"
+    assert fs.ls("/", detail=False) == ["DATA"]
+    assert fs.find("/") == fs.find("DATA")
+    assert "a.txt" in fs.tree()
+
+
+def test_patterns_and_depths_of_rm(fs, store):
+    """A pattern deletes what it matches, with its directories."""
+    fs.rm("DATA/year", recursive=True, maxdepth=1)
+    assert fs.find("DATA") == ["DATA/a.txt", "DATA/year/02/x.txt"]
+    store.put("year/03/z.txt", b"")
+    fs.rm("DATA/y*/*", recursive=True)
+    assert fs.find("DATA") == ["DATA/a.txt"]
+    fs.mv("DATA/a.txt", "jetstream://DATA/a.txt")
+    assert fs.find("DATA") == ["DATA/a.txt"]
+    fs.rm("DATA", recursive=True)
+    fs.rmdir("DATA")
+    assert not fs.exists("DATA")
+
+
+def test_links(fs, store, js):
+    """A link has the size of its target; a broken one does not exist, and can be deleted."""
+    js.create_object_store(bucket="OTHER", storage="memory").put("far", b"1234567")
+    store.add_link("near", store.info("a.txt"))
+    store.add_link("far", js.object_store("OTHER").info("far"))
+    store.add_link("broken", store.info("year/01.txt"))
+    store.add_bucket_link("bucket", js.object_store("OTHER"))
+    store.delete("year/01.txt")
+    assert (fs.size("DATA/near"), fs.size("DATA/far"), fs.cat("DATA/far")) == (5, 7, b"1234567")
+    entries = {entry["name"]: entry["size"] for entry in fs.ls("DATA") if entry["type"] == "file"}
+    assert entries == {"DATA/a.txt": 5, "DATA/far": 7, "DATA/near": 5}
+    assert fs.info("DATA/far")["destination"] == "OTHER/far"
+    assert fs.open("DATA/near").size == 5
+    for name in ("broken", "bucket"):
+        assert not fs.exists(f"DATA/{name}")
+        assert fs.lexists(f"DATA/{name}")
+        with pytest.raises(FileNotFoundError):
+            fs.cat(f"DATA/{name}")
+    fs.rm("DATA/broken")
+    assert not fs.lexists("DATA/broken")
+    fs.rm("DATA", recursive=True)
+    assert store.list() == []
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def test_a_range_reads_its_chunks_only(nats_server, js):
+    """Ranges, seeks and the ends of large files transfer little; negative ones count from the end."""
+    js.create_object_store(bucket="DATA", storage="memory")
+    fs = JetStreamFileSystem(nats_server.url, skip_instance_cache=True)
+    data = bytes(range(256)) * 40_000
+    fs.pipe_file("DATA/big", data)
+    nc = shared_connection(nats_server.url)
+
+    def received(call: Callable[[], bytes]) -> tuple[bytes, int]:
+        before = nc.stats["in_bytes"]
+        return call(), nc.stats["in_bytes"] - before
+
+    for start, end in ((5_000_000, 5_000_010), (-10, None), (131_070, 131_074), (0, 3), (-9, -4)):
+        found, size = received(lambda start=start, end=end: fs.cat_file("DATA/big", start, end))
+        assert found == data[start:end]
+        assert size < 400_000
+    assert fs.cat_file("DATA/big", 20_000_000, None) == fs.cat_file("DATA/big", 5, 3) == b""
+    assert fs.cat_file("DATA/big", 1, -1) == data[1:-1]
+    with fs.open("DATA/big") as file:
+        assert file.size == len(data)
+        found, size = received(lambda: (file.seek(9_000_000), file.read(9))[1])
+        assert found == data[9_000_000:9_000_009]
+        assert size < 1_500_000
+        assert file.seek(-4, io.SEEK_END) == len(data) - 4
+        assert file.read() == data[-4:]
+        file.seek(0)
+        assert file.read() == data
+    assert fs.tail("DATA/big", 3) == data[-3:]
+    assert fs.read_block("DATA/big", 255, 3) == data[255:258]
+    assert fs.cat_ranges(["DATA/big"] * 2, [0, 700_000], [2, 700_001]) == [b"\0\1", b"\x60"]
+    nc.close()
+
+
+def test_a_large_file_that_is_read_in_order_is_checked(fs, js, store):
+    """Data that does not have the digest of the object is an error at its end, not before."""
+    data = bytes(2_000_000)
+    info = store.put("big", data)
+    wrong = store.put("wrong", b"1" + data[1:])
+    subject = f"$O.DATA.C.{info.nuid}"
+    stream = js.get_stream("OBJ_DATA")
+    chunks = stream.get_msgs(100, next_by_subject=f"$O.DATA.C.{wrong.nuid}")
+    stream.purge(subject)
+    for chunk in chunks:
+        js.publish(subject, chunk.data)
+    with fs.open("DATA/big") as file:
+        assert file.read(2) == b"1\0"
+        with pytest.raises(jetstream_sync.DigestMismatchError):
+            file.read()
+
+
+class _Replacing(JetStreamFileSystem):
+    """Replaces an object between its info and its data, as often as `times` says."""
+
+    times = 0
+
+    def _reader(self, path):
+        reader = super()._reader(path)
+        if self.times:
+            self.times -= 1
+            self._js.object_store("DATA").put("big", b"new%d" % self.times + bytes(1_000_000))
+        return reader
+
+
+def test_an_object_that_is_replaced_meanwhile_is_read_again_once(nats_server, js):
+    """`cat` and `open` return the new data, of one version; with every read replaced they raise."""
+    store = js.create_object_store(bucket="DATA", storage="memory")
+    store.put("big", b"old0" + bytes(1_000_000))
+    fs = _Replacing(nats_server.url, skip_instance_cache=True)
+    fs.times = 1
+    assert fs.cat("DATA/big")[:4] == b"new0"
+    fs.times = 1
+    assert fs.cat_file("DATA/big", 0, 4) == b"new0"
+    fs.times = 2
+    with pytest.raises(ObjectReplacedError):
+        fs.cat("DATA/big")
+    fs.times = 1
+    file = fs.open("DATA/big")
+    with pytest.raises(ObjectReplacedError):
+        file.read()
+    shared_connection(nats_server.url).close()
+
+
+def test_written_files_have_a_position(fs):
+    """An archive can be written to a file."""
+    with fs.open("DATA/a.tar.gz", "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        archive.add(__file__, "test.py")
+    with fs.open("DATA/a.tar.gz") as file, tarfile.open(fileobj=file) as archive:
+        assert archive.getnames() == ["test.py"]
+    with fs.open("DATA/plain", "wb") as file:
+        file.write(b"123")
+        assert file.tell() == 3
+        file.write(bytes(300_000))
+        assert file.tell() == 300_003
+
+
+def test_copies_and_moves_keep_metadata(fs, store, js):
+    """Description, headers, metadata and chunk size go with the data, also to another store."""
+    js.create_object_store(bucket="OTHER", storage="memory")
+    options = ObjectMetaOptions(max_chunk_size=1000)
+    meta = ObjectMeta(
+        name="m", description="d", headers={"H": ["1"]}, metadata={"k": "v"}, options=options
+    )
+    store.put(meta, bytes(5000))
+    fs.cp_file("DATA/m", "OTHER/copy")
+    fs.mv("DATA/m", "DATA/moved")
+    assert not fs.exists("DATA/m")
+    for info in (js.object_store("OTHER").info("copy"), store.info("moved")):
+        assert (info.description, info.headers, info.metadata) == ("d", {"H": ["1"]}, {"k": "v"})
+        assert (info.chunks, info.size) == (5, 5000)
+    before = store.info("moved")
+    fs.touch("DATA/moved", truncate=False)
+    after = store.info("moved")
+    assert (after.size, after.metadata, after.mtime > before.mtime) == (5000, {"k": "v"}, True)
+    fs.touch("DATA/moved")
+    assert fs.size("DATA/moved") == 0
+    with fs.open("DATA/meta", "wb", meta=meta) as file:
+        file.write(b"1")
+    assert store.info("meta").metadata == {"k": "v"}
+
+
+def test_local_files(fs, store, tmp_path):
+    """Progress is reported with the total."""
+    (tmp_path / "in").write_bytes(bytes(700_000))
+    callback = fsspec.Callback()
+    fs.put_file(tmp_path / "in", "DATA/in", callback=callback)
+    assert (callback.size, callback.value, store.info("in").size) == (700_000, 700_000, 700_000)
+    callback = fsspec.Callback()
+    fs.get_file("DATA/in", str(tmp_path / "out"), callback=callback)
+    assert (callback.size, callback.value) == (700_000, 700_000)
+    fs.get("DATA/year", str(tmp_path / "year"), recursive=True)
+    assert (tmp_path / "year" / "02" / "x.txt").read_bytes() == b"year/02/x.txt"
+    assert fs.cat("DATA/year", recursive=True).keys() == set(fs.find("DATA/year"))
+    found = fs.cat(["DATA/in", "DATA/none"], on_error="omit")
+    assert found == {"DATA/in": bytes(700_000)}
+
+
+def test_options_of_fsspec_are_taken(nats_server, js):
+    """Options of asynchronous filesystems, as zarr passes them, are not those of a connection."""
+    js.create_object_store(bucket="DATA", storage="memory")
+    options = {"asynchronous": True, "loop": None, "batch_size": 2, "use_listings_cache": False}
+    fs = fsspec.filesystem("jetstream", servers=nats_server.url, **options)
+    assert fs.ls("DATA") == []
+    with pytest.raises(jetstream_sync.InvalidOptionError, match="wrong"):
+        fsspec.filesystem("jetstream", servers=nats_server.url, wrong=1).ls("")
+    shared_connection(nats_server.url).close()
