@@ -31,13 +31,25 @@ class Config:
     connection: Mapping[str, Any] = field(default_factory=dict)
     """Other options of `jetstream_sync.connect`."""
     dead_letters: str | None = None
-    """As for `jetstream_sync.workers.Worker`."""
+    """As for `jetstream_sync.workers.Worker`, as those that follow."""
+    program: str | None = None
+    """The same; ``None``: the top package of the setting ``ROOT_URLCONF``."""
+    concurrency: int = 8
+    """The same."""
     drain_timeout: float = 25.0
-    """As for `jetstream_sync.workers.Worker`."""
+    """The same."""
     ensure: str | Sequence[StreamConfig | KeyValueConfig] = "consumer"
-    """As for `jetstream_sync.workers.Worker`."""
+    """The same."""
     num_replicas: int | None = None
-    """As for `jetstream_sync.workers.Worker`."""
+    """The same."""
+    trace: str | None = "link"
+    """The same."""
+    http: str | None = None
+    """The same."""
+    report: str | None = "messages"
+    """The same."""
+    eager: bool = False
+    """Whether calls of tasks run at once in this process, for tests; see `Worker.eager`."""
     middleware: Sequence[str | Callable[..., object]] = ()
     """Middleware of the worker: functions, or their dotted paths."""
     worker: str = "jetstream_sync.django:worker"
@@ -62,6 +74,7 @@ class Config:
         if not isinstance(given, Mapping):
             raise ImproperlyConfigured("the setting JETSTREAM must be a dictionary")
         known = [each.name for each in fields(cls)]
+        given = {key.lower() if key == "EAGER" else key: value for key, value in given.items()}
         for key in given:
             if key not in known:
                 close = closest_match(str(key), known)
@@ -72,6 +85,7 @@ class Config:
         for key, ok, rule in (
             ("connection", isinstance(found.connection, Mapping), "a dictionary"),
             ("name", isinstance(found.name, str), "a str"),
+            ("eager", isinstance(found.eager, bool), "True or False"),
             ("outbox", isinstance(found.outbox, list | tuple | None), "a list of databases"),
             ("middleware", isinstance(found.middleware, list | tuple), "a list"),
             ("max_payload", _is_within(found.max_payload, 1, sys.maxsize), "a number of bytes"),

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from django.db import IntegrityError, models, transaction
 from django.utils import timezone
@@ -20,6 +21,9 @@ from .. import Headers, MaxPayloadError
 from ..headers import MSG_ID, encode_headers
 from ..subjects import check_publish_subject
 from .config import Config
+
+if TYPE_CHECKING:
+    from ..workers import Context
 
 __all__ = ["Inbox", "Outbox", "OutboxState"]
 
@@ -166,6 +170,8 @@ class Inbox(models.Model):
     # a longer column is refused by MySQL.
     id: str = models.CharField(max_length=700, primary_key=True)
     created_at: datetime = models.DateTimeField(default=timezone.now, db_index=True)
+    # The return value of the call of a task, as JSON: its state may be stored by a later delivery.
+    value: bytes | None = models.BinaryField(null=True, editable=False)
 
     class Meta:
         db_table = "jetstream_inbox"
@@ -176,21 +182,27 @@ class Inbox(models.Model):
         return self.id
 
     @classmethod
-    def run_once(cls, call: Callable[[], object], message_id: str, using: str) -> object:
+    def run_once(cls, call: Callable[[], object], ctx: Context, using: str) -> object:
         """
         Run a function in a transaction, unless an earlier run for the message has committed.
 
         A concurrent run for the same message waits for the end of the first one.
         """
+        rows = cls._default_manager.using(using)
         with transaction.atomic(using=using):
             # First of all: this takes the write lock of SQLite, which cannot be taken after a read.
             try:
                 with transaction.atomic(using=using):
-                    cls._default_manager.using(using).create(id=message_id)
+                    rows.create(id=ctx.id)
             except IntegrityError:
-                log.info("%s was handled before, and is only acknowledged", message_id)
+                log.info("%s was handled before, and is only acknowledged", ctx.id)
+                value = rows.values_list("value", flat=True).get(id=ctx.id)
+                ctx.value = None if value is None else bytes(value)
                 return None
-            return call()
+            result = call()
+            if ctx.value is not None:
+                rows.filter(id=ctx.id).update(value=ctx.value)
+            return result
 
     @classmethod
     def delete_old(cls, days: float, using: str) -> None:

@@ -14,12 +14,24 @@ from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 from django.utils.timezone import is_naive, make_aware
 
-from .. import BucketNotFoundError, InvalidArgumentError, JetStreamMsg, KeyNotFoundError
-from ..workers import Reject, Worker
-from ..workers.resources import resources_of
-from ..workers.tasks import CANCELLED, FAILED, TaskQueue, check_token, new_record
-from .config import Config
+from .. import BucketNotFoundError, InvalidArgumentError, KeyNotFoundError
+from ..workers import Context, Reject, WorkerCrashedError
+from ..workers.calls import (
+    CANCELLED,
+    EXPIRED,
+    FAILED,
+    CallQueue,
+    CallStates,
+    TaskState,
+    check_token,
+    encoded_value,
+    new_record,
+    sent_call,
+    to_json,
+)
+from ..workers.handler import TASK_OPTIONS, check_result
 from .publishing import connection
+from .workers import Worker, default_worker, discover
 
 try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
@@ -44,17 +56,19 @@ class JetStreamBackend(BaseTaskBackend):
     """
     Runs the tasks of a Django project in workers.
 
-    A task of the queue ``mail`` is a message with a subject below ``tasks.run.mail``. A task that raises has
-    failed, and is not run again. A task whose worker is killed is run again. Tasks with ``run_after`` are
-    kept by the server until then (ADR-51). Priorities and coroutines are refused. The stream and the bucket
-    are created if they do not exist, unless the setting ``JETSTREAM`` has ``ensure="none"``.
+    A task of the queue ``mail`` is a call in the queue ``mail`` of the worker of the project, which tasks of
+    `jetstream_sync.django.Worker.task` may share. A task that raises has failed, and is not run again. A task
+    whose worker is killed is run again. Tasks with ``run_after`` are kept by the server until then (ADR-51).
+    Priorities and coroutines are refused. The stream and the bucket are created if they do not exist, unless
+    the setting ``JETSTREAM`` has ``ensure="none"``.
 
     Args:
         alias: the name of the backend.
-        params: its entry in the setting ``TASKS``. ``OPTIONS`` may have ``stream``, ``TASKS`` by default;
-            ``subject``, the first token of its subjects, ``tasks`` by default; ``results``, the key-value
-            bucket of the results, ``TASK_RESULTS`` by default, or ``None`` for no results; and options of
-            `Worker.handler`.
+        params: its entry in the setting ``TASKS``. Without ``QUEUES``, all tasks are in the queue ``default``.
+            ``OPTIONS`` may have ``results``, the key-value bucket of the results, ``TASK_RESULTS`` by default,
+            or ``None`` for no results; ``atomic`` as for `jetstream_sync.django.Worker.task`; options of a task,
+            such as ``timeout``; and options of `jetstream_sync.workers.Worker.queue`, such as
+            ``concurrency``, for queues that the project does not define.
 
     Raises:
         InvalidOptionError: the name of a queue is no token of a subject.
@@ -67,18 +81,20 @@ class JetStreamBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         options = dict(self.options)
-        self._subject: str = options.pop("subject", "tasks")
         results = options.pop("results", "TASK_RESULTS")
-        self._tasks = TaskQueue(
-            connection,
-            stream=options.pop("stream", "TASKS"),
-            subject=self._subject,
-            results=results,
-        )
-        self._handler_options = options
+        self._atomic: bool | str = options.pop("atomic", False)
+        self._task_options = {name: options.pop(name) for name in TASK_OPTIONS if name in options}
+        self._queue_options = options
+        self._name = f"django-{alias}"
+        self._states = None if results is None else CallStates(connection, results)
         self.supports_get_result = results is not None
         for queue in self.queues:
             check_token("QUEUES", queue)
+
+    def _queue_of(self, name: str) -> CallQueue:
+        discover()  # the project may define the queue
+        name = name if self.queues else "default"
+        return default_worker().find_queue(name, self._queue_options)
 
     # --- enqueueing ---------------------------------------------------------------------------
 
@@ -102,11 +118,12 @@ class JetStreamBackend(BaseTaskBackend):
             "queue": task.queue_name,
             "run_after": None if run_after is None else run_after.isoformat(),
         }
-        config = Config.load()
-        if config.ensure != "none":
-            given = () if isinstance(config.ensure, str) else config.ensure
-            self._tasks.create(lambda own: resources_of([], own, given, config.num_replicas))
-        self._tasks.send(task.queue_name, record, run_after)
+        queue = self._queue_of(task.queue_name)
+        default_worker().prepare_queue(queue, [] if self._states is None else [self._states])
+        data = to_json(record)
+        if self._states is not None:
+            self._states.add(record)
+        queue.send(self._name, record["id"], data, run_after)
         result = self._from_record(record)
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -125,7 +142,8 @@ class JetStreamBackend(BaseTaskBackend):
         if not self.supports_get_result:
             return super().get_result(result_id)
         try:
-            return self._from_record(self._tasks.read(result_id))
+            assert self._states is not None
+            return self._from_record(self._states.read(result_id))
         except (KeyNotFoundError, BucketNotFoundError, InvalidArgumentError) as error:
             raise TaskResultDoesNotExist(result_id) from error
 
@@ -140,7 +158,11 @@ class JetStreamBackend(BaseTaskBackend):
             Error: as `jetstream_sync.workers.TaskResult.cancel`.
 
         """
-        return self._tasks.cancel(result_id)
+        if self._states is not None and not self._states.cancel(result_id):
+            return False
+        queues = [self._queue_of(name) for name in sorted(self.queues) or ["default"]]
+        withdrawn = [queue.withdraw(self._name, result_id) for queue in queues]
+        return any(withdrawn) or self._states is not None
 
     def _from_record(self, data: Mapping[str, Any]) -> Any:
         task = import_string(data["task"])
@@ -150,11 +172,18 @@ class JetStreamBackend(BaseTaskBackend):
         result = TaskResult(
             task=task.using(queue_name=data["queue"], run_after=run_after, backend=self.alias),
             id=data["id"],
-            status=TaskResultStatus(FAILED if data["status"] == CANCELLED else data["status"]),
+            status=TaskResultStatus(
+                FAILED if data["status"] in {CANCELLED, EXPIRED} else data["status"]
+            ),
             args=data["args"],
             kwargs=data["kwargs"],
             backend=self.alias,
-            errors=[TaskError(**each) for each in data["errors"]],
+            errors=[
+                TaskError(
+                    exception_class_path=each["exception_class_path"], traceback=each["traceback"]
+                )
+                for each in data["errors"]
+            ],
             worker_ids=data["worker_ids"],
             **{name: data[name] and parse_datetime(data[name]) for name in _TIMES},
         )
@@ -164,53 +193,44 @@ class JetStreamBackend(BaseTaskBackend):
     # --- running --------------------------------------------------------------------------------
 
     def add_handlers(self, worker: Worker) -> None:
-        """Add a handler for each queue to a worker; without queues, one for all."""
-        for queue in sorted(self.queues) or ["*"]:
+        """Add a task for the tasks of this backend to each queue of a worker; without queues, to ``default``."""
 
-            def run_task(data: dict[str, Any]) -> None:
-                self._run(data)
+        def run_task(data: bytes, ctx: Context) -> None:
+            self._run(data, ctx)
 
-            options = {"decode": "json", **self._handler_options, "on_given_up": self._given_up}
-            worker.handler(
-                stream=self._tasks.stream,
-                consumer=f"{self._subject}-{'all' if queue == '*' else queue}",
-                filter_subject=self._tasks.filter_subject(queue),
-                **options,
-            )(run_task)
-        worker.task_queues.append(self._tasks)
+        run_task.__name__ = self._name
+        for queue in sorted(self.queues) or ["default"]:
+            worker.find_queue(queue, self._queue_options)
+            # A task that raises is not run again, only one whose process has crashed.
+            options = {"retry_on": (WorkerCrashedError,), **self._task_options}
+            if self._states is not None:
+                options["state"] = TaskState(
+                    self._states, self._name, acks_failures=True, on_change=self._report
+                )
+            handler = worker.add_task_handler(queue, run_task, self._states, options)
+            worker.set_atomic(handler, self._atomic)
 
-    def _run(self, sent: dict[str, Any]) -> None:
-        """Run the task of a message, unless it has ended; a task that raises has failed."""
+    def _run(self, data: bytes, context: Context) -> None:
+        """Run the task of a message; a task that raises has failed."""
+        record = sent_call(data)
+        if context.call is not None:
+            record = context.call[0]
         try:
-            self._from_record(sent)
-        except (ImportError, TaskResultDoesNotExist) as error:
-            raise Reject(f"the task cannot be found: {error}") from error
-        failures: list[BaseException] = []
-
-        def is_final(error: BaseException) -> bool:
-            failures.append(error)
-            return True
-
-        def call(record: dict[str, Any]) -> object:
             result = self._from_record(record)
-            context = [TaskContext(task_result=result)] if result.task.takes_context else []
-            return result.task.call(*context, *result.args, **result.kwargs)
-
-        try:
-            self._tasks.run(sent, call, is_final=is_final, on_change=self._report)
-        except BaseException as error:
-            if error not in failures:
-                raise  # the state of the task could not be read or stored
-
-    def _given_up(self, message: JetStreamMsg, reason: str) -> None:
-        """Record and report that a task has failed whose message is given up, as after kills of its workers."""
-        record = self._tasks.give_up(message, reason)
-        if record is not None:
-            self._report(record)
+        except (ImportError, KeyError, TaskResultDoesNotExist) as error:
+            raise Reject(f"the task cannot be found: {error}") from error
+        given = [TaskContext(task_result=result)] if result.task.takes_context else []
+        value = result.task.call(*given, *result.args, **result.kwargs)
+        check_result(value)
+        if context.call is not None:
+            context.value = encoded_value(value, context.result_limit)
 
     def _report(self, record: Mapping[str, Any]) -> None:
         """Send Django's signal for a change; in a failure, Django logs the current exception."""
-        result = self._from_record(record)
+        try:
+            result = self._from_record(record)
+        except (ImportError, KeyError, TaskResultDoesNotExist):
+            return  # the task does not exist
         signal = task_finished if result.is_finished else task_started
         signal.send(type(self), task_result=result)
 

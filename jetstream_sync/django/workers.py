@@ -3,22 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from .. import InvalidOptionError, workers
-from ..workers import Context, Handler, Task
-from ..workers.handler import HandlerFunction, Middleware
+from .. import Headers, InvalidOptionError, workers
+from ..workers import Context, Handler, TaskResult
+from ..workers.handler import HandlerFunction, Middleware, TaskOptions
+from ..workers.testing import EagerCalls
+from ..workers.tracing import publishing
+from ..workers.worker import TaskSender
 from .config import Config
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ..workers.metrics import GaugeSnapshot
     from .outbox import OutboxRelay
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The options of a worker that the setting has.
+_WORKER_OPTIONS: Final = (
+    *("name", "dead_letters", "program", "concurrency", "drain_timeout", "ensure"),
+    *("num_replicas", "trace", "http", "report", "connection", "middleware"),
+)
+
+
+class Task(workers.Task[P, R]):
+    """A task of a Django project; see `jetstream_sync.workers.Task`."""
+
+    #: Whether calls are sent with the outbox, or the database of the outbox.
+    outbox: bool | str = False
+
+    def delay_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[R]:
+        """
+        Have a worker call the function when the current transaction commits, or now if there is none.
+
+        Nothing is sent if the transaction is rolled back. The call is lost if the process ends, or sending
+        fails, after the commit: use ``outbox=True`` for calls that must not be lost. In tests,
+        ``TestCase.captureOnCommitCallbacks`` captures it.
+
+        Raises:
+            TaskArgumentsError: as `Task.delay`.
+            Error: there is no transaction, and sending failed.
+
+        """
+        record, _ = self.record(args, kwargs)
+        call = TaskResult[R](self, record["id"], self.states)
+        transaction.on_commit(lambda: self.start(record, None))
+        return call
+
+
+if TYPE_CHECKING:
+
+    class TaskDecorator(Protocol):
+        """Makes a function a task."""
+
+        @overload
+        def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+
+        @overload
+        def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class _TaskSender(TaskSender):
+    """Sends the calls of tasks, those with ``outbox`` by the outbox."""
+
+    def deliver(self, task: Any, record: dict[str, Any], at: datetime | None) -> None:
+        """Send a call."""
+        if not task.outbox:
+            super().deliver(task, record, at)
+            return
+        from .models import Outbox  # noqa: PLC0415 - models exist after the apps are loaded
+
+        target = task.queue.subject_of(task.name, record["id"])
+        data = task.payload_of(record)
+        using = None if task.outbox is True else task.outbox
+        with publishing(target, data, None, target) as headers:
+            found = Headers(headers or {})
+        subject = target
+        if at is not None:
+            subject = f"{target}.later"
+            found["Nats-Schedule"] = f"@at {at.isoformat()}"
+            found["Nats-Schedule-Target"] = target
+        Outbox.publish(subject, data, found, msg_id=target, using=using)
+
+    def eager(self) -> Any:
+        """Return what runs calls at once; ``None``: workers do."""
+        worker = self._worker
+        if worker.eager_calls is None and Config.load().eager:
+            worker.eager_calls = EagerCalls(worker, raises=True)
+            discover()
+        return worker.eager_calls
 
 
 class Worker(workers.Worker):
@@ -41,20 +135,23 @@ class Worker(workers.Worker):
     """
 
     process_setup = "django:setup"
+    task_class = Task
 
     def __init__(self, servers: str | Sequence[str] | None = None, **options: Any) -> None:
         config = Config.load()
-        names = ("name", "dead_letters", "drain_timeout", "ensure", "num_replicas")
-        for name in (*names, "connection", "middleware"):
+        for name in _WORKER_OPTIONS:
             options.setdefault(name, getattr(config, name))
+        if options["program"] is None:
+            options["program"] = str(getattr(settings, "ROOT_URLCONF", "")).partition(".")[0]
         options["middleware"] = [
             _with_database,
             *map(_imported, options["middleware"]),
             self._in_transaction,
         ]
         super().__init__(config.servers if servers is None else servers, **options)
-        #: The databases of the handlers with ``atomic``, by stream and consumer.
-        self.atomic: dict[tuple[str, str], str] = {}
+        #: The databases of the handlers and tasks with ``atomic``, by stream, consumer and name.
+        self.atomic: dict[tuple[str, str, str], str] = {}
+        self._task_sender = _TaskSender(self)
         self._relay: OutboxRelay | None = None
 
     def handler(
@@ -82,35 +179,80 @@ class Worker(workers.Worker):
 
         """
         decorate = super().handler(stream=stream, consumer=consumer, **options)
-        self._set_atomic(stream, consumer or options.get("group", ""), atomic)
-        return decorate
 
-    def task(
-        self, *, atomic: bool | str = False, **options: Any
-    ) -> Callable[[Callable[..., Any]], Task]:
+        def decorated(function: HandlerFunction) -> Handler:
+            handler = decorate(function)
+            self.set_atomic(handler, atomic)
+            return handler
+
+        return decorated
+
+    if TYPE_CHECKING:
+
+        @overload
+        def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+
+        @overload
+        def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+        @overload
+        def task(
+            self,
+            *,
+            name: str | None = None,
+            queue: str = "default",
+            results: str | None = None,
+            cron: str | None = None,
+            every: float | timedelta | None = None,
+            time_zone: str | None = None,
+            missed: str = "last",
+            atomic: bool | str = False,
+            outbox: bool | str = False,
+            **options: Unpack[TaskOptions],
+        ) -> TaskDecorator: ...
+
+    def task(  # type: ignore[misc]
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        atomic: bool | str = False,
+        outbox: bool | str = False,
+        **options: Any,
+    ) -> Any:
         """
-        Return a decorator that makes a function a task.
+        Make a function a task; a decorator, with and without arguments.
 
         Args:
+            function: the function.
             atomic: as for `handler`.
+            outbox: whether calls are sent with `Outbox.publish`: a call inside a transaction is sent if and
+                only if the transaction commits. Its status is unknown until then. A str is the name of the
+                database.
             **options: as for `jetstream_sync.workers.Worker.task`.
 
         Raises:
             InvalidOptionError: as `jetstream_sync.workers.Worker.task`.
 
         """
-        decorate = super().task(**options)
 
-        def decorated(function: Callable[..., Any]) -> Task:
-            task = decorate(function)
-            self._set_atomic(task.handler.stream, task.handler.consumer, atomic)
+        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+            task = cast("Task[..., Any]", super(Worker, self).task(**options)(function))
+            task.outbox = outbox
+            self.set_atomic(task.handler, atomic)
             return task
 
-        return decorated
+        return decorate if function is None else decorate(function)
 
-    def _set_atomic(self, stream: str, consumer: str, atomic: bool | str) -> None:
+    def set_atomic(self, handler: Handler, atomic: bool | str) -> None:
+        """
+        Have a handler run in a transaction of a database, if ``atomic``.
+
+        :meta private:
+        """
         if atomic:
-            self.atomic[stream, consumer] = DEFAULT_DB_ALIAS if atomic is True else atomic
+            where = (handler.stream, handler.consumer, handler.name)
+            self.atomic[where] = DEFAULT_DB_ALIAS if atomic is True else atomic
 
     def batch(
         self, *, stream: str, consumer: str, **options: Any
@@ -150,21 +292,27 @@ class Worker(workers.Worker):
 
     def _in_transaction(self, call: Callable[[], object], ctx: Context) -> object:
         where = ctx.message.metadata
-        using = self.atomic.get((where.stream, where.consumer))
+        using = self.atomic.get((where.stream, where.consumer, ctx.handler))
         if using is None:
             return call()
         from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded
 
-        return Inbox.run_once(call, ctx.id, using)
+        return Inbox.run_once(call, ctx, using)
 
 
 def _with_database(call: Callable[[], object], _ctx: Context) -> object:
     """Close broken and expired database connections before and after a message."""
-    close_old_connections()
+    _close_old_connections()
     try:
         return call()
     finally:
-        close_old_connections()
+        _close_old_connections()
+
+
+def _close_old_connections() -> None:
+    for each in connections.all(initialized_only=True):
+        if not each.in_atomic_block:  # as that of a TestCase
+            each.close_if_unusable_or_obsolete()
 
 
 def _imported(middleware: str | Middleware) -> Middleware:

@@ -33,9 +33,9 @@ from .. import InvalidOptionError, JetStreamMsg
 from ..locks import new_rlock
 from .context import Context, ContextActions
 from .dead_letters import one_line
-from .handler import Handler, Middleware, Reply
+from .handler import Handler, Middleware, Reply, check_result
 from .leases import Delivery, log_context
-from .logs import log
+from .logs import log, traceback_text
 from .status import spawn
 from .tracing import traced, tracing_middleware
 
@@ -75,6 +75,7 @@ class HandlerRequest:
     deadline: float
     message_id: str
     maybe_done: bool
+    result_limit: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +236,7 @@ class _Child:
 
     def _handled(self, request: HandlerRequest) -> tuple[str, object]:
         delivery = _RemoteDelivery(self, request, self._handler.name)
+        handler = self._handler.of(delivery.msg.subject) or self._handler
         context = Context(
             delivery,
             ContextActions(
@@ -245,18 +247,21 @@ class _Child:
             ),
         )
         context.maybe_done = request.maybe_done
+        context.result_limit = request.result_limit
         log_context.set(delivery)
         try:
-            result = self._handler.inside(self._middleware)(context)
+            delivery.handler = handler.name
+            result = handler.inside(self._middleware)(context)
             if not isinstance(result, Reply):
-                return "result", None
+                check_result(result)
+                return "result", (None, context.value)
             try:
                 pickle.dumps(result)
             except Exception as error:  # noqa: BLE001 - another run would repeat what has succeeded
                 text = "%s: no reply was sent for %r: it cannot be pickled: %s"
                 log.error(text, self._handler.name, delivery, one_line(error))  # noqa: TRY400
-                return "result", None
-            return "result", result
+                return "result", (None, None)
+            return "result", (result, None)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             return "failure", _report(error)
 
@@ -290,7 +295,7 @@ class _RemoteDelivery(Delivery):
     def __init__(self, child: _Child, request: HandlerRequest, handler: str) -> None:
         self._child = child
         self._deadline = request.deadline
-        self.msg = JetStreamMsg(cast("Any", request.received), cast("Any", _Link(child)))
+        self.msg = JetStreamMsg(cast("Any", request.received), cast("Any", _RefusingLink(child)))
         self.attempt = request.attempt
         self.claimed = request.claimed
         self.handler = handler
@@ -310,7 +315,7 @@ class _RemoteDelivery(Delivery):
         return bool(self._child.ask("is_lost"))
 
 
-class _Link:
+class _RefusingLink:
     """Takes the place of the connection of a message: the worker acknowledges it; all else is refused."""
 
     def __init__(self, child: _Child) -> None:
@@ -348,5 +353,5 @@ def _report(error: BaseException) -> FailureReport:
         base=base,
         name=type(error).__name__,
         text=text,
-        traceback="".join(traceback.format_exception(error)),
+        traceback=traceback_text(error),
     )

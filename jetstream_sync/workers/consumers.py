@@ -17,6 +17,7 @@ from .. import (
     StreamNotFoundError,
 )
 from ..differences import differences
+from .calls import OWNER, check_owner
 from .handler import Handler, filters_of, start_of
 from .leases import MIN_WAIT_S, LeaseTimes
 from .logs import log
@@ -88,6 +89,7 @@ class HandlerConsumer:
             consumer = stream.create_consumer(config)
             _log_created(handler, consumer.cached_info, floor, is_new=not before)
         else:
+            _check_owner(consumer.cached_info.config, handler)
             wanted = _updated(consumer.cached_info.config, handler)
             if self._may_change and wanted != consumer.cached_info.config:
                 consumer = stream.update_consumer(wanted)
@@ -186,6 +188,8 @@ def _updated(config: ConsumerConfig, handler: Handler) -> ConsumerConfig:
         )
     if handler.ack_wait is not None and not config.backoff:
         config = replace(config, ack_wait=handler.ack_wait)
+    if handler.owner:
+        config = replace(config, metadata={**(config.metadata or {}), OWNER: handler.owner})
     filters = handler.filter_subjects
     if len(filters) == 1:
         config = replace(config, filter_subject=filters[0], filter_subjects=None)
@@ -209,6 +213,12 @@ def plan_consumer(js: JetStream, handler: Handler) -> SetupStep | None:
     return SetupStep(action="update", name=name, differences=found, run=run) if found else None
 
 
+def _check_owner(config: ConsumerConfig, handler: Handler) -> None:
+    """Refuse the consumer of the queue of another program."""
+    if handler.owner:
+        check_owner(config.metadata, handler.stream, handler.consumer, handler.owner)
+
+
 def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
     """Check that a consumer fits its handler."""
     name = f"{handler.stream}/{handler.consumer}"
@@ -224,13 +234,13 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
             f"consumer {name} has the priority_policy {str(config.priority_policy or 'none')!r}: "
             "'pinned_client' belongs to exclusive=True",
         )
-    least = handler.retry.attempts + MAX_EXTRA_DELIVERIES
+    least = handler.most_attempts + MAX_EXTRA_DELIVERIES
     limit = config.max_deliver or -1
     if 0 < limit <= least:
         raise InvalidOptionError(
             "max_deliver",
             limit,
-            f"consumer {name} must deliver more than {least} times ({handler.retry.attempts} attempts of "
+            f"consumer {name} must deliver more than {least} times ({handler.most_attempts} attempts of "
             f"handler {handler.name} and {MAX_EXTRA_DELIVERIES} returned deliveries), or without limit (-1): "
             "otherwise the server gives messages up silently",
         )
@@ -290,6 +300,7 @@ def check_consumer(
         config = replace(new, max_ack_pending=_MAX_ACK_PENDING)
     else:
         config = info.config
+        _check_owner(config, handler)
         # With may_change, the consumer is updated at start.
         found += _mismatches(info, config if may_change else _updated(config, handler), handler)
     _check_consumer(config, handler)

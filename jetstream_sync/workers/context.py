@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -40,7 +41,10 @@ class Context:
         "_published",
         "acked",
         "batch",
+        "call",
         "maybe_done",
+        "result_limit",
+        "value",
     )
 
     batch: Sequence[JetStreamMsg]
@@ -50,7 +54,24 @@ class Context:
     """With ``once``: whether an earlier run may have had its effect, because its worker died or lost the
     lease. The handler should find out, if it can, or be safe to repeat."""
 
+    call: Any
+    """The record of the call of a task, and its revision.
+
+    :meta private:"""
+
+    value: bytes | None
+    """The return value of a task with results, as JSON; ``None``: it has not returned.
+
+    :meta private:"""
+
+    result_limit: int
+    """The largest `value`, in bytes.
+
+    :meta private:"""
+
     def __init__(self, delivery: Delivery, actions: ContextActions) -> None:
+        self.value = self.call = None
+        self.result_limit = sys.maxsize
         self._delivery = delivery
         self._actions = actions
         self.acked: bool = delivery.claimed
@@ -72,6 +93,11 @@ class Context:
     def message(self) -> JetStreamMsg:
         """The message. The runtime settles it; a handler may do so earlier with `ack`."""
         return self._delivery.msg
+
+    @property
+    def handler(self) -> str:
+        """The name of the handler or of the task."""
+        return self._delivery.handler
 
     @property
     def attempt(self) -> int:

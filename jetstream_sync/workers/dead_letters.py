@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from .. import (
     Headers,
@@ -85,10 +85,20 @@ class DeadLetterTooLargeError(Exception):
     """A message is too large for a dead letter, and its stream does not keep it."""
 
 
+class Storing(Protocol):
+    """What `DeadLetterWriter` uses of a JetStream context."""
+
+    def publish(self, subject: str, payload: bytes = b"", /, *args: Any, **options: Any) -> PubAck:
+        """Publish a message, as `JetStream.publish`."""
+
+    def get_stream(self, name: str, /) -> Stream:
+        """Return a stream, as `JetStream.get_stream`."""
+
+
 class DeadLetterWriter:
     """Publishes dead letters to a stream."""
 
-    def __init__(self, js: JetStream, target: DeadLetterTarget, worker: str) -> None:
+    def __init__(self, js: Storing, target: DeadLetterTarget, worker: str) -> None:
         self._js = js
         self._choose = None if isinstance(target, str) else target
         self._stream = target if isinstance(target, str) else None

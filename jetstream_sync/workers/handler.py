@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from .. import DeliverPolicy, Headers, InvalidOptionError, KeyValueConfig, StreamConfig
@@ -19,6 +20,7 @@ from .retries import Backoff, Reject, Retry, backoff_for, check_count, is_number
 
 if TYPE_CHECKING:
     from .. import ConsumerConfig, JetStreamMsg
+    from .calls import RunState
 
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
@@ -97,8 +99,46 @@ class HandlerOptions(TypedDict, total=False):
     ensure: Sequence[StreamConfig | KeyValueConfig]
 
 
+class TaskOptions(TypedDict, total=False):
+    """The options of `Worker.task`, for type checkers; `Handler` declares and explains them."""
+
+    retry: Backoff | None
+    timeout: float
+    soft_timeout: float | None
+    reject_on: Sequence[type[BaseException]]
+    retry_on: Sequence[type[BaseException]] | None
+    once: str | None
+
+
+#: The options of a handler that belong to a task, and those that belong to a queue.
+TASK_OPTIONS: Final = tuple(TaskOptions.__annotations__)
+QUEUE_OPTIONS: Final = (
+    *("ack", "ack_wait", "confirm", "dead_letters", "ensure", "exclusive", "key"),
+    *("limit", "max_bytes", "park_after", "pool", "prefetch", "rate"),
+)
+
+
 class DecodeError(Exception):
     """The payload cannot be decoded; another attempt cannot succeed."""
+
+
+class UnfinishedError(TypeError):
+    """A function has returned a coroutine or a generator, whose code has not run."""
+
+
+_UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
+
+
+def check_result(result: object) -> None:
+    """Raise `UnfinishedError` if the result of a function is code that has not run."""
+    if isinstance(result, _UNFINISHED):
+        if isinstance(result, CoroutineType):
+            result.close()
+        kind = type(result).__name__.replace("_", " ")
+        text = (
+            f"the function returned a {kind}, whose code did not run: it must be a plain function"
+        )
+        raise UnfinishedError(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +253,14 @@ class Handler:
     """``MODULE:FUNCTION``, called in a new process before the module is imported; empty: none."""
     on_given_up: Callable[[JetStreamMsg, str], object] | None = field(repr=False, default=None)
     """Called with a message and the reason before it is terminated; an error delays that. ``None``: none."""
+    state: RunState | None = field(repr=False, default=None)
+    """Records the runs; ``None``: the bucket of ``once`` does, or nothing."""
+    tasks: dict[str, Handler] | None = field(repr=False, default=None)
+    """The handlers of the tasks of a queue, by name; ``None``: this is no queue."""
+    owner: str = field(repr=False, default="")
+    """The program to which the consumer belongs; empty: any."""
+    unknown_task_grace: float = 300.0
+    """Of a queue: seconds for which calls of unknown tasks are given back, before they are dead letters."""
     _arity: str = field(init=False, repr=False, default="both")
     _decode: Callable[[bytes], Any] = field(init=False, repr=False, default=bytes)
     of_payload: Callable[[bytes], object] | None = field(init=False, repr=False, default=None)
@@ -239,11 +287,19 @@ class Handler:
             _check(option, value, ok, f"must be at least {shortest} seconds")
         start_of(self.deliver)
         _check("ack", self.ack, self.ack in ("after", "before"), "must be 'after' or 'before'")
+        for option in ("key", "decode"):
+            if getattr(self, option) is not None and not isinstance(
+                getattr(self, option), (str, type)
+            ):
+                check_plain(option, getattr(self, option))
         ok = self.key is None or callable(self.key)
         _check("key", self.key, ok, "must be a function of the message")
         if self.rate is not None:
             rate_interval(self.rate)
-        _check_pool(self.pool, self.function)
+        if self.tasks is None:
+            check_pool(self.pool, self.function)
+        elif self.pool not in {"threads", "processes"}:
+            raise InvalidOptionError("pool", self.pool, "must be 'threads' or 'processes'")
         ok = callable(self.decode) or self.decode in tuple(DECODERS)
         rule = f"must be a function or one of {sorted(DECODERS)}"
         _check("decode", self.decode, ok, rule)
@@ -304,6 +360,16 @@ class Handler:
         """The name of the function."""
         return getattr(self.function, "__name__", repr(self.function))
 
+    def of(self, subject: str) -> Handler | None:
+        """Return the handler of the messages with a subject: of a queue, that of the task, if it is known."""
+        return self if self.tasks is None else self.tasks.get(subject.rsplit(".", 2)[-2])
+
+    @property
+    def most_attempts(self) -> int:
+        """The largest number of attempts of a message."""
+        tasks = (self.tasks or {}).values()
+        return max([self.retry.attempts, *(each.retry.attempts for each in tasks)])
+
     @property
     def identity(self) -> tuple[str, str, str]:
         """Stream, consumer, and qualified name of the function: the same in each process."""
@@ -313,6 +379,9 @@ class Handler:
     def options(self) -> dict[str, str]:
         """Return the values of all options as text, by name."""
         left_out = {"function", "stream", "consumer", "module", "process_setup", "on_given_up"}
+        left_out |= {"state", "tasks", "owner"}
+        if self.tasks is None:
+            left_out.add("unknown_task_grace")
         return {
             each.name: repr(getattr(self, each.name))
             for each in fields(self)
@@ -339,8 +408,8 @@ class Handler:
         """Return whether an error makes a dead letter at once."""
         if isinstance(error, (Reject, DecodeError, *self.reject_on)):
             return True
-        if self.retry_on is None or isinstance(error, Retry):
-            return False
+        if self.retry_on is None or isinstance(error, (Retry, UnfinishedError)):
+            return isinstance(error, UnfinishedError)
         return not isinstance(error, tuple(self.retry_on))
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
@@ -462,22 +531,39 @@ def _subjects(one: object, several: object) -> tuple[str, ...]:
     return (one,)
 
 
+def check_plain(option: str, function: object) -> None:
+    """Raise `InvalidOptionError` unless a function runs to its end when it is called."""
+    rule, inner = "", function
+    while isinstance(inner, partial):
+        inner = inner.func
+    if isinstance(inner, type):
+        rule = "must be a function, not a class"
+    elif not callable(inner):
+        rule = "must be a function"
+    else:
+        # A callable object is what its method is; a bound method is what its function is.
+        call = (
+            inner
+            if hasattr(inner, "__code__")
+            else getattr(inner, "__func__", type(inner).__call__)
+        )
+        if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+            rule = "must not be async: handlers block, and run in threads"
+        elif inspect.isgeneratorfunction(call):
+            rule = "must not be a generator: its code would not run"
+    if rule:
+        raise InvalidOptionError(option, function, rule)
+
+
 def _check_function(function: HandlerFunction) -> None:
     """Refuse what cannot run in a thread to its end."""
-    rule = ""
-    if not callable(function):
-        rule = "must be a function"
-    elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        rule = "must not be async: handlers block, and run in threads"
-    elif inspect.isgeneratorfunction(function):
-        rule = "must not be a generator: its code would not run"
-    elif getattr(function, "__name__", "") == "<lambda>":
+    check_plain("handler", function)
+    if getattr(function, "__name__", "") == "<lambda>":
         rule = "must have a name: define it with def"
-    if rule:
         raise InvalidOptionError("handler", function, rule)
 
 
-def _check_pool(pool: str, function: HandlerFunction) -> None:
+def check_pool(pool: str, function: Callable[..., object]) -> None:
     """Check that a function can run in a pool."""
     if pool not in {"threads", "processes"}:
         raise InvalidOptionError("pool", pool, "must be 'threads' or 'processes'")

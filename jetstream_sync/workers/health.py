@@ -100,7 +100,7 @@ class Monitor:
         return {
             "not_live": self.not_live(),
             "not_ready": self.not_ready(),
-            "handlers": [pool.snapshot() for pool in self.pools],
+            "handlers": [each for pool in self.pools for each in pool.snapshots()],
             "gauges": self._gauges(),
         }
 

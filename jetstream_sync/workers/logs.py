@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -22,6 +25,29 @@ else:
 
 
 LOGGER_NAME: Final = "jetstream_sync.worker"
+#: The folder of this package, whose frames are left out of tracebacks.
+_PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
+
+
+def without_own_frames(error: BaseException) -> BaseException:
+    """Return an error whose traceback has the frames of the user only, if there are any."""
+    frames = []
+    each = error.__traceback__
+    while each is not None:
+        if not each.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            frames.append(each)
+        each = each.tb_next
+    if frames:
+        found: TracebackType | None = None
+        for each in reversed(frames):
+            found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        error.__traceback__ = found
+    return error
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return the traceback of an error with the frames of the user."""
+    return "".join(traceback.format_exception(without_own_frames(error)))
 
 
 class WorkerLogger(_Adapter):

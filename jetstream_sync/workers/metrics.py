@@ -52,6 +52,8 @@ class HandlerSnapshot(TypedDict):
     """``num_ack_pending`` of the consumer; ``None``: unknown."""
     mismatches: int
     """How many properties of the consumer do not fit the handler, such as a pause."""
+    unknown_tasks: dict[str, int]
+    """Number of deliveries of calls of tasks that the worker does not have, by task."""
 
 
 class GaugeSnapshot(TypedDict):
@@ -113,6 +115,7 @@ _COUNTER_HELP: Final = {
     "settle_retries": "Acknowledgements and the like that were sent again.",
     "dead_letter_failures": "Dead letters that could not be stored.",
     "timeouts": "Handlers that exceeded their timeout.",
+    "unknown_tasks": "Deliveries of calls of tasks that the worker does not have.",
     "restarts": "Processes that ended and were replaced.",
 }
 

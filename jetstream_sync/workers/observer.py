@@ -52,6 +52,7 @@ COUNTERS: Final = (
     "dead_letter_failures",
     "timeouts",
     "restarts",
+    "unknown_tasks",
 )
 #: Upper bounds of the histograms, in seconds.
 BUCKETS_S: Final = (

@@ -24,7 +24,8 @@ from .logs import log
 from .retries import Retry
 
 if TYPE_CHECKING:
-    from .. import KeyValue
+    from .. import JetStreamMsg, KeyValue
+    from .context import Context
 
 _RUNNING: Final = b"running"
 _FAILED: Final = b"failed"
@@ -45,7 +46,7 @@ class Start(Enum):
 
 
 class Once:
-    """The states of the messages of one handler; any thread may call the methods."""
+    """The states of the messages of one handler, a `RunState`; any thread may call the methods."""
 
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
@@ -53,8 +54,9 @@ class Once:
         # The messages whose handlers run now, and the revisions to replace if they fail.
         self._running: dict[str, int | None] = {}
 
-    def begin(self, message_id: str) -> Start:
-        """Record that the handler is about to run, unless it is done."""
+    def begin(self, context: Context) -> bool:
+        """Record that the handler is about to run; return false if it is done."""
+        message_id = context.id
         with self._lock:
             if message_id in self._running:
                 raise Retry("the handler still runs for an earlier delivery of the message")
@@ -66,10 +68,12 @@ class Once:
             raise
         if start is Start.DONE:
             self._forget(message_id)
-        else:
-            with self._lock:
-                self._running[message_id] = revision if start is Start.NEW else None
-        return start
+            log.info("message %s is done already", message_id)
+            return False
+        context.maybe_done = start is Start.AGAIN
+        with self._lock:
+            self._running[message_id] = revision if start is Start.NEW else None
+        return True
 
     def _begin(self, key: str) -> tuple[Start, int]:
         try:
@@ -85,29 +89,32 @@ class Once:
             raise Retry("another worker begins with the message, too") from None
         return (Start.NEW if entry.value == _FAILED else Start.AGAIN), revision
 
-    def is_done(self, message_id: str) -> bool:
+    def has_ended(self, message_id: str, _message: JetStreamMsg) -> bool:
         """Return whether the handler has succeeded; ``False`` also if that cannot be read."""
         try:
             return self._bucket.value(_key(message_id)) == _DONE
         except Error:
             return False
 
-    def done(self, message_id: str) -> None:
+    def done(self, context: Context) -> None:
         """Record that the handler has succeeded."""
+        message_id = context.id
         self._forget(message_id)
         try:
             self._bucket.put(_key(message_id), _DONE)
         except Error as error:
             log.warning("message %s was handled, but that was not recorded: %s", message_id, error)
 
-    def failed(self, message_id: str) -> None:
+    def failed(self, context: Context, _error: BaseException, *, is_last: bool) -> bool:
         """Record that the handler has raised; if that fails, the next run may repeat an effect."""
-        revision = self._forget(message_id)
+        del is_last
+        revision = self._forget(context.id)
         if revision is not None:
             try:
-                self._bucket.update(_key(message_id), _FAILED, last=revision)
+                self._bucket.update(_key(context.id), _FAILED, last=revision)
             except Error as error:
-                log.debug("the failure of message %s was not recorded: %s", message_id, error)
+                log.debug("the failure of message %s was not recorded: %s", context.id, error)
+        return False
 
     def _forget(self, message_id: str) -> int | None:
         with self._lock:

@@ -11,15 +11,16 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from .. import InvalidOptionError, RetentionPolicy
 from .dead_letters import copied_headers
 from .schedules import AT_LEVEL, check_scheduling, require_level
 
 if TYPE_CHECKING:
-    from .. import JetStream
+    from .. import JetStream, PubAck
     from .handler import Handler
     from .leases import Delivery
 
@@ -39,7 +40,15 @@ def check_parking(js: JetStream, handler: Handler) -> None:
     check_scheduling(js, stream, f"parked.{stream}.{handler.consumer}.1", [handler])
 
 
-def park(js: JetStream, delivery: Delivery, message_id: str, delay: float) -> None:
+class Scheduling(Protocol):
+    """What `park` uses of a JetStream context."""
+
+    @property
+    def schedule(self) -> Callable[..., PubAck]:
+        """Stores a schedule, as `JetStream.schedule`."""
+
+
+def park(js: Scheduling, delivery: Delivery, message_id: str, delay: float) -> None:
     """Have the server publish a message again after a delay in seconds."""
     where = delivery.metadata
     headers = copied_headers(delivery.msg)

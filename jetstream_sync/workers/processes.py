@@ -109,21 +109,27 @@ class ProcessPool:
         with self._lock:
             self._idle.append(process)
 
-    def run(self, delivery: Delivery, context: Context, ack: Callable[[], bool]) -> object:
-        """Run the handler for a message; return its `Reply`, or raise its error. Any thread may call it."""
+    def run(
+        self, handler: Handler, delivery: Delivery, context: Context, ack: Callable[[], bool]
+    ) -> object:
+        """
+        Run the handler of a message; return its `Reply`, or raise its error. Any thread may call it.
+
+        The handler is that of the pool, or one of its tasks.
+        """
         process = self._acquire()
         usable = False
         try:
             call = _Call(
                 delivery,
                 context,
-                self._handler.timeout,
+                handler.timeout,
                 ack=ack,
                 is_stopping=self._is_stopping,
                 publish=self._js.publish,
             )
             failure: BaseException | None
-            result, failure = process.run(call)
+            (result, context.value), failure = process.run(call)
             usable = not isinstance(failure, MemoryError)
         except (WorkerCrashedError, HandlerTimeoutError) as error:
             if isinstance(error, HandlerTimeoutError):
@@ -216,6 +222,7 @@ class _Call:
             deadline=self.deadline,
             message_id=context.id,
             maybe_done=context.maybe_done,
+            result_limit=context.result_limit,
         )
 
     def _extend(self, deadline: float) -> None:
@@ -270,8 +277,8 @@ class _HandlerProcess:
         if refusal:
             raise _StartError(refusal)
 
-    def run(self, call: _Call) -> tuple[object, BaseException | None]:
-        """Run the handler for a message; return its result, or its error."""
+    def run(self, call: _Call) -> tuple[tuple[object, bytes | None], BaseException | None]:
+        """Run the handler for a message; return its result and its encoded value, or its error."""
         try:
             self.conn.send(call.request)
             while True:
@@ -279,7 +286,7 @@ class _HandlerProcess:
                 if kind == "result":
                     return content[0], None
                 if kind == "failure":
-                    return None, _error_of(content[0])
+                    return (None, None), _error_of(content[0])
                 if kind == "log":
                     _log(content[0])
                 else:
@@ -335,9 +342,12 @@ def _job(handler: Handler) -> ChildJob:
     del preparation["authkey"], preparation["start_method"]
     function = handler.function
     names = ("", log.name)
+    modules = [handler.module, function.__module__]
+    if handler.tasks is not None:
+        modules = [each.module for each in handler.tasks.values()]
     return ChildJob(
         preparation=preparation,
-        modules=(handler.module, function.__module__),
+        modules=modules,
         setup=handler.process_setup,
         identity=handler.identity,
         log_levels={name: logging.getLogger(name).level for name in names},

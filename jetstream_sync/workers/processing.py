@@ -8,46 +8,66 @@ letter: a message is terminated after its copy is stored.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
 
 from .. import Error
 from ..locks import new_lock
+from .calls import RunState, StateUnknownError
 from .context import Context, ContextActions
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
-from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
+from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply, check_result
 from .leases import Delivery, LeaseKeeper, lease_clock, log_context
 from .limits import CircuitBreaker, Limit, SoftLimits
-from .logs import log
-from .observer import Observer
-from .once import Once, Start
+from .logs import log, without_own_frames
+from .observer import HandlerObserver, Observer
+from .once import Once
 from .parking import park, parked_attempts, parked_origin
 from .processes import ProcessPool
 from .retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
-from .settle import Settlements
+from .settle import Settlements, Settling
 from .tracing import traced
 
 if TYPE_CHECKING:
-    from .. import JetStream
+    from .. import JetStream, KeyValue, PubAck, Stream
 
 P = ParamSpec("P")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
+#: The shortest time for which a call of an unknown task is given back, in seconds.
+_MIN_UNKNOWN_DELAY_S: Final = 1.0
 #: Number of failed messages that are remembered; their retries need not be run alone.
 _MAX_FAILED: Final = 10_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shared:
-    """What all handlers of a running worker have in common."""
+class Publishing(Protocol):
+    """What a processor of messages uses of a JetStream context; test clients record it."""
 
-    js: JetStream
-    keeper: LeaseKeeper
-    settlements: Settlements
+    def publish(self, subject: str, payload: bytes = b"", /, *args: Any, **options: Any) -> PubAck:
+        """Publish a message, as `JetStream.publish`."""
+
+    @property
+    def schedule(self) -> Callable[..., PubAck]:
+        """Stores a schedule, as `JetStream.schedule`."""
+
+    def get_stream(self, name: str, /) -> Stream:
+        """Return a stream, as `JetStream.get_stream`."""
+
+    def key_value(self, bucket: str, /) -> KeyValue:
+        """Return a bucket, as `JetStream.key_value`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a processor of messages uses of the worker."""
+
+    js: Publishing
+    settlements: Settling
     middleware: Sequence[Middleware]
     """Wraps each run of a handler, the first one outermost."""
     observer: Observer
@@ -55,12 +75,21 @@ class Shared:
     """Returns whether the worker is stopping."""
     on_fatal: Callable[[BaseException], object]
     """Called with an error that must end the worker."""
+    soft_limits: SoftLimits = field(default_factory=SoftLimits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared(Parts):
+    """What all handlers of a running worker have in common."""
+
+    js: JetStream
+    settlements: Settlements
+    keeper: LeaseKeeper
     on_change: Callable[[], object]
     """Called when the worker may have become idle."""
     on_thread_end: Callable[[], object]
     """Called at the end of each thread that runs handlers, in that thread."""
     limits: Mapping[str, Limit]
-    soft_limits: SoftLimits = field(default_factory=SoftLimits)
 
 
 class Processor:
@@ -69,18 +98,21 @@ class Processor:
     def __init__(
         self,
         handler: Handler,
-        shared: Shared,
+        shared: Parts,
         dead_letters: DeadLetterWriter | None,
         processes: ProcessPool | None = None,
+        breaker: CircuitBreaker | None = None,
     ) -> None:
         self.handler = handler
         self._shared = shared
         self._dead_letters = dead_letters
-        self._observer = shared.observer.handler(handler)
-        self._once = None if handler.once is None else Once(shared.js.key_value(handler.once))
+        self.observer: HandlerObserver = shared.observer.handler(handler)
+        self._state: RunState | None = handler.state
+        if handler.once is not None:
+            self._state = Once(shared.js.key_value(handler.once))
         self._processes = processes
         #: Pauses the handler while all messages fail.
-        self.breaker: CircuitBreaker = CircuitBreaker(handler.name, handler.concurrency)
+        self.breaker: CircuitBreaker = breaker or CircuitBreaker(handler.name, handler.concurrency)
         # The deliveries that failed here, by stream sequence; see `failed_here`. The oldest are forgotten.
         self._failed_here: dict[int, int] = {}
         self._failed_lock = new_lock()
@@ -93,7 +125,7 @@ class Processor:
         self._hooks = shared.observer.hooks
         # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
         self._run = self._soft_limited(handler.inside(shared.middleware))
-        needs = (self._once, processes, handler.soft_timeout, shared.middleware or None)
+        needs = (self._state, processes, handler.soft_timeout, shared.middleware or None)
         self._of_payload = handler.of_payload if needs == (None,) * 4 else None
         self._actions = ContextActions(
             self._message_id, traced(shared.js.publish), shared.is_stopping, self._ack_early
@@ -118,7 +150,7 @@ class Processor:
         delivery.give_up_at = now + self._timeout
         delivery.started_at = now
         if "message" in self._hooks:
-            self._observer.started(delivery)
+            self.observer.started(delivery)
         context = None
         try:
             if self._of_payload is not None:
@@ -126,16 +158,19 @@ class Processor:
             else:
                 context = Context(delivery, self._actions)
                 result = self._call(delivery, context)
-            if result is not None and isinstance(result, Reply):
-                self._reply(delivery, result)
+            if result is not None:
+                if isinstance(result, Reply):
+                    self._reply(delivery, result)
+                else:
+                    check_result(result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             delivery.give_up_at = math.inf
-            self._observer.ended(delivery)
+            self.observer.ended(delivery)
             return self._failed(delivery, error)
         delivery.give_up_at = math.inf
         self.breaker.succeeded()
         acked = self._settlements.ack(delivery, confirm=self._confirm)
-        self._observer.ended(delivery, acked=acked or (context is not None and context.acked))
+        self.observer.ended(delivery, acked=acked or (context is not None and context.acked))
         return None
 
     def process_batch(self, deliveries: Sequence[Delivery]) -> None:
@@ -163,7 +198,7 @@ class Processor:
             delivery.thread = get_ident()
             delivery.give_up_at = give_up_at
             delivery.started_at = now
-            self._observer.started(delivery)
+            self.observer.started(delivery)
         log_context.set(held[0])
         failed: Mapping[int, BaseException] = {}
         alone = True
@@ -182,30 +217,31 @@ class Processor:
             failed = dict.fromkeys(range(len(batch)), error)
         for delivery in held:
             delivery.give_up_at = math.inf
-            self._observer.ended(delivery)
+            self.observer.ended(delivery)
         for index, (delivery, context) in enumerate(zip(held, batch, strict=True)):
             log_context.set(delivery)
             cause = failed.get(index)
             if cause is not None:
                 self._failed(delivery, cause, traceback=alone)
             elif self._ack(delivery) or context.acked:
-                self._observer.settled(delivery, "ack")
+                self.observer.settled(delivery, "ack")
 
     def _may_run(self, delivery: Delivery, now: float) -> bool:
         """Return whether a message is run; else it is settled or lost."""
         if now >= delivery.lease.lost_at:
-            self._observer.settled(delivery, "lost")
+            self.observer.settled(delivery, "lost")
             return False  # it is delivered again
         handler = self.handler
         if handler.park_after is not None:
             delivery.attempt += parked_attempts(delivery)
         if delivery.attempt > self._last_attempt:
             # Its attempts ended without an answer: the processes were killed, or the leases were lost.
-            if self._once is not None and self._once.is_done(self._message_id(delivery)):
+            message_id = self._message_id(delivery)
+            if self._state is not None and self._state.has_ended(message_id, delivery.msg):
                 if self._ack(delivery):
-                    self._observer.settled(delivery, "ack")
+                    self.observer.settled(delivery, "ack")
             else:
-                self._bury(delivery, f"delivered {delivery.attempt} times, not started here", None)
+                self.bury(delivery, f"delivered {delivery.attempt} times, not started here", None)
             return False
         if delivery.failure is not None:
             self._failed(delivery, delivery.failure)  # never retried in place
@@ -224,22 +260,37 @@ class Processor:
         return limited
 
     def _call(self, delivery: Delivery, context: Context) -> object:
-        """Run the handler, in its process if it has one; with ``once``, unless it has succeeded before."""
-        once = self._once
-        if once is None:
+        """
+        Run the handler, in its process if it has one, unless its state shows that it must not run.
+
+        This is the order of a run: its begin is recorded, the middleware opens, the function runs, its return
+        value is encoded and measured, the middleware closes (and commits), and the state is stored. The message
+        is acknowledged after that.
+        """
+        state = self._state
+        if state is None:
             return self._run_anew(delivery, context)
-        start = once.begin(context.id)
-        if start is Start.DONE:
-            log.info("%s: message %s is done already", self.handler.name, context.id)
+        if not state.begin(context):
             return None
-        context.maybe_done = start is Start.AGAIN
         try:
             result = self._run_anew(delivery, context)
-        except BaseException:
-            once.failed(context.id)
+            if not isinstance(result, Reply):
+                check_result(result)
+        except BaseException as error:
+            if state.failed(context, error, is_last=self._is_last(delivery, error)):
+                log.exception("%s: %r has failed", self.handler.name, delivery)
+                return None
             raise
-        once.done(context.id)
+        state.done(context)
         return result
+
+    def _is_last(self, delivery: Delivery, error: BaseException) -> bool:
+        """Return whether a message that has failed is not run again."""
+        if delivery.claimed or delivery.msg.is_acked:
+            return True
+        if delivery.is_lost() or isinstance(error, StateUnknownError):
+            return False
+        return self.handler.rejects(error) or delivery.attempt >= self.handler.retry.attempts
 
     def _run_anew(self, delivery: Delivery, context: Context) -> object:
         if self._processes is None:
@@ -250,7 +301,7 @@ class Processor:
             context.acked = context.acked or acked
             return acked
 
-        return self._processes.run(delivery, context, ack)
+        return self._processes.run(self.handler, delivery, context, ack)
 
     def _ack(self, delivery: Delivery) -> bool:
         """Acknowledge a message; return whether it was not settled before."""
@@ -273,12 +324,12 @@ class Processor:
         except Error as error:
             text = "%s: %r is not run: its acknowledgement was not confirmed: %s"
             log.error(text, self.handler.name, delivery, error)  # noqa: TRY400
-            self._observer.settled(delivery, "lost", error)
+            self.observer.settled(delivery, "lost", error)
             return False
         if delivery.is_lost():
             # The server may have delivered it again before the acknowledgement came.
             log.error("%s: %r is not run: its lease is lost", self.handler.name, delivery)
-            self._observer.settled(delivery, "lost")
+            self.observer.settled(delivery, "lost")
             return False
         return True
 
@@ -310,26 +361,26 @@ class Processor:
         self, delivery: Delivery, error: BaseException, *, traceback: bool = True
     ) -> float | None:
         """Retry a failed message, or give it up; return the delay of a retry in place."""
-        logged = error if traceback else None
+        logged = without_own_frames(error) if traceback else None
         retry = self.handler.retry
         what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
         if isinstance(error, MemoryError):
             self._shared.on_fatal(error)
         if delivery.claimed or delivery.msg.is_acked:
             log.error("%s: %r was settled, then failed", what, delivery, exc_info=logged)
-            self._observer.settled(delivery, "ack", error)
+            self.observer.settled(delivery, "ack", error)
             return None
         if delivery.is_lost():
             log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=logged)
-            self._observer.settled(delivery, "lost", error)
+            self.observer.settled(delivery, "lost", error)
             return None
         fatal = self.handler.rejects(error)
         if not (fatal or isinstance(error, Retry)):
             self.breaker.failed()
-        if fatal or delivery.attempt >= retry.attempts:
+        if self._is_last(delivery, error):
             logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
             log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
-            self._bury(delivery, one_line(error), error, rejected=fatal)
+            self.bury(delivery, one_line(error), error, rejected=fatal)
             return None
         delay = retry.delay(delivery.attempt)
         if isinstance(error, Retry):
@@ -345,7 +396,7 @@ class Processor:
             text = "%s: %r failed and is retried in %g s"
             log.warning(text, what, delivery, delay, exc_info=logged)
         if in_place:
-            self._observer.settled(delivery, "retry", error, delay)
+            self.observer.settled(delivery, "retry", error, delay)
             return delay
         parked = self._park(delivery, delay)
         if parked:
@@ -357,7 +408,7 @@ class Processor:
                     del self._failed_here[next(iter(self._failed_here))]
             settled = self._shared.settlements.nak(delivery, delay)
         if settled:
-            self._observer.settled(delivery, "retry", error, delay)
+            self.observer.settled(delivery, "retry", error, delay)
         return None
 
     def _park(self, delivery: Delivery, delay: float) -> bool:
@@ -373,7 +424,7 @@ class Processor:
             return False
         return True
 
-    def _bury(
+    def bury(
         self,
         delivery: Delivery,
         reason: str,
@@ -394,7 +445,7 @@ class Processor:
         except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
             too_large = isinstance(failure, DeadLetterTooLargeError)
             delay = handler.retry.maximum if too_large else handler.retry.delay(delivery.attempt)
-            self._observer.count("dead_letter_failures")
+            self.observer.count("dead_letter_failures")
             log.error(  # noqa: TRY400 - the text of the error says it all
                 "%s: %r could not be given up, trying again in %g s: %s",
                 handler.name,
@@ -403,7 +454,63 @@ class Processor:
                 f"{type(failure).__name__}: {one_line(failure)}",
             )
             if self._shared.settlements.nak(delivery, delay):
-                self._observer.settled(delivery, "retry", error, delay)
+                self.observer.settled(delivery, "retry", error, delay)
             return
         if self._shared.settlements.term(delivery, reason):
-            self._observer.settled(delivery, "rejected" if rejected else "dead", error)
+            self.observer.settled(delivery, "rejected" if rejected else "dead", error)
+
+
+class QueueProcessor(Processor):
+    """
+    Processes the calls of a queue: each one by the processor of its task.
+
+    A call of an unknown task is given back for ``unknown_task_grace``, because a rolling deploy may bring a
+    process that knows the task, and is a dead letter afterwards.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        shared: Parts,
+        dead_letters: DeadLetterWriter | None,
+        processes: ProcessPool | None = None,
+    ) -> None:
+        super().__init__(handler, shared, dead_letters, processes)
+        self._tasks = {
+            name: Processor(task, shared, dead_letters, processes, self.breaker)
+            for name, task in (handler.tasks or {}).items()
+        }
+        #: Number of deliveries of calls of unknown tasks, by task.
+        self.unknown: dict[str, int] = {}
+
+    def failed_here(self, delivery: Delivery) -> bool:
+        """Return as `Processor.failed_here`."""
+        found = self._tasks.get(delivery.msg.subject.rsplit(".", 2)[1])
+        return super().failed_here(delivery) if found is None else found.failed_here(delivery)
+
+    def process(self, delivery: Delivery, now: float) -> float | None:
+        """Process a call; as `Processor.process`."""
+        task = delivery.msg.subject.rsplit(".", 2)[1]
+        processor = self._tasks.get(task)
+        if processor is None:
+            self._process_unknown(delivery, task)
+            return None
+        delivery.handler = task
+        delivery.observer = processor.observer
+        return processor.process(delivery, now)
+
+    def _process_unknown(self, delivery: Delivery, task: str) -> None:
+        grace = self.handler.unknown_task_grace
+        age = max(0.0, time.time() - delivery.stored_ns / 1e9)
+        if task not in self.unknown:
+            text = "queue %s: a call of the unknown task %r is given back for %g s"
+            log.error(text, self.handler.name, task, grace)
+        self.unknown[task] = self.unknown.get(task, 0) + 1
+        self.observer.count("unknown_tasks")
+        if age >= grace:
+            self.bury(delivery, f"unknown task {task!r}", None, rejected=True)
+            return
+        # The delays double, so that the deliveries are few.
+        delay = max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age))
+        if self._settlements.nak(delivery, round(delay, 3)):
+            self.observer.settled(delivery, "given_back")

@@ -67,6 +67,8 @@ class Schedule:
     every: float | timedelta | None = None
     at: datetime | None = None
     time_zone: str | None = None
+    rollup: bool = False
+    """Whether each message replaces the earlier ones of its subject."""
 
     def __post_init__(self) -> None:
         """Check the options that do not need the server."""
@@ -91,7 +93,9 @@ class Schedule:
     @property
     def rule_digest(self) -> str:
         """A text that differs between schedules with different rules."""
-        rule = (self.subject, self.cron, self.every, self.at, self.time_zone)
+        rule: tuple[object, ...] = (self.subject, self.cron, self.every, self.at, self.time_zone)
+        if self.rollup:
+            rule += (self.rollup,)
         return hashlib.sha256(repr(rule).encode()).hexdigest()[:16]
 
     def digest(self, payload: bytes) -> str:
@@ -101,10 +105,10 @@ class Schedule:
     @property
     def module(self) -> str:
         """The module that defines the schedule."""
-        return _module(self.function.__module__)
+        return module_of(self.function.__module__)
 
 
-def _module(name: str) -> str:
+def module_of(name: str) -> str:
     """Return the name of a module; for a script, that of its file."""
     if name != "__main__":
         return name
@@ -218,6 +222,7 @@ class _StoredSchedule:
             every=schedule.every,
             cron=schedule.cron,
             time_zone=schedule.time_zone,
+            rollup=schedule.rollup,
             headers={_DIGEST: self._digest, _MODULE: schedule.module},
         )
 
@@ -270,7 +275,7 @@ def find_schedules(
             subject=subject,
             state="missing" if found is None else state,
         )
-    modules = {each.module for each in schedules} | {_module(each.module) for each in handlers}
+    modules = {each.module for each in schedules} | {module_of(each.module) for each in handlers}
     streams = {*(each.stream for each in states.values()), *(each.stream for each in handlers)}
     for name in sorted(streams):
         stream = js.get_stream(name)

@@ -1,56 +1,62 @@
 """
-Tasks: functions whose calls are messages, and whose results are values of a key-value bucket.
+Tasks: functions whose calls are messages of a queue.
 
-Rules:
-
-1. The subject of a call is ``<subject>.run.<queue>.<id>``, and ``<subject>.later.<queue>.<id>`` for the
-   schedule of a later one. The payload is a JSON object, the record of the task.
-2. With a bucket, the record is also the value of the key ``<id>``, and the bucket has the current one. It
-   changes from ``READY`` either to ``RUNNING`` or to ``CANCELLED``, by compare and set.
-3. A task that ends as ``SUCCESSFUL``, ``FAILED`` or ``CANCELLED`` is not run again.
+A `Task` sends calls, and has the function that the handler of the task runs for them. How calls are stored,
+and their states, are in `calls`.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import platform
-import time
-import traceback
-import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import orjson
 
 from .. import (
+    APIError,
     Error,
     InvalidArgumentError,
     InvalidOptionError,
-    KeyValueConfig,
-    RetentionPolicy,
-    StreamConfig,
+    MaxPayloadError,
+    NoStreamResponseError,
+    StreamNotFoundError,
 )
-from .context import Context
-from .handler import is_context
-from .resources import Resource, Wanted, create_missing, has_schedules
-from .retries import Reject
-from .tracing import publishing
+from .calls import (
+    SUCCESSFUL,
+    CallQueue,
+    CallStates,
+    Record,
+    encoded_value,
+    has_expired,
+    is_recent,
+    new_record,
+    pydantic,
+    sent_call,
+    to_json,
+)
+from .celery_words import hint_of, refuse_unknown
+from .handler import check_result, is_context
+from .logs import log
+from .retries import Reject, is_number
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStreamMsg, KeyValue, KeyValueEntry
+    from .context import Context
     from .handler import Handler
 
-READY, RUNNING, CANCELLED = "READY", "RUNNING", "CANCELLED"
-SUCCESSFUL, FAILED = "SUCCESSFUL", "FAILED"
-_FINISHED: Final = (SUCCESSFUL, FAILED, CANCELLED)
-#: How long a bucket that is created for results keeps them.
-_RESULT_TTL: Final = timedelta(days=1)
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
-Record = dict[str, Any]
+#: The options of a call, see `Task.apply_async`.
+_CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "task_id")
+#: Types that arrive as they were sent.
+_JSON_TYPES: Final = (int, float, str, bool, type(None))
+#: Longest id of a call.
+_MAX_ID: Final = 200
 
 
 class TaskArgumentsError(InvalidArgumentError, TypeError):
@@ -59,11 +65,11 @@ class TaskArgumentsError(InvalidArgumentError, TypeError):
 
 class TaskError(Error):
     """
-    A task has failed, or was cancelled.
+    A call of a task has failed, was cancelled, or has expired.
 
     Attributes:
-        status: ``"FAILED"`` or ``"CANCELLED"``.
-        traceback: the traceback of its last attempt; empty: it was cancelled.
+        status: ``"FAILED"``, ``"CANCELLED"`` or ``"EXPIRED"``.
+        traceback: the traceback of its last attempt, with the frames of the user; empty: there was none.
 
     """
 
@@ -71,292 +77,83 @@ class TaskError(Error):
         super().__init__(text)
         self.status = status
         self.traceback = traceback
+        if traceback:
+            self.__cause__ = _RemoteTraceback(traceback)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.status, self.traceback)
 
 
-@cache
-def _pydantic() -> Any:
-    """Return the module pydantic, from version 2 on; ``None``: it is not installed."""
-    try:
-        module = importlib.import_module("pydantic")
-    except ImportError:
-        return None
-    return module if hasattr(module, "TypeAdapter") else None
+class _RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, with its text
+    """The traceback of an error in a worker."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
-def to_json(value: object) -> bytes:
-    """Return JSON; also of dataclasses, times and UUIDs, and with pydantic of its models."""
-    pydantic = _pydantic()
+class CallStore(Protocol):
+    """Where the states of calls are read, and how calls are withdrawn."""
 
-    def other(value: object) -> Any:
-        if pydantic is None:
-            raise TypeError
-        return pydantic.TypeAdapter(Any).dump_python(value, mode="json")
+    has_messages: bool
+    """Whether the calls are messages of a stream."""
 
-    return orjson.dumps(value, default=other)
+    def read(self, call: str) -> Record:
+        """Return the current record of a call."""
 
+    def wait(self, call: str, timeout: float | None) -> Record:
+        """Return the record of a call that has ended."""
 
-def check_token(option: str, value: object) -> None:
-    """Check that a name can be a token of a subject, and a part of the name of a consumer."""
-    if not isinstance(value, str) or not value or set(value) & set(".*>/\\ \t\r\n"):
-        raise InvalidOptionError(option, value, "must be a token of a subject")
+    def cancel(self, call: str) -> bool:
+        """Have a call not run that is not running; return whether it is cancelled."""
 
 
-def utc_now() -> str:
-    """Return the current time as text."""
-    return datetime.now(timezone.utc).isoformat()
+class Sender(Protocol):
+    """How the calls of a task leave the process; see `Worker`."""
+
+    def prepare(self, task: Task[Any, Any]) -> None:
+        """Create what is missing on the server."""
+
+    def deliver(self, task: Task[Any, Any], record: Record, at: datetime | None) -> None:
+        """Send a call."""
+
+    def eager(self) -> Any:
+        """Return what runs calls at once, see `Worker.eager`; ``None``: workers do."""
 
 
-def new_record(task: str, args: Sequence[object], kwargs: dict[str, object]) -> Record:
-    """Return the record of a task that is ready to run."""
-    return {
-        "id": uuid.uuid4().hex,
-        "task": task,
-        "status": READY,
-        "args": list(args),
-        "kwargs": kwargs,
-        "errors": [],
-        "worker_ids": [],
-        "return_value": None,
-        "enqueued_at": utc_now(),
-        "started_at": None,
-        "finished_at": None,
-        "last_attempted_at": None,
-    }
-
-
-class _EndedError(Exception):
-    """A task has ended, or is unknown."""
-
-
-class TaskQueue:
+class TaskResult(Generic[R_co]):
     """
-    The stream and the bucket of tasks, for `Worker.task` and for the backend for Django's tasks.
+    A call of a task; `Task.delay`, `Task.apply_async` and `Task.result_of` return it.
 
     Args:
-        connection: returns the connection of this process for sending and for results.
-        stream: the name of the stream.
-        subject: the first token of its subjects.
-        results: the name of the bucket; ``None``: there are no results.
-
-    """
-
-    def __init__(
-        self,
-        connection: Callable[[], Connection],
-        *,
-        stream: str,
-        subject: str,
-        results: str | None,
-    ) -> None:
-        check_token("subject", subject)
-        self._connection = connection
-        self.stream = stream
-        self._subject = subject
-        self._results = results
-        self._exists = False
-        # The bucket of a connection; a forked process has another one.
-        self._opened: tuple[Connection, KeyValue] | None = None
-
-    def resources(self, nc: Connection) -> list[Resource]:
-        """Return the configs of the stream and the bucket, as far as the server supports them."""
-        found: list[Resource] = [
-            StreamConfig(
-                name=self.stream,
-                subjects=[f"{self._subject}.>"],
-                retention=RetentionPolicy.WORK_QUEUE,
-                allow_msg_schedules=has_schedules(nc) or None,
-            )
-        ]
-        if self._results is not None:
-            found.append(KeyValueConfig(bucket=self._results, ttl=_RESULT_TTL))
-        return found
-
-    def create(self, plan: Callable[[list[Resource]], Iterable[Wanted]]) -> None:
-        """Create the stream and the bucket, as planned, unless they exist; once in a process."""
-        if not self._exists:
-            nc = self._connection()
-            create_missing(nc.jetstream(), plan(self.resources(nc)))
-            self._exists = True
-
-    def filter_subject(self, queue: str) -> str:
-        """Return the subject of the calls of a queue."""
-        return f"{self._subject}.run.{queue}.*"
-
-    def send(self, queue: str, record: Record, at: datetime | None = None) -> None:
-        """Store the record of a task, and its message; ``at`` a time, if one is given."""
-        js = self._connection().jetstream()
-        data = to_json(record)
-        if self._results is not None:
-            self._bucket().put(record["id"], data)
-        target = f"{self._subject}.run.{queue}.{record['id']}"
-        if at is None:
-            with publishing(target, data, None, record["id"]) as headers:
-                js.publish(target, data, headers=headers, msg_id=record["id"])
-        else:
-            later = f"{self._subject}.later.{queue}.{record['id']}"
-            js.schedule(later, data, target=target, at=at, msg_id=record["id"])
-
-    def _bucket(self) -> KeyValue:
-        if self._results is None:
-            raise InvalidOptionError("results", None, "the task has no bucket for results")
-        nc = self._connection()
-        if self._opened is None or self._opened[0] is not nc:
-            self._opened = nc, nc.jetstream().key_value(self._results)
-        return self._opened[1]
-
-    def read(self, task_id: str) -> Record:
-        """Return the current record; raises as `KeyValue.get`."""
-        found: Record = orjson.loads(self._bucket().get(task_id, consistent=True).value)
-        return found
-
-    def wait(self, task_id: str, timeout: float | None) -> Record:
-        """Return the record of a task that has ended."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._bucket().watch(task_id, ignore_deletes=True) as watch:
-            while True:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                record: Record = orjson.loads(watch.next(left).value)
-                if record["status"] in _FINISHED:
-                    return record
-
-    def cancel(self, task_id: str) -> bool:
-        """Have a task not run that is not running; return whether it is cancelled."""
-        if self._results is not None:
-            try:
-                self._change(task_id, None, _cancel)
-            except _EndedError:
-                return False
-        stream = self._connection().jetstream().get_stream(self.stream)
-        deleted = stream.purge(f"{self._subject}.*.*.{task_id}")
-        return deleted > 0 or self._results is not None
-
-    def give_up(self, message: JetStreamMsg, reason: str) -> Record | None:
-        """Record that a task has failed whose message is given up; return ``None`` if it has ended before."""
-        if self._results is None:
-            return None
-
-        def fail(record: Record) -> None:
-            _add_error(record, TaskError, f"the message was given up: {reason}")
-            record["status"] = FAILED
-            record["finished_at"] = utc_now()
-
-        try:
-            return self._change(_task_id(message), None, fail)
-        except _EndedError:
-            return None
-
-    def _change(
-        self, task_id: str, sent: Record | None, change: Callable[[Record], object]
-    ) -> Record:
-        """Change the record of a task, and return it; raises `_EndedError`."""
-        record = sent
-
-        def changed(entry: KeyValueEntry | None) -> bytes:
-            nonlocal record
-            record = sent if entry is None else orjson.loads(entry.value)
-            if record is None or record["status"] in _FINISHED:
-                raise _EndedError
-            change(record)
-            return to_json(record)
-
-        if self._results is not None:
-            self._bucket().modify(task_id, changed)
-        elif record is not None:
-            change(record)
-        assert record is not None
-        return record
-
-    def run(
-        self,
-        sent: Record,
-        call: Callable[[Record], object],
-        *,
-        is_final: Callable[[BaseException], bool],
-        on_change: Callable[[Record], object] = lambda _record: None,
-    ) -> None:
-        """
-        Run a task unless it has ended, and record the outcome.
-
-        Args:
-            sent: the record in the message.
-            call: called with the current record; returns the result.
-            is_final: whether the task is not run again after an error.
-            on_change: called with the record when the task begins and when it ends.
-
-        """
-        try:
-            record = self._change(sent["id"], sent, _begin)
-        except _EndedError:
-            return
-        on_change(record)
-        try:
-            value = call(record)
-            record["return_value"] = orjson.loads(to_json(value)) if self._results else None
-        except BaseException as error:
-            _add_error(record, type(error), "".join(traceback.format_exception(error)))
-            self._end(record, FAILED if is_final(error) else READY)
-            on_change(record)
-            raise
-        self._end(record, SUCCESSFUL)
-        on_change(record)
-
-    def _end(self, record: Record, status: str) -> None:
-        record["status"] = status
-        if status in _FINISHED:
-            record["finished_at"] = utc_now()
-        if self._results is not None:
-            self._bucket().put(record["id"], to_json(record))
-
-
-def _add_error(record: Record, kind: type[BaseException], text: str) -> None:
-    path = f"{kind.__module__}.{kind.__qualname__}"
-    record["errors"].append({"exception_class_path": path, "traceback": text})
-
-
-def _task_id(message: JetStreamMsg) -> str:
-    return message.subject.rpartition(".")[2]
-
-
-def _begin(record: Record) -> None:
-    now = utc_now()
-    record["status"] = RUNNING
-    record["started_at"] = record["started_at"] or now
-    record["last_attempted_at"] = now
-    record["worker_ids"].append(f"{platform.node()}-{os.getpid()}")
-
-
-def _cancel(record: Record) -> None:
-    if record["status"] != READY:
-        raise _EndedError
-    record["status"] = CANCELLED
-    record["finished_at"] = utc_now()
-
-
-class TaskResult:
-    """
-    A call of a task; `Task.delay` and `Task.result_of` return it.
-
-    Args:
-        queue: where the task is.
+        task: the task.
         task_id: the id of the call.
+        store: where its state is; ``None``: the task has no results.
 
     """
 
-    def __init__(self, queue: TaskQueue, task_id: str) -> None:
-        self._queue = queue
+    def __init__(self, task: Task[Any, R_co], task_id: str, store: CallStore | None) -> None:
+        self._task = task
+        self._store = store
         #: The id of the call.
         self.id: str = task_id
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_attribute(self, "result", name)
+
+    def _states(self) -> CallStore:
+        if self._store is None:
+            rule = "the task has no bucket for results"
+            raise InvalidOptionError("results", None, rule)
+        return self._store
 
     @property
     def status(self) -> str:
         """
-        The current status: ``READY``, ``RUNNING``, ``SUCCESSFUL``, ``FAILED`` or ``CANCELLED``.
+        The current status: ``READY``, ``RUNNING``, ``SUCCESSFUL``, ``FAILED``, ``CANCELLED`` or ``EXPIRED``.
 
-        A task that waits for its next attempt is ``READY``, or ``RUNNING`` if its worker was killed. One
-        whose message becomes a dead letter is ``FAILED``.
+        A call that waits for its next attempt is ``READY``, or ``RUNNING`` if its worker was killed.
 
         Raises:
             InvalidOptionError: the task has no ``results``.
@@ -364,54 +161,72 @@ class TaskResult:
             Error: otherwise as `KeyValue.get`.
 
         """
-        return str(self._queue.read(self.id)["status"])
+        return str(self._states().read(self.id)["status"])
 
-    def get(self, timeout: float | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> R_co:
         """
-        Wait until the task has ended, and return the return value of the function, as JSON has it.
+        Wait until the call has ended, and return the return value of the function, as JSON has it.
 
         Args:
             timeout: seconds to wait; ``None``: without limit.
 
         Raises:
-            TaskError: the task has failed, or was cancelled.
+            TaskError: the call has failed, was cancelled, or has expired.
             TimeoutError: it has not ended in time, or there is no such call.
             InvalidOptionError: the task has no ``results``.
             Error: otherwise as `KeyValue.watch`.
 
         """
-        record = self._queue.wait(self.id, timeout)
+        record = self._states().wait(self.id, timeout)
         if record["status"] == SUCCESSFUL:
-            return record["return_value"]
-        last = record["errors"][-1] if record["errors"] else {}
-        why = last.get("exception_class_path", "")
-        text = f"task {record['task']} {self.id} is {record['status'].lower()}"
-        raise TaskError(
-            f"{text}: {why}" if why else text, record["status"], last.get("traceback", "")
-        )
+            return cast("R_co", record["return_value"])
+        raise error_of(record)
 
     def cancel(self) -> bool:
         """
-        Delete the message of a task that does not run yet, or that waits for its next attempt.
+        Delete the message of a call that does not run yet, or that waits for its next attempt.
 
-        With ``results``, no worker starts the task afterwards. Without, a worker that has received the
+        With ``results``, no worker starts the call afterwards. Without, a worker that has received the
         message already runs it.
 
         Returns:
-            Whether the task was cancelled; ``False``: it runs, has ended, or is unknown.
+            Whether the call was cancelled; ``False``: it runs, has ended, or is unknown.
 
         Raises:
             Error: as `KeyValue.modify` and `Stream.purge`.
 
         """
-        return self._queue.cancel(self.id)
+        if self._store is not None and not self._store.cancel(self.id):
+            return False
+        if self._store is not None and not self._store.has_messages:
+            return True
+        withdrawn = self._task.queue.withdraw(self._task.name, self.id)
+        return withdrawn or self._store is not None
 
     def __repr__(self) -> str:
         return f"<TaskResult {self.id}>"
 
 
+def error_of(record: Record) -> TaskError:
+    """Return the error of a call that has ended without success."""
+    last = record["errors"][-1] if record["errors"] else {}
+    path, why = last.get("exception_class_path", ""), last.get("text", "")
+    text = f"task {record['task']} {record['id']} is {record['status'].lower()}"
+    if path:
+        text += f": {path}: {why}" if why else f": {path}"
+    return TaskError(text, record["status"], last.get("traceback", ""))
+
+
+def _no_attribute(owner: object, place: str, name: str) -> AttributeError:
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    hint = hint_of(place, name)
+    if hint is not None:
+        text += f": use {hint}"
+    return AttributeError(text, name=name, obj=owner)
+
+
 class _Arguments:
-    """The parameters of a task; `Context` is not one of its message."""
+    """The parameters of a task; one annotated with `Context` is not sent."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         try:
@@ -419,34 +234,88 @@ class _Arguments:
         except NameError:  # the annotations do not exist at run time, and are not checked
             self._signature = inspect.signature(function)
         parameters = self._signature.parameters.values()
-        self._context = [each.name for each in parameters if is_context(each.annotation)]
+        self.context = [each.name for each in parameters if is_context(each.annotation)]
         self._sent = self._signature.replace(
-            parameters=[each for each in parameters if each.name not in self._context]
+            parameters=[each for each in parameters if each.name not in self.context]
         )
-        pydantic = _pydantic()
-        self._adapters = {
-            each.name: pydantic.TypeAdapter(each.annotation)
+        module = pydantic()
+        self._annotated = {
+            each.name: each.annotation
             for each in parameters
-            if pydantic is not None
-            and each.name not in self._context
+            if each.name not in self.context
             and each.annotation is not each.empty
-            and not isinstance(each.annotation, str)
+            and each.annotation is not Any
+            and not isinstance(each.annotation, (str, TypeVar))
         }
+        self._adapters: dict[str, Any] = {}
+        if module is not None:
+            self._adapters = {
+                name: module.TypeAdapter(annotation) for name, annotation in self._annotated.items()
+            }
+        # The types of parameters whose values need no conversion, by position and by name; ``None``: any.
+        plain = [
+            (each.name, self._annotated.get(each.name))
+            for each in self._sent.parameters.values()
+            if each.kind in {each.POSITIONAL_OR_KEYWORD, each.POSITIONAL_ONLY}
+        ]
+        self._types = [kind for _, kind in plain]
+        self._names = dict(plain)
+        #: Whether every call may be passed on without a look at its signature.
+        self.is_simple: bool = not self.context and len(plain) == len(self._sent.parameters)
 
-    def bind(self, record: Record, context: Context | None = None) -> inspect.BoundArguments:
-        """Return the arguments of a call; raises `TaskArgumentsError` if they do not fit."""
-        where = f"task {record['task']}"
+    def are_plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether values can be passed as they are; if they do not fit, the call itself fails."""
+        types = self._types
+        if len(args) > len(types):
+            return False
+        for value, kind in zip(args, types, strict=False):
+            if kind is not None and (type(value) is not kind or kind not in _JSON_TYPES):
+                return False
+        for name, value in kwargs.items():
+            kind = self._names.get(name, _JSON_TYPES)
+            if kind is not None and (type(value) is not kind or kind not in _JSON_TYPES):
+                return False
+        return True
+
+    def check(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the arguments as JSON, which a worker can call the function with."""
         try:
-            found = self._sent.bind(*record["args"], **record["kwargs"]).arguments
+            data = to_json({"args": args, "kwargs": kwargs})
+        except (TypeError, ValueError) as error:
+            raise TaskArgumentsError(f"task {task}: the arguments are not JSON: {error}") from error
+        received = orjson.loads(data)
+        bound = self.bind(task, received["args"], received["kwargs"]).arguments
+        with suppress(TypeError):
+            given = self._sent.bind(*args, **kwargs).arguments
+            for name, value in given.items():
+                # Without an annotation, or without pydantic, another type would arrive.
+                if name not in self._adapters and not _is_same(bound[name], value):
+                    needs = "pydantic, to" if name in self._annotated else "an annotation to"
+                    raise TaskArgumentsError(
+                        f"task {task}, argument {name!r}: {type(value).__name__} needs {needs} arrive as it is"
+                    )
+        return data
+
+    def bind(
+        self,
+        task: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        context: Context | None = None,
+    ) -> inspect.BoundArguments:
+        """Return the arguments of a call; raises `TaskArgumentsError` if they do not fit."""
+        where = f"task {task}"
+        try:
+            found = self._sent.bind(*args, **kwargs).arguments
             for name in found.keys() & self._adapters.keys():
-                where = f"task {record['task']}, argument {name!r}"
+                where = f"task {task}, argument {name!r}"
                 found[name] = self._validated(name, found[name])
         except (TypeError, ValueError) as error:
             raise TaskArgumentsError(f"{where}: {error}") from error
-        for name in self._context:
+        for name in self.context:
             found[name] = context
         ordered = {name: found[name] for name in self._signature.parameters if name in found}
-        return inspect.BoundArguments(self._signature, ordered)
+        return inspect.BoundArguments(self._signature, cast("Any", ordered))
 
     def _validated(self, name: str, value: Any) -> Any:
         adapter = self._adapters[name]
@@ -455,34 +324,58 @@ class _Arguments:
             return tuple(adapter.validate_python(each) for each in value)
         if kind is inspect.Parameter.VAR_KEYWORD:
             return {key: adapter.validate_python(each) for key, each in value.items()}
+        if isinstance(value, str) and self._annotated[name] not in _JSON_TYPES:
+            with suppress(ValueError):
+                return adapter.validate_json(to_json(value))
         return adapter.validate_python(value)
 
 
-class Task:
+def _is_same(received: object, given: object) -> bool:
+    """Return whether JSON has kept a value; a tuple arrives as a list."""
+    if isinstance(given, (list, tuple)) and isinstance(received, (list, tuple)):
+        pairs = zip(received, given, strict=False)
+        return len(received) == len(given) and all(_is_same(*pair) for pair in pairs)
+    if isinstance(given, Mapping) and isinstance(received, Mapping):
+        return received.keys() == given.keys() and all(
+            _is_same(received[key], value) for key, value in given.items()
+        )
+    return received == given and not (isinstance(given, Enum) and type(received) is not type(given))
+
+
+class Task(Generic[P, R]):
     """
     A function whose calls are messages for workers; `Worker.task` returns it.
 
     Calling it calls the function itself, at once.
     """
 
-    #: The handler that runs the task.
+    #: The handler that runs the task; its options are those of the task.
     handler: Handler
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., R],
         name: str,
-        queue: TaskQueue,
-        prepare: Callable[[], object],
+        queue: CallQueue,
+        states: CallStates | None,
+        sender: Sender,
     ) -> None:
         self.function = function
         #: The name, which is a token of the subject.
         self.name: str = name
         self.queue = queue
-        self._prepare = prepare
+        self.states = states
+        self._sender = sender
         self._arguments = _Arguments(function)
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
 
-    def delay(self, *args: Any, **kwargs: Any) -> TaskResult:
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_attribute(self, "task object", name)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[R]:
         """
         Have a worker call the function; return as soon as the stream has the message.
 
@@ -490,69 +383,237 @@ class Task:
         the worker, which gets the objects of the annotations.
 
         Raises:
-            TaskArgumentsError: the arguments do not fit the function, or are not JSON; nothing was sent.
-            Error: as `JetStream.publish`, and with ``results`` as `KeyValue.put`.
+            TaskArgumentsError: the arguments do not fit the function, are not JSON, or would not arrive as
+                they are; nothing was sent.
+            Error: as `JetStream.publish`, and with ``results`` as `KeyValue.create`. After a time-out or a
+                lost connection the call may be stored.
 
         """
-        return self._send(None, args, kwargs)
+        return self.apply_async(args, kwargs)
 
-    #: As `delay`.
-    send = delay
-
-    def send_at(self, at: datetime, *args: Any, **kwargs: Any) -> TaskResult:
+    def apply_async(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        task_id: str | None = None,
+        **unknown: object,
+    ) -> TaskResult[R]:
         """
-        Have a worker call the function at a time; the server keeps the message until then.
+        Have a worker call the function, with options of the call; otherwise as `delay`.
 
         Args:
-            at: the time, with a time zone.
-            *args: as for `delay`.
-            **kwargs: as for `delay`.
+            args: the positional arguments.
+            kwargs: the keyword arguments; ``None``: none.
+            countdown: seconds after which the call may start; the server keeps it until then.
+            eta: the time at which it may start, with a time zone.
+            expires: the time after which it does not start any more, or the seconds until then. Its status is
+                then ``EXPIRED``.
+            task_id: the id; a second call with it is not stored, and its first one is returned: within the
+                ``duplicate_window`` of the stream, and with ``results`` as long as the bucket keeps them.
+            **unknown: other options of Celery raise an error that names what they are called here.
 
         Raises:
             TaskArgumentsError: as `delay`.
-            ServerTooOldError: the server is older than 2.12.
-            Error: as `JetStream.schedule`, and with ``results`` as `KeyValue.put`.
+            InvalidOptionError: an option is wrong.
+            ServerTooOldError: there is a time to start, and the server is older than 2.12.
+            Error: as `delay`, and as `JetStream.schedule`.
 
         """
-        return self._send(at, args, kwargs)
+        refuse_unknown("call", unknown, _CALL_OPTIONS)
+        record, at = self.record(args, kwargs or {}, countdown, eta, expires, task_id)
+        return self.start(record, at)
 
-    def result_of(self, task_id: str) -> TaskResult:
+    def start(self, record: Record, at: datetime | None) -> TaskResult[R]:
+        """
+        Send a call, or run it at once; see `Worker.eager`.
+
+        :meta private:
+        """
+        eager = self._sender.eager()
+        if eager is not None:
+            found: TaskResult[R] = eager.run(self, record)
+            return found
+        self._sender.deliver(self, record, at)
+        return TaskResult(self, record["id"], self.states)
+
+    def record(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        task_id: str | None = None,
+    ) -> tuple[Record, datetime | None]:
+        """
+        Return the record of a new call, and when it may start.
+
+        :meta private:
+        """
+        now = datetime.now(timezone.utc)
+        at = _time("eta", eta)
+        if countdown is not None:
+            if at is not None or not is_number(countdown) or countdown < 0:
+                rule = "must be a number of seconds, 0 or above, and excludes 'eta'"
+                raise InvalidOptionError("countdown", countdown, rule)
+            at = now + timedelta(seconds=countdown)
+        if task_id is not None:
+            _check_id(task_id)
+        received = orjson.loads(self._arguments.check(self.name, args, kwargs))
+        record = new_record(self.name, received["args"], received["kwargs"])
+        if task_id is not None:
+            record["id"] = task_id
+        if expires is not None:
+            end: Any = expires
+            if is_number(expires):
+                end = now + timedelta(seconds=end)
+            found = _time("expires", end)
+            assert found is not None
+            record["expires"] = found.timestamp()
+        return record, at
+
+    def payload_of(self, record: Record) -> bytes:
+        """
+        Return the payload of the message of a call.
+
+        :meta private:
+        """
+        if self.states is not None:
+            return to_json(record)
+        kept = {name: record[name] for name in ("args", "kwargs", "expires") if name in record}
+        return to_json(kept)
+
+    def send(self, record: Record, at: datetime | None) -> None:
+        """
+        Store a call in the bucket and in the stream.
+
+        :meta private:
+        """
+        self._sender.prepare(self)
+        data, call = self.payload_of(record), record["id"]
+        states = self.states
+        if states is not None and not states.add(record):
+            # The first one may have been interrupted before its message was stored.
+            if not is_recent(states.read(call)):
+                return
+            states = None
+        try:
+            try:
+                self.queue.send(self.name, call, data, at)
+            except (NoStreamResponseError, StreamNotFoundError):
+                self.queue.forget()
+                self._sender.prepare(self)
+                self.queue.send(self.name, call, data, at)
+        except (APIError, NoStreamResponseError, InvalidArgumentError, MaxPayloadError):
+            if states is not None:
+                states.remove(call)
+            raise
+
+    def result_of(self, task_id: str) -> TaskResult[R]:
         """Return the call with this id, which another process may have sent."""
-        return TaskResult(self.queue, task_id)
+        return TaskResult(self, task_id, self.states)
 
-    def _send(
-        self, at: datetime | None, args: Sequence[object], kwargs: dict[str, object]
-    ) -> TaskResult:
-        record = new_record(self.name, args, kwargs)
+    # --- running --------------------------------------------------------------------------------
+
+    def runner(self) -> Callable[..., object]:
+        """
+        Return the function of the handler of the task.
+
+        :meta private:
+        """
+        name = self.name
+        if self._arguments.is_simple and self.states is None:
+            run: Callable[..., object] = self._run_simple
+        elif self.states is None:
+            run = self._run
+        else:
+            run = self._run_stored
+
+        if run == self._run_simple:
+
+            def runner(data: bytes) -> object:
+                return run(data)
+
+        else:
+
+            def runner(data: bytes, ctx: Context) -> object:  # type: ignore[misc]
+                return run(data, ctx)
+
+        runner.__name__ = name
+        runner.__qualname__ = getattr(self.function, "__qualname__", name)
+        runner.__module__ = self.function.__module__
+        return runner
+
+    def _run_simple(self, data: bytes) -> object:
+        """Run the function for a message, if it needs neither its context nor a stored result."""
+        call = sent_call(data)
+        if "expires" in call and has_expired(call):
+            log.info("a call of task %s has expired", self.name)
+            return None
+        args, kwargs = call.get("args", ()), call.get("kwargs", {})
         try:
-            received = orjson.loads(to_json(record))
+            plain = self._arguments.are_plain(args, kwargs)
+        except (TypeError, AttributeError):
+            plain = False
+        if not plain:
+            return self._run_bound(call, None)
+        try:
+            return self.function(*args, **kwargs)
         except TypeError as error:
-            raise TaskArgumentsError(f"task {self.name}: {error}") from error
-        self._arguments.bind(received)
-        self._prepare()
-        self.queue.send(self.name, record, at)
-        return TaskResult(self.queue, record["id"])
+            trace = error.__traceback__
+            if trace is not None and trace.tb_next is None:  # raised by the call itself
+                self._bound(call, None)
+            raise
 
-    def run(self, data: bytes, context: Context) -> None:
-        """Run the function for a message."""
+    def _run(self, data: bytes, context: Context) -> object:
+        call = sent_call(data)
+        if "expires" in call and has_expired(call):
+            log.info("a call of task %s has expired", self.name)
+            return None
+        return self._run_bound(call, context)
+
+    def _run_stored(self, data: bytes, context: Context) -> None:
+        value = self._run_bound(sent_call(data), context)
+        context.value = encoded_value(value, context.result_limit)
+
+    def _run_bound(self, call: Record, context: Context | None) -> R:
+        bound = self._bound(call, context)
+        result = self.function(*bound.args, **bound.kwargs)
+        check_result(result)
+        return result
+
+    def _bound(self, call: Record, context: Context | None) -> inspect.BoundArguments:
         try:
-            sent = orjson.loads(data)
-            record = {**new_record(self.name, (), {}), "id": _task_id(context.message), **sent}
-            bound = self._arguments.bind(record, context)
+            args, kwargs = call.get("args", ()), call.get("kwargs", {})
+            return self._arguments.bind(self.name, args, kwargs, context)
         except (TypeError, ValueError) as error:
             raise Reject(f"the message is no call of the task: {error}") from error
 
-        def is_final(error: BaseException) -> bool:
-            handler = self.handler
-            return handler.rejects(error) or context.attempt >= handler.retry.attempts
-
-        self.queue.run(
-            record, lambda _record: self.function(*bound.args, **bound.kwargs), is_final=is_final
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+
+def _time(option: str, value: datetime | None) -> datetime | None:
+    if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
+        raise InvalidOptionError(option, value, "must be a datetime with a time zone")
+    return value
+
+
+def _check_id(task_id: object) -> None:
+    ok = isinstance(task_id, str) and 0 < len(task_id) <= _MAX_ID
+    if not ok or set(cast("str", task_id)) - _ID_CHARACTERS:
+        rule = f"must have 1 to {_MAX_ID} letters, digits, '-', '_' and '='"
+        raise InvalidOptionError("task_id", task_id, rule)
+
+
+_ID_CHARACTERS: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_="
+)

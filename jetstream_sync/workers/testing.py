@@ -9,29 +9,41 @@ from __future__ import annotations
 
 import json
 import math
+import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import (
+    BucketNotFoundError,
     ConsumerConfig,
     Headers,
     InvalidOptionError,
     JetStreamMsg,
+    KeyNotFoundError,
     PubAck,
+    StreamNotFoundError,
+    TimeoutError,
 )
+from .calls import FINISHED, CallStates, Record, TaskState
 from .dead_letters import DeadLetterWriter
+from .handler import Handler
 from .leases import Delivery, Lease, LeaseTimes, lease_clock
 from .observer import Observer
-from .processing import Processor, Shared
+from .processing import Parts, Processor
+from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
     from .context import Context
-    from .handler import Handler, Middleware
+    from .handler import Middleware
+    from .worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _CONSUMER_CONFIG: Final = ConsumerConfig(ack_wait=30)
-#: When each message was stored, in nanoseconds since the epoch: 2026-01-01.
-_STORED_NS: Final = 1_767_225_600 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +78,8 @@ class Outcome:
     """What the handler has published with ``ctx.publish()``, in order."""
     error: BaseException | None = None
     """The error that the handler or the middleware raised; ``None``: none."""
+    reply: PublishedMessage | None = None
+    """The `Reply` that would be sent; ``None``: there is none."""
     result: object = None
     """The return value of the handler, after the middleware."""
 
@@ -75,12 +89,29 @@ class _Publisher:
 
     def __init__(self) -> None:
         self.published: list[PublishedMessage] = []
+        #: The delay of the message that was parked last, in seconds; ``None``: none was.
+        self.parked: float | None = None
+
+    def schedule(self, _subject: str, _payload: bytes = b"", /, **options: Any) -> PubAck:
+        """Record that a message is parked."""
+        left = options["at"] - datetime.now(timezone.utc)
+        self.parked = round(left.total_seconds(), 1)
+        return PubAck("TEST", 1)
+
+    def get_stream(self, name: str, /) -> NoReturn:
+        """Return no stream: there is no server."""
+        raise StreamNotFoundError(404, 10059, f"a test client has no stream {name!r}")
+
+    def key_value(self, bucket: str, /) -> NoReturn:
+        """Return no bucket: there is no server."""
+        raise BucketNotFoundError(404, 10059, f"a test client has no bucket {bucket!r}")
 
     def publish(
         self,
         subject: str,
         payload: bytes = b"",
-        *,
+        /,
+        *_args: Any,
         headers: Headers | Mapping[str, Any] | None = None,
         msg_id: str | None = None,
         stream: str | None = None,
@@ -99,7 +130,7 @@ class _Publisher:
         return [each for each in self.published if place in (each.msg_id or "")]
 
 
-class _Link:
+class _RecordedLink:
     """Takes the place of the connection of a message, for a handler that settles it itself."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -131,10 +162,11 @@ class _Link:
 
 
 class _Settlements:
-    """Takes the place of `Settlements` and of the lease keeper."""
+    """Takes the place of `Settlements`."""
 
     def __init__(self) -> None:
-        self.links: dict[Delivery, _Link] = {}
+        self.replies: list[PublishedMessage] = []
+        self.links: dict[Delivery, _RecordedLink] = {}
 
     def claim(self, delivery: Delivery) -> bool:
         """Return whether the caller may settle the message."""
@@ -156,6 +188,18 @@ class _Settlements:
     def term(self, delivery: Delivery, _reason: str) -> bool:
         """Terminate, unless the handler settled the message."""
         return self._settle(delivery, "dead")
+
+    def reply(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
+    ) -> None:
+        """Record a reply."""
+        message = PublishedMessage(
+            subject=subject, data=payload, headers=Headers(headers or {}), msg_id=None
+        )
+        self.replies.append(message)
 
     def _settle(self, delivery: Delivery, kind: str, delay: float | None = None) -> bool:
         claimed = self.claim(delivery)
@@ -190,7 +234,7 @@ class TestClient:
 
     def deliver(
         self,
-        handler: str | Handler,
+        handler: str | Handler | Task[..., Any],
         payload: object = b"",
         *,
         subject: str | None = None,
@@ -203,7 +247,8 @@ class TestClient:
         Process one message as a running worker does; the bucket of ``once`` is not used.
 
         Args:
-            handler: a handler of the worker, or its name.
+            handler: a handler or a task of the worker, or its name. The payload of a task is an object with
+                ``args`` and ``kwargs``.
             payload: ``bytes`` as they are, ``str`` as UTF-8, everything else as JSON.
             subject: the subject of the message; ``None``: the first filter of the handler, with ``x`` in
                 place of wildcards, or the name of the stream.
@@ -221,6 +266,8 @@ class TestClient:
 
         """
         found = self._find(handler, batches=False)
+        if isinstance(payload, dict) and found.state is not None:
+            subject = subject or f"tasks.test.test.{found.name}.{uuid.uuid4().hex}"
         return self._process(
             found,
             [payload],
@@ -229,6 +276,18 @@ class TestClient:
             attempt=attempt,
             lease_lost=lease_lost,
             stopping=stopping,
+        )[0]
+
+    def deliver_call(
+        self, task: Task[..., Any], payload: bytes, subject: str, attempt: int, calls: MemoryCalls
+    ) -> Outcome:
+        """
+        Process a call, with these states.
+
+        :meta private:
+        """
+        return self._process(
+            task.handler, [payload], subject=subject, attempt=attempt, stopping=False, calls=calls
         )[0]
 
     def deliver_batch(
@@ -269,6 +328,7 @@ class TestClient:
         attempt: int,
         lease_lost: bool = False,
         stopping: bool,
+        calls: MemoryCalls | None = None,
     ) -> list[Outcome]:
         if attempt < 1:
             raise InvalidOptionError("attempt", attempt, "must be at least 1")
@@ -276,7 +336,7 @@ class TestClient:
         outcomes: dict[Delivery, Outcome] = {}
         for payload in payloads:
             outcome = Outcome()
-            link = _Link(outcome)
+            link = _RecordedLink(outcome)
             message = self._message(handler, payload, subject, headers, attempt, link)
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
             delivery = Delivery(message, lease, handler.name, generation="0")
@@ -284,33 +344,36 @@ class TestClient:
             settlements.links[delivery] = link
         ran = Outcome()
 
-        def observe(call: Callable[[], object], _context: Context) -> object:
+        def observe(call: Callable[[], object], context: Context) -> object:
             if lease_lost:
                 for each in outcomes:
                     each.lease.lost_at = -math.inf
             try:
-                ran.result = call()
+                result = ran.result = call()
+                if context.value is not None:
+                    ran.result = json.loads(context.value)
             except BaseException as error:
                 ran.error = error
                 raise
-            return ran.result
+            return result
 
-        shared = Shared(
-            js=cast("Any", publisher),
-            keeper=cast("Any", settlements),
-            settlements=cast("Any", settlements),
+        parts = Parts(
+            js=publisher,
+            settlements=settlements,
             middleware=(observe, *self._middleware),
             observer=Observer(self._name, {}, lambda _function: None),
             is_stopping=lambda: stopping,
             on_fatal=lambda _error: None,
-            on_change=lambda: None,
-            on_thread_end=lambda: None,
-            limits={},
         )
         writer = None
         if handler.dead_letters is not None:
-            writer = DeadLetterWriter(cast("Any", dead_letters), handler.dead_letters, self._name)
-        processor = Processor(replace(handler, once=None, on_given_up=None), shared, writer)
+            writer = DeadLetterWriter(dead_letters, handler.dead_letters, self._name)
+        state = None
+        if handler.state is not None:
+            state = TaskState(MemoryCalls() if calls is None else calls, handler.name)
+        given_up = None if state is None else state.give_up
+        copy = replace(handler, once=None, on_given_up=given_up, state=state)
+        processor = Processor(copy, parts, writer)
         if handler.max_messages is not None:
             processor.process_batch(list(outcomes))
         else:
@@ -320,22 +383,31 @@ class TestClient:
                     outcome.kind, outcome.delay = "retry", delay
         for delivery, outcome in outcomes.items():
             outcome.result, outcome.error = ran.result, ran.error
+            if publisher.parked is not None:
+                outcome.kind, outcome.delay = "retry", publisher.parked
+            outcome.reply = next(iter(settlements.replies), None)
             outcome.published = publisher.of(delivery)
             outcome.dead_letter = next(iter(dead_letters.of(delivery)), None)
         if ran.error is not None and not isinstance(ran.error, (Exception, SystemExit)):
             raise ran.error
         return list(outcomes.values())
 
-    def _find(self, handler: str | Handler, *, batches: bool) -> Handler:
-        for each in self._handlers:
-            if handler is each or handler == each.name:
+    def _find(self, handler: str | Handler | Task[..., Any], *, batches: bool) -> Handler:
+        handlers = [
+            each
+            for found in self._handlers
+            for each in ([found] if found.tasks is None else found.tasks.values())
+        ]
+        wanted = handler if isinstance(handler, (str, Handler)) else handler.handler
+        for each in handlers:
+            if wanted is each or wanted == each.name:
                 if batches != (each.max_messages is not None):
                     rule = "handles batches: use deliver_batch()"
                     raise InvalidOptionError(
                         "handler", handler, "handles single messages" if batches else rule
                     )
                 return each
-        names = ", ".join(each.name for each in self._handlers) or "none"
+        names = ", ".join(each.name for each in handlers) or "none"
         raise InvalidOptionError(
             "handler", handler, f"is not a handler of this worker, which has: {names}"
         )
@@ -347,17 +419,102 @@ class TestClient:
         subject: str | None,
         headers: Headers | Mapping[str, Any] | None,
         attempt: int,
-        link: _Link,
+        link: _RecordedLink,
     ) -> JetStreamMsg:
         self._delivered += 1
         if subject is None:
             subject = (handler.filter_subjects or (handler.stream,))[0]
             subject = subject.replace("*", "x").replace(">", "x")
         number = self._delivered
-        reply = f"$JS.ACK.{handler.stream}.{handler.consumer}.{attempt}.{number}.{number}.{_STORED_NS}.0"
+        reply = f"$JS.ACK.{handler.stream}.{handler.consumer}.{attempt}.{number}.{number}.{time.time_ns()}.0"
         block = Headers(headers) if headers else None
         received = (subject.encode(), reply.encode(), block, _encoded(payload))
         return JetStreamMsg(cast("Any", received), cast("Any", link))
+
+
+class MemoryCalls(CallStates):
+    """The states of calls in this process."""
+
+    has_messages = False
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+
+    @property
+    def max_value(self) -> int:
+        """The largest record, by the default of a server."""
+        return 1024 * 1024
+
+    def add(self, record: Record) -> bool:
+        """Store the record of a new call; return false if there is one with its id."""
+        return self._records.setdefault(record["id"], record) is record
+
+    def read(self, call: str) -> Record:
+        """Return the current record."""
+        try:
+            return self._records[call]
+        except KeyError:
+            raise KeyNotFoundError("calls of this process", call) from None
+
+    def wait(self, call: str, timeout: float | None) -> Record:
+        """Return the record; a call that has not ended never ends."""
+        del timeout
+        record = self.read(call)
+        if record["status"] not in FINISHED:
+            raise TimeoutError(f"call {call} has not ended: calls with a time run when it is read")
+        return record
+
+    def change(
+        self, call: str, sent: Record | None, change: Callable[[Record], object]
+    ) -> tuple[Record, int]:
+        """Change the record of a call, and return it."""
+        record = self._records.get(call, sent)
+        return self.changed(record, change), 0
+
+    def store(self, record: Record, _revision: int) -> None:
+        """Replace a record."""
+        self._records[record["id"]] = record
+
+    def changed(self, record: Record | None, change: Callable[[Record], object]) -> Record:
+        """Return the changed record."""
+        found = self.apply(record, change)
+        self._records[found["id"]] = found
+        return found
+
+
+class EagerCalls:
+    """
+    Runs calls at once, in the calling thread, with the middleware and the attempts of a worker.
+
+    Args:
+        worker: the worker.
+        raises: whether the error of a call that fails is raised by `Task.delay`.
+
+    """
+
+    def __init__(self, worker: Worker, *, raises: bool) -> None:
+        self._worker = worker
+        self._raises = raises
+        self._calls = MemoryCalls()
+
+    def run(self, task: Task[P, R], record: Record) -> TaskResult[R]:
+        """Run a call until it has ended, without delays; return it."""
+        known = not self._calls.add(record)
+        found: TaskResult[R] = TaskResult(
+            task, record["id"], None if task.states is None else self._calls
+        )
+        if known:
+            return found
+        subject = task.queue.subject_of(task.name, record["id"])
+        client, attempt, kind = self._worker.test_client(), 0, "retry"
+        while kind == "retry":
+            attempt += 1
+            payload = task.payload_of(record)
+            outcome = client.deliver_call(task, payload, subject, attempt, self._calls)
+            kind = outcome.kind
+        if outcome.error is not None and self._raises:
+            raise outcome.error
+        return found
 
 
 def _encoded(payload: object) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from .. import Error, InvalidArgumentError
@@ -26,7 +26,7 @@ from .limits import Gate
 from .logs import log
 from .membership import GroupConsumer, GroupPuller
 from .processes import ProcessPool
-from .processing import Processor, Shared
+from .processing import Processor, QueueProcessor, Shared
 from .pulling import Puller
 from .status import spawn
 
@@ -54,7 +54,8 @@ class HandlerThreads:
         self._processes: ProcessPool | None = None
         if handler.pool == "processes":
             self._processes = ProcessPool(handler, shared.js, shared.is_stopping)
-        self._processor = Processor(handler, shared, dead_letters, self._processes)
+        kind = Processor if handler.tasks is None else QueueProcessor
+        self._processor: Processor = kind(handler, shared, dead_letters, self._processes)
         isolates = self._processes is None and handler.max_messages is None
         self._held = HeldMessages(isolates=isolates)
         parts = (handler, shared, consumer, self._held, self._processor, self._give_back)
@@ -116,13 +117,13 @@ class HandlerThreads:
                 more = self.puller.next_request()
             self.puller.request(more)
 
-    def snapshot(self) -> HandlerSnapshot:
-        """Return the numbers of the handler."""
+    def snapshots(self) -> list[HandlerSnapshot]:
+        """Return the numbers of the handler; of a queue, also those of the tasks that have run."""
         handler, held, info = self.handler, self._held, self.consumer.info
         total = self._observer.total()
         with held.lock:
             running, count = len(held.running), held.count
-        return {
+        snapshot: HandlerSnapshot = {
             "handler": handler.name,
             "stream": handler.stream,
             "consumer": handler.consumer,
@@ -140,7 +141,37 @@ class HandlerThreads:
             "pending": info.num_pending,
             "ack_pending": info.num_ack_pending,
             "mismatches": len(self.consumer.mismatches),
+            "unknown_tasks": {},
         }
+        if isinstance(self._processor, QueueProcessor):
+            snapshot["unknown_tasks"] = dict(self._processor.unknown)
+        return [snapshot, *self._task_snapshots(snapshot)]
+
+    def _task_snapshots(self, queue: HandlerSnapshot) -> Iterator[HandlerSnapshot]:
+        """Yield what the tasks of a queue have counted; what is not counted belongs to the queue."""
+        for name, task in (self.handler.tasks or {}).items():
+            observer = self._shared.observer.handler(task)
+            total = observer.total()
+            if any(total.counts.values()):
+                yield {
+                    **queue,
+                    "handler": name,
+                    "counts": total.counts,
+                    "delayed": observer.delayed,
+                    "duration": total.duration.snapshot(),
+                    "wait": total.wait.snapshot(),
+                    "age": total.age.snapshot(),
+                    "last_success": total.last_success or None,
+                    "handled": 0,
+                    "running": 0,
+                    "buffered": 0,
+                    "slots": 0,
+                    "mismatches": 0,
+                    "pending": None,
+                    "ack_pending": None,
+                    "paused": 0.0,
+                    "unknown_tasks": {},
+                }
 
     @property
     def is_stuck(self) -> bool:

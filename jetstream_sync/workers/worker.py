@@ -8,12 +8,20 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from functools import update_wrapper
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from .. import (
     Error,
@@ -25,11 +33,23 @@ from .. import (
     connect,
     shared_connection,
 )
+from .calls import CallQueue, CallStates, TaskState, check_token, to_json
+from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
 from .consumers import plan_consumer
 from .context import Context
 from .dead_letters import DeadLetterTarget
-from .handler import Handler, HandlerFunction, HandlerOptions, Middleware
+from .handler import (
+    QUEUE_OPTIONS,
+    TASK_OPTIONS,
+    Handler,
+    HandlerFunction,
+    HandlerOptions,
+    Middleware,
+    TaskOptions,
+    check_plain,
+    check_pool,
+)
 from .health import Monitor
 from .heartbeat import SupervisorLink, supervisor_link
 from .http_server import monitoring, parse_address
@@ -46,9 +66,10 @@ from .schedules import (
     check_schedules,
     delete_schedules,
     find_schedules,
+    module_of,
 )
 from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status, signals
-from .tasks import Task, TaskQueue, check_token
+from .tasks import Task
 from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
@@ -68,6 +89,62 @@ _CONNECTION: Final[dict[str, Any]] = {
 }
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskDecorator(Protocol):
+    """Makes a function a task; `Worker.task` returns it."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def program_of(module: str) -> str:
+    """Return the name of the program to which a module belongs: its top package, or the name of its file."""
+    return module_of(module).partition(".")[0]
+
+
+def task_name(function: Callable[..., object]) -> str:
+    """Return the name of a task: module and function, with ``-`` in place of dots."""
+    module = module_of(function.__module__).removesuffix(".py")
+    name = getattr(function, "__qualname__", "").rpartition("<locals>.")[2]
+    return f"{module}.{name}".replace(".", "-")
+
+
+def _queue_function(name: str) -> HandlerFunction:
+    """Return a function with the name of a queue, whose tasks run instead of it."""
+
+    def queue(_data: bytes) -> None:
+        raise LookupError("a queue runs the handlers of its tasks")
+
+    queue.__name__ = name
+    queue.__qualname__ = f"queue {name}"
+    return queue
+
+
+class TaskSender:
+    """Sends the calls of tasks to the server at once; a `Sender`."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def prepare(self, task: Task[Any, Any]) -> None:
+        """Create what is missing on the server."""
+        self._worker.prepare(task)
+
+    def deliver(self, task: Task[Any, Any], record: dict[str, Any], at: datetime | None) -> None:
+        """Send a call."""
+        task.send(record, at)
+
+    def eager(self) -> Any:
+        """Return what runs calls at once; ``None``: workers do."""
+        return self._worker.eager_calls
+
+
 class Worker:
     """
     A set of handlers, and the process that runs them.
@@ -77,10 +154,15 @@ class Worker:
     Args:
         servers: as for `jetstream_sync.connect`; ``None``: the environment variable ``NATS_URL``, or
             the local server.
-        name: the name of the connection, recorded with each dead letter.
+        name: the name of the connection, recorded with each dead letter. With tasks, it is a part of their
+            subjects: each program needs its own.
         dead_letters: the stream for dead letters of handlers that name no other; it is created if it
             does not exist. Or a function ``(message, reason) -> subject``; a stream with the subject
             must exist. ``None``: messages that are given up are dropped.
+        program: the program to which the queues of tasks belong, which is recorded with their consumers:
+            another program with the same ``name`` is refused. ``None``: the top package of the module that
+            creates the worker, or the name of a script.
+        concurrency: number of threads of the queue ``default`` of tasks, and of others that name none.
         drain_timeout: how long running handlers may take when the worker stops, in seconds.
         middleware: functions called as ``middleware(call, context)`` around each run of a handler, the
             first one outermost. One that raises counts as the handler.
@@ -106,6 +188,8 @@ class Worker:
 
     """
 
+    #: The class of tasks, for subclasses.
+    task_class: type[Task[..., Any]] = Task
     #: ``MODULE:FUNCTION``, called in each process of a handler before its module is imported; for
     #: subclasses. Empty: none.
     process_setup: str = ""
@@ -116,6 +200,8 @@ class Worker:
         *,
         name: str = "worker",
         dead_letters: DeadLetterTarget | None = None,
+        program: str | None = None,
+        concurrency: int = 8,
         drain_timeout: float = 25.0,
         middleware: Sequence[Middleware] = (),
         ensure: str | Sequence[StreamConfig | KeyValueConfig] = "consumer",
@@ -132,6 +218,9 @@ class Worker:
             raise InvalidOptionError("ensure", ensure, rule)
         if not (is_number(drain_timeout) and drain_timeout >= 0):
             raise InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
+        check_count("concurrency", concurrency)
+        for each in middleware:
+            check_plain("middleware", each)
         if trace is not None and trace not in TRACE_MODES:
             raise InvalidOptionError("trace", trace, f"must be None or one of {TRACE_MODES}")
         if report is not None and report not in REPORTS:
@@ -154,8 +243,16 @@ class Worker:
         self.limits: dict[str, int] = {}
         #: The schedules, in the order of their definition.
         self.schedules: list[Schedule] = []
-        # The streams and buckets of the tasks.
-        self.task_queues: list[TaskQueue] = []
+        #: The tasks by name.
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.concurrency = concurrency
+        # The queues by name, and the buckets of results.
+        self._queues: dict[str, tuple[CallQueue, Handler]] = {}
+        self._states: list[CallStates] = []
+        #: What runs calls at once, see `eager`; ``None``: workers do.
+        self.eager_calls: Any = None
+        self._task_sender: Any = TaskSender(self)
+        self._program = program_of(_calling_module()) if program is None else program
         self.middleware: Sequence[Middleware] = tuple(middleware)
         #: Options of `jetstream_sync.connect`.
         self.connection: dict[str, Any] = dict(connection or {})
@@ -224,69 +321,238 @@ class Worker:
         batches = {"max_messages": max_messages, "max_wait": max_wait}
         return self._decorator({**options, **batches, "stream": stream, "consumer": consumer})
 
+    def queue(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        stream: str = "TASKS",
+        subject: str = "tasks",
+        unknown_task_grace: float = 300.0,
+        **options: Any,
+    ) -> None:
+        """
+        Define a queue for tasks: one consumer, and threads that its tasks share.
+
+        The queue ``default`` needs no definition, unless it has options. Tasks that name a queue follow its
+        definition. Urgent tasks get a queue of their own, since calls have no priority.
+
+        Args:
+            name: the name, a token of the subject ``<subject>.<worker>.<queue>.<task>.<id>`` of the calls.
+            concurrency: number of threads; ``None``: that of the worker.
+            stream: the name of the stream, a work queue, which is created if it does not exist.
+            subject: the first token of its subjects.
+            unknown_task_grace: seconds for which a call of a task that the worker does not have is given back,
+                because another process may have it during a deploy; then it is a dead letter.
+            **options: as for `handler`, for the consumer and the threads: ``ack``, ``ack_wait``, ``confirm``,
+                ``dead_letters``, ``exclusive``, ``key``, ``limit``, ``max_bytes``, ``park_after``, ``pool``,
+                ``prefetch`` and ``rate``.
+
+        Raises:
+            InvalidOptionError: an option is out of range, the name is no token of a subject, or the queue is
+                defined already.
+
+        """
+        if name in self._queues:
+            raise InvalidOptionError("name", name, "is the name of another queue already")
+        for option, value in options.items():
+            if option in TASK_OPTIONS:
+                rule = f"belongs to the tasks of a queue: @worker.task({option}=...)"
+                raise InvalidOptionError(option, value, rule)
+        refuse_unknown("task", options, QUEUE_OPTIONS)
+        self._check_limit(options.get("limit"))
+        check_token("name", self.name)
+        calls = CallQueue(
+            self._sender, self.name, name, owner=self._program, stream=stream, subject=subject
+        )
+        given = {**options, "concurrency": concurrency or self.concurrency}
+        where = {"stream": stream, "consumer": calls.consumer, "owner": calls.owner}
+        own = {"filter_subject": calls.filter_subject, "unknown_task_grace": unknown_task_grace}
+        handler = self._handler_of(_queue_function(name), {**given, **where, **own, "tasks": {}})
+        self._queues[name] = calls, handler
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
     def task(
         self,
         *,
         name: str | None = None,
-        stream: str = "TASKS",
-        subject: str = "tasks",
+        queue: str = "default",
         results: str | None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> Callable[[Callable[..., Any]], Task]:
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        time_zone: str | None = None,
+        missed: str = "last",
+        **options: Unpack[TaskOptions],
+    ) -> TaskDecorator: ...
+
+    def task(  # type: ignore[misc]
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        results: str | None = None,
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        time_zone: str | None = None,
+        missed: str = "last",
+        **options: Any,
+    ) -> Any:
         """
-        Return a decorator that makes a function a task: `Task.delay` has a worker call it.
+        Make a function a task: `Task.delay` has a worker call it. A decorator, with and without arguments.
 
         The arguments are sent as JSON. The first call of a process creates the stream and the bucket if
         they do not exist, unless ``ensure="none"``. Failed calls are retried as messages of a handler. A
-        parameter that is annotated with `Context` gets the context of the run, and is no argument.
+        parameter that is annotated with `Context` gets the context of the run, and is no argument; type
+        checkers know that if it is the first one.
 
         Args:
-            name: the name, unique in the stream; ``None``: that of the function. The messages have the
-                subject ``<subject>.run.<name>.<id>``, and the consumer ``task-<name>``.
-            stream: the name of the stream, a work queue.
-            subject: the first token of its subjects.
+            function: the function.
+            name: the name, unique in the worker; ``None``: module and name of the function, such as
+                ``shop-mail-send`` for ``send`` in ``shop.mail``.
+            queue: the name of the queue, see `queue`.
             results: a key-value bucket for the state and the return value of each call, for one day if it
                 is created here; ``None``: there are no results. It costs a write when the call is sent,
                 and two in the worker.
-            **options: as for `handler`, except ``decode``, ``filter_subject`` and ``filter_subjects``.
+            cron: when the server calls the task without arguments, as for `schedule`; ``None``: never.
+            every: the same, as an interval in seconds.
+            time_zone: the time zone of ``cron``; ``None``: UTC.
+            missed: ``"last"``: at most one call of the schedule waits, a later one replaces it; ``"all"``:
+                all wait.
+            **options: as for `handler`: ``once``, ``reject_on``, ``retry``, ``retry_on``, ``soft_timeout`` and
+                ``timeout``.
 
         Raises:
-            InvalidOptionError: as `handler`, or the name is no token of a subject.
+            InvalidOptionError: as `handler`, the name is no token of a subject, or the option belongs to the
+                queue.
 
         """
-        for option in ("decode", "filter_subject", "filter_subjects"):
-            if option in options:
-                raise InvalidOptionError(option, options.get(option), "is not for tasks")
-        tasks = TaskQueue(self._sender, stream=stream, subject=subject, results=results)
+        for option, value in options.items():
+            if option in (*QUEUE_OPTIONS, "concurrency"):
+                rule = f"belongs to the queue of the task: worker.queue(name, {option}=...)"
+                raise InvalidOptionError(option, value, rule)
+        refuse_unknown("task", options, TASK_OPTIONS)
 
-        def decorate(function: Callable[..., Any]) -> Task:
-            token = function.__name__ if name is None else name
-            check_token("name", token)
-            task = Task(function, token, tasks, lambda: self._create_for(tasks))
-
-            def run(data: bytes, ctx: Context) -> None:
-                task.run(data, ctx)
-
-            wrapped = update_wrapper(
-                run, function, ("__module__", "__name__", "__qualname__", "__doc__"), ()
-            )
-            del run.__wrapped__  # type: ignore[attr-defined]  # its parameters are those of a handler
-            where: dict[str, Any] = {"stream": stream, "consumer": f"task-{token}"}
-            where |= {"filter_subject": tasks.filter_subject(token), "on_given_up": tasks.give_up}
-            task.handler = self._decorator({**options, **where})(wrapped)
-            self.task_queues.append(tasks)
+        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+            task = self._add_task(function, name, queue, results, options)
+            if cron is not None or every is not None:
+                self._schedule_task(
+                    task, task.name, cron=cron, every=every, time_zone=time_zone, missed=missed
+                )
             return task
 
-        return decorate
+        return decorate if function is None else decorate(function)
+
+    def _add_task(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        queue: str,
+        results: str | None,
+        options: dict[str, Any],
+    ) -> Task[..., Any]:
+        check_plain("task", function)
+        token = task_name(function) if name is None else name
+        check_token("name", token)
+        if results is not None and options.get("once") is not None:
+            rule = "is not needed with 'results', which has the state of each call"
+            raise InvalidOptionError("once", options["once"], rule)
+        calls, handler = self._queue(queue)
+        states = None if results is None else CallStates(self._sender, results)
+        task: Task[..., Any] = self.task_class(function, token, calls, states, self._task_sender)
+        if states is not None:
+            options = {**options, "state": TaskState(states, token)}
+        task.handler = self.add_task_handler(queue, task.runner(), states, options)
+        check_pool(handler.pool, function)
+        self.tasks[token] = task
+        return task
+
+    def _queue(self, name: str) -> tuple[CallQueue, Handler]:
+        """Return a queue."""
+        if name == "default" and name not in self._queues:
+            self.queue(name)
+        if name not in self._queues:
+            rule = f"must be one of {sorted(self._queues)}: define it with worker.queue() before"
+            raise InvalidOptionError("queue", name, rule)
+        return self._queues[name]
+
+    def find_queue(self, name: str, options: Mapping[str, Any]) -> CallQueue:
+        """
+        Return where the calls of a queue are sent; define the queue with these options if it is not.
+
+        :meta private:
+        """
+        if name not in self._queues:
+            self.queue(name, **options)
+        return self._queues[name][0]
+
+    def add_task_handler(
+        self,
+        queue: str,
+        function: HandlerFunction,
+        states: CallStates | None,
+        options: dict[str, Any],
+    ) -> Handler:
+        """
+        Add what runs the calls of a task, by the name of the function, to a queue.
+
+        :meta private:
+        """
+        calls, handler = self._queue(queue)
+        tasks, name = handler.tasks, function.__name__
+        assert tasks is not None
+        if name in tasks or name in self.tasks:
+            raise InvalidOptionError("name", name, "is the name of another task already")
+        shared = {
+            each: getattr(handler, each)
+            for each in ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters")
+        }
+        where: dict[str, Any] = {"stream": calls.stream, "consumer": calls.consumer}
+        where["module"] = _calling_module()
+        state = options.get("state")
+        if state is not None:
+            where["on_given_up"] = state.give_up
+        found = Handler(
+            function=function, process_setup=self.process_setup, **shared, **where, **options
+        )
+        tasks[name] = found
+        if handler not in self.handlers:
+            self._add_handler(handler)
+        if states is not None and states.bucket not in {each.bucket for each in self._states}:
+            self._states.append(states)
+        return found
 
     def _sender(self) -> Connection:
         """Return the connection of this process for sending tasks."""
         return shared_connection(self._servers, **{"name": self.name, **self.connection})
 
-    def _create_for(self, tasks: TaskQueue) -> None:
-        """Create what a task needs to be sent, unless the worker must not."""
-        if self.ensure != "none":
-            tasks.create(lambda own: resources_of([], own, self._given, self._num_replicas))
+    def prepare(self, task: Task[Any, Any]) -> None:
+        """
+        Create what a task needs to be sent, unless the worker must not.
+
+        :meta private:
+        """
+        self.prepare_queue(task.queue, [] if task.states is None else [task.states])
+
+    def prepare_queue(self, queue: CallQueue, states: Sequence[CallStates]) -> None:
+        """
+        Create the stream of a queue and buckets, unless the worker must not.
+
+        :meta private:
+        """
+
+        def plan(nc: Connection) -> list[Wanted]:
+            own = [*queue.resources(nc), *(each.resource() for each in states)]
+            return resources_of([], own, self._given, self._num_replicas)
+
+        queue.create(None if self.ensure == "none" else plan)
 
     def resources(self, nc: Connection) -> list[Wanted]:
         """
@@ -295,7 +561,13 @@ class Worker:
         :meta private:
         """
         given = [*self._given, *(each for handler in self.handlers for each in handler.ensure)]
-        of_tasks = [each for queue in self.task_queues for each in queue.resources(nc)]
+        of_tasks = [
+            each
+            for queue, handler in self._queues.values()
+            if handler.tasks
+            for each in queue.resources(nc)
+        ]
+        of_tasks += [states.resource() for states in self._states]
         return resources_of(self.handlers, of_tasks, given, self._num_replicas)
 
     def setup(
@@ -335,78 +607,131 @@ class Worker:
 
     def _decorator(self, options: dict[str, Any]) -> Callable[[HandlerFunction], Handler]:
         """Return a decorator that adds a handler with these options, defined in the calling module."""
-        limit = options.get("limit")
-        if limit is not None and limit not in self.limits:
-            rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
-            raise InvalidOptionError("limit", limit, rule)
-        if options.get("dead_letters") is None:
-            options["dead_letters"] = self.dead_letters
-        module, setup = _calling_module(), self.process_setup
+        self._check_limit(options.get("limit"))
+        module = _calling_module()
 
         def decorate(function: HandlerFunction) -> Handler:
-            handler = Handler(function=function, module=module, process_setup=setup, **options)
-            for other in self.handlers:
-                if (other.stream, other.consumer) == (handler.stream, handler.consumer):
-                    rule = f"is used by handler {other.name} already"
-                    raise InvalidOptionError("consumer", handler.consumer, rule)
-            self.handlers.append(handler)
+            handler = self._handler_of(function, {"module": module, **options})
+            self._add_handler(handler)
             return handler
 
         return decorate
 
+    def _check_limit(self, limit: str | None) -> None:
+        if limit is not None and limit not in self.limits:
+            rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
+            raise InvalidOptionError("limit", limit, rule)
+
+    def _handler_of(self, function: HandlerFunction, options: dict[str, Any]) -> Handler:
+        if options.get("dead_letters") is None:
+            options["dead_letters"] = self.dead_letters
+        return Handler(function=function, process_setup=self.process_setup, **options)
+
+    def _add_handler(self, handler: Handler) -> None:
+        for other in self.handlers:
+            if (other.stream, other.consumer) == (handler.stream, handler.consumer):
+                rule = f"is used by handler {other.name} already"
+                raise InvalidOptionError("consumer", handler.consumer, rule)
+        self.handlers.append(handler)
+
     def schedule(
         self,
-        name: str,
+        name: str | Task[..., Any],
         *,
-        subject: str,
+        subject: str | None = None,
         cron: str | None = None,
         every: float | timedelta | None = None,
         at: datetime | None = None,
         time_zone: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        missed: str = "last",
+        schedule_name: str | None = None,
     ) -> Callable[[Callable[[], bytes]], Callable[[], bytes]]:
         """
-        Return a decorator that has the server publish a message at given times (ADR-51).
+        Have the server publish a message, or call a task, at given times (ADR-51).
 
-        The function returns the payload; it is called when the worker starts. The server keeps the
-        schedule, also while no worker runs. A worker that starts replaces a schedule that differs. Once
-        a minute, it stores a schedule again that is missing or has another rule. It deletes none, see
-        `delete_schedules`. With ``ensure="none"`` it leaves them all alone.
+        With a name, this returns a decorator: the function returns the payload, and is called when the worker
+        starts. With a task, the server calls the task, and each call has an id of its own.
+
+        The server keeps the schedule, also while no worker runs. A worker that starts replaces a schedule that
+        differs. Once a minute, it stores a schedule again that is missing or has another rule. It deletes none,
+        see `delete_schedules`. With ``ensure="none"`` it leaves them all alone.
 
         The stream needs ``allow_msg_schedules`` and the subject ``schedules.<stream>.>``, and handlers of
-        that stream need filters without it.
+        that stream need filters without it; the stream of tasks has both.
 
         Args:
-            name: the name, unique in the worker.
-            subject: the subject of the messages; a stream must have it.
+            name: the name, unique in the worker; or a task.
+            subject: the subject of the messages; a stream must have it. Not for tasks.
             cron: six fields, the first one for seconds; five fields, as in a crontab, for the second 0; or
                 a name such as ``@daily``. Needs server 2.14.
             every: the interval, in seconds, at least 1. Needs server 2.14.
             at: the time of a single message, with a time zone. Needs server 2.12. A time in the past is
                 not stored again.
             time_zone: the time zone of ``cron``; ``None``: UTC.
+            args: the positional arguments of the task.
+            kwargs: the keyword arguments of the task; ``None``: none.
+            missed: of a task: ``"last"``: at most one call of the schedule waits, a later one replaces it;
+                ``"all"``: all wait.
+            schedule_name: the name of the schedule of a task; ``None``: that of the task.
 
         Raises:
-            InvalidOptionError: not exactly one of ``cron``, ``every`` and ``at`` is given, or the name is
-                invalid or used already.
+            InvalidOptionError: not exactly one of ``cron``, ``every`` and ``at`` is given, a rule or a name is
+                invalid, or the name is used already.
+            TaskArgumentsError: the arguments do not fit the task.
 
         """
+        times: dict[str, Any] = {"cron": cron, "every": every, "at": at, "time_zone": time_zone}
+        if isinstance(name, Task):
+            self._schedule_task(
+                name, schedule_name or name.name, args=args, kwargs=kwargs, missed=missed, **times
+            )
+            return lambda function: function
+        if subject is None:
+            raise InvalidOptionError("subject", subject, "is needed unless a task is scheduled")
 
         def decorate(function: Callable[[], bytes]) -> Callable[[], bytes]:
-            schedule = Schedule(
-                function=function,
-                name=name,
-                subject=subject,
-                cron=cron,
-                every=every,
-                at=at,
-                time_zone=time_zone,
-            )
-            if any(each.name == name for each in self.schedules):
-                raise InvalidOptionError("name", name, "is used by another schedule already")
-            self.schedules.append(schedule)
+            if not isinstance(function, type):
+                check_plain("schedule", function)
+            self._add_schedule(Schedule(function=function, name=name, subject=subject, **times))
             return function
 
         return decorate
+
+    def _schedule_task(
+        self,
+        task: Task[..., Any],
+        name: str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        missed: str = "last",
+        **times: Any,
+    ) -> None:
+        if missed not in {"last", "all"}:
+            raise InvalidOptionError("missed", missed, "must be 'last' or 'all'")
+        record, _ = task.record(args, kwargs or {})
+        data = to_json({"args": record["args"], "kwargs": record["kwargs"]})
+
+        def payload() -> bytes:
+            return data
+
+        payload.__module__ = task.function.__module__
+        self._add_schedule(
+            Schedule(
+                function=payload,
+                name=name,
+                subject=task.queue.subject_of(task.name, name),
+                rollup=missed == "last" and times.get("at") is None,
+                **times,
+            )
+        )
+
+    def _add_schedule(self, schedule: Schedule) -> None:
+        if any(each.name == schedule.name for each in self.schedules):
+            raise InvalidOptionError("name", schedule.name, "is used by another schedule already")
+        self.schedules.append(schedule)
 
     def find_schedules(self) -> list[ScheduleState]:
         """
@@ -463,6 +788,7 @@ class Worker:
             raise InvalidOptionError("kind", kind, f"must be one of {', '.join(EVENT_KINDS)}")
 
         def decorate(hook: Hook) -> Hook:
+            check_plain("hook", hook)
             self._hooks.setdefault(kind, []).append(hook)
             return hook
 
@@ -634,6 +960,27 @@ class Worker:
                 missing = StreamNotFoundError(404, 10059, "does not exist")
                 errors.append((f"{step.name}: ", missing))
         return absent
+
+    @contextmanager
+    def eager(self, *, raises: bool = True) -> Iterator[None]:
+        """
+        Have calls of tasks run at once, in the calling thread and without a server, for tests.
+
+        For the duration of the block, `Task.delay` runs the middleware and the function, with the attempts of the
+        task and without delays; also for a time in the future. Results are kept in this process.
+
+        Args:
+            raises: whether the error of a call that has failed is raised; otherwise it is in its result.
+
+        """
+        from .testing import EagerCalls  # noqa: PLC0415 - for tests only
+
+        before = self.eager_calls
+        self.eager_calls = EagerCalls(self, raises=raises)
+        try:
+            yield
+        finally:
+            self.eager_calls = before
 
     def test_client(self) -> TestClient:
         """Return a client that delivers messages to the handlers without a server, for tests."""

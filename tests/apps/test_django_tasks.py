@@ -95,13 +95,13 @@ def test_a_task_that_comes_again(js):
     message = last_message(js)
     with running(worker()):
         wait_until(lambda: result.refresh() or result.is_finished)
-        js.publish("tasks.run.default.x", message)
+        js.publish(f"tasks.django.default.django-default.{result.id}", message)
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
         assert runs == [("x", 1)]
         bucket = js.key_value("TASK_RESULTS")
         state = bucket.get(result.id).value.replace(b'"SUCCESSFUL"', b'"RUNNING"')
         bucket.put(result.id, state)
-        js.publish("tasks.run.default.x", message)
+        js.publish(f"tasks.django.default.django-default.{result.id}", message)
         wait_until(lambda: len(runs) == 2)
     assert runs == [("x", 1), ("x", 2)]
 
@@ -130,7 +130,7 @@ def test_a_task_that_does_not_exist(js):
         changed = message.replace(b"fix_django_tasks.add", path)
         start = changed.index(b'"id"')
         changed = changed.replace(changed[start : changed.index(b",", start)], result_id)
-        js.publish("tasks.run.default.x", changed)
+        js.publish("tasks.django.default.django-default.x", changed)
     with running(worker()):
         # A work queue: a message that is terminated is deleted.
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)

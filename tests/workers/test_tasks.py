@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(110)
 @pytest.fixture
 def worker(nats_server: NatsServer, js: JetStream) -> Iterator[Worker]:
     """A worker whose connection for sending, stream and bucket end with the test."""
-    found = Worker(nats_server.url, name=uuid.uuid4().hex, dead_letters="DEAD")
+    found = Worker(nats_server.url, name=uuid.uuid4().hex, program="tests", dead_letters="DEAD")
     yield found
     shared_connection(nats_server.url, name=found.name).close()
     for stream in ("DEAD", "TASKS", "KV_RESULTS"):
@@ -61,7 +61,7 @@ def test_a_call_runs_in_a_worker_and_has_a_result(worker, js):
     assert call.status == "READY"
     with running(worker):
         assert call.get(10 * SCALE) == {"total": 1.5, "attempt": 1}
-        assert bill.send(18, total=2).get(10 * SCALE) == {"total": 2, "attempt": 1}
+        assert bill.delay(18, total=2).get(10 * SCALE) == {"total": 2, "attempt": 1}
         assert bill.result_of(call.id).status == "SUCCESSFUL"
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
     assert order_ids == [17, 18]
@@ -125,7 +125,7 @@ def test_a_message_that_is_no_call_is_a_dead_letter(worker, js):
 
     bill.delay(1)
     for payload in (b"{", b"[]", b'{"args": []}', b'{"args": [2]}'):
-        js.publish("tasks.run.bill.x", payload)
+        js.publish(f"tasks.{worker.name}.default.{bill.name}.x", payload)
     with running(worker):
         wait_until(lambda: seen == [1, 2])
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
@@ -162,7 +162,9 @@ def test_a_queued_call_can_be_cancelled(worker, js, results):
     started, goes_on = threading.Event(), threading.Event()
     runs: list[int] = []
 
-    @worker.task(results=results, prefetch=1)
+    worker.queue("one", concurrency=1, prefetch=1)
+
+    @worker.task(results=results, queue="one")
     def wait(number: int) -> None:
         runs.append(number)
         started.set()
@@ -183,7 +185,7 @@ def test_a_queued_call_can_be_cancelled(worker, js, results):
     with running(worker):
         assert started.wait(20 * SCALE)
         second = wait.delay(2)
-        info = js.get_stream("TASKS").get_consumer("task-wait").info
+        info = js.get_stream("TASKS").get_consumer(f"tasks-{worker.name}-one").info
         wait_until(lambda: info().num_ack_pending == 2)
         assert not first.cancel()
         assert second.cancel()
@@ -205,9 +207,9 @@ def test_a_call_for_a_later_time(worker, nats_server):
     at = datetime.now(timezone.utc) + timedelta(seconds=2)
     if nats_server.version.startswith(("2.10.", "2.11.")):
         with pytest.raises(ServerTooOldError):
-            now.send_at(at)
+            now.apply_async(eta=at)
         return
-    late, never = now.send_at(at), now.send_at(at)
+    late, never = now.apply_async(eta=at), now.apply_async(eta=at)
     assert never.cancel()
     with running(worker):
         assert late.get(20 * SCALE) >= at.timestamp()
@@ -217,15 +219,16 @@ def test_a_call_for_a_later_time(worker, nats_server):
 def test_tasks_run_in_processes_of_their_own(worker, nats_server, tmp_path):
     """The process finds the task by its name, and stores the result over its own connection."""
     code = """
-worker = Worker(dead_letters="DEAD")
+worker = Worker(name="NAME", program="tests", dead_letters="DEAD", concurrency=2)
+worker.queue("default", pool="processes")
 
-@worker.task(results="RESULTS", pool="processes")
+@worker.task(name="square", results="RESULTS")
 def square(number: int, ctx: Context) -> list:
     return [number**2, os.getpid(), ctx.attempt]
 """
     square = worker.task(name="square", results="RESULTS")(square_elsewhere)
     call = square.delay(7)
-    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+    with WorkerProgram(code.replace("NAME", worker.name), nats_server.url, tmp_path) as program:
         number, pid, attempt = call.get(20 * SCALE)
         program.stop()
     assert (number, attempt) == (49, 1)
@@ -235,13 +238,14 @@ def square(number: int, ctx: Context) -> list:
 def test_a_task_that_is_given_up_has_failed(worker, nats_server, js, tmp_path):
     """So do a task that kills its process in each attempt, and one whose arguments do not fit any more."""
     code = """
-worker = Worker(dead_letters="DEAD")
+worker = Worker(name="NAME", program="tests", dead_letters="DEAD", concurrency=2)
+worker.queue("default", pool="processes")
 
-@worker.task(results="RESULTS", pool="processes", retry=Backoff(first=0.1, attempts=2))
+@worker.task(name="kill", results="RESULTS", retry=Backoff(first=0.1, attempts=2))
 def kill(number: int):
     os.kill(os.getpid(), signal.SIGKILL)
 
-@worker.task(results="RESULTS")
+@worker.task(name="square", results="RESULTS")
 def square():
     pass
 """
@@ -249,7 +253,7 @@ def square():
         worker.task(name=name, results="RESULTS")(square_elsewhere).delay(7)
         for name in ("kill", "square")
     ]
-    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+    with WorkerProgram(code.replace("NAME", worker.name), nats_server.url, tmp_path) as program:
         for call, reason in zip(calls, ("SIGKILL", "no call of the task"), strict=True):
             with pytest.raises(TaskError, match="is failed") as caught:
                 call.get(20 * SCALE)
@@ -269,12 +273,16 @@ def test_what_is_refused(worker):
     def bill() -> None:
         pass
 
-    for options in ({"name": "a.b"}, {"subject": "a b"}, {"decode": "json"}):
+    for options in ({"name": "a.b"}, {"queue": "none"}, {"decode": "json"}, {"max_retries": 3}):
         with pytest.raises(InvalidOptionError):
             worker.task(**options)(bill)  # type: ignore[arg-type]
     worker.task()(bill)
-    with pytest.raises(InvalidOptionError, match="used by handler"):
+    with pytest.raises(InvalidOptionError, match="another task"):
         worker.task()(bill)
+    with pytest.raises(InvalidOptionError, match=r"Backoff\(attempts=...\)"):
+        worker.task(max_retries=3)(bill)  # type: ignore[call-overload]
+    with pytest.raises(InvalidOptionError, match="belongs to the queue"):
+        worker.task(concurrency=3)(bill)  # type: ignore[call-overload]
     worker.ensure = "none"
     with pytest.raises(NoStreamResponseError):
         worker.task(name="other")(bill).delay()

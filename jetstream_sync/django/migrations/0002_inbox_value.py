@@ -1,0 +1,18 @@
+"""The return values of calls in the inbox."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """Add the column; rows of the former code have no value."""
+
+    dependencies: ClassVar[list[tuple[str, str]]] = [("jetstream", "0001_initial")]
+    operations: ClassVar[list[Any]] = [
+        migrations.AddField(
+            model_name="inbox", name="value", field=models.BinaryField(null=True, editable=False)
+        ),
+    ]

@@ -1,0 +1,550 @@
+"""
+Calls of tasks: their messages, and their states in a key-value bucket.
+
+Rules:
+
+1. The subject of a call is ``<subject>.<namespace>.<queue>.<task>.<id>``. The schedule of a later call has
+   the same one, and a token more, which no queue receives. The payload is a JSON object with ``args``,
+   ``kwargs`` and, if the call expires, ``expires``.
+2. With a bucket, the record of a call is the value of the key ``<id>``, and the payload. It changes from
+   ``READY`` to ``RUNNING``, ``CANCELLED`` or ``EXPIRED`` by compare and set.
+3. A call that has ended is not run again. A call becomes ``SUCCESSFUL`` after its middleware has ended, and
+   before its message is acknowledged. It becomes ``FAILED`` before its dead letter is stored: a delivery
+   that finds it ``FAILED`` stores the dead letter.
+4. A run whose state cannot be read or stored has neither succeeded nor failed: its message is delivered again,
+   also after the last attempt.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+
+from .. import (
+    ConsumerNotFoundError,
+    Error,
+    InvalidOptionError,
+    KeyExistsError,
+    KeyValueConfig,
+    RetentionPolicy,
+    StreamConfig,
+    StreamNotFoundError,
+    WrongLastSequenceError,
+)
+from .logs import log, traceback_text
+from .resources import Resource, Wanted, create_missing, has_schedules
+from .retries import Reject
+from .tracing import publishing
+
+if TYPE_CHECKING:
+    from .. import Connection, JetStreamMsg, KeyValue, KeyValueEntry
+    from .context import Context
+
+READY, RUNNING, CANCELLED, EXPIRED = "READY", "RUNNING", "CANCELLED", "EXPIRED"
+SUCCESSFUL, FAILED = "SUCCESSFUL", "FAILED"
+FINISHED: Final = (SUCCESSFUL, FAILED, CANCELLED, EXPIRED)
+#: How long a bucket that is created for results keeps them.
+_RESULT_TTL: Final = timedelta(days=1)
+#: The key of a consumer's metadata with the program whose queue it is.
+OWNER: Final = "jetstream-worker-owner"
+#: The header of the messages of a schedule.
+SCHEDULE_HEADER: Final = "Worker-Schedule"
+#: What the record of a call needs besides its arguments and its return value, in bytes.
+_RECORD_MARGIN: Final = 512
+#: Maximum size of the tracebacks in a record, in bytes.
+_MAX_ERRORS: Final = 20_000
+#: Delays between attempts to store the state of a run, in seconds.
+_FIRST_STORE_DELAY_S: Final = 0.1
+_MAX_STORE_DELAY_S: Final = 2.0
+#: Time in which a stream drops a second message with the same id, in seconds, by the server's default.
+_DUPLICATE_WINDOW_S: Final = 120.0
+
+Record = dict[str, Any]
+
+
+class StateUnknownError(Exception):
+    """The state of a call cannot be read or stored now; the message is delivered again."""
+
+
+class ReturnValueError(Reject):
+    """The return value of a task cannot be stored; the call has failed, and is not retried."""
+
+
+class RunState(Protocol):
+    """Records the runs of the messages of a handler; see `Once` and `TaskState`."""
+
+    def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
+        """Return whether the message needs no run."""
+
+    def begin(self, context: Context) -> bool:
+        """Record that the handler is about to run; return false if it must not."""
+
+    def done(self, context: Context) -> None:
+        """Record that the handler and its middleware have succeeded."""
+
+    def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
+        """Record that they have raised; return whether the message is acknowledged all the same."""
+
+
+@cache
+def pydantic() -> Any:
+    """Return the module pydantic, from version 2 on; ``None``: it is not installed."""
+    try:
+        module = importlib.import_module("pydantic")
+    except ImportError:
+        return None
+    return module if hasattr(module, "TypeAdapter") else None
+
+
+def to_json(value: object) -> bytes:
+    """Return JSON; also of dataclasses, times and UUIDs, and with pydantic of its models."""
+
+    def other(value: object) -> Any:
+        module = pydantic()
+        if module is None or isinstance(value, (set, frozenset)):
+            raise TypeError
+        return module.TypeAdapter(Any).dump_python(value, mode="json")
+
+    return orjson.dumps(value, default=other)
+
+
+def check_token(option: str, value: object) -> None:
+    """Check that a name can be a token of a subject, and a part of the name of a consumer."""
+    if not isinstance(value, str) or not value or set(value) & set(".*>/\\ \t\r\n"):
+        rule = "must be a token of a subject, without '.', '*', '>', '/', '\\' and spaces"
+        raise InvalidOptionError(option, value, rule)
+
+
+def utc_now() -> str:
+    """Return the current time as text."""
+    return datetime.now(timezone.utc).isoformat()
+
+
+def new_record(task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Record:
+    """Return the record of a call that is ready to run."""
+    return {
+        "id": uuid.uuid4().hex,
+        "task": task,
+        "status": READY,
+        "args": list(args),
+        "kwargs": kwargs,
+        "errors": [],
+        "worker_ids": [],
+        "return_value": None,
+        "enqueued_at": utc_now(),
+        "started_at": None,
+        "finished_at": None,
+        "last_attempted_at": None,
+    }
+
+
+def encoded_value(value: object, limit: int) -> bytes:
+    """Return a return value as JSON of at most ``limit`` bytes; raise `ReturnValueError`."""
+    try:
+        data = to_json(value)
+    except Exception as error:
+        raise ReturnValueError(f"the return value cannot be stored as JSON: {error}") from error
+    if len(data) > limit:
+        text = f"the return value cannot be stored: it has {len(data)} bytes of JSON, at most {limit} fit"
+        raise ReturnValueError(text)
+    return data
+
+
+def call_id(message: JetStreamMsg) -> str:
+    """Return the id of a call; each message of a schedule is a call of its own."""
+    token = message.subject.rpartition(".")[2]
+    if message.headers is not None and SCHEDULE_HEADER in message.headers:
+        return f"{token}-{message.metadata.timestamp_ns}"
+    return token
+
+
+def sent_call(data: bytes) -> Record:
+    """Return the object in the message of a call; raise `Reject` if there is none."""
+    try:
+        found = orjson.loads(data) if data else {}
+    except ValueError as error:
+        raise Reject(f"the message is no call of a task: {error}") from error
+    if not isinstance(found, dict):
+        raise Reject("the message is no call of a task: it is not a JSON object")
+    return found
+
+
+def has_expired(call: Record) -> bool:
+    """Return whether a call must not start any more."""
+    expires = call.get("expires")
+    return expires is not None and datetime.now(timezone.utc).timestamp() >= expires
+
+
+class _EndedError(Exception):
+    """A call has ended; the argument is its record, ``None`` if it is unknown."""
+
+
+class CallQueue:
+    """
+    Where the calls of a queue are sent: its stream and its subjects.
+
+    Args:
+        connection: returns the connection of this process for sending.
+        namespace: the name of the worker.
+        name: the name of the queue.
+        owner: the program of the worker, which the metadata of the consumer has.
+        stream: the name of the stream.
+        subject: the first token of its subjects.
+
+    """
+
+    def __init__(
+        self,
+        connection: Callable[[], Connection],
+        namespace: str,
+        name: str,
+        *,
+        owner: str,
+        stream: str = "TASKS",
+        subject: str = "tasks",
+    ) -> None:
+        check_token("subject", subject)
+        check_token("queue", name)
+        self.connection = connection
+        self.name = name
+        self.stream = stream
+        self.owner = owner
+        self._prefix = f"{subject}.{namespace}.{name}"
+        #: The durable name of its consumer.
+        self.consumer: str = f"{subject}-{namespace}-{name}"
+        self._subject = subject
+        # The connection and the creation time of the stream for which it is known to be there.
+        self._checked: Connection | None = None
+
+    @property
+    def filter_subject(self) -> str:
+        """The subjects of the calls."""
+        return f"{self._prefix}.*.*"
+
+    def subject_of(self, task: str, call: str) -> str:
+        """Return the subject of a call."""
+        return f"{self._prefix}.{task}.{call}"
+
+    def resources(self, nc: Connection) -> list[Resource]:
+        """Return the config of the stream, as far as the server supports it."""
+        return [
+            StreamConfig(
+                name=self.stream,
+                subjects=[
+                    f"{self._subject}.>",
+                    f"schedules.{self.stream}.>",
+                    f"parked.{self.stream}.>",
+                ],
+                retention=RetentionPolicy.WORK_QUEUE,
+                allow_rollup_hdrs=True,
+                allow_msg_schedules=has_schedules(nc) or None,
+            )
+        ]
+
+    def create(self, plan: Callable[[Connection], Iterable[Wanted]] | None) -> None:
+        """
+        Create what is missing, as planned, and check the owner of the queue; once for a connection.
+
+        Raises:
+            InvalidOptionError: the queue belongs to another program.
+
+        """
+        nc = self.connection()
+        if self._checked is nc:
+            return
+        js = nc.jetstream()
+        if plan is not None:
+            create_missing(js, plan(nc))
+        with suppress(ConsumerNotFoundError, StreamNotFoundError):
+            found = js.consumer_info(self.stream, self.consumer).config.metadata
+            check_owner(found, self.stream, self.consumer, self.owner)
+        self._checked = nc
+
+    def forget(self) -> None:
+        """Have `create` look again: the stream may have been deleted."""
+        self._checked = None
+
+    def send(self, task: str, call: str, data: bytes, at: datetime | None = None) -> bool:
+        """Store the message of a call, for ``at`` a time; return whether there was one with its id."""
+        target = self.subject_of(task, call)
+        js = self.connection().jetstream()
+        if at is not None:
+            ack = js.schedule(f"{target}.later", data, target=target, at=at, msg_id=target)
+            return ack.duplicate
+        with publishing(target, data, None, target) as headers:
+            return js.publish(
+                target, data, headers=headers, msg_id=target, stream=self.stream
+            ).duplicate
+
+    def withdraw(self, task: str, call: str) -> bool:
+        """Delete the message of a call; return whether there was one."""
+        stream = self.connection().jetstream().get_stream(self.stream)
+        target = self.subject_of(task, call)
+        return stream.purge(target) + stream.purge(f"{target}.later") > 0
+
+
+def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, owner: str) -> None:
+    """Raise `InvalidOptionError` if the consumer of a queue belongs to another program."""
+    found = (metadata or {}).get(OWNER)
+    if found is not None and found != owner:
+        raise InvalidOptionError(
+            "name",
+            consumer,
+            f"this queue of stream {stream} belongs to the program {found!r}, not to {owner!r}: "
+            "give the Worker another name",
+        )
+
+
+class CallStates:
+    """The states and return values of calls, in a bucket."""
+
+    #: Whether the calls are messages of a stream.
+    has_messages: bool = True
+
+    def __init__(self, connection: Callable[[], Connection], bucket: str) -> None:
+        self._connection = connection
+        self.bucket = bucket
+        # The bucket of a connection, and the largest value; a forked process has another one.
+        self._opened: tuple[Connection, KeyValue, int] | None = None
+
+    def resource(self) -> Resource:
+        """Return the config of the bucket."""
+        return KeyValueConfig(bucket=self.bucket, ttl=_RESULT_TTL)
+
+    def _open(self) -> tuple[KeyValue, int]:
+        nc = self._connection()
+        if self._opened is None or self._opened[0] is not nc:
+            bucket = nc.jetstream().key_value(self.bucket)
+            size = bucket.status().config.max_value_size or 0
+            limit = min(nc.max_payload, size) if size > 0 else nc.max_payload
+            self._opened = nc, bucket, limit
+        return self._opened[1:]
+
+    @property
+    def max_value(self) -> int:
+        """The largest record, in bytes."""
+        return self._open()[1]
+
+    def add(self, record: Record) -> bool:
+        """Store the record of a new call; return false if there is one with its id."""
+        try:
+            self._open()[0].create(record["id"], to_json(record))
+        except KeyExistsError:
+            return False
+        return True
+
+    def remove(self, call: str) -> None:
+        """Delete the record of a call that was not sent."""
+        with suppress(Error):
+            self._open()[0].purge(call)
+
+    def read(self, call: str) -> Record:
+        """Return the current record; raises as `KeyValue.get`."""
+        found: Record = orjson.loads(self._open()[0].get(call, consistent=True).value)
+        return found
+
+    def wait(self, call: str, timeout: float | None) -> Record:
+        """Return the record of a call that has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._open()[0].watch(call, ignore_deletes=True) as watch:
+            while True:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                record: Record = orjson.loads(watch.next(left).value)
+                if record["status"] in FINISHED:
+                    return record
+
+    def cancel(self, call: str) -> bool:
+        """Have a call not run that is not running; return whether it is cancelled."""
+        try:
+            self.change(call, None, _cancel)
+        except _EndedError:
+            return False
+        return True
+
+    def change(
+        self, call: str, sent: Record | None, change: Callable[[Record], object]
+    ) -> tuple[Record, int]:
+        """Change the record of a call, and return it with its revision; raises `_EndedError`."""
+        record = sent
+
+        def changed(entry: KeyValueEntry | None) -> bytes:
+            nonlocal record
+            record = self.apply(sent if entry is None else orjson.loads(entry.value), change)
+            return to_json(record)
+
+        revision = self._open()[0].modify(call, changed)
+        assert record is not None
+        return record, revision
+
+    @staticmethod
+    def apply(record: Record | None, change: Callable[[Record], object]) -> Record:
+        """Change the record of a call that has not ended, and return it; raises `_EndedError`."""
+        if record is None or record["status"] in FINISHED:
+            raise _EndedError(record)
+        change(record)
+        return record
+
+    def store(self, record: Record, revision: int) -> None:
+        """Replace the record of a run, unless a later run has begun."""
+        with suppress(WrongLastSequenceError):
+            self._open()[0].update(record["id"], to_json(record), last=revision)
+            return
+        log.warning("call %s: its state is kept, another run has begun", record["id"])
+
+
+class TaskState:
+    """
+    Records the runs of the calls of a task; a `RunState`.
+
+    Args:
+        calls: the states.
+        task: the name of the task.
+        acks_failures: whether a call that has failed is acknowledged, and has no dead letter.
+        on_change: called with the record when a run begins, and when the call has ended.
+
+    """
+
+    def __init__(
+        self,
+        calls: CallStates,
+        task: str,
+        *,
+        acks_failures: bool = False,
+        on_change: Callable[[Record], object] = lambda _record: None,
+    ) -> None:
+        self._calls = calls
+        self._task = task
+        self._acks_failures = acks_failures
+        self._on_change = on_change
+
+    def _sent(self, message: JetStreamMsg) -> Record:
+        sent = sent_call(message.data)
+        return {**new_record(self._task, (), {}), **sent, "id": call_id(message)}
+
+    def has_ended(self, _message_id: str, message: JetStreamMsg) -> bool:
+        """Return whether a call that is delivered too often has ended; not if it needs a dead letter."""
+        try:
+            status = self._calls.read(call_id(message))["status"]
+        except (Error, KeyError, ValueError):
+            return False
+        return status in FINISHED and (status != FAILED or self._acks_failures)
+
+    def begin(self, context: Context) -> bool:
+        """Record the begin of a run; return false if the call has ended."""
+        sent = self._sent(context.message)
+        try:
+            record, revision = self._calls.change(sent["id"], sent, _begin)
+            size = len(to_json(record)) + _RECORD_MARGIN
+            context.result_limit = self._calls.max_value - size
+        except _EndedError as error:
+            record = error.args[0]
+            if record is None or record["status"] != FAILED or self._acks_failures:
+                return False
+            reason = record["errors"][-1]["text"] if record["errors"] else "the call has failed"
+            raise Reject(reason) from None
+        except Error as error:
+            raise StateUnknownError(f"the state of the call cannot be read: {error}") from error
+        if record["status"] == EXPIRED:
+            log.info("call %s of task %s has expired", record["id"], self._task)
+            return False
+        context.maybe_done = record["interrupted"]
+        context.call = record, revision
+        self._on_change(record)
+        return True
+
+    def done(self, context: Context) -> None:
+        """Record that a call has succeeded, with its return value; wait until that is stored."""
+        record, revision = context.call
+        record["return_value"] = None if context.value is None else orjson.loads(context.value)
+        record["status"], record["finished_at"] = SUCCESSFUL, utc_now()
+        self._store(context, record, revision)
+        self._on_change(record)
+
+    def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
+        """Record that a run has failed; return whether the message is acknowledged all the same."""
+        record, revision = context.call
+        _add_error(record, type(error), str(error), traceback_text(error))
+        record["status"] = FAILED if is_last else READY
+        if is_last:
+            record["finished_at"] = utc_now()
+        self._store(context, record, revision)
+        if is_last:
+            self._on_change(record)
+        return is_last and self._acks_failures and not isinstance(error, Reject)
+
+    def give_up(self, message: JetStreamMsg, reason: str) -> None:
+        """Record that a call has failed whose message is given up, unless it has ended."""
+
+        def fail(record: Record) -> None:
+            _add_error(record, Reject, reason, f"the message was given up: {reason}")
+            record["status"], record["finished_at"] = FAILED, utc_now()
+
+        try:
+            sent = self._sent(message)
+        except Reject:
+            sent = {**new_record(self._task, (), {}), "id": call_id(message)}
+        with suppress(_EndedError):
+            self._on_change(self._calls.change(sent["id"], sent, fail)[0])
+
+    def _store(self, context: Context, record: Record, revision: int) -> None:
+        """Store a record while the run keeps its message; the effects of the function are done."""
+        delay = _FIRST_STORE_DELAY_S
+        while True:
+            try:
+                self._calls.store(record, revision)
+                return
+            except Error as error:
+                if context.stopping or context.lease_lost:
+                    text = f"the state of call {record['id']} could not be stored: {error}"
+                    raise StateUnknownError(text) from error
+                if delay == _FIRST_STORE_DELAY_S:
+                    text = "call %s: its state cannot be stored, trying again: %s"
+                    log.warning(text, record["id"], error)
+            time.sleep(delay)
+            delay = min(2 * delay, _MAX_STORE_DELAY_S)
+
+
+def _add_error(record: Record, kind: type[BaseException], text: str, trace: str) -> None:
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    errors = record["errors"]
+    errors.append(
+        {"exception_class_path": path, "text": text[:500], "traceback": trace[-_MAX_ERRORS:]}
+    )
+    while len(errors) > 1 and sum(len(each["traceback"]) for each in errors) > _MAX_ERRORS:
+        del errors[0]
+
+
+def _begin(record: Record) -> None:
+    if has_expired(record):
+        record["status"], record["finished_at"] = EXPIRED, utc_now()
+        return
+    now = utc_now()
+    record["interrupted"] = record["status"] == RUNNING
+    record["status"] = RUNNING
+    record["started_at"] = record["started_at"] or now
+    record["last_attempted_at"] = now
+    record["worker_ids"] = [*record["worker_ids"], f"{platform.node()}-{os.getpid()}"][-50:]
+
+
+def _cancel(record: Record) -> None:
+    if record["status"] != READY:
+        raise _EndedError(record)
+    record["status"] = CANCELLED
+    record["finished_at"] = utc_now()
+
+
+def is_recent(record: Record) -> bool:
+    """Return whether the stream still drops a second message of a call."""
+    enqueued = datetime.fromisoformat(record["enqueued_at"])
+    age = (datetime.now(timezone.utc) - enqueued).total_seconds()
+    return bool(record["status"] == READY and age < _DUPLICATE_WINDOW_S / 2)
