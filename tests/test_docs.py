@@ -241,7 +241,7 @@ def deliver_to_handlers(names: dict[str, object], functions: list[str]) -> None:
     for worker in [worker for worker in names.values() if isinstance(worker, Worker)]:
         client = worker.test_client()
         for handler in [each for each in client._handlers if each.name in left]:
-            if handler.consumer.startswith("task-"):
+            if handler.tasks is not None:
                 continue  # its messages are calls
             if handler.max_messages is not None:
                 outcomes = client.deliver_batch(handler, [b"1"])
@@ -256,6 +256,7 @@ def call_the_functions_about_workers(page: dict[str, Any]) -> None:
     page["report"](mock.Mock())
     assert page["report_payload"]() == b"{}"
     assert page["send_receipt_mail"](17) == "sent 17"
+    assert (page["send_mail"]("a@b"), page["clean_up"]()) == (None, None)
 
 
 def test_a_function_that_nothing_calls_is_found(tmp_path):

@@ -115,7 +115,7 @@ ONLY_IN: dict[str, set[str]] = {
 THIRD_PARTY: dict[str, set[str]] = {
     "typing_extensions": {"base", "protocol", "api", "net", "client", "services", "jetstream"}
     | {"server", "spark", "cli"},
-    "orjson": {"codec.py", "workers/tasks.py"},
+    "orjson": {"codec.py", "workers/tasks.py", "workers/calls.py"},
     "nkeys": {"protocol"},
     "websockets": {"net"},
     "click": {"cli", "flask"},
@@ -181,7 +181,6 @@ BROAD_HANDLERS = {
     "workers/observer.py emit": "a user's hook may raise anything",
     "spark/session.py start_query": "the errors of Spark have no common class; it repeats one",
     "django/outbox.py _guarded": "the relay outlives any error of the database, and reports it",
-    "django/tasks.py _run": "a task may raise anything: its result says that it has failed",
     "workers/processing.py process": "a user's handler may raise anything: the attempt has failed",
     "workers/processing.py _reply": "the handler has succeeded: its reply must not fail the message",
     "workers/child.py _handled": "the same in a process: the worker gets the error",

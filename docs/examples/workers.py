@@ -46,6 +46,10 @@ def report_payload() -> bytes:
     return b"{}"
 
 
+# --- Worker.queue
+worker.queue("mail", concurrency=2, rate="10/s")
+
+
 # --- Worker.task
 @worker.task(results="RESULTS")
 def total(prices: list[float]) -> float:
@@ -55,11 +59,12 @@ def total(prices: list[float]) -> float:
 # --- Task.delay
 call = total.delay([1.5, 2.5])  # stored; a worker calls the function
 
-# --- Task.send_at
-from datetime import datetime, timedelta, timezone
+# --- Task.apply_async
+later = total.apply_async(kwargs={"prices": [1.0]}, countdown=60, task_id="total-1")
 
-tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
-later = total.send_at(tomorrow, prices=[1.0])
+# --- Worker.eager
+with worker.eager():
+    assert total.delay([1.5, 2.5]).get() == 4.0
 
 # --- TaskResult.cancel
 assert later.cancel()  # False: it runs or has ended

@@ -31,7 +31,6 @@ from ..workers.calls import (
 )
 from ..workers.handler import TASK_OPTIONS, check_result
 from .publishing import connection
-from .workers import Worker, default_worker, discover
 
 try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
@@ -50,6 +49,11 @@ __all__ = ["JetStreamBackend", "add_handlers"]
 
 _TIMES: Final = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
 _PATH: Final = "jetstream_sync.django.tasks.JetStreamBackend"
+
+
+def _of_workers(name: str) -> Any:
+    """Call a function of the module `workers`, which imports this one."""
+    return import_string(f"jetstream_sync.django.workers.{name}")()
 
 
 class JetStreamBackend(BaseTaskBackend):
@@ -92,9 +96,10 @@ class JetStreamBackend(BaseTaskBackend):
             check_token("QUEUES", queue)
 
     def _queue_of(self, name: str) -> CallQueue:
-        discover()  # the project may define the queue
+        _of_workers("discover")  # the project may define the queue
         name = name if self.queues else "default"
-        return default_worker().find_queue(name, self._queue_options)
+        found: CallQueue = _of_workers("default_worker").queues.find(name, self._queue_options)
+        return found
 
     # --- enqueueing ---------------------------------------------------------------------------
 
@@ -119,7 +124,7 @@ class JetStreamBackend(BaseTaskBackend):
             "run_after": None if run_after is None else run_after.isoformat(),
         }
         queue = self._queue_of(task.queue_name)
-        default_worker().prepare_queue(queue, [] if self._states is None else [self._states])
+        _of_workers("default_worker").queues.prepare(queue, self._states)
         data = to_json(record)
         if self._states is not None:
             self._states.add(record)
@@ -192,7 +197,7 @@ class JetStreamBackend(BaseTaskBackend):
 
     # --- running --------------------------------------------------------------------------------
 
-    def add_handlers(self, worker: Worker) -> None:
+    def add_handlers(self, worker: Any) -> None:
         """Add a task for the tasks of this backend to each queue of a worker; without queues, to ``default``."""
 
         def run_task(data: bytes, ctx: Context) -> None:
@@ -200,14 +205,14 @@ class JetStreamBackend(BaseTaskBackend):
 
         run_task.__name__ = self._name
         for queue in sorted(self.queues) or ["default"]:
-            worker.find_queue(queue, self._queue_options)
+            worker.queues.find(queue, self._queue_options)
             # A task that raises is not run again, only one whose process has crashed.
             options = {"retry_on": (WorkerCrashedError,), **self._task_options}
             if self._states is not None:
                 options["state"] = TaskState(
                     self._states, self._name, acks_failures=True, on_change=self._report
                 )
-            handler = worker.add_task_handler(queue, run_task, self._states, options)
+            handler = worker.queues.add_handler(queue, run_task, self._states, options)
             worker.set_atomic(handler, self._atomic)
 
     def _run(self, data: bytes, context: Context) -> None:
@@ -235,7 +240,7 @@ class JetStreamBackend(BaseTaskBackend):
         signal.send(type(self), task_result=result)
 
 
-def add_handlers(worker: Worker) -> None:
+def add_handlers(worker: Any) -> None:
     """Add the handlers of all backends in the setting ``TASKS`` to a worker."""
     for alias, params in getattr(settings, "TASKS", {}).items():
         if params.get("BACKEND") == _PATH:

@@ -25,9 +25,8 @@ from django.utils.module_loading import autodiscover_modules, import_string
 from .. import Headers, InvalidOptionError, workers
 from ..workers import Context, Handler, TaskResult
 from ..workers.handler import HandlerFunction, Middleware, TaskOptions
-from ..workers.testing import EagerCalls
+from ..workers.queues import TaskQueues
 from ..workers.tracing import publishing
-from ..workers.worker import TaskSender
 from .config import Config
 
 if TYPE_CHECKING:
@@ -66,9 +65,9 @@ class Task(workers.Task[P, R]):
             Error: there is no transaction, and sending failed.
 
         """
-        record, _ = self.record(args, kwargs)
+        record, _ = self.calls.record(args, kwargs)
         call = TaskResult[R](self, record["id"], self.states)
-        transaction.on_commit(lambda: self.start(record, None))
+        transaction.on_commit(lambda: self.calls.start(record, None))
         return call
 
 
@@ -84,7 +83,7 @@ if TYPE_CHECKING:
         def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class _TaskSender(TaskSender):
+class _TaskQueues(TaskQueues):
     """Sends the calls of tasks, those with ``outbox`` by the outbox."""
 
     def deliver(self, task: Any, record: dict[str, Any], at: datetime | None) -> None:
@@ -95,7 +94,7 @@ class _TaskSender(TaskSender):
         from .models import Outbox  # noqa: PLC0415 - models exist after the apps are loaded
 
         target = task.queue.subject_of(task.name, record["id"])
-        data = task.payload_of(record)
+        data = task.calls.payload(record)
         using = None if task.outbox is True else task.outbox
         with publishing(target, data, None, target) as headers:
             found = Headers(headers or {})
@@ -108,11 +107,11 @@ class _TaskSender(TaskSender):
 
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""
-        worker = self._worker
-        if worker.eager_calls is None and Config.load().eager:
-            worker.eager_calls = EagerCalls(worker, raises=True)
+        owner = self._owner
+        if owner.eager_calls is None and Config.load().eager:
+            owner.eager_calls = owner.new_eager_calls()
             discover()
-        return worker.eager_calls
+        return owner.eager_calls
 
 
 class Worker(workers.Worker):
@@ -136,6 +135,7 @@ class Worker(workers.Worker):
 
     process_setup = "django:setup"
     task_class = Task
+    queues_class = _TaskQueues
 
     def __init__(self, servers: str | Sequence[str] | None = None, **options: Any) -> None:
         config = Config.load()
@@ -151,7 +151,6 @@ class Worker(workers.Worker):
         super().__init__(config.servers if servers is None else servers, **options)
         #: The databases of the handlers and tasks with ``atomic``, by stream, consumer and name.
         self.atomic: dict[tuple[str, str, str], str] = {}
-        self._task_sender = _TaskSender(self)
         self._relay: OutboxRelay | None = None
 
     def handler(

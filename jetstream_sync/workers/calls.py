@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -78,22 +78,6 @@ class StateUnknownError(Exception):
 
 class ReturnValueError(Reject):
     """The return value of a task cannot be stored; the call has failed, and is not retried."""
-
-
-class RunState(Protocol):
-    """Records the runs of the messages of a handler; see `Once` and `TaskState`."""
-
-    def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
-        """Return whether the message needs no run."""
-
-    def begin(self, context: Context) -> bool:
-        """Record that the handler is about to run; return false if it must not."""
-
-    def done(self, context: Context) -> None:
-        """Record that the handler and its middleware have succeeded."""
-
-    def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
-        """Record that they have raised; return whether the message is acknowledged all the same."""
 
 
 @cache

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from typing import Final
 
 from .. import InvalidOptionError
-from ..options import closest_match
 
 #: Where a word of Celery is used, the word, and what to use here.
 CELERY_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -84,10 +84,10 @@ def refuse_unknown(place: str, given: Iterable[str], known: Collection[str]) -> 
     for option in given:
         if option in known:
             continue
-        hint, close = hint_of(place, option), closest_match(option, known)
+        hint, close = hint_of(place, option), get_close_matches(option, known, 1)
         rule = f"not one of {', '.join(sorted(known))}"
         if hint is not None:
             rule = f"this option of Celery is here: {hint}"
-        elif close is not None:
-            rule = f"did you mean {close}?"
+        elif close:
+            rule = f"did you mean {close[0]}?"
         raise InvalidOptionError(option, "...", f"unknown option; {rule}")

@@ -251,6 +251,8 @@ class _Child:
         log_context.set(delivery)
         try:
             delivery.handler = handler.name
+            if self._handler.tasks is not None:
+                delivery.task = handler.name
             result = handler.inside(self._middleware)(context)
             if not isinstance(result, Reply):
                 check_result(result)

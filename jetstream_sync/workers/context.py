@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .leases import Delivery, LeaseLostError, lease_clock, log_context
 from .logs import LOGGER_NAME, WorkerLogger
@@ -100,6 +100,11 @@ class Context:
         return self._delivery.handler
 
     @property
+    def task(self) -> str:
+        """The name of the task; empty in a handler."""
+        return self._delivery.task
+
+    @property
     def attempt(self) -> int:
         """The number of the delivery, from 1. Crashes and returned messages count, too."""
         return self._delivery.attempt
@@ -186,6 +191,22 @@ class Context:
             subject, payload, headers=headers, msg_id=msg_id, **options
         )
         return ack
+
+
+class RunState(Protocol):
+    """Records the runs of the messages of a handler; see `Once` and `TaskState`."""
+
+    def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
+        """Return whether the message needs no run."""
+
+    def begin(self, context: Context) -> bool:
+        """Record that the handler is about to run; return false if it must not."""
+
+    def done(self, context: Context) -> None:
+        """Record that the handler and its middleware have succeeded."""
+
+    def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
+        """Record that they have raised; return whether the message is acknowledged all the same."""
 
 
 #: Attributes that `LogContextFilter` adds.

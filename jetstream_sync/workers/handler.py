@@ -13,14 +13,13 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from .. import DeliverPolicy, Headers, InvalidOptionError, KeyValueConfig, StreamConfig
-from .context import Context
+from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
 from .limits import rate_interval
 from .retries import Backoff, Reject, Retry, backoff_for, check_count, is_number
 
 if TYPE_CHECKING:
     from .. import ConsumerConfig, JetStreamMsg
-    from .calls import RunState
 
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
@@ -537,7 +536,9 @@ def check_plain(option: str, function: object) -> None:
     while isinstance(inner, partial):
         inner = inner.func
     if isinstance(inner, type):
-        rule = "must be a function, not a class"
+        # Types of Python, such as list, are conversions; others would construct an object and drop it.
+        if inner.__module__ != "builtins":
+            rule = "must be a function, not a class"
     elif not callable(inner):
         rule = "must be a function"
     else:

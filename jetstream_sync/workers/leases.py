@@ -183,6 +183,8 @@ class Delivery:
     """Whether the message was acknowledged then."""
     consumer: str = ""
     """The name in `metadata` instead of that of the consumer; empty: none."""
+    task: str = ""
+    """The name of the task that the message is a call of; empty: it is none."""
     is_suspicious: bool = False
     """Whether the message may have ended the process that handled it before."""
 

@@ -8,17 +8,17 @@ letter: a message is terminated after its copy is stored.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
 
 from .. import Error
 from ..locks import new_lock
-from .calls import RunState, StateUnknownError
-from .context import Context, ContextActions
+from .calls import StateUnknownError
+from .context import Context, ContextActions, RunState
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply, check_result
 from .leases import Delivery, LeaseKeeper, lease_clock, log_context
@@ -241,7 +241,7 @@ class Processor:
                 if self._ack(delivery):
                     self.observer.settled(delivery, "ack")
             else:
-                self.bury(delivery, f"delivered {delivery.attempt} times, not started here", None)
+                self._bury(delivery, f"delivered {delivery.attempt} times, not started here", None)
             return False
         if delivery.failure is not None:
             self._failed(delivery, delivery.failure)  # never retried in place
@@ -380,7 +380,7 @@ class Processor:
         if self._is_last(delivery, error):
             logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
             log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
-            self.bury(delivery, one_line(error), error, rejected=fatal)
+            self._bury(delivery, one_line(error), error, rejected=fatal)
             return None
         delay = retry.delay(delivery.attempt)
         if isinstance(error, Retry):
@@ -424,7 +424,7 @@ class Processor:
             return False
         return True
 
-    def bury(
+    def _bury(
         self,
         delivery: Delivery,
         reason: str,
@@ -495,20 +495,20 @@ class QueueProcessor(Processor):
         if processor is None:
             self._process_unknown(delivery, task)
             return None
-        delivery.handler = task
+        delivery.handler = delivery.task = task
         delivery.observer = processor.observer
         return processor.process(delivery, now)
 
     def _process_unknown(self, delivery: Delivery, task: str) -> None:
         grace = self.handler.unknown_task_grace
-        age = max(0.0, time.time() - delivery.stored_ns / 1e9)
+        age = max(0.0, datetime.now(timezone.utc).timestamp() - delivery.stored_ns / 1e9)
         if task not in self.unknown:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
             log.error(text, self.handler.name, task, grace)
         self.unknown[task] = self.unknown.get(task, 0) + 1
         self.observer.count("unknown_tasks")
         if age >= grace:
-            self.bury(delivery, f"unknown task {task!r}", None, rejected=True)
+            self._bury(delivery, f"unknown task {task!r}", None, rejected=True)
             return
         # The delays double, so that the deliveries are few.
         delay = max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age))

@@ -110,7 +110,7 @@ class CallStore(Protocol):
 class Sender(Protocol):
     """How the calls of a task leave the process; see `Worker`."""
 
-    def prepare(self, task: Task[Any, Any]) -> None:
+    def prepare(self, queue: CallQueue, states: CallStates | None) -> None:
         """Create what is missing on the server."""
 
     def deliver(self, task: Task[Any, Any], record: Record, at: datetime | None) -> None:
@@ -342,6 +342,88 @@ def _is_same(received: object, given: object) -> bool:
     return received == given and not (isinstance(given, Enum) and type(received) is not type(given))
 
 
+class TaskCalls(Generic[P, R]):
+    """Makes and sends the calls of a task."""
+
+    def __init__(self, task: Task[P, R], arguments: _Arguments, sender: Sender) -> None:
+        self._task = task
+        self._arguments = arguments
+        self._sender = sender
+
+    def record(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        *,
+        task_id: str | None = None,
+    ) -> tuple[Record, datetime | None]:
+        """Return the record of a new call, and when it may start; see `Task.apply_async`."""
+        now = datetime.now(timezone.utc)
+        at = _time("eta", eta)
+        if countdown is not None:
+            if at is not None or not is_number(countdown) or countdown < 0:
+                rule = "must be a number of seconds, 0 or above, and excludes 'eta'"
+                raise InvalidOptionError("countdown", countdown, rule)
+            at = now + timedelta(seconds=countdown)
+        if task_id is not None:
+            _check_id(task_id)
+        name = self._task.name
+        received = orjson.loads(self._arguments.check(name, args, kwargs))
+        record = new_record(name, received["args"], received["kwargs"])
+        if task_id is not None:
+            record["id"] = task_id
+        if expires is not None:
+            end: Any = expires
+            if is_number(expires):
+                end = now + timedelta(seconds=end)
+            found = _time("expires", end)
+            assert found is not None
+            record["expires"] = found.timestamp()
+        return record, at
+
+    def payload(self, record: Record) -> bytes:
+        """Return the payload of the message of a call."""
+        if self._task.states is not None:
+            return to_json(record)
+        kept = {name: record[name] for name in ("args", "kwargs", "expires") if name in record}
+        return to_json(kept)
+
+    def start(self, record: Record, at: datetime | None) -> TaskResult[R]:
+        """Send a call, or run it at once; see `Worker.eager`."""
+        eager = self._sender.eager()
+        if eager is not None:
+            found: TaskResult[R] = eager.run(self._task, record)
+            return found
+        self._sender.deliver(self._task, record, at)
+        return TaskResult(self._task, record["id"], self._task.states)
+
+    def send(self, record: Record, at: datetime | None) -> None:
+        """Store a call in the bucket and in the stream."""
+        task, call = self._task, record["id"]
+        states = task.states
+        self._sender.prepare(task.queue, states)
+        data = self.payload(record)
+        if states is not None and not states.add(record):
+            # The first one may have been interrupted before its message was stored.
+            if not is_recent(states.read(call)):
+                return
+            states = None
+        try:
+            try:
+                task.queue.send(task.name, call, data, at)
+            except (NoStreamResponseError, StreamNotFoundError):
+                task.queue.forget()
+                self._sender.prepare(task.queue, task.states)
+                task.queue.send(task.name, call, data, at)
+        except (APIError, NoStreamResponseError, InvalidArgumentError, MaxPayloadError):
+            if states is not None:
+                states.remove(call)
+            raise
+
+
 class Task(Generic[P, R]):
     """
     A function whose calls are messages for workers; `Worker.task` returns it.
@@ -365,8 +447,9 @@ class Task(Generic[P, R]):
         self.name: str = name
         self.queue = queue
         self.states = states
-        self._sender = sender
         self._arguments = _Arguments(function)
+        #: Makes and sends its calls.
+        self.calls: TaskCalls[P, R] = TaskCalls(self, self._arguments, sender)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
@@ -424,94 +507,8 @@ class Task(Generic[P, R]):
 
         """
         refuse_unknown("call", unknown, _CALL_OPTIONS)
-        record, at = self.record(args, kwargs or {}, countdown, eta, expires, task_id)
-        return self.start(record, at)
-
-    def start(self, record: Record, at: datetime | None) -> TaskResult[R]:
-        """
-        Send a call, or run it at once; see `Worker.eager`.
-
-        :meta private:
-        """
-        eager = self._sender.eager()
-        if eager is not None:
-            found: TaskResult[R] = eager.run(self, record)
-            return found
-        self._sender.deliver(self, record, at)
-        return TaskResult(self, record["id"], self.states)
-
-    def record(
-        self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        countdown: float | None = None,
-        eta: datetime | None = None,
-        expires: float | datetime | None = None,
-        task_id: str | None = None,
-    ) -> tuple[Record, datetime | None]:
-        """
-        Return the record of a new call, and when it may start.
-
-        :meta private:
-        """
-        now = datetime.now(timezone.utc)
-        at = _time("eta", eta)
-        if countdown is not None:
-            if at is not None or not is_number(countdown) or countdown < 0:
-                rule = "must be a number of seconds, 0 or above, and excludes 'eta'"
-                raise InvalidOptionError("countdown", countdown, rule)
-            at = now + timedelta(seconds=countdown)
-        if task_id is not None:
-            _check_id(task_id)
-        received = orjson.loads(self._arguments.check(self.name, args, kwargs))
-        record = new_record(self.name, received["args"], received["kwargs"])
-        if task_id is not None:
-            record["id"] = task_id
-        if expires is not None:
-            end: Any = expires
-            if is_number(expires):
-                end = now + timedelta(seconds=end)
-            found = _time("expires", end)
-            assert found is not None
-            record["expires"] = found.timestamp()
-        return record, at
-
-    def payload_of(self, record: Record) -> bytes:
-        """
-        Return the payload of the message of a call.
-
-        :meta private:
-        """
-        if self.states is not None:
-            return to_json(record)
-        kept = {name: record[name] for name in ("args", "kwargs", "expires") if name in record}
-        return to_json(kept)
-
-    def send(self, record: Record, at: datetime | None) -> None:
-        """
-        Store a call in the bucket and in the stream.
-
-        :meta private:
-        """
-        self._sender.prepare(self)
-        data, call = self.payload_of(record), record["id"]
-        states = self.states
-        if states is not None and not states.add(record):
-            # The first one may have been interrupted before its message was stored.
-            if not is_recent(states.read(call)):
-                return
-            states = None
-        try:
-            try:
-                self.queue.send(self.name, call, data, at)
-            except (NoStreamResponseError, StreamNotFoundError):
-                self.queue.forget()
-                self._sender.prepare(self)
-                self.queue.send(self.name, call, data, at)
-        except (APIError, NoStreamResponseError, InvalidArgumentError, MaxPayloadError):
-            if states is not None:
-                states.remove(call)
-            raise
+        times = (countdown, eta, expires)
+        return self.calls.start(*self.calls.record(args, kwargs or {}, *times, task_id=task_id))
 
     def result_of(self, task_id: str) -> TaskResult[R]:
         """Return the call with this id, which another process may have sent."""

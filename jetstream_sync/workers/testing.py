@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +37,6 @@ from .tasks import Task, TaskResult
 if TYPE_CHECKING:
     from .context import Context
     from .handler import Middleware
-    from .worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -218,6 +216,7 @@ class TestClient:
         handlers: the handlers of the worker.
         middleware: its middleware.
         name: its name.
+        calls: the states of the calls of tasks; ``None``: each delivery has new ones.
 
     """
 
@@ -225,8 +224,13 @@ class TestClient:
     __test__: bool = False
 
     def __init__(
-        self, handlers: Sequence[Handler], middleware: Sequence[Middleware], name: str
+        self,
+        handlers: Sequence[Handler],
+        middleware: Sequence[Middleware],
+        name: str,
+        calls: MemoryCalls | None = None,
     ) -> None:
+        self._calls = calls
         self._handlers = handlers
         self._middleware = middleware
         self._name = name
@@ -278,18 +282,6 @@ class TestClient:
             stopping=stopping,
         )[0]
 
-    def deliver_call(
-        self, task: Task[..., Any], payload: bytes, subject: str, attempt: int, calls: MemoryCalls
-    ) -> Outcome:
-        """
-        Process a call, with these states.
-
-        :meta private:
-        """
-        return self._process(
-            task.handler, [payload], subject=subject, attempt=attempt, stopping=False, calls=calls
-        )[0]
-
     def deliver_batch(
         self,
         handler: str | Handler,
@@ -328,7 +320,6 @@ class TestClient:
         attempt: int,
         lease_lost: bool = False,
         stopping: bool,
-        calls: MemoryCalls | None = None,
     ) -> list[Outcome]:
         if attempt < 1:
             raise InvalidOptionError("attempt", attempt, "must be at least 1")
@@ -370,7 +361,7 @@ class TestClient:
             writer = DeadLetterWriter(dead_letters, handler.dead_letters, self._name)
         state = None
         if handler.state is not None:
-            state = TaskState(MemoryCalls() if calls is None else calls, handler.name)
+            state = TaskState(MemoryCalls() if self._calls is None else self._calls, handler.name)
         given_up = None if state is None else state.give_up
         copy = replace(handler, once=None, on_given_up=given_up, state=state)
         processor = Processor(copy, parts, writer)
@@ -426,7 +417,10 @@ class TestClient:
             subject = (handler.filter_subjects or (handler.stream,))[0]
             subject = subject.replace("*", "x").replace(">", "x")
         number = self._delivered
-        reply = f"$JS.ACK.{handler.stream}.{handler.consumer}.{attempt}.{number}.{number}.{time.time_ns()}.0"
+        stored_ns = int(datetime.now(timezone.utc).timestamp() * 1e9)
+        reply = (
+            f"$JS.ACK.{handler.stream}.{handler.consumer}.{attempt}.{number}.{number}.{stored_ns}.0"
+        )
         block = Headers(headers) if headers else None
         received = (subject.encode(), reply.encode(), block, _encoded(payload))
         return JetStreamMsg(cast("Any", received), cast("Any", link))
@@ -487,14 +481,14 @@ class EagerCalls:
     Runs calls at once, in the calling thread, with the middleware and the attempts of a worker.
 
     Args:
-        worker: the worker.
-        raises: whether the error of a call that fails is raised by `Task.delay`.
+        new_client: returns a test client of the worker with states of calls.
 
     """
 
-    def __init__(self, worker: Worker, *, raises: bool) -> None:
-        self._worker = worker
-        self._raises = raises
+    def __init__(self, new_client: Callable[[MemoryCalls], TestClient]) -> None:
+        self._new_client = new_client
+        #: Whether the error of a call that fails is raised by `Task.delay`.
+        self.raises: bool = True
         self._calls = MemoryCalls()
 
     def run(self, task: Task[P, R], record: Record) -> TaskResult[R]:
@@ -506,13 +500,13 @@ class EagerCalls:
         if known:
             return found
         subject = task.queue.subject_of(task.name, record["id"])
-        client, attempt, kind = self._worker.test_client(), 0, "retry"
+        client, attempt, kind = self._new_client(self._calls), 0, "retry"
         while kind == "retry":
             attempt += 1
-            payload = task.payload_of(record)
-            outcome = client.deliver_call(task, payload, subject, attempt, self._calls)
+            payload = task.calls.payload(record)
+            outcome = client.deliver(task, payload, subject=subject, attempt=attempt)
             kind = outcome.kind
-        if outcome.error is not None and self._raises:
+        if outcome.error is not None and self.raises:
             raise outcome.error
         return found
 

@@ -130,7 +130,7 @@ class _Tracer:
         distinct = {(each.trace_id, each.span_id): each for each in publishers if each.is_valid}
         links = [trace.Link(each) for each in distinct.values()]
         span = self._tracer.start_span(
-            f"process {context.message.metadata.consumer}",
+            f"process {context.task or context.message.metadata.consumer}",
             context=origin,
             kind=trace.SpanKind.CONSUMER,
             attributes=_process_attributes(context),

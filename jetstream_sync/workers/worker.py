@@ -6,7 +6,6 @@ import faulthandler
 import os
 import queue
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -33,7 +32,7 @@ from .. import (
     connect,
     shared_connection,
 )
-from .calls import CallQueue, CallStates, TaskState, check_token, to_json
+from .calls import to_json
 from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
 from .consumers import plan_consumer
@@ -48,7 +47,6 @@ from .handler import (
     Middleware,
     TaskOptions,
     check_plain,
-    check_pool,
 )
 from .health import Monitor
 from .heartbeat import SupervisorLink, supervisor_link
@@ -56,6 +54,7 @@ from .http_server import monitoring, parse_address
 from .logs import log
 from .membership import check_handler
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
+from .queues import TaskQueues, calling_module, program_of
 from .resources import Resource, SetupStep, Wanted, plan_resources, resources_of
 from .retries import check_count, is_number
 from .run import WorkerRun
@@ -66,7 +65,6 @@ from .schedules import (
     check_schedules,
     delete_schedules,
     find_schedules,
-    module_of,
 )
 from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status, signals
 from .tasks import Task
@@ -77,7 +75,7 @@ if TYPE_CHECKING:
 
     from .. import Connection
     from .metrics import GaugeSnapshot, Snapshot
-    from .testing import TestClient
+    from .testing import EagerCalls, TestClient
 
 _DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Options of the connection that differ from the defaults of `connect`.
@@ -101,48 +99,6 @@ class TaskDecorator(Protocol):
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-
-def program_of(module: str) -> str:
-    """Return the name of the program to which a module belongs: its top package, or the name of its file."""
-    return module_of(module).partition(".")[0]
-
-
-def task_name(function: Callable[..., object]) -> str:
-    """Return the name of a task: module and function, with ``-`` in place of dots."""
-    module = module_of(function.__module__).removesuffix(".py")
-    name = getattr(function, "__qualname__", "").rpartition("<locals>.")[2]
-    return f"{module}.{name}".replace(".", "-")
-
-
-def _queue_function(name: str) -> HandlerFunction:
-    """Return a function with the name of a queue, whose tasks run instead of it."""
-
-    def queue(_data: bytes) -> None:
-        raise LookupError("a queue runs the handlers of its tasks")
-
-    queue.__name__ = name
-    queue.__qualname__ = f"queue {name}"
-    return queue
-
-
-class TaskSender:
-    """Sends the calls of tasks to the server at once; a `Sender`."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def prepare(self, task: Task[Any, Any]) -> None:
-        """Create what is missing on the server."""
-        self._worker.prepare(task)
-
-    def deliver(self, task: Task[Any, Any], record: dict[str, Any], at: datetime | None) -> None:
-        """Send a call."""
-        task.send(record, at)
-
-    def eager(self) -> Any:
-        """Return what runs calls at once; ``None``: workers do."""
-        return self._worker.eager_calls
 
 
 class Worker:
@@ -190,6 +146,8 @@ class Worker:
 
     #: The class of tasks, for subclasses.
     task_class: type[Task[..., Any]] = Task
+    #: The class of `queues`, for subclasses.
+    queues_class: type[TaskQueues] = TaskQueues
     #: ``MODULE:FUNCTION``, called in each process of a handler before its module is imported; for
     #: subclasses. Empty: none.
     process_setup: str = ""
@@ -235,24 +193,25 @@ class Worker:
         self.dead_letters = dead_letters
         self.drain_timeout = drain_timeout
         self.ensure: str = ensure if isinstance(ensure, str) else "consumer"
-        self._given: list[Resource] = given
-        self._num_replicas = num_replicas
+        self.given: list[Resource] = given
+        self.num_replicas = num_replicas
         #: The handlers, in the order of their definition.
         self.handlers: list[Handler] = []
         #: The limits by name: how many handlers may run at a time.
         self.limits: dict[str, int] = {}
         #: The schedules, in the order of their definition.
         self.schedules: list[Schedule] = []
-        #: The tasks by name.
-        self.tasks: dict[str, Task[..., Any]] = {}
         self.concurrency = concurrency
-        # The queues by name, and the buckets of results.
-        self._queues: dict[str, tuple[CallQueue, Handler]] = {}
-        self._states: list[CallStates] = []
         #: What runs calls at once, see `eager`; ``None``: workers do.
         self.eager_calls: Any = None
-        self._task_sender: Any = TaskSender(self)
-        self._program = program_of(_calling_module()) if program is None else program
+        self.program: str = program_of(calling_module()) if program is None else program
+        #: The queues of the tasks.
+        self.queues: TaskQueues = self.queues_class(
+            self,
+            new_handler=self._new_handler,
+            add_handler=self._add_handler,
+            sender=self._sender,
+        )
         self.middleware: Sequence[Middleware] = tuple(middleware)
         #: Options of `jetstream_sync.connect`.
         self.connection: dict[str, Any] = dict(connection or {})
@@ -353,23 +312,14 @@ class Worker:
                 defined already.
 
         """
-        if name in self._queues:
-            raise InvalidOptionError("name", name, "is the name of another queue already")
-        for option, value in options.items():
-            if option in TASK_OPTIONS:
-                rule = f"belongs to the tasks of a queue: @worker.task({option}=...)"
-                raise InvalidOptionError(option, value, rule)
-        refuse_unknown("task", options, QUEUE_OPTIONS)
-        self._check_limit(options.get("limit"))
-        check_token("name", self.name)
-        calls = CallQueue(
-            self._sender, self.name, name, owner=self._program, stream=stream, subject=subject
+        self.queues.define(
+            name,
+            options,
+            concurrency=concurrency,
+            stream=stream,
+            subject=subject,
+            unknown_task_grace=unknown_task_grace,
         )
-        given = {**options, "concurrency": concurrency or self.concurrency}
-        where = {"stream": stream, "consumer": calls.consumer, "owner": calls.owner}
-        own = {"filter_subject": calls.filter_subject, "unknown_task_grace": unknown_task_grace}
-        handler = self._handler_of(_queue_function(name), {**given, **where, **own, "tasks": {}})
-        self._queues[name] = calls, handler
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
@@ -441,7 +391,7 @@ class Worker:
         refuse_unknown("task", options, TASK_OPTIONS)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            task = self._add_task(function, name, queue, results, options)
+            task = self.queues.add_task(function, name, queue, results, options)
             if cron is not None or every is not None:
                 self._schedule_task(
                     task, task.name, cron=cron, every=every, time_zone=time_zone, missed=missed
@@ -450,125 +400,14 @@ class Worker:
 
         return decorate if function is None else decorate(function)
 
-    def _add_task(
-        self,
-        function: Callable[..., Any],
-        name: str | None,
-        queue: str,
-        results: str | None,
-        options: dict[str, Any],
-    ) -> Task[..., Any]:
-        check_plain("task", function)
-        token = task_name(function) if name is None else name
-        check_token("name", token)
-        if results is not None and options.get("once") is not None:
-            rule = "is not needed with 'results', which has the state of each call"
-            raise InvalidOptionError("once", options["once"], rule)
-        calls, handler = self._queue(queue)
-        states = None if results is None else CallStates(self._sender, results)
-        task: Task[..., Any] = self.task_class(function, token, calls, states, self._task_sender)
-        if states is not None:
-            options = {**options, "state": TaskState(states, token)}
-        task.handler = self.add_task_handler(queue, task.runner(), states, options)
-        check_pool(handler.pool, function)
-        self.tasks[token] = task
-        return task
-
-    def _queue(self, name: str) -> tuple[CallQueue, Handler]:
-        """Return a queue."""
-        if name == "default" and name not in self._queues:
-            self.queue(name)
-        if name not in self._queues:
-            rule = f"must be one of {sorted(self._queues)}: define it with worker.queue() before"
-            raise InvalidOptionError("queue", name, rule)
-        return self._queues[name]
-
-    def find_queue(self, name: str, options: Mapping[str, Any]) -> CallQueue:
-        """
-        Return where the calls of a queue are sent; define the queue with these options if it is not.
-
-        :meta private:
-        """
-        if name not in self._queues:
-            self.queue(name, **options)
-        return self._queues[name][0]
-
-    def add_task_handler(
-        self,
-        queue: str,
-        function: HandlerFunction,
-        states: CallStates | None,
-        options: dict[str, Any],
-    ) -> Handler:
-        """
-        Add what runs the calls of a task, by the name of the function, to a queue.
-
-        :meta private:
-        """
-        calls, handler = self._queue(queue)
-        tasks, name = handler.tasks, function.__name__
-        assert tasks is not None
-        if name in tasks or name in self.tasks:
-            raise InvalidOptionError("name", name, "is the name of another task already")
-        shared = {
-            each: getattr(handler, each)
-            for each in ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters")
-        }
-        where: dict[str, Any] = {"stream": calls.stream, "consumer": calls.consumer}
-        where["module"] = _calling_module()
-        state = options.get("state")
-        if state is not None:
-            where["on_given_up"] = state.give_up
-        found = Handler(
-            function=function, process_setup=self.process_setup, **shared, **where, **options
-        )
-        tasks[name] = found
-        if handler not in self.handlers:
-            self._add_handler(handler)
-        if states is not None and states.bucket not in {each.bucket for each in self._states}:
-            self._states.append(states)
-        return found
-
-    def _sender(self) -> Connection:
-        """Return the connection of this process for sending tasks."""
-        return shared_connection(self._servers, **{"name": self.name, **self.connection})
-
-    def prepare(self, task: Task[Any, Any]) -> None:
-        """
-        Create what a task needs to be sent, unless the worker must not.
-
-        :meta private:
-        """
-        self.prepare_queue(task.queue, [] if task.states is None else [task.states])
-
-    def prepare_queue(self, queue: CallQueue, states: Sequence[CallStates]) -> None:
-        """
-        Create the stream of a queue and buckets, unless the worker must not.
-
-        :meta private:
-        """
-
-        def plan(nc: Connection) -> list[Wanted]:
-            own = [*queue.resources(nc), *(each.resource() for each in states)]
-            return resources_of([], own, self._given, self._num_replicas)
-
-        queue.create(None if self.ensure == "none" else plan)
-
     def resources(self, nc: Connection) -> list[Wanted]:
         """
         Return the streams and buckets of the worker.
 
         :meta private:
         """
-        given = [*self._given, *(each for handler in self.handlers for each in handler.ensure)]
-        of_tasks = [
-            each
-            for queue, handler in self._queues.values()
-            if handler.tasks
-            for each in queue.resources(nc)
-        ]
-        of_tasks += [states.resource() for states in self._states]
-        return resources_of(self.handlers, of_tasks, given, self._num_replicas)
+        given = [*self.given, *(each for handler in self.handlers for each in handler.ensure)]
+        return resources_of(self.handlers, self.queues.resources(nc), given, self.num_replicas)
 
     def setup(
         self, *, check: bool = False, report: Callable[[SetupStep], object] = lambda _step: None
@@ -608,10 +447,10 @@ class Worker:
     def _decorator(self, options: dict[str, Any]) -> Callable[[HandlerFunction], Handler]:
         """Return a decorator that adds a handler with these options, defined in the calling module."""
         self._check_limit(options.get("limit"))
-        module = _calling_module()
+        module = calling_module()
 
         def decorate(function: HandlerFunction) -> Handler:
-            handler = self._handler_of(function, {"module": module, **options})
+            handler = self._new_handler(function, {"module": module, **options})
             self._add_handler(handler)
             return handler
 
@@ -622,7 +461,8 @@ class Worker:
             rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
             raise InvalidOptionError("limit", limit, rule)
 
-    def _handler_of(self, function: HandlerFunction, options: dict[str, Any]) -> Handler:
+    def _new_handler(self, function: HandlerFunction, options: dict[str, Any]) -> Handler:
+        self._check_limit(options.get("limit"))
         if options.get("dead_letters") is None:
             options["dead_letters"] = self.dead_letters
         return Handler(function=function, process_setup=self.process_setup, **options)
@@ -711,7 +551,7 @@ class Worker:
     ) -> None:
         if missed not in {"last", "all"}:
             raise InvalidOptionError("missed", missed, "must be 'last' or 'all'")
-        record, _ = task.record(args, kwargs or {})
+        record, _ = task.calls.record(args, kwargs or {})
         data = to_json({"args": record["args"], "kwargs": record["kwargs"]})
 
         def payload() -> bytes:
@@ -973,20 +813,35 @@ class Worker:
             raises: whether the error of a call that has failed is raised; otherwise it is in its result.
 
         """
-        from .testing import EagerCalls  # noqa: PLC0415 - for tests only
-
         before = self.eager_calls
-        self.eager_calls = EagerCalls(self, raises=raises)
+        calls = self.eager_calls = self.new_eager_calls()
+        calls.raises = raises
         try:
             yield
         finally:
             self.eager_calls = before
+
+    def new_eager_calls(self) -> EagerCalls:
+        """
+        Return what runs calls at once.
+
+        :meta private:
+        """
+        from .testing import EagerCalls, TestClient  # noqa: PLC0415 - for tests only
+
+        return EagerCalls(
+            lambda calls: TestClient(self.handlers, self.middleware, self.name, calls)
+        )
 
     def test_client(self) -> TestClient:
         """Return a client that delivers messages to the handlers without a server, for tests."""
         from .testing import TestClient  # noqa: PLC0415 - for tests only
 
         return TestClient(self.handlers, self.middleware, self.name)
+
+    def _sender(self) -> Connection:
+        """Return the connection of this process for sending calls of tasks."""
+        return shared_connection(self._servers, **{"name": self.name, **self.connection})
 
     def _connect(self, **overrides: Any) -> Connection:
         options = {**_CONNECTION, "name": self.name, **self.connection, **overrides}
@@ -1015,12 +870,3 @@ class Worker:
         finally:
             if quits is not None:
                 faulthandler.unregister(quits)
-
-
-def _calling_module() -> str:
-    """Return the name of the module outside of this package that calls it."""
-    frame = sys._getframe()  # noqa: SLF001 - as namedtuple() does
-    package = __name__.partition(".")[0]
-    while frame.f_back and f"{frame.f_globals['__name__']}.".startswith(f"{package}."):
-        frame = frame.f_back
-    return str(frame.f_globals["__name__"])

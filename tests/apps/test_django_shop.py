@@ -59,7 +59,7 @@ def test_the_project_runs(fresh_server, tmp_path):
             page = Web(link, top)
             with page.socket(page.log_in(), page.origin) as socket:
                 Shown(socket).expect("SHOP > BILLING")
-    assert 'handler="send_receipt"' in text
+    assert 'handler="shop-workers-send_receipt"' in text
     assert "outbox_messages" in text
 
 

@@ -28,7 +28,7 @@ _CLASSES = [
 ]
 #: Hooks of subclasses, methods of which an example would repeat another one, and one for the runtime.
 _WITHOUT_EXAMPLE = {"JetStreamMsg.respond", "OrderedMessages.request", "Worker.resources"}
-_WITHOUT_EXAMPLE |= {"Task.run", "Task.send", "Watch.drain"}
+_WITHOUT_EXAMPLE |= {"Watch.drain"}
 #: They need a cluster.
 _WITHOUT_EXAMPLE |= {"Stream.step_down", "Stream.step_down_consumer", "Stream.remove_peer"}
 

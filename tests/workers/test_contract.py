@@ -193,6 +193,7 @@ def test_type_checkers_know_the_options_that_a_handler_declares():
     declared = [field.name for field in fields(Handler) if field.init]
     own = {"function", "stream", "consumer", "max_messages", "max_wait"}
     own |= {"module", "process_setup", "on_given_up"}
+    own |= {"state", "tasks", "owner", "unknown_task_grace"}  # of tasks and their queues
     assert [name for name in declared if name not in own] == list(HandlerOptions.__annotations__)
 
 

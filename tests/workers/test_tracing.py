@@ -117,11 +117,13 @@ def test_a_task_of_a_task_continues_its_trace(nats_server, js, spans):
     """A call that a handler sends is a span of its trace, and the run of the call is linked to it."""
     worker = Worker(nats_server.url, name="traced-tasks")
 
-    @worker.task(stream="TRACED", subject="traced")
+    worker.queue("default", stream="TRACED", subject="traced")
+
+    @worker.task(name="task-inner")
     def inner() -> None:
         pass
 
-    @worker.task(stream="TRACED", subject="traced")
+    @worker.task(name="task-outer")
     def outer() -> None:
         inner.delay()
 

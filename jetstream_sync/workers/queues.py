@@ -1,0 +1,252 @@
+"""
+The queues of a worker: which tasks they have, and what is created for their calls.
+
+A queue is a handler whose messages are calls: it has the consumer and the threads. Each task is a handler
+without those, which has the options of the task.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from .. import InvalidOptionError
+from .calls import CallQueue, CallStates, TaskState, check_token
+from .celery_words import refuse_unknown
+from .handler import (
+    QUEUE_OPTIONS,
+    TASK_OPTIONS,
+    Handler,
+    HandlerFunction,
+    check_plain,
+    check_pool,
+)
+from .resources import Resource, Wanted, resources_of
+from .schedules import module_of
+from .tasks import Task
+
+if TYPE_CHECKING:
+    from .. import Connection
+    from .calls import Record
+    from .testing import EagerCalls
+
+#: Options of a queue that its tasks have, too.
+_SHARED: Final = ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters")
+
+
+class QueueOwner(Protocol):
+    """What is used of a `Worker`."""
+
+    name: str
+    program: str
+    concurrency: int
+    ensure: str
+    handlers: list[Handler]
+    eager_calls: Any
+    task_class: type[Task[..., Any]]
+    given: list[Resource]
+    num_replicas: int | None
+
+    def new_eager_calls(self) -> EagerCalls:
+        """Return what runs calls at once."""
+
+
+class _Queue(NamedTuple):
+    calls: CallQueue
+    handler: Handler
+    tasks: dict[str, Handler]
+
+
+class TaskQueues:
+    """The queues of a worker; also sends the calls of its tasks, as a `Sender`."""
+
+    def __init__(
+        self,
+        owner: QueueOwner,
+        *,
+        new_handler: Callable[[HandlerFunction, dict[str, Any]], Handler],
+        add_handler: Callable[[Handler], object],
+        sender: Callable[[], Connection],
+    ) -> None:
+        self._owner = owner
+        self._new_handler = new_handler
+        self._add_handler = add_handler
+        self._sender = sender
+        #: The tasks by name.
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self._queues: dict[str, _Queue] = {}
+        # The buckets of results by name.
+        self._states: dict[str, CallStates] = {}
+
+    # --- definitions ----------------------------------------------------------------------------
+
+    def define(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        *,
+        concurrency: int | None = None,
+        stream: str = "TASKS",
+        subject: str = "tasks",
+        unknown_task_grace: float = 300.0,
+    ) -> None:
+        """Define a queue; see `Worker.queue`."""
+        if name in self._queues:
+            raise InvalidOptionError("name", name, "is the name of another queue already")
+        for option, value in options.items():
+            if option in TASK_OPTIONS:
+                rule = f"belongs to the tasks of a queue: @worker.task({option}=...)"
+                raise InvalidOptionError(option, value, rule)
+        refuse_unknown("task", options, QUEUE_OPTIONS)
+        owner = self._owner
+        check_token("name", owner.name)
+        calls = CallQueue(
+            self._sender, owner.name, name, owner=owner.program, stream=stream, subject=subject
+        )
+        tasks: dict[str, Handler] = {}
+        own = {
+            "concurrency": owner.concurrency if concurrency is None else concurrency,
+            "stream": stream,
+            "consumer": calls.consumer,
+            "owner": calls.owner,
+            "filter_subject": calls.filter_subject,
+            "unknown_task_grace": unknown_task_grace,
+            "tasks": tasks,
+        }
+        handler = self._new_handler(_queue_function(name), {**options, **own})
+        self._queues[name] = _Queue(calls, handler, tasks)
+
+    def find(self, name: str, options: Mapping[str, Any] | None = None) -> CallQueue:
+        """Return where the calls of a queue are sent; with options, define it if it is not."""
+        return self._find(name, options).calls
+
+    def _find(self, name: str, options: Mapping[str, Any] | None = None) -> _Queue:
+        if name not in self._queues:
+            if name != "default" and options is None:
+                rule = (
+                    f"must be one of {sorted(self._queues)}: define it with worker.queue() before"
+                )
+                raise InvalidOptionError("queue", name, rule)
+            options = dict(options or {})
+            where = ("concurrency", "stream", "subject", "unknown_task_grace")
+            given = {option: options.pop(option) for option in where if option in options}
+            self.define(name, options, **given)
+        return self._queues[name]
+
+    def add_task(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        queue: str,
+        results: str | None,
+        options: Mapping[str, Any],
+    ) -> Task[..., Any]:
+        """Make a function a task of a queue; see `Worker.task`."""
+        check_plain("task", function)
+        token = task_name(function) if name is None else name
+        check_token("name", token)
+        if results is not None and options.get("once") is not None:
+            rule = "is not needed with 'results', which has the state of each call"
+            raise InvalidOptionError("once", options["once"], rule)
+        calls = self.find(queue)
+        states = None
+        if results is not None:
+            states = self._states.get(results) or CallStates(self._sender, results)
+            options = {**options, "state": TaskState(states, token)}
+        task = self._owner.task_class(function, token, calls, states, self)
+        check_pool(self._find(queue).handler.pool, function)
+        task.handler = self.add_handler(queue, task.runner(), states, options)
+        self.tasks[token] = task
+        return task
+
+    def add_handler(
+        self,
+        queue: str,
+        function: HandlerFunction,
+        states: CallStates | None,
+        options: Mapping[str, Any],
+    ) -> Handler:
+        """Add what runs the calls of a task, by the name of the function, to a queue."""
+        calls, handler, tasks = self._find(queue)
+        name = getattr(function, "__name__", "")
+        if name in tasks or name in self.tasks:
+            raise InvalidOptionError("name", name, "is the name of another task already")
+        shared = {option: getattr(handler, option) for option in _SHARED}
+        where: dict[str, Any] = {"stream": calls.stream, "consumer": calls.consumer}
+        where["module"] = calling_module()
+        state = options.get("state")
+        if state is not None:
+            where["on_given_up"] = state.give_up
+        found = self._new_handler(function, {**shared, **where, **options})
+        tasks[name] = found
+        if len(tasks) == 1:
+            self._add_handler(handler)
+        if states is not None:
+            self._states.setdefault(states.bucket, states)
+        return found
+
+    def resources(self, nc: Connection) -> list[Resource]:
+        """Return the configs of the streams and buckets."""
+        streams = [
+            each
+            for queue in self._queues.values()
+            if queue.tasks
+            for each in queue.calls.resources(nc)
+        ]
+        return [*streams, *(states.resource() for states in self._states.values())]
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def prepare(self, queue: CallQueue, states: CallStates | None) -> None:
+        """Create the stream of a queue and a bucket, unless the worker must not."""
+        owner = self._owner
+
+        def plan(nc: Connection) -> list[Wanted]:
+            own = queue.resources(nc)
+            if states is not None:
+                own.append(states.resource())
+            return resources_of([], own, owner.given, owner.num_replicas)
+
+        queue.create(None if owner.ensure == "none" else plan)
+
+    def deliver(self, task: Task[Any, Any], record: Record, at: datetime | None) -> None:
+        """Send a call."""
+        task.calls.send(record, at)
+
+    def eager(self) -> Any:
+        """Return what runs calls at once; ``None``: workers do."""
+        return self._owner.eager_calls
+
+
+def program_of(module: str) -> str:
+    """Return the name of the program to which a module belongs: its top package, or the name of its file."""
+    return module_of(module).partition(".")[0]
+
+
+def task_name(function: Callable[..., object]) -> str:
+    """Return the name of a task: module and function, with ``-`` in place of dots."""
+    module = module_of(function.__module__).removesuffix(".py")
+    name = getattr(function, "__qualname__", "").rpartition("<locals>.")[2]
+    return f"{module}.{name}".replace(".", "-")
+
+
+def _queue_function(name: str) -> HandlerFunction:
+    """Return a function with the name of a queue, whose tasks run instead of it."""
+
+    def queue(_data: bytes) -> None:
+        raise LookupError("a queue runs the handlers of its tasks")
+
+    queue.__name__ = name
+    queue.__qualname__ = f"queue {name}"
+    return queue
+
+
+def calling_module() -> str:
+    """Return the name of the module outside of this package that calls it."""
+    frame = sys._getframe()  # noqa: SLF001 - as namedtuple() does
+    package = __name__.partition(".")[0]
+    while frame.f_back and f"{frame.f_globals['__name__']}.".startswith(f"{package}."):
+        frame = frame.f_back
+    return str(frame.f_globals["__name__"])
