@@ -132,7 +132,7 @@ class _Bomb:
 _FIRST_DELAY_S = 1e-6
 #: Moments that are tried even if the call ended before: a short call is missed by chance.
 _SURE_MOMENTS = 60
-#: Interval at which a signal that came outside of the package is sent again, in seconds.
+#: Delay after which a signal that came outside of the package is sent again, in seconds.
 _AGAIN_S = 10e-6
 _NEVER_S = 3600.0
 
@@ -149,21 +149,24 @@ def _run_with_signal(call: Callable[[], object], delay: float) -> bool:
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal went_off
-        if not went_off and frame is not None and _is_traced(frame.f_code.co_filename):
+        if went_off:
+            return
+        if frame is not None and _is_traced(frame.f_code.co_filename):
             went_off = True
-            signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
+        # Not an interval: a second signal could interrupt this function.
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
     # The handler stays: another thread may receive the last signal late.
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, delay, _AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, delay)
     try:
         call()
     except KeyboardInterrupt:
         pass
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         was_interrupted, went_off = went_off, True
+        signal.setitimer(signal.ITIMER_REAL, 0)
     return was_interrupted
 
 

@@ -45,6 +45,7 @@ from ..errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
+from ..headers import EXPECTED_LAST_SEQ
 from ..net.clock import Deadline, monotonic
 from .api_requests import stream_info
 from .object_store_bucket import ObjectBucket, log
@@ -70,6 +71,8 @@ _COMMIT_ATTEMPTS: Final = 3
 _CLEANUP_TIMEOUT_S: Final = 5.0
 #: Timeout in seconds for each message that is on its way before that.
 _SETTLE_TIMEOUT_S: Final = 2.0
+#: An expected sequence that no stream has.
+_NEVER_SEQUENCE: Final = str(2**64 - 1)
 #: Room for headers and digest in the message with the info.
 _INFO_RESERVE: Final = 1024
 
@@ -277,6 +280,8 @@ class Upload:
         with suppress(TimeoutError):
             for future in futures:
                 future.exception(deadline.sooner(_SETTLE_TIMEOUT_S).left())
+        if any(f.done() and isinstance(f.exception(), ConnectionLostError) for f in futures):
+            self._await_sent(deadline.sooner(_SETTLE_TIMEOUT_S))
         for future in futures:
             future.due = monotonic()  # type: ignore[attr-defined]  # the publisher drops it
         self._pending.clear()
@@ -284,6 +289,14 @@ class Upload:
             self._bucket.purge_chunks(self._nuid, deadline)
         else:
             log.warning("object %r may be stored: its chunks are kept", self._meta.name)
+
+    def _await_sent(self, deadline: Deadline) -> None:
+        """Wait until the stream has processed the chunks that were still buffered at a lost connection."""
+        # They are sent on the next connection. The stream replies in order, also to a refused message.
+        headers = {EXPECTED_LAST_SEQ: _NEVER_SEQUENCE}
+        with suppress(Error):
+            publisher = self._bucket.publisher
+            publisher.publish_expecting(self._subject, b"", headers, deadline)
 
     def _is_refused(self) -> bool:
         """Return whether the server has refused the info."""
