@@ -248,6 +248,27 @@ def decode_info(data: bytes, time: datetime, name: str | None = None) -> ObjectI
     return info
 
 
+def is_object(payload: bytes) -> bool:
+    """Return whether a message is the info of an object that was not deleted."""
+    try:
+        info = loads(payload)
+    except InvalidResponseError:
+        return False
+    return isinstance(info, dict) and not info.get("deleted")
+
+
+def deleted_info(bucket: str, subject: bytes) -> bytes:
+    """Return the payload of the info of a deleted object, for the subject of its info."""
+    encoded = subject.rpartition(b".")[2]
+    try:
+        name = base64.urlsafe_b64decode(encoded).decode()
+    except ValueError:
+        name = encoded.decode("utf-8", "replace")  # another program has stored it
+    return dumps(
+        {"name": name, "bucket": bucket, "nuid": "0" * 22, "size": 0, "chunks": 0, "deleted": True}
+    )
+
+
 def encode_info(info: ObjectInfo) -> bytes:
     """Return the payload of the message with an info."""
     data: dict[str, Any] = encode(info)

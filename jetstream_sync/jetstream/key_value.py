@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -27,6 +28,7 @@ from ..api.key_value import (
 )
 from ..api.publish import LAST_SEQUENCE, publish_headers
 from ..api.routes import DEFAULT_PREFIX, Routes
+from ..durations import time_to_ns
 from ..errors import (
     BucketNotFoundError,
     InvalidOptionError,
@@ -37,6 +39,7 @@ from ..errors import (
     NoRespondersError,
     ServerTooOldError,
     StreamNotFoundError,
+    StreamRecreatedError,
     TimeoutError,
     TooManyResultsError,
     WrongLastRevisionError,
@@ -323,7 +326,7 @@ class KeyValue(ForeignNames):
 
         """
         options = _start_options(history=True, updates_only=False, revision=None)
-        with self._watch([self._subjects.encoded(key)], options) as watch:
+        with self._watch([self._subjects.encoded(key)], options, follows=False) as watch:
             return list(watch.initial(self._api.timeout))
 
     def keys(self, *patterns: str) -> list[str]:
@@ -338,6 +341,9 @@ class KeyValue(ForeignNames):
             Error: otherwise as `watch()`.
 
         """
+        for _ in range(_READ_ATTEMPTS - 1):
+            with suppress(StreamRecreatedError):
+                return sorted(self.iter_keys(*patterns))
         return sorted(self.iter_keys(*patterns))
 
     def iter_keys(self, *patterns: str) -> Iterator[str]:
@@ -348,10 +354,15 @@ class KeyValue(ForeignNames):
             *patterns: only keys that match one of these; none: all keys.
 
         Raises:
-            Error: as `keys()`.
+            StreamRecreatedError: the bucket was deleted and created again, or restored to an earlier state,
+                while its keys were read.
+            Error: otherwise as `keys()`.
 
         """
-        with self.watch(patterns or ">", ignore_deletes=True, meta_only=True) as watch:
+        options = _start_options(history=False, updates_only=False, revision=None)
+        options["headers_only"] = True
+        stored = list(map(self._subjects.pattern, patterns or ">"))
+        with self._watch(stored, options, ignore_deletes=True, follows=False) as watch:
             known: set[str] = set()
             for key, _ in _decoded(watch.initial(self._api.timeout)):
                 if key not in known:  # it was changed meanwhile
@@ -550,23 +561,33 @@ class KeyValue(ForeignNames):
 
         Raises:
             InvalidOptionError: ``older_than`` is below 0.
+            StreamRecreatedError: the bucket was deleted and created again, or restored to an earlier state,
+                while its markers were read; none was removed.
             Error: otherwise as `watch()`.
 
         """
         age_s = seconds(older_than, "older_than")
         if age_s < 0:
             raise InvalidOptionError("older_than", older_than, "must be 0 or above")
-        with self.watch(meta_only=True) as watch:
+        options = _start_options(history=False, updates_only=False, revision=None)
+        options["headers_only"] = True
+        before = self.status().info
+        with self._watch([self._subjects.pattern(">")], options, follows=False) as watch:
             markers = [entry for entry in watch.initial(self._api.timeout) if not entry.has_value]
         if not markers:
             return 0
-        now = self.status().info.ts or datetime.now(timezone.utc)
+        info = self.status().info
+        if info.created != before.created:
+            raise StreamRecreatedError(
+                info.config.name, time_to_ns(before.created), time_to_ns(info.created)
+            )
+        now = info.ts or datetime.now(timezone.utc)
         removed = 0
         for marker in markers:
             old = not age_s or (now - marker.created).total_seconds() >= age_s
             # Everything before this sequence: never a value that was written after the marker.
-            before = marker.revision + 1 if old else marker.revision
-            removed += self._stream.purge(subject=marker.subject, seq=before)
+            end = marker.revision + 1 if old else marker.revision
+            removed += self._stream.purge(subject=marker.subject, seq=end)
         return removed
 
     def _encoded(self, value: bytes) -> bytes:
@@ -650,7 +671,12 @@ class KeyValue(ForeignNames):
             Error: as `watch()`.
 
         """
-        return Replica(self.status(), lambda cb: self.watch(keys, cb=cb))
+        make = self._watch_maker(keys, {})
+        return Replica(
+            self._api.core,
+            self.status(),
+            lambda cb, recreated_cb: WatchHandle(self._api, make(), cb, None, recreated_cb),
+        )
 
     @overload
     def watch(
@@ -684,9 +710,10 @@ class KeyValue(ForeignNames):
         Watch keys: first their current entries, then every change.
 
         The watch is *current* when all entries that existed at the start were received. It survives lost
-        connections, restarts of the server and leader changes. If the bucket has a ``limit_marker_ttl``
-        and the watch was cut off for longer, it returns a ``PURGE`` for each key that it has returned
-        and that the bucket does not have any more.
+        connections, restarts of the server and leader changes. After each of these it returns a ``PURGE``
+        for each key that it has returned and that the bucket does not have any more without a marker of
+        its deletion. If the bucket was deleted and created again, or restored to an earlier state, a
+        `StreamRecreatedError` is reported to ``error_cb``, and these are followed by all its entries.
 
         Args:
             keys: keys and patterns: ``*`` is any token, a final ``>`` the rest; default: all keys.
@@ -702,11 +729,17 @@ class KeyValue(ForeignNames):
             InvalidNameError: a key or pattern is malformed.
             InvalidOptionError: two options exclude each other, or a value is invalid.
             BucketNotFoundError: the bucket does not exist.
+            StreamRecreatedError: ``resume_from_revision`` is beyond the next revision of the bucket.
             APIError: the server rejected the consumer.
             TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
+        return watch_or_handle(self._api, self._watch_maker(keys, options), cb, current_cb)
+
+    def _watch_maker(
+        self, keys: str | Sequence[str], options: WatchOptions
+    ) -> Callable[[], Watch[KeyValueEntry]]:
         if options:
             check_known(options, WatchOptions.__annotations__)
         consumer = _start_options(
@@ -718,22 +751,25 @@ class KeyValue(ForeignNames):
         if (threshold := options.get("inactive_threshold")) is not None:
             consumer["inactive_threshold"] = threshold
         stored = list(map(self._subjects.pattern, _patterns(keys)))
-        make = partial(self._watch, stored, consumer, options.get("ignore_deletes", False))
-        return watch_or_handle(self._api, make, cb, current_cb)
+        return partial(self._watch, stored, consumer, options.get("ignore_deletes", False))
 
     def _watch(
-        self, stored: list[str], options: OrderedOptions, ignore_deletes: bool = False
+        self,
+        stored: list[str],
+        options: OrderedOptions,
+        ignore_deletes: bool = False,
+        follows: bool = True,
     ) -> Watch[KeyValueEntry]:
-        """Watch the stored forms of keys and patterns."""
+        """Watch the stored forms of keys and patterns; ``follows``: see `Watch`."""
         subjects, config = self._subjects, self._stream.cached_info.config
         filters, select = merge_patterns(stored)
         options["filter_subjects"] = [subjects.read + pattern for pattern in filters]
-        markers = None  # the bucket keeps them
-        if config.subject_delete_marker_ttl:
+        markers = None
+        if follows:
+            header = f"NATS/1.0\r\n{OPERATION}: {KeyValueOperation.PURGE.value}\r\n\r\n".encode()
             markers = Markers(
-                seconds(config.subject_delete_marker_ttl),
                 lambda delivery: KeyValueEntry(subjects, delivery).has_value,
-                f"NATS/1.0\r\n{OPERATION}: {KeyValueOperation.PURGE.value}\r\n\r\n".encode(),
+                lambda _: (header, b""),
             )
         return Watch(
             self._api,
@@ -742,6 +778,7 @@ class KeyValue(ForeignNames):
             _entry_maker(subjects, select, ignore_deletes),
             partial(bucket_not_found, subjects.bucket),
             markers,
+            follows=follows,
         )
 
     # --- like a dict ----------------------------------------------------------------------------

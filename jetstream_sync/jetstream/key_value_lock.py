@@ -8,6 +8,8 @@
 # 3. The holder regards the lock as lost nine tenths of its ttl after it began to send the last write
 #    that was confirmed. That is before another client can take over.
 # 4. A write whose answer did not come is found by its owner, a name that is unique for each attempt.
+# 5. Revisions repeat when a bucket is created again or restored. So before each write over a value, the
+#    value is read from the leader, and it is written only if its owner is the expected one.
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ class Lock:
 
     Returned by `KeyValue.lock`. A ``with`` block acquires and releases it. The lock of a client that stops,
     or loses its connection for longer than ``ttl``, goes to another one; `lost` tells the former holder.
-    Effects on other systems can be protected by `token`, which is larger for each later holder.
+    Effects on other systems can be protected by `token`, which is larger for each later holder. If the bucket
+    is created again, another client can acquire the lock at once; the former holder notices it with its next
+    renewal, after a third of ``ttl`` at most.
 
     Any thread may call the methods; two threads that exclude each other need an object each.
     """
@@ -91,7 +95,6 @@ class Lock:
         self._pid = 0
         self._token = 0
         # --- under _writing ---
-        self._revision = 0
         self._renewed_at = 0.0
 
     @property
@@ -114,7 +117,11 @@ class Lock:
 
     @property
     def token(self) -> int:
-        """The revision with which the lock was acquired last, for fencing; 0: it never was."""
+        """
+        The revision with which the lock was acquired last, for fencing; 0: it never was.
+
+        Revisions start again when the bucket is deleted and created again.
+        """
         return self._token
 
     def check(self) -> None:
@@ -191,18 +198,20 @@ class Lock:
         try:
             if entry is None or not entry.has_value:
                 revision = self._kv.create(self._key, self._value())
-            elif _owner_of(entry) is not None:
-                revision = self._kv.update(self._key, self._value(), entry.revision)
-            else:
+            elif (owner := _owner_of(entry)) is None:
                 raise Error(f"key {self._key!r} is not a lock")
+            elif self._entry_of(owner, entry.revision) is None:
+                return False
+            else:
+                revision = self._kv.update(self._key, self._value(), entry.revision)
         except (KeyExistsError, WrongLastRevisionError):
             return False
         except TimeoutError:
-            found = self._own_entry()
+            found = self._entry_of(self._owner)
             if found is None:
                 raise
             revision = found.revision
-        self._token = self._revision = revision
+        self._token = revision
         self._renewed_at = began
         self._pid = os.getpid()
         self._is_lost = False
@@ -213,11 +222,11 @@ class Lock:
     def _value(self) -> bytes:
         return dumps({"owner": self._owner, "ttl": self._ttl})
 
-    def _own_entry(self) -> KeyValueEntry | None:
-        """Return the entry of the key if this object has written it."""
+    def _entry_of(self, owner: str, revision: int | None = None) -> KeyValueEntry | None:
+        """Return the entry of the key if an owner has written it, with a revision if that is given."""
         with suppress(KeyNotFoundError):
             entry = self._kv.get(self._key, consistent=True)
-            if _owner_of(entry) == self._owner:
+            if _owner_of(entry) == owner and revision in (None, entry.revision):
                 return entry
         return None
 
@@ -244,14 +253,17 @@ class Lock:
             if released.is_set():
                 return True
             began = monotonic()
+            entry = self._entry_of(self._owner)
+            if entry is None:
+                return False
             try:
-                self._revision = self._kv.update(self._key, self._value(), self._revision)
+                self._kv.update(self._key, self._value(), entry.revision)
             except WrongLastRevisionError:
-                entry = self._own_entry()
+                # A write before this one may have been stored late, without an answer.
+                entry = self._entry_of(self._owner)
                 if entry is None:
                     return False
-                # A write before this one was stored, but its answer did not come.
-                self._revision = self._kv.update(self._key, self._value(), entry.revision)
+                self._kv.update(self._key, self._value(), entry.revision)
             if self.lost:
                 return False  # it was seen to be lost, and stays so
             self._renewed_at = began
@@ -271,7 +283,9 @@ class Lock:
             self._is_lost = True
         self._released.set()
         with self._writing, suppress(WrongLastRevisionError):
-            self._kv.delete(self._key, last=self._revision)
+            entry = self._entry_of(self._owner)
+            if entry is not None:
+                self._kv.delete(self._key, last=entry.revision)
 
     def __enter__(self) -> Self:
         if not self.acquire():

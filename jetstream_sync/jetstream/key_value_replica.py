@@ -6,20 +6,44 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
+from ..client.core import ConnectionCore
 from ..client.mailbox import copy_exception
 from ..client.threads import Waiters
 from ..errors import IteratorClosedError, TimeoutError
 from ..net.clock import Deadline
+from .watch import WatchHandle, is_made_up
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..api.key_value import KeyValueEntry, KeyValueStatus
-    from .watch import WatchHandle
 
 
 #: Seconds between two looks whether the watch has ended.
 _POLL_S: Final = 0.25
+
+
+class _Copy:
+    """The entries and the last revision, which the thread of the watch changes."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, KeyValueEntry] = {}
+        self.changed = Waiters()
+        self.revision = 0
+
+    def apply(self, entry: KeyValueEntry) -> None:
+        """Take over a change."""
+        if entry.has_value:
+            self.entries[entry.key] = entry
+        else:
+            self.entries.pop(entry.key, None)
+        if not is_made_up(entry._reply):  # noqa: SLF001 - it says which revisions have arrived
+            self.revision = entry.revision
+        self.changed.wake_all()
+
+    def forget_revision(self) -> None:
+        """Wait for revisions of another bucket, whose entries follow."""
+        self.revision = 0
 
 
 class Replica(Mapping[str, bytes]):
@@ -27,33 +51,34 @@ class Replica(Mapping[str, bytes]):
     The current values of keys of a bucket in memory, kept up to date by a watch; read-only.
 
     Returned by `KeyValue.replica`. Reads need no request, and may be behind the bucket for the time that a
-    message takes, or for the time of an outage, after which it catches up. Any thread may use it.
+    message takes, or for the time of an outage, after which it catches up. If the bucket was deleted and
+    created again, or restored to an earlier state, it takes over the keys of that bucket, and reports a
+    `StreamRecreatedError` to ``error_cb``. Any thread may use it.
+
+    After the end, because it was closed, the bucket was deleted, or the connection is closed, every read and
+    wait raises the reason.
     """
 
     def __init__(
         self,
+        core: ConnectionCore,
         status: KeyValueStatus,
-        watch: Callable[[Callable[[KeyValueEntry], object]], WatchHandle],
+        watch: Callable[[Callable[[KeyValueEntry], object], Callable[[], object]], WatchHandle],
     ) -> None:
-        self._entries: dict[str, KeyValueEntry] = {}
-        self._changed = Waiters()
-        self._revision = 0
+        self._core = core
         # Values that expire without a marker are not reported.
         self._ttl: timedelta | None = None if status.limit_marker_ttl else status.ttl
-        self._handle = watch(self._apply)
-
-    def _apply(self, entry: KeyValueEntry) -> None:
-        """Take over a change; called by the thread of the watch."""
-        if entry.has_value:
-            self._entries[entry.key] = entry
-        else:
-            self._entries.pop(entry.key, None)
-        self._revision = max(self._revision, entry.revision)
-        self._changed.wake_all()
+        self._copy = _Copy()
+        self._is_closed = False
+        self._handle = watch(self._copy.apply, self._copy.forget_revision)
 
     def entry(self, key: str) -> KeyValueEntry | None:
         """Return the current entry of a key; ``None``: it has no value."""
-        entry = self._entries.get(key)
+        self._check_open()
+        return self._entry(key)
+
+    def _entry(self, key: str) -> KeyValueEntry | None:
+        entry = self._copy.entries.get(key)
         if entry is None or (self._ttl and datetime.now(timezone.utc) - entry.created > self._ttl):
             return None
         return entry
@@ -65,29 +90,39 @@ class Replica(Mapping[str, bytes]):
         return entry.value
 
     def __iter__(self) -> Iterator[str]:
-        return iter([key for key in self._entries.copy() if self.entry(key) is not None])
+        self._check_open()
+        return iter(self._keys())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        self._check_open()
+        return len(self._keys())
+
+    def _keys(self) -> list[str]:
+        return [key for key in self._copy.entries.copy() if self._entry(key) is not None]
 
     # --- the state of the copy ------------------------------------------------------------------
 
     @property
     def revision(self) -> int:
         """The last revision of the bucket that was received; 0: none."""
-        return self._revision
+        return self._copy.revision
 
     def wait_current(self, timeout: float | timedelta | None = None) -> None:
         """
         Wait until all values are here that existed when the replica was made.
 
+        After the bucket was deleted and created again, or restored, these are the values that it had when
+        this was noticed.
+
         Args:
             timeout: in seconds; ``None``: no limit.
 
         Raises:
+            IteratorClosedError: the replica was closed.
             Error: as `WatchHandle.wait_current`.
 
         """
+        self._check_open()
         self._handle.wait_current(timeout)
 
     def wait_for(self, revision: int, timeout: float | timedelta | None = None) -> None:
@@ -105,15 +140,23 @@ class Replica(Mapping[str, bytes]):
 
         """
         deadline = Deadline(timeout)
-        while not self._changed.wait_for(
-            lambda: self._revision >= revision, deadline.sooner(_POLL_S)
-        ):
-            if self._handle.error is not None:
-                raise copy_exception(self._handle.error)
-            if self._handle.closed:
-                raise IteratorClosedError("the replica was closed")
+        while True:
+            self._check_open()
+            if self._copy.changed.wait_for(
+                lambda: self._copy.revision >= revision, deadline.sooner(_POLL_S)
+            ):
+                return
             if deadline.expired():
+                self._check_open()
                 raise TimeoutError(f"revision {revision} did not come in time")
+
+    def _check_open(self) -> None:
+        """Raise the reason of the end."""
+        reason = self._handle.error or self._core.closed_reason
+        if reason is not None:
+            raise copy_exception(reason)
+        if self._is_closed or self._handle.closed:
+            raise IteratorClosedError("the replica was closed")
 
     @property
     def error(self) -> BaseException | None:
@@ -121,7 +164,8 @@ class Replica(Mapping[str, bytes]):
         return self._handle.error
 
     def close(self) -> None:
-        """End the watch; the values stay as they are."""
+        """End the watch; a second call does nothing."""
+        self._is_closed = True
         self._handle.stop()
 
     def __enter__(self) -> Self:
@@ -131,4 +175,4 @@ class Replica(Mapping[str, bytes]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} keys at revision {self._revision}>"
+        return f"<{type(self).__name__} of {len(self._keys())} keys at revision {self.revision}>"

@@ -21,9 +21,11 @@ from ..api.object_store import (
     ObjectStoreStatus,
     chunk_subject,
     decode_info,
+    deleted_info,
     description_of,
     info_subject,
     infos_subject,
+    is_object,
     status_of,
     stream_name,
 )
@@ -56,7 +58,7 @@ from .object_store_writing import (
     chunks_of,
 )
 from .publish import Publisher
-from .watch import Watch, WatchHandle, watch_or_handle
+from .watch import Markers, Watch, WatchHandle, watch_or_handle
 
 if TYPE_CHECKING:
     from ..protocol.parser import Delivery
@@ -579,13 +581,16 @@ class ObjectStore(ForeignNames):
 
         Raises:
             BucketNotFoundError: the bucket does not exist.
+            StreamRecreatedError: the bucket was deleted and created again, or restored to an earlier state,
+                while the infos were read.
             TimeoutError: the infos did not arrive in time.
             APIError, PermissionsError, ConnectionClosedError: the server refused, or the connection is
                 closed.
 
         """
         limit = self._api.timeout if timeout is None else timeout
-        with self._watch(DeliverPolicy.LAST_PER_SUBJECT, ignore_deletes=not deleted) as watch:
+        policy = DeliverPolicy.LAST_PER_SUBJECT
+        with self._watch(policy, ignore_deletes=not deleted, follows=False) as watch:
             watch.wait_current(limit)
             return sorted(watch.initial(), key=lambda info: info.name)
 
@@ -613,6 +618,9 @@ class ObjectStore(ForeignNames):
         """
         Watch the infos of the bucket: those that exist, and then every change.
 
+        An object that vanished without a message, as in a bucket that was deleted and created again or
+        restored to an earlier state, is returned as deleted; all infos of such a bucket follow.
+
         Args:
             ignore_deletes: whether to leave out deleted objects.
             updates_only: whether to leave out what exists.
@@ -633,7 +641,9 @@ class ObjectStore(ForeignNames):
         make = partial(self._watch, policy, ignore_deletes)
         return watch_or_handle(self._api, make, cb, current_cb)
 
-    def _watch(self, policy: DeliverPolicy, ignore_deletes: bool) -> Watch[ObjectInfo]:
+    def _watch(
+        self, policy: DeliverPolicy, ignore_deletes: bool, follows: bool = True
+    ) -> Watch[ObjectInfo]:
         report = self._api.core.report_error
 
         def info_of_delivery(delivery: Delivery) -> ObjectInfo | None:
@@ -644,12 +654,18 @@ class ObjectStore(ForeignNames):
                 return None
             return None if ignore_deletes and info.deleted else info
 
+        markers = Markers(
+            lambda delivery: is_object(delivery[3]),
+            lambda subject: (b"", deleted_info(self.bucket, subject)),
+        )
         return Watch(
             self._api,
             stream_name(self.bucket),
             {"filter_subjects": infos_subject(self.bucket), "deliver_policy": policy},
             info_of_delivery,
             self._bucket.not_found,
+            markers if follows else None,
+            follows=follows,
         )
 
     # --- the bucket -----------------------------------------------------------------------------

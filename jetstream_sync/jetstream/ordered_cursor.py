@@ -115,6 +115,10 @@ class OrderedOptions(TypedDict, total=False):
     after the last received one follow. Default false: the reader ends with this error."""
 
 
+class UnverifiedStreamError(StreamRecreatedError):
+    """The stream may be the one that was read, but nothing shows it."""
+
+
 class _LaggingServerError(Error):
     """The replica of the stream that a consumer reads ends before the position."""
 
@@ -190,6 +194,10 @@ class OrderedCursor:
         #: ends.
         self.on_recreated: Callable[[StreamRecreatedError], None] | None = None
         self._ended: StreamRecreatedError | None = None
+        #: Returns whether the stream is the known one if the message at the position was removed, ``None``: it
+        #: is not known. Otherwise later messages decide that, which does not find values that were rolled
+        #: back and are older than the position.
+        self.verify: Callable[[Deadline], bool | None] | None = None
         self._delivered = 0  # messages from earlier consumers
         #: The current consumer on the server.
         self.consumer: ServerConsumer | None = None
@@ -236,6 +244,12 @@ class OrderedCursor:
         """Start where the first consumer of another cursor has started, before the first message."""
         self.start = other.start
         self._stream_created, self._began_ns = other._stream_created, other._began_ns
+
+    def begin_with(self, policy: DeliverPolicy) -> None:
+        """Use another deliver policy, which needs no further field, for the next consumer."""
+        self._first = {**self._first, "deliver_policy": policy.value}
+        for field in ("opt_start_seq", "opt_start_time"):
+            self._first.pop(field, None)
 
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
@@ -451,8 +465,15 @@ class OrderedCursor:
         with suppress(MessageNotFoundError, *_NOT_PERMITTED):
             found = leader_get(self._api, self.stream, {"seq": seq}, deadline)
             return found.time_ns != time_ns
-        # It was removed, or the user may not get it. A consumer of all later messages shows the sequence of
-        # the first one.
+        # It was removed, or the user may not get it.
+        if self.verify is not None:
+            verified = self.verify(deadline)
+            if verified is None:
+                raise UnverifiedStreamError(
+                    self.stream, reason="what was read last is not in it any more"
+                )
+            return not verified
+        # A consumer of all later messages shows the sequence of the first one.
         name = f"{self._prefix}_{self._serial}_later"
         config = {**self._first, **_from_time(time_ns + 1), "name": name}
         for field in ("opt_start_seq", "filter_subject", "filter_subjects"):

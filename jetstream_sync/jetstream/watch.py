@@ -15,13 +15,18 @@
 # 3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
 #    the stream holds older revisions behind the last sequence. Revisions that were handed out are dropped.
 #    Afterwards a new consumer starts behind the last message.
-# 4. If the watch was without a consumer for longer than the server keeps markers of deletions, it compares
-#    the keys that it has returned with those of the stream, and returns a marker for each missing one.
+# 4. Markers of deletions may be removed while the watch has no consumer. So with each further consumer, it
+#    compares the keys that it has returned with those of the stream, and returns a marker for each missing
+#    one. The reply subject of such a marker has the delivery number 0.
 # 5. A message counts as handed out when the call that returns it is complete. After an exception before
 #    that, such as a Ctrl-C, the next call creates a consumer that starts with this message.
+# 6. If the bucket is another one (see `OrderedCursor`), or none of the last messages shows that it is the
+#    known one, the watch is not current any more, and starts again with all values. With rule 4, the caller
+#    then has what the bucket has.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -40,10 +45,12 @@ from ..errors import (
     Error,
     InvalidOptionError,
     IteratorClosedError,
+    MessageNotFoundError,
     NoRespondersError,
     PermissionsError,
     PullError,
     StreamNotFoundError,
+    StreamRecreatedError,
     TimeoutError,
 )
 from ..locks import new_rlock
@@ -53,6 +60,7 @@ from ..protocol.parser import Delivery
 from .api_requests import APIRequests, stream_info
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
+from .direct_get import leader_get
 from .message import JetStreamMsg
 from .messages import MessagePuller, until_stopped
 from .ordered import (
@@ -65,6 +73,7 @@ from .ordered_cursor import (
     UNREAD_LIMIT_S,
     OrderedCursor,
     OrderedOptions,
+    UnverifiedStreamError,
     pull_cursor,
 )
 from .pull import PullRequester
@@ -73,6 +82,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 E = TypeVar("E")
+
+log: logging.Logger = logging.getLogger("jetstream_sync.watch")
 
 #: Maximum number of received messages that were not taken yet.
 _MAX_BUFFERED: Final = 1000
@@ -86,6 +97,8 @@ _MAX_CATCH_UPS: Final = 20
 #: number of replaced consumers after which an error is raised.
 _STALLED_CHECKS: Final = 3
 _MAX_REPLACED: Final = 4
+#: Maximum number of the last messages that are looked for after a loss of the consumer.
+_MAX_VERIFIED: Final = 16
 #: Interval in which a thread that waits for another one checks whether the watch is current.
 _CURRENT_POLL_S: Final = 0.05
 
@@ -115,6 +128,10 @@ class _DeliveryRequester(PullRequester):
         return delivery
 
 
+class _RenewedError(TimeoutError):
+    """There is another consumer."""
+
+
 class _WatchMessages(OrderedPuller):
     """The messages of a watch."""
 
@@ -122,25 +139,16 @@ class _WatchMessages(OrderedPuller):
 
     #: The deadline of the caller. The one of `take` is often earlier.
     deadline = FOREVER
-    #: Seconds after which the server removes markers of deletions; ``None``: it keeps them.
-    marker_ttl: float | None = None
     #: Whether `Watch.stop` was called.
     stopped = False
     #: Whether markers may have been removed while there was no consumer.
     markers_lost = False
-    # The monotonic time of the last delivery; 0: there was no consumer yet.
-    _last_seen = 0.0
 
     def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         del deadline
-        if ended is not None:
-            self._last_seen = ended.last_seen
-        messages = super()._recreate(ended, deadline_to_create(self.deadline))
-        before, self._last_seen = self._last_seen, monotonic()
-        if before and self.marker_ttl is not None and self._last_seen - before >= self.marker_ttl:
-            self.markers_lost = True
-            raise TimeoutError("the watch looks for lost markers before it waits for messages")
-        return messages
+        super()._recreate(ended, deadline_to_create(self.deadline))
+        self.markers_lost = True
+        raise _RenewedError("the watch looks for lost markers before it waits for messages")
 
     def take_many(self, deadline: Deadline) -> list[Delivery]:
         """Wait for the next message, and return it and those that have arrived after it."""
@@ -152,25 +160,26 @@ class _WatchMessages(OrderedPuller):
         """End the current consumer, so that the next call continues with another one."""
         messages, self._messages = self._messages, None
         if messages is not None:
-            self._last_seen = messages.last_seen
             messages.end(PullError(409, reason))
 
 
 class Markers(NamedTuple):
-    """The markers of deletions in a bucket that removes them after a time."""
-
-    ttl_s: float
-    """Seconds after which the server removes a marker."""
+    """The markers of deletions in a bucket."""
 
     has_value: Callable[[Delivery], bool]
     """Returns whether a message is a value, and not a marker."""
 
-    header: bytes
-    """The header block of a marker."""
+    make: Callable[[bytes], tuple[bytes, bytes]]
+    """Returns the header block and the payload of the marker for a subject."""
 
 
 def _stream_seq(reply: bytes) -> int:
     return int(ack_tokens(reply)[3])
+
+
+def is_made_up(reply: bytes) -> bool:
+    """Return whether a message was not delivered, but made for a key that is missing."""
+    return ack_tokens(reply)[4] == b"0"
 
 
 def _is_last(reply: bytes) -> bool:
@@ -323,7 +332,7 @@ class _Initial:
 
 
 class _LiveKeys:
-    """The subjects with a value, in a bucket that removes the markers of deletions."""
+    """The subjects that the caller of a watch knows with a value."""
 
     def __init__(
         self,
@@ -337,9 +346,35 @@ class _LiveKeys:
         self._markers = markers
         self._filters = [filters] if isinstance(filters, str) else filters
         self._subjects: set[bytes] = set()
+        # The subjects and reply subjects of the last messages.
+        self._recent: deque[tuple[bytes, bytes]] = deque(maxlen=_MAX_VERIFIED)
+
+    def verify(self, deadline: Deadline) -> bool | None:
+        """Return whether the stream is the known one; ``None``: none of the last messages shows it."""
+        position = self._cursor.position
+        checked: set[bytes] = set()
+        for subject, reply in reversed(self._recent):
+            if subject in checked:
+                continue  # a later message has replaced this one
+            checked.add(subject)
+            tokens = ack_tokens(reply)
+            request = {"last_by_subj": subject.decode("utf-8", "surrogateescape")}
+            try:
+                found = leader_get(self._api, self._cursor.stream, request, deadline)
+            except MessageNotFoundError:
+                continue  # see `lost`
+            except (PermissionsError, NoRespondersError):
+                return True  # the user may not ask
+            if found.seq == int(tokens[3]) and found.time_ns == int(tokens[5]):
+                return True
+            if found.seq <= position:
+                return False
+        return None
 
     def record(self, delivery: Delivery) -> None:
         """Record a value or a marker."""
+        if not is_made_up(delivery[1]):
+            self._recent.append(delivery[:2])
         if self._markers.has_value(delivery):
             self._subjects.add(delivery[0])
         else:
@@ -348,12 +383,17 @@ class _LiveKeys:
     def lost(self) -> list[Delivery] | None:
         """Return a marker for each key that had a value, and is not in the bucket any more."""
         # Its marker was stored while the watch had no consumer, and was removed before there was
-        # another. None: the stream cannot be asked now.
+        # another; or the bucket is another one. None: the stream cannot be asked now.
+        if not self._subjects:
+            return []
         stored: set[str] = set()
         try:
             for pattern in self._filters:
                 info = stream_info(self._api, self._cursor.stream, pattern)
                 stored.update(info.state.subjects or ())
+        except (PermissionsError, NoRespondersError):
+            log.warning("watch of %r: keys without a marker are not noticed", self._cursor.stream)
+            return []
         except Error:
             return None
         # The reply subject that the marker of the last sequence would have.
@@ -361,7 +401,7 @@ class _LiveKeys:
         parts = self._cursor.stream, self._cursor.name, 1, info.state.last_seq, 0, created, 0
         reply = f"$JS.ACK.{'.'.join(map(str, parts))}".encode()
         return [
-            (subject, reply, self._markers.header, b"")
+            (subject, reply, *self._markers.make(subject))
             for subject in sorted(self._subjects)
             if subject.decode("utf-8", "surrogateescape") not in stored
         ]
@@ -394,13 +434,18 @@ class Watch(Generic[E]):
         make: Callable[[Delivery], E | None],
         not_found: Callable[[], Error],
         markers: Markers | None = None,
+        *,
+        follows: bool = True,
     ) -> None:
         """Create the consumer of the watch."""
+        # `markers`: ``None``: the caller does not need them.
+        # `follows`: whether to start again if the bucket is another one; otherwise the watch ends.
         # `options`: the filters and the deliver policy of the consumer; with the policy ``new`` the
         # watch is current from the start.
         # `make`: makes the entry of a message; ``None``: there is none to hand out. It must not raise.
         #
         # Raises Error: the result of ``not_found``: the bucket does not exist.
+        # Raises StreamRecreatedError: the start sequence is beyond the next one of the stream.
         # Raises BadRequestError: the server rejected the consumer.
         # Raises TimeoutError: the server did not reply in time.
         # Raises ConnectionClosedError: the connection is closed.
@@ -411,18 +456,26 @@ class Watch(Generic[E]):
         policy = options.get("deliver_policy")
         cursor.from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
         cursor.keeps_start = cursor.reads_end = True
+        if follows:
+            cursor.on_recreated = self._on_recreated
+        # All revisions are read again if the caller wanted all from the start, or from a revision on.
+        keeps_all = policy in (DeliverPolicy.ALL, DeliverPolicy.BY_START_SEQUENCE)
+        self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
+        #: Called when the watch starts again, before the entries of the other bucket.
+        self.recreated_cb: Callable[[], object] | None = None
         self._messages = _WatchMessages(api, cursor, _pull(_MAX_BUFFERED, HEARTBEAT_S))
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
         self._lock = new_rlock()
         # --- under _lock ---
         self._initial: _Initial | None = _Initial(cursor, self._messages)  # until it is current
         self._received: deque[Delivery] = deque()  # received messages in order
+        self._lost: deque[Delivery] = deque()  # markers for the keys that are missing
         self._taken: Delivery | None = None  # the message of the entry that is being returned
         self._buffer: deque[E] = deque()  # entries that wait_current() has read
         self._live: _LiveKeys | None = None
         if markers is not None:
             self._live = _LiveKeys(api, cursor, markers, options["filter_subjects"])
-            self._messages.marker_ttl = markers.ttl_s
+            cursor.verify = self._live.verify
         if policy == DeliverPolicy.NEW:
             self._set_current()
         deadline = self._messages.deadline = api.deadline()
@@ -445,7 +498,7 @@ class Watch(Generic[E]):
         Raises:
             TimeoutError: there was no entry in time; the watch stays usable.
             IteratorClosedError: the watch was stopped.
-            BucketNotFoundError: the bucket was deleted.
+            BucketNotFoundError: the bucket was deleted, and not created again within half a second.
             BadRequestError, PermissionsError: the server refuses a new consumer.
             PullError: the server has messages for the watch, but none arrives; the watch stays usable.
             ConnectionClosedError: the connection is closed.
@@ -543,7 +596,12 @@ class Watch(Generic[E]):
 
     @property
     def is_current(self) -> bool:
-        """Whether all entries that existed at the start were received; it never becomes false again."""
+        """
+        Whether all entries that existed at the start were received.
+
+        It becomes false only when the bucket was deleted and created again, or restored to an earlier state,
+        until all entries of that bucket were received.
+        """
         return self._initial is None
 
     def wait_current(self, timeout: float | timedelta | None = None) -> None:
@@ -572,8 +630,15 @@ class Watch(Generic[E]):
         received = self._received
         if self._messages.stopped:
             raise IteratorClosedError("the watch was stopped")
-        if not received and not self._receive(deadline):
+        if not received and not self._lost and not self._receive(deadline):
             return None
+        if self._lost and self._live is not None:
+            marker = self._lost[0]
+            entry = self._make(marker)
+            self._live.record(marker)
+            self._taken = marker
+            self._lost.popleft()
+            return entry
         delivery = received[0]
         entry = self._make(delivery)
         if self._live is not None:
@@ -594,10 +659,25 @@ class Watch(Generic[E]):
         self._cursor.reads_end = False
         self._cursor.from_scratch = False
 
+    def _on_recreated(self, error: StreamRecreatedError) -> None:
+        """Start again with all values of another bucket; called while another consumer is created."""
+        if not isinstance(error, UnverifiedStreamError):
+            self._api.core.report_error(error)
+        self._cursor.begin_with(self._policy_again)
+        self._cursor.from_scratch = self._policy_again is DeliverPolicy.LAST_PER_SUBJECT
+        self._cursor.reads_end = True
+        self._initial = _Initial(self._cursor, self._messages)
+        if self.recreated_cb is not None:
+            self.recreated_cb()
+
     def _restore(self) -> None:
         """Put the message back that an exception, such as a Ctrl-C, kept from the caller."""
         taken, self._taken = self._taken, None
         if taken is None:
+            return
+        if is_made_up(taken[1]):
+            if not self._lost or self._lost[0] is not taken:
+                self._lost.appendleft(taken)
             return
         is_removed = not self._received or self._received[0] is not taken
         if is_removed:
@@ -613,17 +693,19 @@ class Watch(Generic[E]):
         wait = deadline
         if initial is not None:
             wait = deadline.sooner(_FIRST_CHECK_S)
-        elif messages.markers_lost and self._live is not None:
+        if messages.markers_lost and self._live is not None:
             lost = self._live.lost()
             if lost is None:
-                wait = deadline.sooner(_MAX_CHECK_S)  # tried again later
+                wait = wait.sooner(_MAX_CHECK_S)  # tried again later
             else:
                 messages.markers_lost = False
-                self._received += lost
+                self._lost += lost
             if lost:
                 return True
         try:
             self._received += messages.take_many(wait)
+        except _RenewedError:
+            return False
         except TimeoutError:
             if initial is not None and initial.check():
                 self._set_current()
@@ -681,7 +763,8 @@ class _WatchSource(Generic[E]):
 
     def __init__(self, watch: Watch[E], on_current: Callable[[], None]) -> None:
         self._watch = watch
-        self._on_current: Callable[[], None] | None = on_current
+        self._on_current = on_current
+        self._was_current = False
         self.stop = watch.stop
         self.drain = watch.drain
         self.set_callback_waiter = watch._messages.set_callback_waiter  # noqa: SLF001 - one module
@@ -695,10 +778,10 @@ class _WatchSource(Generic[E]):
         """Return the next entry, and report before it that the watch is current."""
         del deadline
         while True:
-            if self._on_current is not None and self._watch.is_current:
-                on_current, self._on_current = self._on_current, None
-                on_current()
             watch = self._watch
+            was_current, self._was_current = self._was_current, watch.is_current
+            if self._was_current and not was_current:
+                self._on_current()
             entry = watch._turn(-1, watch._next_entry, FOREVER)  # noqa: SLF001 - one module
             if entry is not None:
                 return cast("JetStreamMsg", entry)
@@ -709,6 +792,7 @@ def watch_or_handle(
     make: Callable[[], Watch[E]],
     cb: Callable[[E], object] | None,
     current_cb: Callable[[], object] | None,
+    recreated_cb: Callable[[], object] | None = None,
 ) -> Watch[E] | WatchHandle:
     """Return a new watch, or a handle that calls the callbacks."""
     for option, callback in (("cb", cb), ("current_cb", current_cb)):
@@ -717,7 +801,7 @@ def watch_or_handle(
     if cb is None and current_cb is not None:
         raise InvalidOptionError("current_cb", current_cb, "requires cb")
     watch = make()
-    return watch if cb is None else WatchHandle(api, watch, cb, current_cb)
+    return watch if cb is None else WatchHandle(api, watch, cb, current_cb, recreated_cb)
 
 
 class WatchHandle(ConsumeHandle):
@@ -735,20 +819,24 @@ class WatchHandle(ConsumeHandle):
         watch: Watch[E],
         callback: Callable[[E], object],
         current_cb: Callable[[], object] | None,
+        recreated_cb: Callable[[], object] | None = None,
     ) -> None:
         """Start the thread."""
         # `current_cb`: called once, after the callback has handled the entries that existed at the
         # start; ``None``: not called.
+        # `recreated_cb`: called each time when the bucket is another one, before its entries.
         self._core = api.core  # first, so that pickling fails with its explanation
         self._current_cb = current_cb
         self._current_event = Signal()
+        self._recreated_cb = recreated_cb
+        watch.recreated_cb = self._on_recreated
         source = _WatchSource(watch, self._report_current)
         name = watch._cursor.stream  # noqa: SLF001 - one module
         super().__init__(api.core, name, source, cast("JetStreamCallback", callback))
 
     @property
     def is_current(self) -> bool:
-        """Whether the callback has handled all entries that existed at the start."""
+        """Whether the callback has handled all entries that existed at the start; see `Watch.is_current`."""
         return self._current_event.is_set()
 
     def wait_current(self, timeout: float | timedelta | None = None) -> None:
@@ -774,10 +862,16 @@ class WatchHandle(ConsumeHandle):
             if deadline.expired():
                 raise TimeoutError("the watch was not current in time")
 
+    def _on_recreated(self) -> None:
+        self._current_event.clear()
+        if self._recreated_cb is not None:
+            self._recreated_cb()
+
     def _report_current(self) -> None:
+        current_cb, self._current_cb = self._current_cb, None
         try:
-            if self._current_cb is not None:
-                self._current_cb()
+            if current_cb is not None:
+                current_cb()
         except BaseException as error:  # noqa: BLE001 - reported
             self._core.callback_raised("the current_cb of a watch", error)
         finally:

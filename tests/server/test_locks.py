@@ -168,3 +168,36 @@ def test_an_invalid_ttl(kv, ttl):
     """It is refused."""
     with pytest.raises(InvalidOptionError):
         kv.lock("a", ttl=ttl)
+
+
+def test_a_bucket_that_was_created_again(js, kv, other):
+    """The former holder does not take the key of the new one over, although the revisions are equal."""
+    former = kv.lock("a", ttl=3 * SCALE)
+    assert former.acquire()
+    js.delete_key_value(kv.bucket)
+    js.create_key_value(bucket=kv.bucket, storage="memory")
+    lock = other.lock("a", ttl=60 * SCALE)
+    assert lock.acquire()
+    assert lock.token == former.token
+    mine = other.get("a").value
+    assert former.wait_lost(3 * SCALE)
+    assert other.get("a").value == mine
+    former.release()
+    assert other.get("a").value == mine
+    lock.check()
+    lock.release()
+
+
+def test_a_stopped_holder_in_a_bucket_that_was_created_again(js, kv, other):
+    """A waiting client takes over the key that it has seen, not another one with its revision."""
+    entry = kv.get("a", kv.put("a", b'{"owner":"one","ttl":1}'))
+    js.delete_key_value(kv.bucket)
+    js.create_key_value(bucket=kv.bucket, storage="memory")
+    lock = other.lock("a", ttl=60 * SCALE)
+    assert lock.acquire()
+    assert lock.token == entry.revision
+    waiting = kv.lock("a")
+    assert not waiting._write_over(entry)
+    lock.check()
+    assert not waiting.held
+    lock.release()

@@ -6,7 +6,12 @@ import pytest
 
 import jetstream_sync
 from jetstream_sync import JetStream, KeyValue
-from jetstream_sync.errors import BucketNotFoundError, IteratorClosedError, TimeoutError
+from jetstream_sync.errors import (
+    BucketNotFoundError,
+    ConnectionClosedError,
+    IteratorClosedError,
+    TimeoutError,
+)
 from tests.fix_threads import SCALE, wait_until
 
 
@@ -35,9 +40,19 @@ def test_a_replica_is_a_mapping_of_the_current_values(kv):
         assert sorted(replica) == ["b", "x.y"]
         with pytest.raises(TimeoutError, match="revision 1000"):
             replica.wait_for(1000, 0.1)
-    assert replica["b"] == b"2"
-    with pytest.raises(IteratorClosedError):
-        replica.wait_for(1000, 5)
+    for call in (
+        lambda: replica["b"],
+        lambda: replica.get("b"),
+        lambda: "b" in replica,
+        lambda: replica.entry("b"),
+        lambda: list(replica),
+        lambda: len(replica),
+        replica.wait_current,
+        lambda: replica.wait_for(1),
+    ):
+        with pytest.raises(IteratorClosedError, match="the replica was closed"):
+            call()
+    assert "Replica" in repr(replica)
 
 
 def test_a_replica_of_some_keys(kv):
@@ -81,5 +96,24 @@ def test_a_deleted_bucket_ends_a_replica(js, kv):
         js.delete_key_value("B")
         wait_until(lambda: replica.error, 20)
         assert isinstance(replica.error, BucketNotFoundError)
-        with pytest.raises(BucketNotFoundError):
-            replica.wait_for(1000, 5)
+        for call in (
+            lambda: replica.wait_for(1),
+            replica.wait_current,
+            lambda: replica["a"],
+            lambda: len(replica),
+        ):
+            with pytest.raises(BucketNotFoundError):
+                call()
+
+
+def test_a_closed_connection_ends_a_replica(fresh_server):
+    """Reads raise the reason, also at once."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        kv = nc.jetstream().create_key_value(bucket="B")
+        kv.put("a", b"1")
+        replica = kv.replica()
+        replica.wait_current(5 * SCALE)
+    with pytest.raises(ConnectionClosedError):
+        replica["a"]
+    with pytest.raises(ConnectionClosedError):
+        replica.wait_current()
