@@ -58,28 +58,46 @@ class SubscriptionTable:
         self, subject: str, queue: str, receiver: MessageReceiver
     ) -> SubscriptionState[MessageReceiver]:
         """Subscribe; the command is sent with the next flush or by the flusher."""
-        with self._state.lock:
-            # While draining, callbacks may still make requests, also the first one of the connection.
-            self._state.check_usable(draining=receiver.is_reply_inbox)
-            subscription, command = self._session.subscribe(subject, queue, receiver)
-            self._writer.append(command)
-        if not receiver.awaited:
-            self._direct.end()
+        before = getattr(receiver, "subscription", None)
+        try:
+            with self._state.lock:
+                # While draining, callbacks may still make requests, also the first of the connection.
+                self._state.check_usable(draining=receiver.is_reply_inbox)
+                subscription, command = self._session.subscribe(subject, queue, receiver)
+                self._writer.append(command)
+            if not receiver.awaited:
+                self._direct.end()
+        except BaseException:
+            self._take_back(receiver, before)
+            raise
         return subscription
 
     def add_deferred(
         self, subject: str, receiver: MessageReceiver, limit: int = 0
     ) -> SubscriptionState[MessageReceiver]:
         """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
-        with self._state.lock:
-            self._state.check_usable(draining=receiver.is_reply_inbox)
-            subscription, command = self._session.subscribe(subject, "", receiver)
-            if limit:
-                command += self._session.unsubscribe(subscription, limit)
-            self._writer.enqueue_deferred(command)
-        if not receiver.awaited:
-            self._direct.end()
+        before = getattr(receiver, "subscription", None)
+        try:
+            with self._state.lock:
+                self._state.check_usable(draining=receiver.is_reply_inbox)
+                subscription, command = self._session.subscribe(subject, "", receiver)
+                if limit:
+                    command += self._session.unsubscribe(subscription, limit)
+                self._writer.enqueue_deferred(command)
+            if not receiver.awaited:
+                self._direct.end()
+        except BaseException:
+            self._take_back(receiver, before)
+            raise
         return subscription
+
+    def _take_back(
+        self, receiver: MessageReceiver, before: SubscriptionState[MessageReceiver] | None
+    ) -> None:
+        """End the subscription of an interrupted call, if it was made."""
+        made = getattr(receiver, "subscription", None)
+        if made is not None and made is not before:
+            self.remove_deferred(made)
 
     def remove(self, subscription: SubscriptionState[MessageReceiver], limit: int = 0) -> None:
         """End a subscription, at once or after ``limit`` messages."""

@@ -135,6 +135,7 @@ class ConsumeHandle(CallbackHandle):
             messages.set_callback_waiter(self._finished)
             self._thread = core.spawn_callbacks(f"consume-{name}", self._run, self._end_with)
         except BaseException:
+            self._closed.set()  # no callback runs
             messages.stop()
             raise
 

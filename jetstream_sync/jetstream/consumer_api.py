@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,7 +15,7 @@ from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE
 from ..codec import encode
 from ..durations import check_time, time_to_text
-from ..errors import InvalidOptionError, NotFoundError, ServerTooOldError
+from ..errors import Error, InvalidOptionError, NotFoundError, ServerTooOldError
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
@@ -92,17 +93,21 @@ def add_consumer(
     deadline: Deadline | None = None,
     *,
     pedantic: bool = False,
+    is_ours: bool = False,
 ) -> ConsumerInfo:
     """Create or update a consumer of any kind."""
     # `pedantic`: whether the server rejects a config instead of silently correcting it.
+    # `is_ours`: whether the name was chosen for this call.
     check_stream_name(stream)
-    name = config.name or config.durable_name
-    is_ours = name is None
-    if name is None:
+    config, own_name = with_name(config)
+    if own_name is not None:
         if action == UPDATE:
             raise InvalidOptionError("name", None, "an update requires the name of the consumer")
-        name = os.urandom(8).hex()
-        config = replace(config, name=name)
+        with taken_back(api, stream, own_name):
+            return add_consumer(
+                api, stream, config, action, deadline, pedantic=pedantic, is_ours=True
+            )
+    name = config.name or config.durable_name or ""
     route = api.routes.consumer_create(stream, name, config.filter_subject)
     body: dict[str, Any] = {"stream_name": stream, "config": encode(config), "action": action}
     if pedantic:
@@ -139,6 +144,35 @@ def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
     check_stream_name(stream)
     check_consumer_name(name)
     api.command(api.routes.to("CONSUMER.DELETE", stream, name))
+
+
+def drop_consumer(api: APIRequests, stream: str, name: str) -> None:
+    """Delete a consumer without waiting for the reply."""
+    route = api.routes.to("CONSUMER.DELETE", stream, name)
+    try:
+        core = api.core
+        core.publish(*core.encode_command(route.encode(), b""))
+    except Error:
+        return  # without a durable name, the server deletes it after its inactive_threshold
+
+
+def with_name(config: ConsumerConfig) -> tuple[ConsumerConfig, str | None]:
+    """Return a config with a name, and the name if it was chosen here."""
+    if config.name or config.durable_name:
+        return config, None
+    name = os.urandom(8).hex()
+    return replace(config, name=name), name
+
+
+@contextmanager
+def taken_back(api: APIRequests, stream: str, name: str | None) -> Iterator[None]:
+    """Delete a consumer if the block raises: nothing else knows the name, which was chosen for it."""
+    try:
+        yield
+    except BaseException:
+        if name is not None:
+            drop_consumer(api, stream, name)
+        raise
 
 
 def consumer_names(api: APIRequests, stream: str) -> list[str]:

@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final, Protocol
 
 from ..api.consumer import ConsumerConfig
 from ..api.groups import PRIORITY_GROUP, GroupConfig, parse_config
 from ..client.events import is_deliberate_close
-from ..client.threads import spawn
 from ..errors import (
     APIError,
     ConnectionClosedError,
@@ -58,6 +58,8 @@ _CHECK_S: Final = 0.25
 #: Maximum time to wait until the server has processed an acknowledgement, in seconds.
 _BARRIER_TIMEOUT_S: Final = 2.0
 _IN_PROGRESS: Final = b"+WPI"
+#: Age up to which a consumer was made by the request that returns its info.
+_FRESH: Final = timedelta(seconds=1)
 #: A consumer of a work-queue stream has a filter that overlaps with the one of another consumer.
 _FILTER_NOT_UNIQUE: Final = 10100
 
@@ -108,6 +110,7 @@ class MemberConsumer:
         self._name = consumer.durable_name or consumer.name or ""
         self._open_run = open_run
         self._pull: PullConsumer | None = None
+        self._is_made = False  # whether the last create_consumer() has made it, as far as is known
         #: What receives messages; ``None``: nothing.
         self.running: MemberRun | None = None
 
@@ -115,6 +118,8 @@ class MemberConsumer:
         """Create the consumer with the filters of the member; an equal one is kept."""
         wanted = replace(self._consumer, filter_subjects=config.filters_of(self.member))
         info = add_consumer(self._api, self._stream, wanted, CREATE)
+        is_fresh = info.ts is not None and info.ts - info.created < _FRESH
+        self._is_made = is_fresh and not info.delivered.consumer_seq
         self._pull = PullConsumer(self._api, info)
 
     def start(self) -> None:
@@ -132,6 +137,13 @@ class MemberConsumer:
                 running.drain()
         running.stop()
         running.wait_closed()
+
+    def take_back(self) -> None:
+        """Undo `create_consumer` and `start`: the member could not join."""
+        with suppress(Error):
+            self.stop()
+            if self._is_made:
+                self.delete_consumer()
 
     def flush_acks(self) -> None:
         """Wait until the server has processed the acknowledgements; those of a `MemberRun` are confirmed."""
@@ -235,10 +247,21 @@ class GroupConsumeHandle(CallbackHandle):
         self._elastic = elastic
         self._drain = False
         self._retry_s = _FIRST_RETRY_S
-        self._watch = kv.watch(instance.key)
-        if not elastic:
-            instance.start()
-        self._thread = spawn(f"group-{instance.key}", self._run)
+        try:
+            self._watch = kv.watch(instance.key)
+        except BaseException:
+            instance.take_back()
+            raise
+        try:
+            if not elastic:
+                instance.start()
+            self._thread = self._core.spawn_callbacks(
+                f"group-{instance.key}", self._run, self._end_with
+            )
+        except BaseException:
+            self._watch.stop()
+            instance.take_back()
+            raise
 
     @property
     def member(self) -> str:
@@ -266,6 +289,11 @@ class GroupConsumeHandle(CallbackHandle):
     def _is_callback_thread(self) -> bool:
         return threading.current_thread() is self._instance.callback_thread
 
+    def _end_with(self, reason: BaseException) -> None:
+        """Stop because the thread has failed; the end of the connection ends the watch."""
+        if not isinstance(reason, ConnectionClosedError):
+            self._error = reason
+
     # --- the control thread ---------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -278,6 +306,9 @@ class GroupConsumeHandle(CallbackHandle):
         except Error as error:
             self._error = error
             self._core.report_error(error)
+        except BaseException as error:
+            self._error = error
+            raise
         finally:
             with suppress(Error):
                 self._watch.stop()

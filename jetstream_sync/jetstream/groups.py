@@ -27,11 +27,11 @@ from ..api.key_value import KeyValueConfig, KeyValueEntry
 from ..api.stream import StreamConfig, StreamSource, SubjectTransform
 from ..durations import duration
 from ..errors import (
-    APIError,
     BucketNotFoundError,
     ConsumerGroupError,
     ConsumerGroupNotFoundError,
     ConsumerNotFoundError,
+    Error,
     InvalidOptionError,
     KeyExistsError,
     KeyNotFoundError,
@@ -531,8 +531,8 @@ class ConsumerGroups:
             max_buffered_msg=max_buffered_msgs or None,
             max_buffered_bytes=max_buffered_bytes or None,
         )
-        group, existing = self._create(ElasticConsumerGroup, stream, name, config)
         source = self._js.get_stream(stream).cached_info.config
+        group, existing = self._create(ElasticConsumerGroup, stream, name, config)
         transforms = [SubjectTransform(src=src, dest=dest) for src, dest in config.transforms()]
         try:
             self._js.create_stream(
@@ -548,9 +548,10 @@ class ConsumerGroups:
                     allow_direct=True,
                 )
             )
-        except APIError:
+        except BaseException:
             if existing is None:
-                group._kv.delete(group.key)  # noqa: SLF001 - one module
+                with suppress(Error):
+                    group._kv.delete(group.key)  # noqa: SLF001 - one module
             raise
         return group
 

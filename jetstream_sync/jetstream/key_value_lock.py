@@ -169,12 +169,26 @@ class Lock:
             raise Error(f"this object holds the lock {self._key!r} already")
         deadline = Deadline(self._timeout if timeout is None else timeout)
         self._owner = os.urandom(11).hex()
-        if self._write_over(None):
-            return True
-        if deadline.expired():
-            return False
-        with self._kv.watch(self._key) as watch:
-            return self._acquire_after(watch, deadline)
+        try:
+            if self._write_over(None):
+                return True
+            if deadline.expired():
+                return False
+            with self._kv.watch(self._key) as watch:
+                return self._acquire_after(watch, deadline)
+        except Error:
+            raise
+        except BaseException:
+            self._take_back()  # a Ctrl-C, or there is no thread for the renewals
+            raise
+
+    def _take_back(self) -> None:
+        """Delete the key if this object has written it."""
+        self._released.set()
+        with suppress(Error):
+            entry = self._own_entry()
+            if entry is not None:
+                self._kv.delete(self._key, last=entry.revision)
 
     def _acquire_after(self, watch: Watch[KeyValueEntry], deadline: Deadline) -> bool:
         """Wait until the holder has released the lock, or has stopped; as `acquire`."""
@@ -216,7 +230,8 @@ class Lock:
         self._pid = os.getpid()
         self._is_lost = False
         self._released = released = Signal()
-        spawn(f"lock-{self._key}", lambda: self._renew_until(released))
+        name = f"lock-{self._key}"
+        spawn(name, lambda: self._renew_until(released), lambda _: self._lose(released))
         return True
 
     def _value(self) -> bytes:
@@ -243,9 +258,13 @@ class Lock:
                 wait = _RETRY_S  # until it is lost
                 continue
             if is_lost:
-                self._is_lost = True
-                released.wake_all()  # the threads in `wait_lost`
+                self._lose(released)
                 return
+
+    def _lose(self, released: Signal) -> None:
+        """Regard the lock as lost, also because its thread has failed."""
+        self._is_lost = True
+        released.wake_all()  # the threads in `wait_lost`
 
     def _renew(self, released: Signal) -> bool:
         """Write the key again; return false if another client has written it."""

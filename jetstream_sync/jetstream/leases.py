@@ -334,9 +334,11 @@ class LeaseRenewer:
         # The number of taken messages, and since when it is unchanged.
         self._taken = (-1, _NEVER)
         self._stopped = Signal()
-        start_timer(
-            f"leases-{name}", leases.interval(), self._tick, self._stopped, core.report_error
-        )
+
+    def start(self) -> None:
+        """Start the timer; the caller holds the renewer by now, so that it can always be stopped."""
+        name, interval = f"leases-{self._name}", self._leases.interval()
+        start_timer(name, interval, self._tick, self._stopped, self._core.report_error)
 
     def _tick(self) -> float | None:
         buffer_state = self._buffer_state()

@@ -100,12 +100,14 @@ class _LeasedInbox(PullInbox):
 
     __slots__ = ("_times", "renewer")
 
-    def __init__(self, core: ConnectionCore, times: ReceiveTimes) -> None:
+    def __init__(
+        self, core: ConnectionCore, times: ReceiveTimes, keep: Callable[[PullInbox], object]
+    ) -> None:
         self._times = times
         #: The renewer of the buffered leases, held weakly because it keeps the connection open;
         #: ``None``: they are not renewed.
         self.renewer: weakref.ref[LeaseRenewer] | None = None
-        super().__init__(core)
+        super().__init__(core, keep)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         self.last_seen = now = monotonic()
@@ -317,9 +319,8 @@ class MessagePuller:
         leases = requester.leases()
         self._leases = leases or _NO_LEASES
         self._renewer: LeaseRenewer | None = None
-        core = requester.core
-        self._inbox = _LeasedInbox(core, leases.times) if leases else PullInbox(core)
-        self._arrived = self._inbox.mailbox.items
+        self._inbox: PullInbox
+        self._arrived: deque[Delivery] = deque()
         # The accepted run. Messages are added under _lock, and taken without it.
         self._ready: deque[Delivery] = deque()
         # Threads that wait, or are about to; added under _lock, removed without it.
@@ -331,12 +332,27 @@ class MessagePuller:
         self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
         self._schedule = _Schedule(pull_heartbeat_timeout(pull.request.heartbeat_ns))
         after_fork(self)
-        with self._lock:
-            self._pull()
-            self._check_consumer_soon()
-        if auto_in_progress and isinstance(self._inbox, _LeasedInbox) and leases:
-            self._renewer = LeaseRenewer(core, requester.consumer, leases, self._buffer_state)
-            self._inbox.renewer = weakref.ref(self._renewer)
+        core = requester.core
+        try:
+            if leases:
+                _LeasedInbox(core, leases.times, self._keep)
+            else:
+                PullInbox(core, self._keep)
+            with self._lock:
+                self._pull()
+                self._check_consumer_soon()
+            if auto_in_progress and isinstance(self._inbox, _LeasedInbox) and leases:
+                self._renewer = LeaseRenewer(core, requester.consumer, leases, self._buffer_state)
+                self._inbox.renewer = weakref.ref(self._renewer)
+                self._renewer.start()
+        except BaseException:
+            if hasattr(self, "_inbox"):
+                self.stop()
+            raise
+
+    def _keep(self, inbox: PullInbox) -> None:
+        self._inbox = inbox
+        self._arrived = inbox.mailbox.items
 
     def request(self, count: int) -> None:
         """Request more messages of a pull on demand; see `MessageIterator.request`."""

@@ -169,14 +169,21 @@ class OrderedPuller:
             pull = pull.with_single_replies()
         self._messages = None
         cursor = self._cursor
-        requester = self._requester_type(
-            self._api, cursor.stream, cursor.renew(deadline).name, _CONFIG
-        )
-        requester.sequence = cursor.sequence
-        requester.single_replies = self._api.single_replies
-        messages = self._messages = MessagePuller(requester, pull, fail_fast=True)
-        if self._callback_finished is not None:
-            messages.set_callback_waiter(self._callback_finished)
+        try:
+            requester = self._requester_type(
+                self._api, cursor.stream, cursor.renew(deadline).name, _CONFIG
+            )
+            requester.sequence = cursor.sequence
+            requester.single_replies = self._api.single_replies
+            messages = self._messages = MessagePuller(requester, pull, fail_fast=True)
+            if self._callback_finished is not None:
+                messages.set_callback_waiter(self._callback_finished)
+        except BaseException:
+            started, self._messages = self._messages, None
+            if started is not None:
+                started.stop()
+            cursor.drop()
+            raise
         return messages
 
     def silent_state(self, deadline: Deadline) -> ConsumerInfo | None:
@@ -276,10 +283,14 @@ class OrderedConsumer:
         # Has the start of all reads, if that depends on the time of this call.
         self._first: OrderedCursor | None = None
         if self._cursor.keeps_start:
-            with self._lock:
-                self._requester = self._renewed(api.deadline())
-            self._first = pull_cursor(api, stream_name, options)
-            self._first.start_as(self._cursor)
+            try:
+                with self._lock:
+                    self._requester = self._renewed(api.deadline())
+                self._first = pull_cursor(api, stream_name, options)
+                self._first.start_as(self._cursor)
+            except BaseException:
+                self._cursor.drop()
+                raise
 
     @property
     def stream_name(self) -> str:

@@ -46,7 +46,7 @@ from ..net.clock import Deadline, monotonic
 from ..options import check_int, check_known
 from ..subjects import check_consumer_name
 from .api_requests import APIRequests
-from .consumer_api import CREATE
+from .consumer_api import CREATE, drop_consumer
 from .direct_get import leader_get
 
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
@@ -341,6 +341,9 @@ class OrderedCursor:
                     ) from error
                 wait = min(2 * wait, _MAX_RETRY_DELAY_S)
                 continue
+            except BaseException:
+                self._drop(config["name"])
+                raise
             self.consumer = consumer
             self._created_at = monotonic()
             if deliver_to is None:
@@ -485,7 +488,8 @@ class OrderedCursor:
             later = self._ask_to_create(config, deadline)
         except (APIError, *_NOT_PERMITTED):
             return False  # there is no further evidence
-        self._drop(name)
+        finally:
+            self._drop(name)
         return later.pending > 0 and later.start < seq
 
     def _start_again(self, error: StreamRecreatedError) -> None:
@@ -516,12 +520,7 @@ class OrderedCursor:
             self._drop(consumer.name)
 
     def _drop(self, name: str) -> None:
-        route = self._api.routes.to("CONSUMER.DELETE", self.stream, name)
-        try:
-            core = self._api.core
-            core.publish(*core.encode_command(route.encode(), b""))
-        except Error:
-            return  # the server deletes it after its inactive_threshold
+        drop_consumer(self._api, self.stream, name)
 
 
 def _ns_of(time: str) -> int:

@@ -96,7 +96,11 @@ class PullInbox(MessageReceiver):
         "waiting",
     )
 
-    def __init__(self, core: ConnectionCore) -> None:
+    def __init__(
+        self, core: ConnectionCore, keep: Callable[[PullInbox], object] = lambda _: None
+    ) -> None:
+        """Subscribe."""
+        # `keep`: called with this inbox before, so that its owner can close it after an interrupt.
         self._core = core.internal  # the reader holds this object
         self._closed = False
         #: The subject of the last request.
@@ -117,6 +121,7 @@ class PullInbox(MessageReceiver):
         subject = core.new_inbox()
         #: The reply subject of requests.
         self.reply: bytes = subject.encode()
+        keep(self)
         core.add_subscription_deferred(subject + self._suffix, self)
         #: Whether there is a connection, as far as the markers were read. Initialised after the
         #: subscription exists, because later changes are reported to it.
@@ -127,10 +132,13 @@ class PullInbox(MessageReceiver):
         # `deferred`: send the UNSUB with the next command. If a request may still be open, the
         # UNSUB must be sent at once, because the server would keep delivering to this inbox.
         self._closed = True
+        subscription = getattr(self, "subscription", None)
+        if subscription is None:
+            return  # an interrupted call had not subscribed yet
         if deferred:
-            self._core.remove_subscription_deferred(self.subscription)
+            self._core.remove_subscription_deferred(subscription)
         else:
-            self._core.remove_subscription(self.subscription)
+            self._core.remove_subscription(subscription)
 
     def next_reply(self) -> bytes | None:
         """Return the reply subject for a request that is sent now; ``None``: wait for `RECONNECTED`."""

@@ -383,8 +383,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def _abandon(self) -> None:
         """End a subscription that was not returned to the caller; keep the consumer."""
         self._created = False
-        if not self._mailbox.closed:
-            super().unsubscribe()
+        self._end_with(BadSubscriptionError("the subscription could not be created"))
 
     def _release(self) -> None:
         """Delete the consumer if that is due; only the first caller does."""
@@ -630,6 +629,11 @@ class OrderedPushSubscription(PushSubscription):
         """Handle the end of the subscription."""
         self._cursor.stopping = True
         super()._on_closed(reason)
+
+    def _abandon(self) -> None:
+        """End a subscription that was not returned to the caller, with its consumer."""
+        super()._abandon()
+        self._cursor.drop()
 
     def _give_up(self) -> None:
         """Create no more feeds: the current one is the last."""

@@ -29,7 +29,14 @@ from ..options import check_callback, check_known
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, names_by_subject
 from .consume import JetStreamCallback
-from .consumer_api import BOUND_CHECK_DELAY_S, CREATE, add_consumer, consumer_info
+from .consumer_api import (
+    BOUND_CHECK_DELAY_S,
+    CREATE,
+    add_consumer,
+    consumer_info,
+    taken_back,
+    with_name,
+)
 from .push import OrderedPushSubscription, PushOptions, PushSubscription
 
 if TYPE_CHECKING:
@@ -76,7 +83,8 @@ def create_or_find(
 ) -> tuple[ConsumerInfo, bool]:
     """Create or look up a consumer; return its info, and whether it was created here."""
     try:
-        return add_consumer(api, stream, config, CREATE), True
+        is_ours = request.consumer is None
+        return add_consumer(api, stream, config, CREATE, is_ours=is_ours), True
     except (ConsumerExistsError, ConsumerNameInUseError):
         if request.consumer is None:
             raise
@@ -110,7 +118,9 @@ def resolve_pull_consumer(api: APIRequests, request: SubscribeRequest) -> Resolv
         return ResolvedConsumer(stream, request.consumer, request.config, created=False)
     created = False
     if info is None:
-        info, created = create_or_find(api, stream, request, request.new_config(None))
+        config, own_name = with_name(request.new_config(None))
+        with taken_back(api, stream, own_name):
+            info, created = create_or_find(api, stream, request, config)
     return ResolvedConsumer(stream, info.name, info.config, created)
 
 
@@ -285,18 +295,24 @@ class PushSubscribeAPI:
         info = find_consumer(api, stream, request)
         created = False
         if info is None:
-            config = request.new_config(api.core.new_inbox())
+            config, own_name = with_name(request.new_config(api.core.new_inbox()))
             # Subscribe before the consumer exists, so that the server sees an existing subscriber, and
             # no message is delivered without one.
             subscription = PushSubscription(api, stream, config, options)
             try:
-                info, created = create_or_find(api, stream, request, config)
+                with taken_back(api, stream, own_name):
+                    info, created = create_or_find(api, stream, request, config)
+                    if created:
+                        subscription._set_consumer(info, created=True)
+            except BaseException:
+                created = False
+                raise
             finally:
                 if not created:
                     subscription._abandon()
         if not created:
             subscription = PushSubscription(api, stream, info.config, options)
-        subscription._set_consumer(info, created=created)
+            subscription._set_consumer(info, created=False)
         return subscription
 
     def _ordered(self, request: SubscribeRequest, options: PushOptions) -> PushSubscription:

@@ -481,10 +481,13 @@ class Watch(Generic[E]):
         deadline = self._messages.deadline = api.deadline()
         try:
             self._messages.start(deadline)
+            if self._initial is not None and self._initial.is_empty():
+                self._set_current()
         except StreamNotFoundError as error:
             raise not_found() from error
-        if self._initial is not None and self._initial.is_empty():
-            self._set_current()
+        except BaseException:
+            self.stop()
+            raise
 
     # --- taking entries -------------------------------------------------------------------------
 
