@@ -86,13 +86,14 @@ class Writer:
         self._flusher = _AWAKE
         self.out_msgs: int = 0
         self.out_bytes: int = 0
+        self._awaited = 0  # messages whose callers wait for a reply, with a deadline
         # --- set once, read without a lock ---
         self.closed: BaseException | None = None
         # --- under _sending ---
         self._sending = new_lock()
         self._batch = _NOTHING
         self._sent: list[int] = []  # bytes of the batch that were sent, one entry per send
-        # Number of messages when the batch was taken, and when the one before it was.
+        # Number of messages without a waiting caller when the batch was taken, and the one before it.
         self._taken = self._taken_before = 0
         self._sender = 0  # id of the thread that holds _sending and sends
         # The flusher sleeps on this lock; released means that there is work.
@@ -181,6 +182,8 @@ class Writer:
             if self._stream is None and self._size + len(command) > self._pending_size:
                 raise OutboundBufferLimitError(self._pending_size)
             self.out_msgs += messages
+            if deadline is not FOREVER:
+                self._awaited += messages
             self.out_bytes += size
             self._size += len(command)
             self._chunks.append(command)
@@ -243,9 +246,9 @@ class Writer:
 
     @property
     def unsent(self) -> int:
-        """The number of messages that were not sent completely; after `close()` that of lost messages."""
+        """The number of messages without a waiting caller that were not sent; after `close()` the lost ones."""
         is_sent = sum(self._sent) == len(self._batch)
-        return self.out_msgs - (self._taken if is_sent else self._taken_before)
+        return self.out_msgs - self._awaited - (self._taken if is_sent else self._taken_before)
 
     def flush_and_shutdown(self, stream: ByteStream, deadline: Deadline) -> None:
         """Send the buffer to a stream, and shut the stream down."""
@@ -348,7 +351,7 @@ class Writer:
             # There is no call between the assignments, so no KeyboardInterrupt separates them.
             batch = memoryview(b"".join(self._chunks))
             sent: list[int] = []
-            self._taken_before, self._taken = self._taken, self.out_msgs
+            self._taken_before, self._taken = self._taken, self.out_msgs - self._awaited
             self._batch, self._sent, self._chunks, self._size = batch, sent, [], 0
         return bool(batch)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -398,15 +399,18 @@ def test_retry_on_failed_connect_gives_up():
     nc.close()
 
 
-def test_leaving_the_block_before_the_first_link():
-    """The end of a with block closes a connection that has no link yet, without an error."""
-    with within(1):
+@pytest.mark.parametrize("publishes", [False, True])
+def test_leaving_the_block_before_the_first_link(publishes):
+    """The end of a with block closes a connection that has no link yet; it raises if messages are lost."""
+    loses = pytest.raises(ConnectionClosedError) if publishes else nullcontext()
+    with within(1), loses:  # noqa: SIM117 - the end of the block raises
         with jetstream_sync.connect(
             f"nats://127.0.0.1:{free_port()}",
             retry_on_failed_connect=True,
             reconnect_time_wait=60,
             error_cb=lambda _: None,
         ) as nc:
-            nc.publish("orders")
-        assert nc.is_closed
+            if publishes:
+                nc.publish("orders")
+    assert nc.is_closed
     assert ended(nc)
