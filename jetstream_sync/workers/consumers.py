@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +39,9 @@ _MAX_ACK_PENDING: Final = 1000
 #: seconds: as long as its messages are leased by default.
 _GROUP: Final = "worker"
 _PIN_TIMEOUT_S: Final = 30.0
+#: The key of the metadata with digests of earlier filters, and their largest number.
+_PAST_FILTERS: Final = "jetstream-worker-past-filters"
+_MAX_PAST: Final = 20
 #: Timeout of a request for the consumer's info, in seconds: the main thread waits for it.
 _INFO_TIMEOUT_S: Final = 2.0
 
@@ -56,10 +62,18 @@ class HandlerConsumer:
     A handler that names no filter or ``ack_wait`` expects those that the consumer has at first.
     """
 
-    def __init__(self, js: JetStream, handler: Handler, *, may_change: bool) -> None:
+    def __init__(
+        self, js: JetStream, handler: Handler, *, may_change: bool, replaces: bool = False
+    ) -> None:
         self._js = js
         self._handler = handler
         self._may_change = may_change
+        # Whether filters that were replaced by those of another version are made current again.
+        self._replaces = replaces
+        #: Whether messages outside of the filters of the handler were received since the last refresh.
+        self.has_foreign: bool = False
+        #: Whether that is so because the consumer has the filters of another version: none are requested.
+        self.is_foreign: bool = False
         #: The creation time of the stream, which distinguishes it from a later one of its name.
         self.generation: str = ""
         #: Receives the messages.
@@ -91,12 +105,39 @@ class HandlerConsumer:
         else:
             _check_owner(consumer.cached_info.config, handler)
             wanted = _updated(consumer.cached_info.config, handler)
+            if self._may_change:
+                wanted = self._with_history(consumer.cached_info.config, wanted)
             if self._may_change and wanted != consumer.cached_info.config:
                 consumer = stream.update_consumer(wanted)
         _check_consumer(consumer.cached_info.config, handler)
         self.pull, self.info = consumer, consumer.cached_info
         self._expected = _updated(self.info.config, handler)
         self._compare()
+
+    def _with_history(self, config: ConsumerConfig, wanted: ConsumerConfig) -> ConsumerConfig:
+        """
+        Return the wanted config, which remembers filters that it replaces.
+
+        A process of an older version, which is started again during a deploy, finds its filters among those
+        and is refused. So the newest definition stays.
+        """
+        current, own = filters_of(config), filters_of(wanted)
+        if current == own:
+            return wanted
+        past = (config.metadata or {}).get(_PAST_FILTERS, "").split()
+        name = f"{self._handler.stream}/{self._handler.consumer}"
+        if _digest(own) in past and not self._replaces:
+            raise InvalidOptionError(
+                "filter_subjects",
+                own,
+                f"consumer {name} has {current} by a newer version of the handler: "
+                "to return to an older one, run 'jsm worker setup'",
+            )
+        past = [each for each in past if each not in {_digest(own), _digest(current)}]
+        past = [*past, _digest(current)][-_MAX_PAST:]
+        log.warning("%s: consumer %s had the filters %s", self._handler.name, name, current)
+        metadata = {**(wanted.metadata or {}), _PAST_FILTERS: " ".join(past)}
+        return replace(wanted, metadata=metadata)
 
     def recreate(self) -> None:
         """Create the consumer again after it was deleted, behind its ack floor; raises as the constructor."""
@@ -127,6 +168,9 @@ class HandlerConsumer:
             _check_consumer(self.info.config, handler)
         except InvalidOptionError as error:
             found.append(str(error))
+        differ = filters_of(self.info.config) != filters_of(self._expected)
+        self.is_foreign = differ and (self.is_foreign or self.has_foreign)
+        self.has_foreign = False
         self.mismatches = found
         for mismatch in found:
             if mismatch not in before:
@@ -134,6 +178,10 @@ class HandlerConsumer:
         if before and not found:
             name = f"{handler.stream}/{handler.consumer}"
             log.warning("%s: consumer %s fits the handler again", handler.name, name)
+
+
+def _digest(filters: Sequence[str]) -> str:
+    return hashlib.sha256(" ".join(filters).encode()).hexdigest()[:16]
 
 
 def _continued(
@@ -202,7 +250,7 @@ def plan_consumer(js: JetStream, handler: Handler) -> SetupStep | None:
     """Return the step that creates or updates the consumer of a handler; ``None``: it fits."""
 
     def run() -> None:
-        HandlerConsumer(js, handler, may_change=True)
+        HandlerConsumer(js, handler, may_change=True, replaces=True)
 
     name = f"consumer {handler.consumer!r} of stream {handler.stream!r}"
     try:
@@ -319,6 +367,23 @@ def check_consumer(
     if handler.park_after is not None:
         check_parking(js, handler)
     return found + missing_dead_letters(stream, handler)
+
+
+def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
+    """Return the calls in the namespaces of queues that no queue or task will run, as sentences."""
+    queues = {each.filter_subjects[0].rsplit(".", 2)[0]: each for each in handlers if each.tasks}
+    found: Counter[str] = Counter()
+    for stream, prefix in {
+        (each.stream, start.rpartition(".")[0]) for start, each in queues.items()
+    }:
+        subjects = js.get_stream(stream).info(subjects_filter=f"{prefix}.*.*.*").state.subjects
+        for subject, count in (subjects or {}).items():
+            queue, task, _ = subject.rsplit(".", 2)
+            if queue not in queues:
+                found[f"no queue {queue.rpartition('.')[2]!r}"] += count
+            elif task not in (queues[queue].tasks or ()):
+                found[f"unknown task {task!r}"] += count
+    return [f"{what}: {count} calls wait in vain" for what, count in sorted(found.items())]
 
 
 def missing_dead_letters(stream: Stream, handler: Handler) -> list[str]:

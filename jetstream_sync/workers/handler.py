@@ -13,6 +13,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from .. import DeliverPolicy, Headers, InvalidOptionError, KeyValueConfig, StreamConfig
+from ..subjects import subject_matches
 from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
 from .limits import rate_interval
@@ -262,6 +263,8 @@ class Handler:
     """Of a queue: seconds for which calls of unknown tasks are given back, before they are dead letters."""
     _arity: str = field(init=False, repr=False, default="both")
     _decode: Callable[[bytes], Any] = field(init=False, repr=False, default=bytes)
+    accepts: Callable[[str], bool] | None = field(init=False, repr=False, default=None)
+    """Returns whether a subject is one of the filters; ``None``: there are none."""
     of_payload: Callable[[bytes], object] | None = field(init=False, repr=False, default=None)
     """Runs the function for a payload; ``None``: it takes a context."""
 
@@ -316,6 +319,7 @@ class Handler:
         ):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "of_payload", self._without_context())
+        object.__setattr__(self, "accepts", _acceptor(self.filter_subjects))
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -478,6 +482,23 @@ def _inside(
     for each in reversed(middleware):
         call = partial(each, call, context)
     return call()
+
+
+def _acceptor(filters: Sequence[str]) -> Callable[[str], bool] | None:
+    """Return a function that returns whether a subject is one of the filters; ``None``: there are none."""
+    if not filters:
+        return None
+    fixed = tuple(each.partition("*")[0].partition(">")[0] for each in filters)
+    if all(each == f"{start}>" for each, start in zip(filters, fixed, strict=True)):
+        return lambda subject: subject.startswith(fixed)
+    exact = frozenset(filters)
+
+    def accepts(subject: str) -> bool:
+        return subject in exact or (
+            subject.startswith(fixed) and any(subject_matches(each, subject) for each in filters)
+        )
+
+    return accepts
 
 
 def filters_of(config: ConsumerConfig) -> list[str]:

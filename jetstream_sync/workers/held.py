@@ -67,6 +67,8 @@ class HeldMessages:
         self.alone: Delivery | None = None
         #: Whether the last received message is suspicious; at first, no message is known.
         self.is_careful: bool = isolates
+        #: Whether messages were returned because they waited for long, and no thread has become free since.
+        self.is_congested: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -115,6 +117,7 @@ class HeldMessages:
         """Forget a message that was taken, and free its key."""
         self.count -= 1
         self.handled += 1
+        self.is_congested = False
         self.size -= delivery.size
         self.running.discard(delivery)
         if delivery is self.alone:
@@ -127,6 +130,18 @@ class HeldMessages:
                 self.work.notify()
             else:
                 del self._lanes[delivery.key]
+
+    def take_stale(self, slots: int, before: float) -> list[Delivery]:
+        """Remove and return the waiting messages that were received before a time, if all threads are busy."""
+        if len(self.running) < slots or self.phase is not Phase.RECEIVING:
+            return []
+        stale = [each for each in self.ready if each.lease.received_at < before]
+        if stale:
+            self.is_congested = True
+            self.ready = deque(each for each in self.ready if each.lease.received_at >= before)
+            self.count -= len(stale)
+            self.size -= sum([each.size for each in stale])
+        return stale
 
     def end_isolation(self) -> None:
         """Let others start beside the message that runs alone, because it exceeds its timeout."""

@@ -64,6 +64,10 @@ _DEFAULT_PIN_S: Final = 120.0
 #: The work that is received ahead, in seconds, and the largest number of messages.
 _AHEAD_S: Final = 0.075
 _MAX_AHEAD: Final = 500
+#: Time after which a message that waits for a thread is returned, in seconds: another process may be idle.
+STALE_S: Final = 1.0
+#: Delay of a message that belongs to processes with another filter, in seconds, doubled by each delivery.
+_FOREIGN_DELAY_S: Final = 0.5
 #: The shortest mean time of a message, in seconds: a coarse clock may tell none.
 _SHORTEST_S: Final = 1e-6
 
@@ -81,7 +85,7 @@ class Window:
     How many messages of a handler are received ahead: its ``prefetch``, or the work of a short time.
 
     Without ``prefetch``, that is the work of `_AHEAD_S` by the mean time that a message takes, at least one
-    message for each thread. A message that takes longer than the mean replaces it, so that a handler that
+    message for each thread, unless a message takes longer than `STALE_S`. A message that takes longer than the mean replaces it, so that a handler that
     becomes slow holds few messages at once. Other messages change it by a sixteenth, and it is long at first.
     """
 
@@ -101,7 +105,10 @@ class Window:
         mean, found = self.mean_s, seconds / count
         mean = found if found > mean else found + (mean - found) * (15 / 16) ** count
         self.mean_s = mean = max(mean, _SHORTEST_S)
-        self.ahead = max(self.slots, min(int(self.slots * _AHEAD_S / mean), _MAX_AHEAD))
+        if mean > STALE_S:
+            self.ahead = 0  # a message would wait, while another process may be idle
+        else:
+            self.ahead = max(self.slots, min(int(self.slots * _AHEAD_S / mean), _MAX_AHEAD))
         self.low = self.ahead // 2
 
 
@@ -115,7 +122,7 @@ class Puller:
         consumer: HandlerConsumer,
         held: HeldMessages,
         processor: Processor,
-        give_back: Callable[[Delivery], object],
+        give_back: Callable[..., object],
     ) -> None:
         self._handler = handler
         self._name = handler.name
@@ -249,8 +256,10 @@ class Puller:
         # to do.
         if len(held.ready) > self.window.low:
             return 0
-        room = self.window.slots + self.window.ahead - held.count
-        if self.window.adapts:
+        if self._consumer.is_foreign:
+            return 0
+        room = self.window.slots + (0 if held.is_congested else self.window.ahead) - held.count
+        if self.window.adapts and not held.is_congested:
             # Otherwise the messages of one key that takes long would keep those of all others away.
             room += min(held.count - len(held.running) - len(held.ready), _MAX_AHEAD)
         breaker = self._breaker
@@ -291,6 +300,7 @@ class Puller:
         now, times = lease_clock(), self._consumer.times
         leases = {1: Lease(times, 1, now)}
         deliveries = []
+        accepts = self._handler.accepts
         for msg in run:
             # Most are delivered for the first time, which the reply subject tells without parsing it.
             number = 1 if msg.ack_subject.startswith(self._first) else delivery_number(msg)
@@ -300,6 +310,8 @@ class Puller:
                 delivery.is_suspicious = not self._processor.failed_here(delivery)
             deliveries.append(delivery)
         self._shared.keeper.held.update(deliveries)
+        if accepts is not None and not all(map(accepts, [each.msg.subject for each in deliveries])):
+            deliveries = self._without_foreign(deliveries, accepts)
         if self._handler.max_bytes is not None:
             for delivery in deliveries:
                 delivery.size = message_size(delivery.msg)
@@ -308,6 +320,23 @@ class Puller:
             for delivery in deliveries:
                 delivery.key = _key_of(delivery, key)
         return deliveries
+
+    def _without_foreign(
+        self, deliveries: list[Delivery], accepts: Callable[[str], bool]
+    ) -> list[Delivery]:
+        """Return the messages of the filters of the handler; the others belong to newer processes."""
+        foreign = [each for each in deliveries if not accepts(each.msg.subject)]
+        if not self._consumer.has_foreign:
+            text = "%s: messages outside of the filters, such as one of %s, are returned"
+            log.error(text, self._name, foreign[0].msg.subject)
+        self._consumer.has_foreign = True
+        with self._held.lock:
+            self._requested = max(0, self._requested - len(foreign))
+        for delivery in foreign:
+            delay = min(_FOREIGN_DELAY_S * 2 ** min(delivery.lease.delivered, 6), _MAX_PULL_DELAY_S)
+            self._give_back(delivery, delay)
+        self._shared.on_change()
+        return [each for each in deliveries if each not in foreign]
 
     def _add(self, run: list[Delivery]) -> None:
         """Add received messages, or return them if it is too late for that."""
@@ -321,6 +350,15 @@ class Puller:
         if not added:
             for delivery in run:
                 self._give_back(delivery)
+
+    def return_stale(self) -> None:
+        """Return messages that wait behind handlers that run for long; other processes may be idle."""
+        if not self.window.adapts or self._handler.key is not None or self.pin is not None:
+            return
+        with self._held.lock:
+            stale = self._held.take_stale(self.window.slots, lease_clock() - STALE_S)
+        for delivery in stale:
+            self._give_back(delivery)
 
     def return_waiting(self) -> int:
         """Return the waiting messages to the server; return how many there were."""

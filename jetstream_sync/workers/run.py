@@ -282,11 +282,12 @@ class WorkerRun:
             if self._link is not None and any(pool.is_stuck for pool in self._pools):
                 self._link.recycle("all threads of a handler exceed the timeout")
             due = time.monotonic() >= refresh_at
-            if due or (event is not None and event.kind == "reconnected"):
+            due = due or (event is not None and event.kind == "reconnected")
+            for pool in self._pools:
+                if self._nc.is_connected and (due or pool.is_outdated):
+                    pool.refresh()
+            if due:
                 refresh_at = time.monotonic() + interval
-                for pool in self._pools:
-                    if self._nc.is_connected:
-                        pool.refresh()
                 if self._nc.is_connected:
                     self._schedules.refresh()
 

@@ -33,6 +33,11 @@ from .status import spawn
 if TYPE_CHECKING:
     from .metrics import HandlerSnapshot
 
+#: The largest age of the ack floor while messages are handled, in seconds: behind it, a consumer that is
+#: deleted and created again delivers them a second time.
+FLOOR_S: Final = 4.0
+#: The same while the consumer has other filters.
+_FOREIGN_REFRESH_S: Final = 2.0
 #: Delay of messages whose handler did not end before the drain timeout, in seconds.
 _ABANDON_DELAY_S: Final = 1.0
 
@@ -71,6 +76,10 @@ class HandlerThreads:
         self._threads: list[threading.Thread] = []
         # Number of threads that are ready to run the handler; under the lock of the held messages.
         self._prepared = 0
+        # The number of handled messages and the time of the last refresh; used by the thread of `start`.
+        self._refreshed: tuple[int, float] = (0, lease_clock())
+        # Whether the consumer had other filters.
+        self._was_foreign = False
         # Whether it was logged that others pull from the consumer; used by the thread of `start`.
         self._warned = False
 
@@ -85,8 +94,18 @@ class HandlerThreads:
 
     # --- for the thread that runs the worker ----------------------------------------------------
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether messages were handled since the last refresh, or have shown that the consumer has changed."""
+        handled, at = self._refreshed
+        seconds = lease_clock() - at
+        if self.consumer.is_foreign or self.consumer.has_foreign:
+            return seconds >= _FOREIGN_REFRESH_S
+        return handled != self._held.handled and seconds >= FLOOR_S
+
     def refresh(self) -> None:
         """Read the state of the consumer again; an unreachable server changes nothing."""
+        self._refreshed = self._held.handled, lease_clock()
         with contextlib.suppress(Error):
             self.consumer.refresh()
             self._check_order(self.consumer.info.num_waiting - 1)  # without the own request
@@ -108,9 +127,12 @@ class HandlerThreads:
         """Keep a pin, and go on after a pause or beside a message that is stuck; call it often."""
         if self.puller.pin is not None:
             self.puller.pin.keep()
+        self.puller.return_stale()
         held, breaker, alone = self._held, self._processor.breaker, self._held.alone
         is_stuck = alone is not None and alone.given_up
-        if is_stuck or (breaker.pause and not breaker.seconds_left):
+        resumes = self._was_foreign and not self.consumer.is_foreign
+        self._was_foreign = self.consumer.is_foreign
+        if resumes or is_stuck or (breaker.pause and not breaker.seconds_left):
             with held.lock:
                 if is_stuck and held.alone is alone:
                     held.end_isolation()

@@ -35,7 +35,7 @@ from .. import (
 from .calls import to_json
 from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
-from .consumers import plan_consumer
+from .consumers import plan_consumer, unknown_calls
 from .context import Context
 from .dead_letters import DeadLetterTarget
 from .handler import (
@@ -775,6 +775,8 @@ class Worker:
                         continue  # it is created at start
                     found = check_handler(js, handler, may_change=may_change, processes=processes)
                     warnings += [f"{handler.name}: {each}" for each in found]
+            with collected(""), suppress(StreamNotFoundError):
+                errors += [("", Error(text)) for text in unknown_calls(js, self.handlers)]
             for schedule in self.schedules:
                 with collected(f"schedule {schedule.name}: "):
                     check_schedules(js, self.name, [schedule], self.handlers)
