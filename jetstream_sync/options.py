@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
-from inspect import iscoroutinefunction
+from functools import partial
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
@@ -461,8 +462,15 @@ def check_callback(option: str, callback: object) -> None:
     # The value is omitted: it may be the secret that the function should return.
     if not callable(callback):
         raise InvalidOptionError(option, "...", "must be a function")
-    if iscoroutinefunction(callback):
-        raise InvalidOptionError(option, "...", "must be a plain function, not an async one")
+    inner: Any = callback
+    while isinstance(inner, partial):
+        inner = inner.func
+    if not hasattr(inner, "__code__") and not isinstance(inner, type):
+        # A bound method is what its function is, and an object what its method is.
+        inner = getattr(inner, "__func__", type(inner).__call__)
+    if iscoroutinefunction(inner) or isasyncgenfunction(inner) or isgeneratorfunction(inner):
+        rule = "must be a plain function, not an async one or a generator"
+        raise InvalidOptionError(option, "...", rule)
 
 
 def check_int(option: str, value: object, least: int, most: int | None = None) -> None:

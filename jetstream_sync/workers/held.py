@@ -131,16 +131,20 @@ class HeldMessages:
             else:
                 del self._lanes[delivery.key]
 
+    def has_stale(self, slots: int, before: float) -> bool:
+        """Return whether all threads are busy, and messages wait that were received before a time."""
+        is_busy = len(self.running) >= slots and self.phase is Phase.RECEIVING
+        return is_busy and any(each.lease.received_at < before for each in self.ready)
+
     def take_stale(self, slots: int, before: float) -> list[Delivery]:
         """Remove and return the waiting messages that were received before a time, if all threads are busy."""
-        if len(self.running) < slots or self.phase is not Phase.RECEIVING:
+        if not self.has_stale(slots, before):
             return []
         stale = [each for each in self.ready if each.lease.received_at < before]
-        if stale:
-            self.is_congested = True
-            self.ready = deque(each for each in self.ready if each.lease.received_at >= before)
-            self.count -= len(stale)
-            self.size -= sum([each.size for each in stale])
+        self.is_congested = True
+        self.ready = deque(each for each in self.ready if each.lease.received_at >= before)
+        self.count -= len(stale)
+        self.size -= sum([each.size for each in stale])
         return stale
 
     def end_isolation(self) -> None:

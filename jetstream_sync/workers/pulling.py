@@ -64,7 +64,7 @@ _DEFAULT_PIN_S: Final = 120.0
 #: The work that is received ahead, in seconds, and the largest number of messages.
 _AHEAD_S: Final = 0.075
 _MAX_AHEAD: Final = 500
-#: Time after which a message that waits for a thread is returned, in seconds: another process may be idle.
+#: Time after which a message that waits for a thread is returned, in seconds, if another process is idle.
 STALE_S: Final = 1.0
 #: Delay of a message that belongs to processes with another filter, in seconds, doubled by each delivery.
 _FOREIGN_DELAY_S: Final = 0.5
@@ -85,7 +85,7 @@ class Window:
     How many messages of a handler are received ahead: its ``prefetch``, or the work of a short time.
 
     Without ``prefetch``, that is the work of `_AHEAD_S` by the mean time that a message takes, at least one
-    message for each thread, unless a message takes longer than `STALE_S`. A message that takes longer than the mean replaces it, so that a handler that
+    message for each thread. A message that takes longer than the mean replaces it, so that a handler that
     becomes slow holds few messages at once. Other messages change it by a sixteenth, and it is long at first.
     """
 
@@ -105,10 +105,7 @@ class Window:
         mean, found = self.mean_s, seconds / count
         mean = found if found > mean else found + (mean - found) * (15 / 16) ** count
         self.mean_s = mean = max(mean, _SHORTEST_S)
-        if mean > STALE_S:
-            self.ahead = 0  # a message would wait, while another process may be idle
-        else:
-            self.ahead = max(self.slots, min(int(self.slots * _AHEAD_S / mean), _MAX_AHEAD))
+        self.ahead = max(self.slots, min(int(self.slots * _AHEAD_S / mean), _MAX_AHEAD))
         self.low = self.ahead // 2
 
 
@@ -144,6 +141,8 @@ class Puller:
         self.window: Window = Window(
             handler.concurrency * batch, handler.ahead, batch, adapts=adapts
         )
+        # Time of the next check for messages that wait for long; used by the thread of the worker.
+        self._stale_check_at = 0.0
         #: Keeps the pin of a handler that is pinned; ``None``: it is not.
         self.pin: Pin | None = None
         if handler.is_pinned:
@@ -352,13 +351,24 @@ class Puller:
                 self._give_back(delivery)
 
     def return_stale(self) -> None:
-        """Return messages that wait behind handlers that run for long; other processes may be idle."""
+        """Return messages that wait behind handlers that run for long, if another process is idle."""
         if not self.window.adapts or self._handler.key is not None or self.pin is not None:
             return
+        now = lease_clock()
         with self._held.lock:
-            stale = self._held.take_stale(self.window.slots, lease_clock() - STALE_S)
-        for delivery in stale:
-            self._give_back(delivery)
+            if now < self._stale_check_at or not self._held.has_stale(
+                self.window.slots, now - STALE_S
+            ):
+                return
+            own = int(bool(self._requested))
+        self._stale_check_at = now + STALE_S
+        with contextlib.suppress(Error):
+            if self._consumer.read().num_waiting <= own:
+                return
+            with self._held.lock:
+                stale = self._held.take_stale(self.window.slots, now - STALE_S)
+            for delivery in stale:
+                self._give_back(delivery)
 
     def return_waiting(self) -> int:
         """Return the waiting messages to the server; return how many there were."""

@@ -37,7 +37,9 @@ from .. import (
     ServerTooOldError,
 )
 from ..subjects import subject_matches
+from .cron import check_cron, check_zone, clock_changes
 from .handler import Handler, filters_of
+from .retries import is_number
 
 if TYPE_CHECKING:
     from .. import JetStream, Stream, StreamConfig
@@ -78,10 +80,17 @@ class Schedule:
         if len(given) != 1:
             raise InvalidOptionError("cron, every, at", given, "give exactly one of them")
         if self.cron is not None:
-            fields = self.cron.split() if isinstance(self.cron, str) else []
-            if len(fields) not in (5, 6) and not (len(fields) == 1 and fields[0][0] == "@"):
-                rule = "must have five or six fields, or be a name such as '@daily'"
-                raise InvalidOptionError("cron", self.cron, rule)
+            check_cron(self.cron)
+        if self.time_zone is not None:
+            if self.cron is None:
+                raise InvalidOptionError("time_zone", self.time_zone, "needs 'cron'")
+            check_zone(self.time_zone)
+        if self.every is not None:
+            seconds = self.every
+            if isinstance(seconds, timedelta):
+                seconds = seconds.total_seconds()
+            if not is_number(seconds) or seconds < 1:
+                raise InvalidOptionError("every", self.every, "must be at least one second")
         if self.at is not None and self.at.utcoffset() is None:
             raise InvalidOptionError("at", self.at, "must have a time zone")
 
@@ -89,6 +98,10 @@ class Schedule:
     def level(self) -> int:
         """The level of the API that has the rule."""
         return _LEVEL if self.at is None else AT_LEVEL
+
+    def clock_changes(self) -> list[str]:
+        """Return what happens to the rule when the clock is changed."""
+        return [] if self.cron is None else clock_changes(self.cron, self.time_zone)
 
     @property
     def rule_digest(self) -> str:

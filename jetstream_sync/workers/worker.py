@@ -779,6 +779,8 @@ class Worker:
                 errors += [("", Error(text)) for text in unknown_calls(js, self.handlers)]
             for schedule in self.schedules:
                 with collected(f"schedule {schedule.name}: "):
+                    changes = schedule.clock_changes()
+                    warnings += [f"schedule {schedule.name}: {each}" for each in changes]
                     check_schedules(js, self.name, [schedule], self.handlers)
         return CheckResult(
             warnings=warnings,
