@@ -383,7 +383,10 @@ def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
                 found[f"no queue {queue.rpartition('.')[2]!r}"] += count
             elif task not in (queues[queue].tasks or ()):
                 found[f"unknown task {task!r}"] += count
-    return [f"{what}: {count} calls wait in vain" for what, count in sorted(found.items())]
+    return [
+        f"{what}: {count} calls wait, and no worker of this program runs them"
+        for what, count in sorted(found.items())
+    ]
 
 
 def missing_dead_letters(stream: Stream, handler: Handler) -> list[str]:
