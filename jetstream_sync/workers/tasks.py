@@ -146,6 +146,8 @@ class TaskResult(Generic[R_co]):
         if self._store is None:
             rule = "the task has no bucket for results"
             raise InvalidOptionError("results", None, rule)
+        if self._store.has_messages:
+            self._task.calls.prepare()
         return self._store
 
     @property
@@ -391,6 +393,10 @@ class TaskCalls(Generic[P, R]):
         kept = {name: record[name] for name in ("args", "kwargs", "expires") if name in record}
         return to_json(kept)
 
+    def prepare(self) -> None:
+        """Create what is missing on the server."""
+        self._sender.prepare(self._task.queue, self._task.states)
+
     def start(self, record: Record, at: datetime | None) -> TaskResult[R]:
         """Send a call, or run it at once; see `Worker.eager`."""
         eager = self._sender.eager()
@@ -404,7 +410,7 @@ class TaskCalls(Generic[P, R]):
         """Store a call in the bucket and in the stream."""
         task, call = self._task, record["id"]
         states = task.states
-        self._sender.prepare(task.queue, states)
+        self.prepare()
         data = self.payload(record)
         if states is not None and not states.add(record):
             # The first one may have been interrupted before its message was stored.
@@ -416,7 +422,7 @@ class TaskCalls(Generic[P, R]):
                 task.queue.send(task.name, call, data, at)
             except (NoStreamResponseError, StreamNotFoundError):
                 task.queue.forget()
-                self._sender.prepare(task.queue, task.states)
+                self.prepare()
                 task.queue.send(task.name, call, data, at)
         except (APIError, NoStreamResponseError, InvalidArgumentError, MaxPayloadError):
             if states is not None:

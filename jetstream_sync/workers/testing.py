@@ -235,6 +235,8 @@ class TestClient:
         self._middleware = middleware
         self._name = name
         self._delivered = 0
+        # The ids of messages are those of no other client: an inbox may keep them.
+        self._generation = uuid.uuid4().hex
 
     def deliver(
         self,
@@ -330,7 +332,7 @@ class TestClient:
             link = _RecordedLink(outcome)
             message = self._message(handler, payload, subject, headers, attempt, link)
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
-            delivery = Delivery(message, lease, handler.name, generation="0")
+            delivery = Delivery(message, lease, handler.name, self._generation)
             outcomes[delivery] = outcome
             settlements.links[delivery] = link
         ran = Outcome()

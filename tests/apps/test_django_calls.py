@@ -1,0 +1,221 @@
+"""Tasks of Django's worker: transactions, the outbox, and calls that run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from fix_django import count, effects, execute
+from fix_threads import SCALE, wait_until
+from fix_worker import FAST, running
+
+from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError
+from jetstream_sync.workers import Context, Reject, TaskError, Worker
+
+pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
+
+
+@pytest.fixture
+def worker(database: str, js: JetStream) -> Iterator[Any]:
+    """A worker of the project; its streams end with the test."""
+    from jetstream_sync import shared_connection
+    from jetstream_sync.django import Worker as DjangoWorker
+
+    execute(database, "CREATE TABLE parents (id integer PRIMARY KEY)")
+    execute(
+        database,
+        "CREATE TABLE children (parent integer REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
+    )
+    found = DjangoWorker(name="calls", program="tests")
+    yield found
+    shared_connection(found.servers, name="calls").close()
+    for table in ("children", "parents"):
+        execute(database, f"DROP TABLE {table}")
+    for stream in ("DEAD", "TASKS", "KV_R"):
+        with suppress(StreamNotFoundError):
+            js.delete_stream(stream)
+
+
+def test_a_transaction_that_fails_at_its_commit_fails_the_call(worker, database, js):
+    """A deferred foreign key: no row, status FAILED, one dead letter, and no return value."""
+    runs: list[int] = []
+
+    @worker.task(name="child", results="R", atomic=database, retry=FAST)
+    def child(parent: int) -> str:
+        runs.append(parent)
+        execute(database, "INSERT INTO children VALUES (%s)", parent)
+        return "made"
+
+    call = child.delay(7)
+    with running(worker):
+        with pytest.raises(TaskError, match="IntegrityError") as caught:
+            call.get(20 * SCALE)
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert call.status == "FAILED"
+    assert "INSERT" in caught.value.traceback or "commit" in caught.value.traceback.lower()
+    assert (len(runs), count(database, "children"), count(database, "jetstream_inbox")) == (3, 0, 0)
+    assert js.get_stream("DEAD").info().state.messages == 1
+
+
+def test_a_value_that_cannot_be_stored_rolls_back(worker, database, js):
+    """A set, and one above the limit of the server: the call has failed, and is not run again."""
+    runs: list[str] = []
+
+    @worker.task(name="make", results="R", atomic=database, retry=FAST)
+    def make(kind: str) -> object:
+        runs.append(kind)
+        execute(database, "INSERT INTO effects VALUES (%s)", kind)
+        return {1} if kind == "set" else "x" * 2_000_000
+
+    calls = [make.delay("set"), make.delay("large")]
+    with running(worker):
+        for call in calls:
+            with pytest.raises(TaskError, match="cannot be stored"):
+                call.get(20 * SCALE)
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert sorted(runs) == ["large", "set"]
+    assert effects(database) == []
+    assert js.get_stream("DEAD").info().state.messages == 2
+
+
+def test_a_call_whose_state_was_not_stored_is_not_run_again(worker, database, js):
+    """After the commit, a later delivery stores the return value of the first run."""
+    runs: list[int] = []
+
+    @worker.task(name="add", results="R", atomic=database, retry=FAST)
+    def add(number: int) -> int:
+        runs.append(number)
+        execute(database, "INSERT INTO effects VALUES ('once')")
+        return number + 1
+
+    call = add.delay(1)
+    ctx_ids = []
+
+    @worker.on("message")
+    def note(event: Any) -> None:
+        ctx_ids.append(event.message.metadata)
+
+    states = add.handler.state
+    stored = states._calls.store
+    failures = iter([True])
+
+    def store(record: dict[str, Any], revision: int) -> None:
+        if record["status"] == "SUCCESSFUL" and next(failures, False):
+            raise SystemExit("killed before the state is stored")
+        stored(record, revision)
+
+    states._calls.store = store
+    with running(worker):
+        assert call.get(20 * SCALE) == 2
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert runs == [1]
+    assert len(ctx_ids) == 2
+    assert effects(database) == ["once"]
+
+
+def test_calls_in_the_outbox_follow_the_transaction(worker, database):
+    """With outbox=True a call is sent if and only if the transaction commits."""
+    from django.db import transaction
+
+    @worker.task(name="note", results="R", outbox=database)
+    def note(text: str) -> str:
+        return text
+
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using=database):
+        lost = note.delay("lost")
+        raise ZeroDivisionError
+    with transaction.atomic(using=database):
+        kept = note.delay("kept")
+        late = note.apply_async(("late",), countdown=0.5)
+        assert count(database, "jetstream_outbox") == 2
+    with running(worker):
+        assert kept.get(20 * SCALE) == "kept"
+        assert late.get(20 * SCALE) == "late"
+        with pytest.raises(KeyNotFoundError):
+            _ = lost.status
+
+
+def test_a_call_on_commit(worker):
+    """It is sent after the commit, and has its id before."""
+    from django.db import transaction
+
+    @worker.task(name="note", results="R")
+    def note(text: str) -> str:
+        return text
+
+    with running(worker):
+        with transaction.atomic():
+            call = note.delay_on_commit("x")
+            with pytest.raises((KeyNotFoundError, StreamNotFoundError)):
+                _ = call.status
+        assert call.get(20 * SCALE) == "x"
+
+
+def test_eager_by_the_setting(worker, database, settings_of):
+    """``JETSTREAM = {"EAGER": True}``: calls run at once, within the transaction of the caller."""
+    from django.db import transaction
+
+    @worker.task(name="write", results="R", atomic=database)
+    def write(text: str, ctx: Context) -> int:
+        execute(database, "INSERT INTO effects VALUES (%s)", text)
+        if text == "bad":
+            raise Reject("no")
+        return ctx.attempt
+
+    with settings_of(EAGER=True):
+        assert write.delay("a").get() == 1
+        with pytest.raises(Reject):
+            write.delay("bad")
+        with pytest.raises(ZeroDivisionError), transaction.atomic(using=database):
+            write.delay("b")
+            raise ZeroDivisionError
+    worker.eager_calls = None
+    assert effects(database) == ["a"]
+
+
+def test_the_test_client_keeps_the_connection_of_a_test_case(worker, database):
+    """Within a transaction of the test, the connection stays open, and its rows are seen."""
+    from django.db import connections, transaction
+
+    @worker.handler(stream="S", consumer="C", atomic=database)
+    def handle() -> None:
+        execute(database, "INSERT INTO effects VALUES ('x')")
+
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using=database):
+        execute(database, "INSERT INTO effects VALUES ('a')")
+        before = connections[database].connection
+        assert worker.test_client().deliver("handle").kind == "ack"
+        assert connections[database].connection is before
+        assert effects(database) == ["a", "x"]
+        raise ZeroDivisionError
+    assert effects(database) == []
+
+
+@pytest.fixture
+def settings_of(worker: Any) -> Any:
+    """Return a context manager that changes keys of the setting ``JETSTREAM``."""
+    from django.conf import settings
+    from django.test import override_settings
+
+    assert worker.eager_calls is None
+    return lambda **keys: override_settings(JETSTREAM={**settings.JETSTREAM, **keys})
+
+
+@pytest.mark.usefixtures("django_project")
+def test_every_option_of_a_worker_is_a_setting():
+    """The setting takes what `Worker` takes, and the worker uses it."""
+    import inspect
+    from dataclasses import fields
+
+    from django.test import override_settings
+
+    from jetstream_sync.django import Config
+    from jetstream_sync.django import Worker as DjangoWorker
+
+    options = set(inspect.signature(Worker).parameters)
+    assert options <= {each.name for each in fields(Config)}
+    with override_settings(JETSTREAM={"report": None, "http": "127.0.0.1:0", "concurrency": 3}):
+        worker = DjangoWorker()
+    assert (worker.report, worker.http, worker.concurrency) == (None, "127.0.0.1:0", 3)
