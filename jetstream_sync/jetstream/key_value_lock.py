@@ -186,7 +186,7 @@ class Lock:
         """Delete the key if this object has written it."""
         self._released.set()
         with suppress(Error):
-            entry = self._own_entry()
+            entry = self._entry_of(self._owner)
             if entry is not None:
                 self._kv.delete(self._key, last=entry.revision)
 
