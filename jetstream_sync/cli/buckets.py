@@ -179,7 +179,7 @@ class BucketKind(Generic[_B]):
             [*fields, *self.state, replace(updated, drop=1)],
             title=f"{self.noun}s",
             none=f"No {self.noun}s defined",
-            document=[self._document(status) for status in found],
+            item=self._document,
         )
 
     def show_changes(

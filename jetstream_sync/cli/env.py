@@ -90,6 +90,8 @@ def unescaped(stream: TextIO) -> TextIO:
 
 def single_line(text: str) -> str:
     """Return the same as `readable`, with line breaks and tabs escaped as well."""
+    if text.isascii() and text.isprintable():
+        return text
     return readable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -154,7 +154,7 @@ def ls(
         _KEYS,
         title=f"Keys of {bucket}",
         none=f"No keys in bucket {bucket}",
-        document=[entry_document(each) for each in found],
+        item=entry_document,
     )
 
 
@@ -214,7 +214,7 @@ def history(settings: Settings, bucket: str, key: str) -> None:
         _HISTORY,
         title=f"History of {bucket} > {readable(key)}",
         none="",
-        document=[entry_document(each) for each in found],
+        item=entry_document,
     )
 
 

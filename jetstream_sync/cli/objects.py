@@ -162,7 +162,7 @@ def ls(settings: Settings, bucket: str | None, names: bool) -> None:
         ],
         title=f"Objects of {bucket}",
         none=f"No objects in bucket {bucket}",
-        document=[object_document(each) for each in found],
+        item=object_document,
     )
 
 

@@ -8,7 +8,7 @@ JSON, all values are as the server sent them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
@@ -36,6 +36,19 @@ def emit(settings: Settings, result: object, human: Callable[[], object]) -> Non
         settings.env.stdout.write(to_json(_plain(result)))
     else:
         human()
+
+
+def emit_list(settings: Settings, results: Iterable[object]) -> None:
+    """Write results as a JSON list, each as it comes; the list is complete also if an error ends it."""
+    out = settings.env.stdout
+    before = "[\n"
+    try:
+        for result in results:
+            item = to_json(_plain(result))[:-1].replace("\n", "\n  ")
+            out.write(f"{before}  {item}")
+            before = ",\n"
+    finally:
+        out.write("[]\n" if before == "[\n" else "\n]\n")
 
 
 def emit_text(settings: Settings, result: object, text: str) -> None:

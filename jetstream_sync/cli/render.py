@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from rich import box
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from ..durations import duration_text
 from .env import Environment, readable, single_line, unescaped
 from .long_running import failover, pause
-from .output import count, emit, emit_line, when, yes
+from .output import count, emit, emit_line, emit_list, when, yes
 from .settings import Settings
 from .values import TIMEOUT, Decorator, option, with_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 T = TypeVar("T")
 
@@ -57,6 +59,11 @@ def warn(value: object) -> Mark:
     return Mark(value, "yellow")
 
 
+@cache
+def _names_of(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
+
+
 @dataclass(frozen=True)
 class Field:
     """A column of a table, or a line of a block."""
@@ -81,12 +88,12 @@ class Field:
         """Return the value of a record."""
         if callable(self.value):
             return self.value(record)
-        if isinstance(record, Mapping) and self.value in record:
+        if isinstance(record, dict) and self.value in record:
             return record[self.value]
-        for name in self.value.split("."):
+        for name in _names_of(self.value):
             if record is None:
                 break
-            record = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
+            record = record.get(name) if isinstance(record, dict) else getattr(record, name)
         return record
 
     def is_right(self, values: Sequence[Any]) -> bool:
@@ -112,19 +119,26 @@ class Field:
         )
 
 
-def _text(settings: Settings, value: Any, *, short: bool, line: bool = True) -> Text:
-    """Return the text of a value; ``short`` is for times in tables, ``line`` escapes line breaks."""
+#: A part of a cell, and its colour.
+_Part = tuple[str, str]
+
+
+def _parts(
+    settings: Settings, value: Any, *, short: bool, line: bool = True, style: str = ""
+) -> Iterator[_Part]:
+    """Yield the parts of a value; ``short`` is for times in tables, ``line`` escapes line breaks."""
     if isinstance(value, Mark):
-        text = _text(settings, value.value, short=short, line=line)
-        if value:
-            text.stylize(value.style)
-        return text
-    if isinstance(value, (list, tuple)):
-        parts = (_text(settings, item, short=short, line=line) for item in value)
-        return Text(", ").join(parts)
-    shown = _plain_text(settings, value, short=short)
-    # Texts are chosen by other clients, which may be malicious.
-    return Text(single_line(shown) if line else readable(shown))
+        style = value.style if value else style
+        yield from _parts(settings, value.value, short=short, line=line, style=style)
+    elif isinstance(value, (list, tuple)):
+        for place, item in enumerate(value):
+            if place:
+                yield ", ", style
+            yield from _parts(settings, item, short=short, line=line, style=style)
+    else:
+        shown = _plain_text(settings, value, short=short)
+        # Texts are chosen by other clients, which may be malicious.
+        yield single_line(shown) if line else readable(shown), style
 
 
 def _plain_text(settings: Settings, value: Any, *, short: bool) -> str:
@@ -141,83 +155,147 @@ def _plain_text(settings: Settings, value: Any, *, short: bool) -> str:
     return str(value)
 
 
+def _joined(parts: Iterable[_Part]) -> str:
+    return "".join(text for text, _ in parts)
+
+
+def styled(parts: Iterable[_Part]) -> Text:
+    """Return the parts of a value as one text with their colours."""
+    from rich.text import Text  # noqa: PLC0415 - for terminals only
+
+    return Text.assemble(*parts)
+
+
 def cell(settings: Settings, field: Field, record: Any) -> Text:
     """Return the text of a field of a record, as in a table."""
-    return _text(settings, field.display(field.of(record)), short=True)
+    return styled(_parts(settings, field.display(field.of(record)), short=True))
+
+
+def _width(text: str) -> int:
+    """Return the number of columns that a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - for wide characters only
+
+    return cell_len(text)
 
 
 # --- tables -------------------------------------------------------------------------------------
 
+#: The number of rows that a table reads before it writes them: columns keep their widths, unless a
+#: later row needs more.
+_PAGE_ROWS: Final = 1000
+
 
 def show_rows(
     settings: Settings,
-    rows: Sequence[Any],
+    rows: Iterable[Any],
     fields: Sequence[Field],
     *,
     title: str,
     none: str,
+    item: Callable[[Any], object] | None = None,
     document: object = None,
 ) -> None:
     """
-    Write records as a JSON list with ``--json``, else as a table.
+    Write records as a JSON list with ``--json``, else as a table; those of an iterator as they come.
 
-    `none`: the line that is written instead of an empty table.
+    `none`: the line that is written instead of an empty table. `item`: returns the JSON of a record.
+    `document`: the whole JSON, instead of a list of the records.
     """
-    emit(
-        settings,
-        rows if document is None else document,
-        lambda: write_rows(settings, rows, fields, title=title, none=none),
-    )
+    if settings.json and document is not None:
+        emit(settings, document, lambda: None)
+    elif settings.json:
+        emit_list(settings, rows if item is None else map(item, rows))
+    else:
+        write_rows(settings, rows, fields, title=title, none=none)
 
 
 def write_rows(
-    settings: Settings, rows: Sequence[Any], fields: Sequence[Field], *, title: str, none: str = ""
+    settings: Settings, rows: Iterable[Any], fields: Sequence[Field], *, title: str, none: str = ""
 ) -> None:
     """Write records as a table, or the line ``none``; see `show_rows`."""
     env = settings.env
-    if not rows:
-        env.stdout.write(f"{none}\n" if none else "")
-        return
-    short = env.console(env.stdout) is not None
-    columns = [_column(settings, each, rows, short=short) for each in fields]
-    filled = [each for each in columns[1:] if any(cell.plain for cell in each.cells)]
-    _write_columns(env, single_line(title), [columns[0], *filled])
+    console = env.console(env.stdout)
+    columns = [_Column(field, settings, short=console is not None) for field in fields]
+    titles: list[str] = []
+    page: list[Any] = []
+    for page in _pages(rows):
+        for column in columns:
+            column.take(page)
+        filled = [columns[0], *(column for column in columns[1:] if column.is_filled)]
+        if console is not None:
+            heading = "" if titles else single_line(title)
+            _write_columns(console, heading, filled)
+        else:
+            if not titles:
+                env.stdout.write(f"{single_line(title)}\n")
+            heads = [column.title for column in filled]
+            env.stdout.write(_plain(filled, heads=heads != titles))
+        titles = [column.title for column in filled]
+    if not titles and none:
+        env.stdout.write(f"{none}\n")
 
 
-@dataclass(frozen=True)
+def _pages(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the rows in lists; those that came before an error are yielded before it is raised."""
+    page: list[Any] = []
+    try:
+        for row in rows:
+            page.append(row)
+            if len(page) == _PAGE_ROWS:
+                yield page
+                page = []
+    except Exception:
+        if page:
+            yield page
+        raise
+    if page:
+        yield page
+
+
 class _Column:
-    """The cells of a column."""
+    """A column, and its cells on the present page."""
 
-    title: str
-    cells: list[Text]
-    right: bool
-    drop: int = 0
+    def __init__(self, field: Field, settings: Settings, *, short: bool) -> None:
+        self.title = field.title
+        self.drop = field.drop
+        self.right = False
+        self.width = _width(field.title)
+        self.cells: list[tuple[_Part, ...]] = []
+        self.texts: list[str] = []
+        self.is_filled = False
+        self._field = field
+        self._settings = settings
+        self._short = short
 
-    def width(self) -> int:
-        """Return the width without line breaks."""
-        return max(len(self.title), *(cell.cell_len for cell in self.cells))
+    def take(self, rows: Sequence[Any]) -> None:
+        """Replace the cells by those of other rows; the width only grows."""
+        field = self._field
+        values = [field.of(row) for row in rows]
+        parts = partial(_parts, self._settings, short=self._short)
+        self.cells = [tuple(parts(field.display(value))) for value in values]
+        self.texts = [_joined(cell) for cell in self.cells]
+        self.width = max(self.width, *map(_width, self.texts))
+        # A column that is empty so far has no alignment yet.
+        self.right = self.right if self.is_filled else field.is_right(values)
+        self.is_filled = self.is_filled or any(self.texts)
 
     def least_width(self, most: int) -> int:
         """Return the width after line breaks in the title, and in texts that are wider than ``most``."""
-        cells = max(cell.cell_len for cell in self.cells)
+        cells = max(map(_width, self.texts))
         return max(*map(len, self.title.split()), cells if self.right else min(cells, most), 1)
 
 
-def _column(settings: Settings, field: Field, rows: Sequence[Any], *, short: bool) -> _Column:
-    values = [field.of(row) for row in rows]
-    cells = [_text(settings, field.display(value), short=short) for value in values]
-    return _Column(field.title, cells, field.is_right(values), field.drop)
+def _write_columns(console: Console, title: str, columns: list[_Column]) -> None:
+    from rich import box  # noqa: PLC0415 - for terminals only
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-
-def _write_columns(env: Environment, title: str, columns: list[_Column]) -> None:
-    console = env.console(env.stdout)
-    if console is None:
-        env.stdout.write(_plain(title, columns))
-        return
-    tight = _total(column.width() for column in columns) > console.width
+    tight = _total(column.width for column in columns) > console.width
     if tight:
         columns = _fitting(columns, console.width)
-    drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0))
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0))
     for column in columns:
         header = column.title.replace(" ", "\n") if tight and column.right else column.title
         drawn.add_column(
@@ -227,8 +305,9 @@ def _write_columns(env: Environment, title: str, columns: list[_Column]) -> None
             overflow="fold",
         )
     for row in zip(*(column.cells for column in columns), strict=True):
-        drawn.add_row(*row)
-    console.print(Text(title, style="bold"))
+        drawn.add_row(*map(styled, row))
+    if title:
+        console.print(Text(title, style="bold"))
     console.print(drawn)
 
 
@@ -253,16 +332,16 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     return [first, *others]
 
 
-def _plain(title: str, columns: Sequence[_Column]) -> str:
-    lines = [title]
-    titles = [Text(column.title) for column in columns]
-    for row in (titles, *zip(*(column.cells for column in columns), strict=True)):
-        cells = []
-        for column, cell in zip(columns, row, strict=True):
-            space = " " * (column.width() - cell.cell_len)
-            cells.append(space + cell.plain if column.right else cell.plain + space)
-        lines.append((" " * _GAP).join(cells).rstrip())
-    return "\n".join(lines) + "\n"
+def _plain(columns: Sequence[_Column], *, heads: bool) -> str:
+    """Return the rows of the present page as aligned lines, with the titles above if ``heads``."""
+    aligned = []
+    for column in columns:
+        texts = [column.title, *column.texts] if heads else column.texts
+        spaces = (" " * (column.width - _width(text)) for text in texts)
+        pairs = zip(texts, spaces, strict=True)
+        aligned.append([space + text if column.right else text + space for text, space in pairs])
+    gap = " " * _GAP
+    return "".join(f"{gap.join(row).rstrip()}\n" for row in zip(*aligned, strict=True))
 
 
 # --- reports ------------------------------------------------------------------------------------
@@ -340,7 +419,7 @@ class Block:
     fields: Sequence[Field]
     record: Any
 
-    def lines(self, settings: Settings) -> list[tuple[str, Text]]:
+    def lines(self, settings: Settings) -> list[tuple[str, tuple[_Part, ...]]]:
         """Return the labels with the values that are not empty."""
         lines = []
         for each in self.fields:
@@ -348,9 +427,9 @@ class Block:
             if each.each and isinstance(value, Mapping):
                 value = [f"{key}: {item}" for key, item in value.items()]
             for item in (value or ()) if each.each else [value]:
-                text = _text(settings, each.display(item), short=False, line=False)
-                if text.plain:
-                    lines.append((each.title, text))
+                shown = tuple(_parts(settings, each.display(item), short=False, line=False))
+                if _joined(shown):
+                    lines.append((each.title, shown))
         return lines
 
 
@@ -374,20 +453,27 @@ def write_blocks(settings: Settings, *blocks: Block, heading: str = "") -> None:
         if console is None:
             env.stdout.write(_plain_lines(lines))
             continue
-        grid = RichTable.grid(padding=(0, 1, 0, 0))
-        grid.add_column(justify="right", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for label, text in lines:
-            grid.add_row(Text(f"  {label}:"), text)
         env.stdout.flush()
-        console.print(grid)
+        _write_grid(console, lines)
 
 
-def _plain_lines(lines: Sequence[tuple[str, Text]]) -> str:
+def _write_grid(console: Console, lines: Sequence[tuple[str, tuple[_Part, ...]]]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - for terminals only
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, parts in lines:
+        grid.add_row(Text(f"  {label}:"), styled(parts))
+    console.print(grid)
+
+
+def _plain_lines(lines: Sequence[tuple[str, tuple[_Part, ...]]]) -> str:
     width = max(len(label) for label, _ in lines) + 2
     out = []
-    for label, text in lines:
-        first, *more = text.plain.split("\n")
+    for label, parts in lines:
+        first, *more = _joined(parts).split("\n")
         out.append(f"{label:>{width}}: {first}".rstrip())
         out += [f"{'':{width + 2}}{line}".rstrip() for line in more]
     return "\n".join(out) + "\n"

@@ -171,7 +171,7 @@ def list_counters(settings: Settings, *, stream: str, pattern: str) -> None:
         _COUNTERS,
         title=f"Counters of stream {stream}",
         none="No counters",
-        document=[_counter_document(each) for each in found],
+        item=_counter_document,
     )
 
 

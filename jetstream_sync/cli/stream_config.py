@@ -196,7 +196,7 @@ def schedules(settings: Settings, name: str | None, pattern: str) -> None:
         _SCHEDULES,
         title=f"Schedules of stream {stream.name}",
         none="No schedules",
-        document=[{name: getattr(each, name) for name in _SCHEDULE} for each in found],
+        item=lambda each: {name: getattr(each, name) for name in _SCHEDULE},
     )
 
 

@@ -36,7 +36,7 @@ from ..errors import Error
 from ..workers import DeadLetter, DeadLetters
 from .consumer_config import info_blocks as consumer_blocks
 from .env import readable, single_line
-from .render import Block, Field, cell
+from .render import Block, Field, cell, styled
 from .settings import Settings
 from .status import ExitStatus, one_line
 from .stream_config import info_blocks as stream_blocks
@@ -222,7 +222,7 @@ def _text_of(settings: Settings, blocks: Sequence[Block]) -> Text:
     """Return blocks of labels and values as one text."""
     text = Text()
     for block in blocks:
-        lines = block.lines(settings)
+        lines = [(label, styled(parts)) for label, parts in block.lines(settings)]
         if not lines:
             continue
         text.append("\n" if text else "")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -175,3 +177,53 @@ def test_blocks_have_aligned_labels(shown, width):
         "      Tag: a",
         "      Tag: b",
     ]
+
+
+def test_cost_of_a_table_grows_with_its_rows(shown):
+    """Ten times as many rows take about ten times as many calls."""
+
+    def calls(rows: int) -> int:
+        found = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal found
+            found += event in ("call", "c_call")
+
+        listed = [{**ROWS[0], "name": f"S{number}"} for number in range(rows)]
+
+        def show(settings: Settings) -> None:
+            sys.setprofile(count)
+            try:
+                show_rows(settings, listed, FIELDS, title="Streams", none="")
+            finally:
+                sys.setprofile(None)
+
+        shown(show)
+        return found
+
+    few = calls(100)
+    assert calls(1000) < 11 * few
+
+
+@pytest.mark.parametrize("variables", [{}, {"JSON": "1"}])
+def test_rows_are_written_as_they_come(shown, variables):
+    """An error at the end of the rows leaves those before it in the output."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(2500):
+            yield {**ROWS[0], "name": f"S{number}", "created": None, "text": "x" * (number // 1000)}
+        raise ValueError("the listing is incomplete")
+
+    def show(settings: Settings) -> None:
+        with pytest.raises(ValueError, match="incomplete"):
+            show_rows(settings, rows(), FIELDS, title="Streams", none="")
+
+    text = shown(show, **variables)
+    if variables:
+        assert [row["name"] for row in json.loads(text)] == [f"S{number}" for number in range(2500)]
+        return
+    lines = text.splitlines()
+    # A column that gets its first value later has its title above it.
+    titles = [place for place, line in enumerate(lines) if line.startswith("Name")]
+    assert titles == [1, 1002]
+    assert lines[-1].split()[:2] == ["S2499", "xx"]
