@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jetstream_sync
 from jetstream_sync.cli.env import Environment
+from jetstream_sync.cli.listings import Lister
 from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.top_app import TopApp
 from jetstream_sync.cli.top_data import Collector
@@ -80,7 +81,9 @@ def main() -> None:
 
         publisher = threading.Thread(target=publish)
         publisher.start()
-        app = TopApp(settings, nc, js, Collector(nc, js), interval=0.2, may_change=True)
+        app = TopApp(
+            settings, nc, js, Collector(nc, Lister(settings, nc)), interval=0.2, may_change=True
+        )
         asyncio.run(_take(app))
         publisher.join()
         stop.set()

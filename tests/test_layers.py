@@ -34,13 +34,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"base"},
     "names": {"base", "protocol", "api", "net", "client", "services", "jetstream"},
     "spark": {"base", "protocol", "api", "net", "client", "jetstream", "names"},
+    "declare": {"names", "base"},
     # Public names, and differences: see `test_the_worker_runtime_uses_public_names`.
-    "workers": {"names", "base"},
+    "workers": {"names", "base", "declare"},
     "django": {"base", "names", "workers"},
     "flask": {"names", "workers"},
     "filesystem": {"names", "base"},
     "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
-    | {"workers"},
+    | {"declare", "workers"},
     "pytest_plugin": {"server", "names", "workers"},
     "top_level": {"spark", "cli"},
 }
@@ -61,6 +62,7 @@ ENTRY_POINTS: dict[str, set[str]] = {
 
 # Where a part may import only some modules of another part.
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
+    ("declare", "base"): {"differences"},
     ("workers", "base"): {"differences", "locks", "subjects"},
     ("filesystem", "base"): {"errors"},
     # Scripts that do not use the client can start a server.

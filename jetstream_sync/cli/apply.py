@@ -1,144 +1,119 @@
 """
-``jsm apply``: create and update streams and consumers from a file; repeating it changes nothing.
+``jsm apply``: create and update streams, consumers, buckets and object stores from a file.
 
-The plan has the differences between the file and the server, as a list of steps. A file has streams, and
-consumers inside a stream or in a list of their own. A field that the file does not contain keeps its
-value; in a new stream or consumer the server chooses it.
+Repeating it changes nothing. A field that the file does not contain keeps its value. What a file with a set has
+created carries the name of the set, and only that is ever deleted.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import click
 
-from .. import ConsumerConfig, JetStream, StreamConfig
-from ..differences import Difference, differences, without_server_labels
-from ..errors import (
-    APIError,
-    ConsumerNotFoundError,
-    Error,
-    InvalidArgumentError,
-    StreamNotFoundError,
+from .. import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from ..declare import (
+    CREATE,
+    DELETE,
+    NOTHING,
+    SET_LABEL,
+    UPDATE,
+    Declared,
+    Step,
+    plan,
+    set_of,
 )
+from ..errors import APIError, Error, InvalidArgumentError, StreamNotFoundError
 from ..subjects import check_stream_name
 from .config import config_of, difference_documents, read_documents, update_error
-from .output import emit
+from .listings import Lister, lister
+from .output import counted, emit
 from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .streams import is_internal
 from .values import FILE, option
 
-CREATE, UPDATE, NOTHING, DELETE = "create", "update", "", "delete"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DesiredResource:
-    """A stream or consumer in a file."""
-
-    stream: str
-    config: StreamConfig | ConsumerConfig
-    fields: frozenset[str]
-    """The fields that the file contains."""
-
-    @property
-    def consumer(self) -> str | None:
-        """The name of the consumer; ``None`` for a stream."""
-        if isinstance(self.config, StreamConfig):
-            return None
-        return self.config.durable_name or self.config.name
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """The action for one stream or consumer."""
-
-    action: str
-    stream: str
-    consumer: str | None = None
-    config: StreamConfig | ConsumerConfig | None = None
-    """The new config; ``None`` for a deletion."""
-    found: list[Difference] = field(default_factory=list)
-    """The differences, for an update."""
-
-    @property
-    def kind(self) -> str:
-        """``stream`` or ``consumer``."""
-        return "stream" if self.consumer is None else "consumer"
-
-    @property
-    def title(self) -> str:
-        """Kind and name, for messages."""
-        return f"{self.kind} {self.stream}" + (f" > {self.consumer}" if self.consumer else "")
+#: The lists of a file, and the record of their items.
+_LISTS: Final[dict[str, Any]] = {
+    "streams": StreamConfig,
+    "consumers": ConsumerConfig,
+    "buckets": KeyValueConfig,
+    "object_stores": ObjectStoreConfig,
+}
+_PREFIXES: Final = {"KV_": KeyValueConfig, "OBJ_": ObjectStoreConfig}
 
 
 # --- reading ------------------------------------------------------------------------------------
 
 
-def desired_resources(documents: Sequence[Any], path: str) -> list[DesiredResource]:
-    """Return the streams and consumers in the documents of a file, streams first."""
-    found: list[DesiredResource] = []
-    for number, document in enumerate(documents, 1):
-        where = path if len(documents) == 1 else f"{path}, document {number}"
-        if document is not None:
-            found += _of_document(document, where)
-    seen: set[tuple[str, str | None]] = set()
-    for resource in found:
-        key = resource.stream, resource.consumer
-        if key in seen:
-            name = (
-                resource.stream
-                if resource.consumer is None
-                else f"{resource.stream} > {resource.consumer}"
-            )
-            raise CommandError(f"{path}: {name} occurs twice")
-        seen.add(key)
-    return sorted(found, key=lambda resource: resource.consumer is not None)
+@dataclass
+class DeclaredFile:
+    """The objects in a file, streams first, and the set that they belong to."""
+
+    declared: list[Declared] = field(default_factory=list)
+    sets: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, documents: Sequence[Any], path: str) -> DeclaredFile:
+        """Return what the documents of a file declare."""
+        found = cls()
+        for number, document in enumerate(documents, 1):
+            where = path if len(documents) == 1 else f"{path}, document {number}"
+            if document is not None:
+                found.declared += found._of_document(document, where)
+        seen: set[str] = set()
+        for each in found.declared:
+            if each.title in seen:
+                raise CommandError(f"{path}: {each.title} occurs twice")
+            seen.add(each.title)
+        found.declared.sort(key=lambda each: each.kind == "consumer")
+        return found
+
+    def _of_document(self, document: Any, where: str) -> Iterator[Declared]:
+        if isinstance(document, list):
+            for number, item in enumerate(document):
+                yield from self._of_document(item, f"{where}, item {number + 1}")
+            return
+        if not isinstance(document, dict):
+            raise CommandError(f"{where}: expected an object")
+        if not _LISTS.keys() & document.keys() or "name" in document:
+            yield from _of_item(document, where, StreamConfig)
+            return
+        if unknown := document.keys() - _LISTS.keys() - {"set"}:
+            listed = ", ".join(sorted(map(str, unknown)))
+            known = ", ".join(map(repr, ["set", *_LISTS]))
+            raise CommandError(f"{where}: unknown keys {listed}: expected {known}")
+        if "set" in document:
+            if not isinstance(document["set"], str) or not document["set"]:
+                raise CommandError(f"{where}: set: expected a name")
+            self.sets.add(document["set"])
+        for key, kind in _LISTS.items():
+            items = document.get(key) or []
+            if not isinstance(items, list):
+                raise CommandError(f"{where}: {key}: expected a list")
+            for number, item in enumerate(items):
+                yield from _of_item(item, f"{where}, {key}[{number}]", kind)
 
 
-def _of_document(document: Any, where: str) -> Iterator[DesiredResource]:
-    if isinstance(document, list):
-        for number, item in enumerate(document):
-            yield from _of_document(item, f"{where}, item {number + 1}")
-        return
-    if not isinstance(document, dict):
-        raise CommandError(f"{where}: expected an object")
-    if not {"streams", "consumers"} & document.keys() or "name" in document:
-        yield from _of_item(document, where)
-        return
-    unknown = document.keys() - {"streams", "consumers"}
-    if unknown:
-        listed = ", ".join(sorted(map(str, unknown)))
-        raise CommandError(f"{where}: unknown keys {listed}: expected 'streams' and 'consumers'")
-    for key in ("streams", "consumers"):
-        items = document.get(key) or []
-        if not isinstance(items, list):
-            raise CommandError(f"{where}: {key}: expected a list")
-        for number, item in enumerate(items):
-            yield from _of_item(item, f"{where}, {key}[{number}]", consumer=key == "consumers")
-
-
-def _of_item(item: Any, where: str, *, consumer: bool = False) -> Iterator[DesiredResource]:
+def _of_item(item: Any, where: str, kind: Any) -> Iterator[Declared]:
     if not isinstance(item, dict):
         raise CommandError(f"{where}: expected an object")
-    names = {"stream", "stream_name"} & item.keys()
     try:
-        if consumer or names:
+        if kind is ConsumerConfig or {"stream", "stream_name"} & item.keys():
             yield _consumer(item, item.get("stream") or item.get("stream_name"))
             return
         fields = dict(item)
-        inside = fields.pop("consumers", None) or []
-        resource = _stream(fields)
+        inside = (fields.pop("consumers", None) or []) if kind is StreamConfig else []
+        fields = _config_fields(fields)
+        resource = Declared(config=config_of(kind, fields, {}), fields=frozenset(fields))
         yield resource
         if not isinstance(inside, list):
             raise InvalidArgumentError("consumers: expected a list")
         for each in inside:
-            yield _consumer(each, resource.stream)
+            yield _consumer(each, resource.name)
     except Error as error:
         raise CommandError(f"{where}: {error}") from error
 
@@ -151,13 +126,7 @@ def _config_fields(item: Any) -> dict[str, Any]:
     return dict(inner) if isinstance(inner, dict) else dict(item)
 
 
-def _stream(item: dict[str, Any]) -> DesiredResource:
-    fields = _config_fields(item)
-    config = config_of(StreamConfig, fields, {})
-    return DesiredResource(stream=config.name, config=config, fields=frozenset(fields))
-
-
-def _consumer(item: Any, stream: object) -> DesiredResource:
+def _consumer(item: Any, stream: object) -> Declared:
     fields = _config_fields(item)
     for key in ("stream", "stream_name"):
         fields.pop(key, None)
@@ -173,185 +142,173 @@ def _consumer(item: Any, stream: object) -> DesiredResource:
         # A consumer without an inactive threshold is meant to stay, so it must be durable.
         fields["durable_name"] = name
     config = config_of(ConsumerConfig, fields, {})
-    return DesiredResource(stream=stream, config=config, fields=frozenset(fields))
+    return Declared(stream=stream, config=config, fields=frozenset(fields))
 
 
-# --- comparing ----------------------------------------------------------------------------------
+# --- the set ------------------------------------------------------------------------------------
 
 
-def plan(js: JetStream, desired: Sequence[DesiredResource]) -> list[Step]:
-    """Return one step for each resource, in the same order; nothing is changed."""
-    created = {resource.stream for resource in desired if resource.consumer is None}
-    return [_step(js, resource, created) for resource in desired]
-
-
-def _step(js: JetStream, resource: DesiredResource, created: set[str]) -> Step:
-    found: StreamConfig | ConsumerConfig
-    try:
-        if resource.consumer is None:
-            found = js.get_stream(resource.stream).cached_info.config
-        else:
-            found = js.consumer_info(resource.stream, resource.consumer).config
-    except StreamNotFoundError:
-        if resource.consumer is not None and resource.stream not in created:
-            raise CommandError(
-                f"consumer {resource.consumer}: stream {resource.stream} exists neither on the server nor in "
-                "the file",
-                ExitStatus.NOT_FOUND,
-            ) from None
-        return _new(resource)
-    except ConsumerNotFoundError:
-        return _new(resource)
-    config = _merged(found, resource)
-    changes = differences(found, config)
-    return Step(
-        action=UPDATE if changes else NOTHING,
-        stream=resource.stream,
-        consumer=resource.consumer,
-        config=config,
-        found=changes,
-    )
-
-
-def _new(resource: DesiredResource) -> Step:
-    return Step(
-        action=CREATE, stream=resource.stream, consumer=resource.consumer, config=resource.config
-    )
-
-
-def _merged(
-    found: StreamConfig | ConsumerConfig, resource: DesiredResource
-) -> StreamConfig | ConsumerConfig:
-    """Return the current config with the fields of the file; metadata entries are added."""
-    known = {each.name for each in dataclasses.fields(found)} - {"extra"}
-    given: dict[str, Any] = {
-        name: getattr(resource.config, name) for name in resource.fields & known
-    }
-    for one, other in (
-        ("filter_subject", "filter_subjects"),
-        ("filter_subjects", "filter_subject"),
-    ):
-        if given.get(one) and other in known and other not in given:
-            given[other] = None
-    labels = given.get("metadata")
-    if isinstance(labels, Mapping):
-        given["metadata"] = {**(found.metadata or {}), **labels}
-    more = {name: value for name, value in resource.config.extra.items() if name in resource.fields}
-    merged = replace(found, **given, extra={**found.extra, **more})
-    return without_server_labels(merged)
-
-
-def prune(js: JetStream, desired: Sequence[DesiredResource]) -> list[Step]:
+def _deletions(lists: Lister, declared: Sequence[Declared], name: str) -> list[Step]:
     """
-    Return a deletion for each stream, and each consumer of a stream in the file, not in the file.
+    Return a deletion for each object of a set that is not declared.
 
-    Streams of key-value buckets, object stores and MQTT are kept, and so are ephemeral consumers.
+    Raises:
+        CommandError: some streams or consumers cannot be read, so the list is not complete.
+
     """
-    streams = {resource.stream for resource in desired if resource.consumer is None}
-    kept = {(resource.stream, resource.consumer) for resource in desired}
+    kept = {each.title for each in declared}
+    streams = lists.streams()
+    streams.check()
+    consumers = lists.consumers_of(streams)
+    consumers.check()
     steps = []
-    for name in js.stream_names():
-        if name in streams:
-            steps += [
-                Step(action=DELETE, stream=name, consumer=each.name)
-                for each in js.list_consumers(name)
-                if each.config.durable_name and (name, each.name) not in kept
-            ]
-        elif not is_internal(name) and not any(stream == name for stream, _ in kept):
-            steps.append(Step(action=DELETE, stream=name))
+    gone: set[str] = set()
+    for info in streams.found:
+        if set_of(info.config) != name:
+            continue
+        found = _declared_of(info.config)
+        if found.title not in kept:
+            gone.add(info.config.name)
+            steps.append(Step(action=DELETE, declared=found, messages=info.state.messages))
+    for each in consumers.found:
+        found = Declared(config=each.config, stream=each.stream_name, fields=frozenset())
+        # Those of a deleted stream are deleted with it.
+        if set_of(each.config) == name and found.title not in kept and found.stream not in gone:
+            steps.append(Step(action=DELETE, declared=found, messages=each.num_pending))
     return steps
+
+
+def _declared_of(config: StreamConfig) -> Declared:
+    """Return an existing stream, or the bucket or object store that it belongs to."""
+    for prefix, kind in _PREFIXES.items():
+        if config.name.startswith(prefix):
+            bucket = kind(bucket=config.name.removeprefix(prefix))
+            return Declared(config=bucket, fields=frozenset())
+    return Declared(config=config, fields=frozenset())
+
+
+def _confirm(settings: Settings, steps: Sequence[Step], *, force: bool) -> None:
+    """Show what is to be deleted with its messages, and ask for the number of deletions."""
+    lines = []
+    for step in steps:
+        held = counted(step.messages or 0, "message")
+        what = f"{held} to deliver" if step.declared.kind == "consumer" else held
+        lines.append(f"delete  {step.declared.title}, {what}")
+    settings.env.stderr.write("".join(f"{line}\n" for line in lines))
+    ask = Asker(settings)
+    if force or not ask.interactive:
+        ask.confirm(f"Delete {counted(len(steps), 'object')}?", force=force)
+        return
+
+    def check(answer: str) -> str:
+        if answer != str(len(steps)):
+            raise ValueError("this is not the number of deletions; Ctrl-C deletes nothing")
+        return answer
+
+    ask.value("Number of deletions", "--force", check, blank="")
 
 
 @command("apply")
 @option("-f, --file FILE", "JSON or YAML file; - is stdin.", FILE, to="path", required=True)
+@option(
+    "--set NAME", "Label what the file declares as this set.  [default: the file's set]", to="label"
+)
 @option("--dry-run", "Show what would be done, and change nothing.")
 @option("--exit-code", "With --dry-run: exit with status 1 if there are changes.")
-@option("--prune", "Delete streams and consumers that are not in the file.", to="pruning")
+@option("--strict", "Set fields that are not in the file to their defaults.")
+@option("--prune", "Delete objects of the set that are not in the file.", to="pruning")
 @option("--force, -y, --yes", "With --prune: do not ask for confirmation.")
 def apply(
-    settings: Settings, path: str, dry_run: bool, exit_code: bool, pruning: bool, force: bool
+    settings: Settings,
+    *,
+    path: str,
+    label: str | None,
+    dry_run: bool,
+    exit_code: bool,
+    strict: bool,
+    pruning: bool,
+    force: bool,
 ) -> None:
     """
-    Create and update streams and consumers from a file.
+    Create and update streams, consumers, buckets and object stores from a file.
 
-    A stream or consumer that already matches the file is left unchanged, so applying a file again
-    changes nothing. Fields that the file does not contain keep their values. Nothing is deleted
-    without --prune, which deletes all other streams of the account and all other durable consumers
-    of the streams in the file.
+    What already matches the file is left unchanged, so applying a file again changes nothing. Fields that the
+    file does not contain keep their values; --dry-run lists those that are not managed.
+
+    Objects of a file with a set have the name of the set in their metadata. --prune deletes the objects
+    with this name that are not in the file, and nothing else. It refuses if a server does not answer.
 
     \b
-      {"streams": [
+      {"set": "shop",
+       "streams": [
         {"name": "ORDERS", "subjects": ["ORDERS.*"], "max_age": "1y",
          "consumers": [{"name": "NEW", "filter_subject": "ORDERS.received"}]}
-      ]}
+      ],
+       "buckets": [{"bucket": "CONFIG", "history": 5}],
+       "object_stores": [{"bucket": "FILES"}]}
 
     \b
     Exit status:
-      0  the streams and consumers match the file
-      1  the server refused a change;
+      0  the objects match the file
+      1  the server refused a change, or --prune cannot see all streams;
          with --dry-run --exit-code: there are changes
       2  the file cannot be read, or --prune needs a confirmation and there is no terminal
       3  the stream of a consumer exists neither on the server nor in the file
       5  no connection
     """  # noqa: D301 - click knows its mark by the character, not by the escape
-    desired = desired_resources(read_documents(settings, path), path)
-    if pruning and not desired:
+    file = DeclaredFile.of(read_documents(settings, path), path)
+    name = label or next(iter(file.sets), None)
+    if label is None and len(file.sets) > 1:
+        raise CommandError(f"{path} has several sets: {', '.join(sorted(file.sets))}")
+    if pruning and name is None:
+        hint = "add 'set' to the file, or use --set NAME"
         raise CommandError(
-            f"{path} contains no streams or consumers: --prune would delete everything"
+            "--prune needs a set, since it deletes only what belongs to it", hint=hint
         )
-    with settings.jetstream() as js:
-        steps = plan(js, desired)
-        if pruning:
-            steps += prune(js, desired)
+    declared = [each.in_set(name) for each in file.declared] if name else file.declared
+    with lister(settings) as lists:
+        steps = _plan(lists, declared, name, strict=strict)
+        deletions = _deletions(lists, declared, name) if pruning and name else []
         if dry_run:
-            _report(settings, steps, dry_run=True)
-            if exit_code and any(step.action != NOTHING for step in steps):
+            _report(settings, [*steps, *deletions], dry_run=True)
+            if exit_code and any(step.action != NOTHING for step in [*steps, *deletions]):
                 raise click.exceptions.Exit(ExitStatus.FAILED)
             return
-        deleted = [step.title for step in steps if step.action == DELETE]
-        if deleted:
-            Asker(settings).confirm(f"Delete {', '.join(deleted)}?", force=force)
+        if deletions:
+            _confirm(settings, deletions, force=force)
         done: list[Step] = []
         try:
-            for step in steps:
-                _execute(js, step)
+            for step in [*steps, *deletions]:
+                _execute(lists, step)
                 done.append(step)
         finally:
             # Also report the steps that were completed before an error.
             _report(settings, done, dry_run=False)
 
 
-def _execute(js: JetStream, step: Step) -> None:
-    if step.action == NOTHING:
-        return
+def _plan(
+    lists: Lister, declared: Sequence[Declared], name: str | None, *, strict: bool
+) -> list[Step]:
     try:
-        if step.action == DELETE:
-            _delete(js, step)
-        elif isinstance(step.config, StreamConfig):
-            change = js.create_stream if step.action == CREATE else js.update_stream
-            change(step.config)
-        elif isinstance(step.config, ConsumerConfig):
-            _apply_consumer(js, step.stream, step.config, create=step.action == CREATE)
+        steps = plan(lists.js, declared, strict=strict)
+    except StreamNotFoundError as error:
+        raise CommandError(error.description, ExitStatus.NOT_FOUND, cause=error) from error
+    for step in steps:
+        owner = next((each.before for each in step.found if each.field == "metadata"), None)
+        other = (owner or {}).get(SET_LABEL) if isinstance(owner, dict) else None
+        if name is not None and other not in (None, name):
+            raise CommandError(f"{step.declared.title} belongs to set {other!r}, not to {name!r}")
+    return steps
+
+
+def _execute(lists: Lister, step: Step) -> None:
+    title = step.declared.title
+    try:
+        step.run(lists.js)
     except APIError as error:
         if step.action == UPDATE:
-            raise update_error(step.title, error, step.found) from error
-        raise CommandError(f"{step.title}: {error}", ExitStatus.FAILED) from error
-
-
-def _delete(js: JetStream, step: Step) -> None:
-    if step.consumer is None:
-        js.delete_stream(step.stream)
-    else:
-        js.delete_consumer(step.stream, step.consumer)
-
-
-def _apply_consumer(js: JetStream, stream: str, config: ConsumerConfig, *, create: bool) -> None:
-    if config.deliver_subject:
-        push = js.create_push_consumer if create else js.update_push_consumer
-        push(stream, config)
-    else:
-        pull = js.create_consumer if create else js.update_consumer
-        pull(stream, config)
+            raise update_error(title, error, step.found) from error
+        raise CommandError(f"{title}: {error}", ExitStatus.FAILED) from error
 
 
 def _report(settings: Settings, steps: list[Step], *, dry_run: bool) -> None:
@@ -365,8 +322,13 @@ def _report(settings: Settings, steps: list[Step], *, dry_run: bool) -> None:
     width = max((len(_verb(step.action, dry_run=dry_run)) for step in steps), default=0)
     lines = []
     for step in steps:
-        lines.append(f"{_verb(step.action, dry_run=dry_run):<{width}}  {step.title}")
+        held = "" if step.messages is None else f", {counted(step.messages, 'message')}"
+        verb = _verb(step.action, dry_run=dry_run)
+        lines.append(f"{verb:<{width}}  {step.declared.title}{held}")
         lines += [f"{'':<{width}}    {each.text}" for each in step.found]
+        if dry_run and step.unmanaged:
+            texts = "; ".join(each.text.removesuffix(" -> -") for each in step.unmanaged)
+            lines.append(f"{'':<{width}}    not managed: {texts}")
     totals = [f"{number} {_verb(action, dry_run=dry_run)}" for action, number in counts.items()]
     lines.append(", ".join(totals) or "Nothing to do")
     emit(settings, document, lambda: settings.env.stdout.write("\n".join([*lines, ""])))
@@ -379,10 +341,16 @@ def _verb(action: str, *, dry_run: bool = False) -> str:
 
 
 def _item(step: Step) -> dict[str, Any]:
-    item: dict[str, Any] = {"kind": step.kind, "stream": step.stream}
-    if step.consumer is not None:
-        item["consumer"] = step.consumer
+    declared = step.declared
+    item: dict[str, Any] = {"kind": declared.kind}
+    if isinstance(declared.config, ConsumerConfig):
+        item |= {"stream": declared.stream, "consumer": declared.name.partition(" > ")[2]}
+    else:
+        item["stream" if isinstance(declared.config, StreamConfig) else "bucket"] = declared.name
     item["action"] = _verb(step.action)
-    if step.found:
-        item["differences"] = difference_documents(step.found)
+    if step.messages is not None:
+        item["messages"] = step.messages
+    for key, found in (("differences", step.found), ("not_managed", step.unmanaged)):
+        if found:
+            item[key] = difference_documents(found)
     return item

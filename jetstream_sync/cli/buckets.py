@@ -11,15 +11,16 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import click
 
-from .. import JetStream, StreamInfo
+from .. import JetStream, Listing, StreamInfo
 from ..differences import without_server_labels
 from ..durations import duration_to_ns, time_to_text
 from ..errors import NotFoundError
 from ..net.clock import Deadline
 from .config import changed, config_options, display_fields, take_fields
 from .env import single_line, visible
+from .listings import Listed, emit_listed_names, lister
 from .long_running import reconnect_options, wait_interruptibly
-from .output import announce, emit, emit_item, emit_names, emit_text, size
+from .output import Missing, announce, emit, emit_item, emit_text, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, command
@@ -74,7 +75,7 @@ class BucketKind(Generic[_B]):
     """The record of its config."""
     open: Callable[[JetStream, str], _B]
     names: Callable[[JetStream], list[str]]
-    list: Callable[[JetStream], list[Any]]
+    list: Callable[[JetStream], Listing[Any]]
     """Return the status of all buckets."""
     create: Callable[[JetStream, Any], _B]
     update: Callable[[JetStream, Any], _B]
@@ -165,22 +166,26 @@ class BucketKind(Generic[_B]):
 
     def show_all(self, settings: Settings, *, names: bool) -> None:
         """List the buckets of the account: as a table, or with ``names`` one name per line."""
-        with settings.jetstream() as js:
-            if names:
-                emit_names(settings, sorted(self.names(js)))
-                return
-            found = sorted(self.list(js), key=lambda status: status.bucket)
+        with lister(settings) as lists:
+            listing = self.list(lists.patient(len(lists.js.stream_names())))
+        listed = Listed.of("bucket", listing, lambda name: {"bucket": name})
+        if names:
+            emit_listed_names(settings, listed, lambda status: status.bucket)
+            return
         held, updated, created = map(self._of_stream, _STATE[1:])
         description = self._of_stream(Field("Description", "config.description", drop=3))
         fields = [Field("Bucket", "bucket"), description, replace(created, drop=2), held]
         show_rows(
             settings,
-            found,
+            sorted(
+                listed.rows(), key=lambda row: row.name if isinstance(row, Missing) else row.bucket
+            ),
             [*fields, *self.state, replace(updated, drop=1)],
             title=f"{self.noun}s",
-            none=f"No {self.noun}s defined",
-            item=self._document,
+            none=f"No {self.noun.lower()}s defined",
+            item=lambda row: row if isinstance(row, Missing) else self._document(row),
         )
+        listed.check()
 
     def show_changes(
         self,

@@ -22,6 +22,7 @@ from .. import PeerInfo, PriorityPolicy, StreamInfo, StreamSourceInfo
 from ..errors import Error, InvalidArgumentError, KeyNotFoundError, MessageNotFoundError
 from ..net.clock import monotonic
 from .env import readable
+from .listings import Listed, lister
 from .names import complete_bucket, complete_stream
 from .output import to_json
 from .settings import Settings, command
@@ -228,7 +229,7 @@ def connection(settings: Settings, check: _Check) -> None:
 @_option("--seen-critical", "Fail if a source or the mirror was not seen for this time.", DURATION)
 @_option("--peer-expect", "Fail unless there are N replicas.")
 @_option("--peer-lag-critical", "Fail if a replica is N operations behind.")
-@_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION)
+@_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
 @_option("--msgs-warn", "Warn with at most N messages.")
 @_option("--msgs-critical", "Fail with at most N messages.")
 @_levels("subjects", "number of subjects")
@@ -258,8 +259,9 @@ def stream(settings: Settings, check: _Check) -> None:
             check.critical.append(f"{origin.name} was not seen for {seen:g}s")
 
 
-def _is_unseen(origin: StreamSourceInfo | PeerInfo, seconds: float) -> bool:
-    return origin.seen_ago is None or origin.seen_ago.total_seconds() >= seconds
+def _is_unseen(origin: StreamSourceInfo | PeerInfo, seconds: float | None) -> bool:
+    ago = origin.seen_ago
+    return ago is None or (seconds is not None and ago.total_seconds() >= seconds)
 
 
 def _replica_problem(
@@ -269,14 +271,16 @@ def _replica_problem(
     replicas = info.config.num_replicas or 1
     expected = expected or replicas
     peers = (info.cluster and info.cluster.replicas) or ()
+    if info.cluster is not None and info.cluster.name and not info.cluster.leader:
+        return "no leader"
     if replicas == expected == 1:
         return ""
-    if info.cluster is None or not info.cluster.leader:
+    if info.cluster is None:
         return "no leader"
     if len(peers) + 1 != expected:
         return f"{len(peers) + 1} of {expected} expected replicas"
     for peer in peers:
-        if peer.offline or (seen is not None and _is_unseen(peer, seen)):
+        if peer.offline or _is_unseen(peer, seen):
             return f"replica on {peer.name} was not seen"
         if lag is not None and (peer.lag or 0) >= lag:
             return f"replica on {peer.name} is behind"
@@ -366,9 +370,9 @@ def message(settings: Settings, check: _Check) -> None:
 def jetstream(settings: Settings, check: _Check) -> None:
     """Check the account's use of JetStream, and the replicas of its streams."""
     options = check.options
-    with settings.jetstream() as js:
-        account = js.account_info()
-        streams = js.list_streams(allow_incomplete=True) if options["replicas"] else []
+    with lister(settings) as lists:
+        account = lists.js.account_info()
+        streams = lists.streams() if options["replicas"] else Listed("stream")
     limits = account.limits
     for name, levels, used, most, unit in (
         ("memory", "mem", account.memory, limits.max_memory, "B"),
@@ -380,10 +384,13 @@ def jetstream(settings: Settings, check: _Check) -> None:
         check.add(name, used, f"Use of {name}", unit)
         check.add(f"{name}_pct", percent, f"Use of {name}", "%", levels=levels)
     lag, seen = options["replica_lag_critical"], options["replica_seen_critical"]
-    problems = {info.config.name: _replica_problem(info, lag, seen) for info in streams}
+    problems = {info.config.name: _replica_problem(info, lag, seen) for info in streams.found}
+    problems |= {each.name: f"{each.state}, {each.reason}" for each in streams.missing}
+    if streams.more is not None:
+        check.critical.append(one_line(streams.more))
     found = [f"{name}: {problem}" for name, problem in problems.items() if problem]
     check.critical += found
-    check.add("replicas_ok", len(streams) - len(found), "Streams with healthy replicas")
+    check.add("replicas_ok", len(problems) - len(found), "Streams with healthy replicas")
     check.add("replicas_fail", len(found), "Streams with unhealthy replicas")
 
 

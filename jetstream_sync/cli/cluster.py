@@ -12,6 +12,7 @@ import click
 from .. import ClusterInfo, ConsumerInfo, JetStream, StreamInfo
 from ..errors import APIError, NoStreamResponseError, TimeoutError
 from ..net.clock import Deadline
+from .listings import lister
 from .long_running import pause
 from .names import (
     consumer_arguments,
@@ -206,8 +207,9 @@ def stream_balance(settings: Settings, *, dry_run: bool, **options: Any) -> None
     Without options, all streams are considered. It needs nats-server 2.11.
     """
     rows = []
-    with settings.jetstream() as js:
-        groups = [_stream_group(js, info) for info in find_streams(js, options, everything=True)]
+    with lister(settings) as lists:
+        listed = find_streams(lists, options, everything=True)
+        groups = [_stream_group(lists.js, info) for info in listed.found]
         moves = _planned(groups)
         for group in (each for each in groups if each.name in moves):
             row: dict[str, Any] = {"name": group.name, "from": group.leader}
@@ -222,3 +224,4 @@ def stream_balance(settings: Settings, *, dry_run: bool, **options: Any) -> None
             rows.append(row)
     title = "Stream leaders to move" if dry_run else "Moved stream leaders"
     show_rows(settings, rows, _MOVES, title=title, none="Stream leaders are balanced")
+    listed.check()

@@ -572,7 +572,7 @@ def show_differences(settings: Settings, found: list[Difference]) -> None:
     emit(settings, document, lambda: settings.env.stdout.writelines(lines))
 
 
-def update_error(title: str, error: APIError, found: list[Difference]) -> CommandError:
+def update_error(title: str, error: APIError, found: Sequence[Difference]) -> CommandError:
     """Return the error for a change that the server rejected, with the differences."""
     listed = "; ".join(each.text for each in found)
     text = f"{title} cannot be changed: {error} [{listed}]"

@@ -1,8 +1,7 @@
-"""``jsm consumer ls``, ``find``, ``info``, ``report``, ``pause``, ``resume``, ``unpin``, ``reset`` and ``rm``: consumers."""
+"""``jsm consumer ls``, ``info``, ``pause``, ``resume``, ``unpin``, ``reset`` and ``rm``: consumers."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -11,9 +10,9 @@ import click
 
 from .. import ConsumerInfo, ConsumerPause, JetStream, PriorityPolicy
 from ..durations import duration_text, seconds_text
-from ..errors import ConsumerNotFoundError, InvalidNameError, StreamNotFoundError
+from ..errors import ConsumerNotFoundError, StreamNotFoundError
 from .consumer_config import UNTIL, show
-from .long_running import failover_options
+from .listings import Listed, Lister, emit_listed_names, lister, long_option, show_listed
 from .names import (
     complete_consumer,
     complete_stream,
@@ -24,43 +23,13 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, counted, emit_names, emit_text, when
+from .output import count, counted, emit_text, when
 from .prompts import Asker
-from .render import Field, Mark, bad, in_order, report_options, show_rows, warn, write_reports
+from .render import Field, Mark, bad, report_options, warn
 from .settings import Settings, command
 from .status import CommandError
-from .streams import matching, servers_of
-from .values import DURATION, FROM_0, FROM_1, force_option, names_option, option
-
-
-@command()
-@click.argument("stream", required=False, shell_complete=complete_stream)
-@names_option
-@option("-a, --all-streams", "List the consumers of all streams.")
-def ls(settings: Settings, *, stream: str | None, names: bool, all_streams: bool) -> None:
-    """
-    List the consumers of a STREAM.
-
-    Without a STREAM, prompt for one on a terminal, else list the consumers of all streams.
-    """
-    with settings.jetstream() as js:
-        if stream is None and not all_streams and settings.interactive:
-            stream = Asker(settings).select("Select a stream", js.stream_names, "STREAM")
-        found = infos_of(js, stream)
-    if names:
-        _show_names(settings, found, stream)
-        return
-    show_rows(
-        settings,
-        found,
-        (_name_of(stream), *_LIST),
-        title=_title(stream),
-        none=f"No Consumers defined{f' for Stream {stream}' if stream is not None else ''}",
-    )
-
-
-def _title(stream: str | None) -> str:
-    return f"Consumers of {stream}" if stream is not None else "Consumers of all streams"
+from .streams import given_conditions, matching, servers_of
+from .values import DURATION, FROM_0, FROM_1, force_option, names_option, option, with_options
 
 
 def _name_of(stream: str | None) -> Field:
@@ -84,43 +53,13 @@ _LIST: Final = (
 )
 
 
-def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
-    """Return the infos of the consumers of a stream; ``None`` means all streams."""
-    if stream is None:
-        found: list[ConsumerInfo] = []
-        for name in js.stream_names():
-            # A stream may be deleted meanwhile, or have a name that this client does not accept.
-            with contextlib.suppress(StreamNotFoundError, InvalidNameError):
-                found += js.list_consumers(name, allow_incomplete=True)
-        return found
-    try:
-        return list(js.list_consumers(stream, allow_incomplete=True))
-    except StreamNotFoundError as error:
-        raise no_stream(js, stream, error) from error
-
-
-def _show_names(settings: Settings, found: list[ConsumerInfo], stream: str | None) -> None:
-    # Consumers of different streams may have the same name.
-    emit_names(
-        settings,
-        [info.name if stream is not None else f"{info.stream_name} {info.name}" for info in found],
-    )
-
-
 @command()
 @consumer_arguments
-def info(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
+@option("--state", "Show only the state.")
+def info(settings: Settings, *, stream: str | None, consumer: str | None, state: bool) -> None:
     """Show the configuration and the state of a CONSUMER of a STREAM."""
     with consumer_of(settings, stream, consumer) as (_, found):
-        show(settings, found)
-
-
-@command()
-@consumer_arguments
-def state(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
-    """Show the state of a CONSUMER of a STREAM."""
-    with consumer_of(settings, stream, consumer) as (_, found):
-        show(settings, found, state_only=True)
+        show(settings, found, state_only=state)
 
 
 def _mode(info: ConsumerInfo) -> str | Mark:
@@ -136,7 +75,7 @@ def _ack_pending(info: ConsumerInfo) -> int | Mark:
     return bad(pending) if most is not None and 0 < most <= pending else pending
 
 
-_REPORT: Final = (
+_LONG: Final = (
     Field("Mode", _mode, drop=2),
     Field("Ack", "config.ack_policy", drop=6),
     Field("Ack Wait", "config.ack_wait", drop=7),
@@ -149,44 +88,91 @@ _REPORT: Final = (
 )
 
 
+#: The options that select consumers.
+_find_options: Final = with_options(
+    option("--ack-pending N", "Consumers with at most N unacknowledged messages.", FROM_0),
+    option("--pending N", "Consumers with at most N messages to deliver.", FROM_0),
+    option("--idle", "Consumers without deliveries for this time.", DURATION),
+    option("--leader SERVER", "Consumers with this leader."),
+    option("--pinned", "Consumers that have a pinned client in each group."),
+    option("--stuck", "Consumers with messages, and no reader or too many unacknowledged."),
+    option("--invert", "Invert each of these conditions."),
+)
+
+
+def find_consumers(
+    lists: Lister, stream: str | None, options: dict[str, Any]
+) -> Listed[ConsumerInfo]:
+    """Return the consumers of a stream, or of all streams, that match all options."""
+    listed = lists.consumers(stream)
+    given = given_conditions(options)
+    invert = given.pop("invert", False)
+    if given or invert:
+        listed.select(matching(lists.js, listed.found, _CONDITIONS, given, invert=invert))
+    return listed
+
+
 @command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@report_options((_name_of(None), *_REPORT), "name")
-def report(
-    settings: Settings, *, stream: str | None, sort: str, reverse: bool, watch: float | None
+@names_option
+@option("-a, --all-streams", "List the consumers of all streams.")
+@long_option
+@_find_options
+@report_options((_name_of(None), *_LONG), "name")
+def ls(
+    settings: Settings,
+    *,
+    stream: str | None,
+    names: bool,
+    all_streams: bool,
+    long: bool,
+    sort: str,
+    reverse: bool,
+    watch: float | None,
+    **options: Any,
 ) -> None:
-    """Compare the consumers of a STREAM, or of all streams, in a table."""
-    fields = (_name_of(stream), *_REPORT)
-    with settings.jetstream(**failover_options(settings)) as js:
-        write_reports(
+    """
+    List the consumers of a STREAM, or those that match all conditions.
+
+    Without a STREAM, prompt for one on a terminal, else list the consumers of all streams. A consumer whose
+    servers do not answer is listed with that state; it matches no condition. The exit status is then 1.
+
+    \b
+    Examples:
+      jsm consumer ls ORDERS --long
+      jsm consumer ls -a --stuck
+    """  # noqa: D301 - click requires the character, not the escape
+    conditions = given_conditions(options)
+    with lister(settings, repeats=watch is not None) as lists:
+        if stream is None and not (all_streams or conditions) and settings.interactive:
+            stream = Asker(settings).select("Select a stream", lists.js.stream_names, "STREAM")
+        key = title if stream is None else _own_name
+        if names:
+            listed = find_consumers(lists, stream, options)
+            # Consumers of different streams may have the same name.
+            emit_listed_names(settings, listed, key if stream is not None else _pair_of)
+            return
+        where = f"of {stream}" if stream is not None else "of all streams"
+        show_listed(
             settings,
-            lambda: in_order(infos_of(js, stream), fields, sort, reverse=reverse),
-            fields,
-            title=_title(stream),
-            none="No Consumers defined",
+            lambda: find_consumers(lists, stream, options),
+            (_name_of(stream), *(_LONG if long else _LIST)),
+            key=key,
+            sortable=(_name_of(stream), *_LONG),
+            sort=sort,
+            reverse=reverse,
+            title=f"Consumers {where}",
+            none=f"No consumers {where}{' match' if conditions else ''}",
             watch=watch,
         )
 
 
-@command()
-@click.argument("stream", required=False, shell_complete=complete_stream)
-@option("--ack-pending N", "Consumers with at most N unacknowledged messages.", FROM_0)
-@option("--pending N", "Consumers with at most N messages to deliver.", FROM_0)
-@option("--idle", "Consumers without deliveries for this time.", DURATION)
-@option("--leader SERVER", "Consumers with this leader.")
-@option("--pinned", "Consumers that have a pinned client in each group.")
-@option("--stuck", "Consumers with messages, and no reader or too many unacknowledged.")
-@option("--invert", "Invert each of these conditions.")
-@names_option
-def find(settings: Settings, *, stream: str | None, names: bool, **options: Any) -> None:
-    """Find the consumers of a STREAM, or of all streams, that match all options."""
-    with settings.jetstream() as js:
-        found = matching(js, infos_of(js, stream), _CONDITIONS, options)
-    if names:
-        _show_names(settings, found, stream)
-        return
-    fields = (_name_of(stream), *_LIST)
-    show_rows(settings, found, fields, title=_title(stream), none="No Consumers match")
+def _own_name(info: ConsumerInfo) -> str:
+    return info.name
+
+
+def _pair_of(info: ConsumerInfo) -> str:
+    return f"{info.stream_name} {info.name}"
 
 
 def _is_idle(info: ConsumerInfo, since: datetime) -> bool:

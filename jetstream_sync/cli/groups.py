@@ -27,6 +27,8 @@ class Entry:
     #: Other names, separated by spaces.
     aliases: str = ""
     commands: Mapping[str, Entry] = field(default_factory=dict)
+    #: Further names, each with the arguments that it stands for.
+    shortcuts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -64,12 +66,12 @@ class NounGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.entries: dict[str, Entry] = dict(entries)
         self.aliases: dict[str, str] = {
-            alias: name for name, entry in self.entries.items() for alias in entry.aliases.split()
+            alias: name for name in self.entries for alias in self.aliases_of(name)
         }
 
     def aliases_of(self, name: str) -> list[str]:
         """Return the aliases of a command."""
-        return self.entries[name].aliases.split()
+        return [*self.entries[name].aliases.split(), *self.entries[name].shortcuts]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options of the group; raise `MissingCommandError` when there are no arguments."""
@@ -103,7 +105,9 @@ class NounGroup(click.Group):
             close = closest_match(typed, [*self.list_commands(ctx), *self.aliases])
             hint = f"; did you mean {close!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")
-        return command.name, command, args[1:]
+        entry = self.entries.get(self.aliases.get(typed, typed))
+        implied = entry.shortcuts.get(typed, ()) if entry is not None else ()
+        return command.name, command, [*implied, *args[1:]]
 
     def _summaries(self) -> dict[str, str]:
         """Return the short help of each command, without importing any."""

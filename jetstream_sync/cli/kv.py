@@ -38,7 +38,7 @@ KV: Final = BucketKind[KeyValue](
     config=KeyValueConfig,
     open=lambda js, name: js.key_value(name),
     names=lambda js: list(js.key_value_names(allow_incomplete=True)),
-    list=lambda js: list(js.list_key_values(allow_incomplete=True)),
+    list=lambda js: js.list_key_values(allow_incomplete=True),
     create=lambda js, config: js.create_key_value(config),
     update=lambda js, config: js.update_key_value(config),
     delete=lambda js, name: js.delete_key_value(name),

@@ -55,14 +55,21 @@ _CONSUMER_CLUSTER: Final = {
 }
 _STREAM: Final = {
     "add": Entry("Create a stream.", "stream_config", "create new"),
-    "ls": Entry("List streams.", "streams", "list l"),
-    "info": Entry("Show the config and state of a stream.", "stream_config", "nfo i"),
-    "state": Entry("Show the state of a stream.", "stream_config"),
+    "ls": Entry(
+        "List the streams, or find some of them.",
+        "streams",
+        "list l find query",
+        shortcuts=dict.fromkeys(("report", "rep"), ("--long", "--sort", "bytes")),
+    ),
+    "info": Entry(
+        "Show the config and state of a stream.",
+        "stream_config",
+        "nfo i",
+        shortcuts={"state": ("--state",)},
+    ),
     "edit": Entry("Edit the config of a stream.", "stream_config", "update"),
     "rm": Entry("Delete streams with their messages and consumers.", "streams", "delete del"),
     "purge": Entry("Delete all or some messages of a stream.", "streams"),
-    "report": Entry("Compare the streams of the account.", "streams", "rep"),
-    "find": Entry("Find streams by config and state.", "streams", "query"),
     "view": Entry("Read the messages of a stream.", "stream_messages", "v"),
     "get": Entry("Read one message.", "stream_messages"),
     "rmm": Entry("Delete single messages.", "stream_messages"),
@@ -82,11 +89,21 @@ _DLQ: Final = {
 }
 _CONSUMER: Final = {
     "add": Entry("Create a consumer.", "consumer_config", "create new"),
-    "ls": Entry("List the consumers of a stream.", "consumers", "list l"),
-    "info": Entry("Show a consumer's configuration and state.", "consumers", "nfo i"),
-    "state": Entry("Show a consumer's state.", "consumers"),
-    "report": Entry("Compare the consumers of a stream in a table.", "consumers"),
-    "find": Entry("Find consumers by config and state.", "consumers", "query"),
+    "ls": Entry(
+        "List the consumers of a stream, or find some of them.",
+        "consumers",
+        "list l",
+        shortcuts={
+            "report": ("--all-streams", "--long"),
+            **dict.fromkeys(("find", "query"), ("--all-streams",)),
+        },
+    ),
+    "info": Entry(
+        "Show a consumer's configuration and state.",
+        "consumers",
+        "nfo i",
+        shortcuts={"state": ("--state",)},
+    ),
     "next": Entry("Fetch and acknowledge messages.", "consumer_messages", "n"),
     "sub": Entry("Show a consumer's messages as they arrive.", "consumer_messages"),
     "sample": Entry("Show acknowledgement samples as they arrive.", "events"),

@@ -35,7 +35,7 @@ OBJECTS: Final = BucketKind[ObjectStore](
     config=ObjectStoreConfig,
     open=lambda js, name: js.object_store(name),
     names=lambda js: js.object_store_names(),
-    list=lambda js: list(js.list_object_stores(allow_incomplete=True)),
+    list=lambda js: js.list_object_stores(allow_incomplete=True),
     create=lambda js, config: js.create_object_store(config),
     update=lambda js, config: js.update_object_store(config),
     delete=lambda js, name: js.delete_object_store(name),

@@ -8,14 +8,31 @@ JSON, all values are as the server sent them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from ..codec import Record, encode
 from .env import readable_json, single_line
 from .settings import Settings
+
+# --- what is not known ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A record that could not be read, as a row of a listing: its name, and why its values are not known."""
+
+    name: str
+    """The text of the first column."""
+    document: Mapping[str, Any]
+    """The fields that are known, as in JSON."""
+    state: str
+    """``unreachable``: its servers did not reply; ``offline``: they cannot run it, or are down."""
+    reason: str
+
 
 # --- JSON ---------------------------------------------------------------------------------------
 
@@ -83,6 +100,8 @@ def emit_item(settings: Settings, result: object, text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Missing):
+        return {**value.document, "missing": {"state": value.state, "reason": value.reason}}
     if isinstance(value, Record):
         return document(value)
     if isinstance(value, dict):

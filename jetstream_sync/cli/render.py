@@ -21,7 +21,7 @@ import click
 from ..durations import duration_text
 from .env import Environment, readable, single_line, unescaped
 from .long_running import failover, pause
-from .output import count, emit, emit_line, emit_list, when, yes
+from .output import Missing, count, emit, emit_line, emit_list, when, yes
 from .settings import Settings
 from .values import TIMEOUT, Decorator, option, with_options
 
@@ -182,6 +182,8 @@ def _width(text: str) -> int:
 
 # --- tables -------------------------------------------------------------------------------------
 
+#: The last column, if a row is `Missing`.
+_STATE: Final = Field("State", lambda _: None)
 #: The number of rows that a table reads before it writes them: columns keep their widths, unless a
 #: later row needs more.
 _PAGE_ROWS: Final = 1000
@@ -217,7 +219,12 @@ def write_rows(
     """Write records as a table, or the line ``none``; see `show_rows`."""
     env = settings.env
     console = env.console(env.stdout)
-    columns = [_Column(field, settings, short=console is not None) for field in fields]
+    make = partial(_Column, settings, short=console is not None)
+    columns = [
+        make(fields[0], lambda row: row.name),
+        *map(make, fields[1:]),
+        make(_STATE, lambda row: f"{row.state}: {row.reason}"),
+    ]
     titles: list[str] = []
     page: list[Any] = []
     for page in _pages(rows):
@@ -257,7 +264,14 @@ def _pages(rows: Iterable[Any]) -> Iterator[list[Any]]:
 class _Column:
     """A column, and its cells on the present page."""
 
-    def __init__(self, field: Field, settings: Settings, *, short: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        field: Field,
+        missing: Callable[[Missing], str] = lambda _: "?",
+        *,
+        short: bool,
+    ) -> None:
         self.title = field.title
         self.drop = field.drop
         self.right = False
@@ -266,20 +280,28 @@ class _Column:
         self.texts: list[str] = []
         self.is_filled = False
         self._field = field
+        self._missing = missing
         self._settings = settings
         self._short = short
 
     def take(self, rows: Sequence[Any]) -> None:
         """Replace the cells by those of other rows; the width only grows."""
         field = self._field
-        values = [field.of(row) for row in rows]
+        values = [field.of(row) for row in rows if not isinstance(row, Missing)]
         parts = partial(_parts, self._settings, short=self._short)
-        self.cells = [tuple(parts(field.display(value))) for value in values]
-        self.texts = [_joined(cell) for cell in self.cells]
-        self.width = max(self.width, *map(_width, self.texts))
+        known = [tuple(parts(field.display(value))) for value in values]
         # A column that is empty so far has no alignment yet.
         self.right = self.right if self.is_filled else field.is_right(values)
-        self.is_filled = self.is_filled or any(self.texts)
+        # An unknown value does not fill a column, other than that of the reasons.
+        self.is_filled = self.is_filled or any(map(_joined, known))
+        cells = iter(known)
+        self.cells = [
+            tuple(parts(bad(self._missing(row)))) if isinstance(row, Missing) else next(cells)
+            for row in rows
+        ]
+        self.texts = [_joined(cell) for cell in self.cells]
+        self.is_filled |= field is _STATE and any(self.texts)
+        self.width = max(self.width, *map(_width, self.texts))
 
     def least_width(self, most: int) -> int:
         """Return the width after line breaks in the title, and in texts that are wider than ``most``."""

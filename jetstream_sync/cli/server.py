@@ -2,16 +2,16 @@
 ``jsm server``, ``rtt`` and ``account``: run a server, and show servers and accounts.
 
 The servers of a cluster answer requests of the system account. A user of another account gets the connections
-and the statistics of the own account.
+and the statistics of your account.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from ..durations import duration_from_ns, seconds_text, time_from_text
-from ..errors import InvalidResponseError, NoRespondersError, ServerUnavailableError, TimeoutError
+from ..errors import ServerUnavailableError, TimeoutError
 from ..net.clock import monotonic
 from .config import read_text
-from .env import single_line
 from .long_running import failover_options
 from .output import announce, counted, document, emit_line, limit, size
 from .render import (
@@ -41,6 +40,7 @@ from .render import (
 )
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
+from .system import PING, MetaGroup, Row, all_answers, answers, meta_of, server_name, silent_servers
 from .values import FILE, FROM_1, Decorator, FilePath, option, with_options
 
 if TYPE_CHECKING:
@@ -253,61 +253,35 @@ def _connection(nc: Connection) -> dict[str, Any]:
     }
 
 
-# --- requests to all servers ----------------------------------------------------------------------
-
-#: How long to wait for each further server, in seconds.
-_STALL_S: Final = 0.4
-_PING: Final = "$SYS.REQ.SERVER.PING"
-_ID_LENGTH: Final = 56
-
-Row = dict[str, Any]
-
-
-def _answers(
-    settings: Settings, nc: Connection, subject: str, body: Row, **options: Any
-) -> Iterator[Row]:
-    """Yield the answers of the servers; ``options`` are those of `Connection.request_many`."""
-    payload = json.dumps({name: value for name, value in body.items() if value}).encode()
-    options = {"stall": _STALL_S, **options}
-    try:
-        for reply in nc.request_many(subject, payload, timeout=settings.timeout, **options):
-            try:
-                answer: Row = json.loads(reply.data)
-                problem = answer.get("error")
-            except (ValueError, AttributeError) as error:
-                raise InvalidResponseError(f"invalid reply to {subject}: {error}") from error
-            if problem:
-                server = answer.get("server", {}).get("name", "a server")
-                text = f"{server}: {problem.get('description', problem)}"
-                raise CommandError(single_line(text), ExitStatus.FAILED)
-            yield answer
-    except NoRespondersError:
-        raise CommandError(
-            "the servers do not answer this user",
-            ExitStatus.NO_RESPONDERS,
-            hint="log in as a user of the system account",
-        ) from None
-
-
 # --- ls, ping and info ----------------------------------------------------------------------------
 
 
-def _ping(
-    settings: Settings, expected: int | None, order: Callable[[list[Row]], list[Row]]
-) -> None:
-    """Show the statistics of each server with its round-trip time, when all have answered."""
-    started = monotonic()
+#: Length of a server id.
+_ID_LENGTH: Final = 56
+#: How long to wait for a further server, in seconds, when the others have answered.
+_SLOW_S: Final = 1.0
+
+
+def _ping(settings: Settings, expect: int | None, order: Callable[[list[Row]], list[Row]]) -> None:
+    """Show the statistics of each server with its round-trip time, and the servers that do not answer."""
     found: list[Row] = []
     with settings.connection() as nc:
-        # The first answer has the number of servers, so there is no need to give up on a slow one.
-        for answer in _answers(settings, nc, _PING, {}, stall=None):
-            expected = expected or answer["statsz"].get("active_servers")
+        nc.rtt(settings.timeout)  # not part of the first server's time
+        started = monotonic()
+        # A server that was restarted is counted twice by the others, but not by itself.
+        expected = expect or math.inf
+        for answer in answers(settings, nc, PING, {}, stall=_SLOW_S):
             found.append({**answer, "rtt_ns": int((monotonic() - started) * 1e9)})
+            count = answer["statsz"].get("active_servers") or math.inf
+            expected = expect or min(expected, count)
             if len(found) == expected:
                 break
-    show_rows(settings, order(found), _SERVERS, title="Servers", none="No servers")
-    if expected and len(found) < expected:
-        text = f"{len(found)} of {counted(expected, 'server')} answered"
+        silent = silent_servers(settings, nc, found, found)
+    show_rows(settings, [*order(found), *silent], _SERVERS, title="Servers", none="No servers")
+    most = max(expect or 0, len(found) + len(silent))
+    if len(found) < most:
+        names = f"; {', '.join(each.name for each in silent)} did not" if silent else ""
+        text = f"{len(found)} of {counted(most, 'server')} answered{names}"
         raise CommandError(text, ExitStatus.TIMED_OUT)
 
 
@@ -424,10 +398,10 @@ def info(settings: Settings, *, server: str | None) -> None:
     with settings.connection() as nc:
         asked = server or nc.server_info.server_id
         by_id = len(asked) == _ID_LENGTH and asked.isupper()
-        subject = f"$SYS.REQ.SERVER.{asked}.VARZ" if by_id else f"{_PING}.VARZ"
+        subject = f"$SYS.REQ.SERVER.{asked}.VARZ" if by_id else f"{PING}.VARZ"
         body = {} if by_id else {"server_name": asked, "exact_match": True}
         try:
-            found = next(_answers(settings, nc, subject, body, max_messages=1), None)
+            found = next(answers(settings, nc, subject, body, max_messages=1), None)
         except TimeoutError:
             found = None
     if found is None:
@@ -455,29 +429,48 @@ def _report(
     title: str,
     body: Row,
     rows: Callable[[list[Row]], list[Row]] = list,
+    *,
+    problem: Callable[[list[Row]], str] | None = None,
 ) -> None:
-    """Write the rows that are made of the answers of the servers, once or repeatedly."""
+    """
+    Write the rows that are made of the answers of the servers, once or repeatedly.
+
+    `problem`: returns what is wrong, with which a single report fails; with it, each row is a server, and
+    those that do not answer have a row.
+    """
     host, cluster = options.get("host"), options.get("cluster")
     body = {**body, "server_name": host, "exact_match": bool(host), "cluster": cluster}
     sort, reverse = options.get("sort", "name"), options["reverse"]
+    found: list[Row] = []
+    silent: list[Any] = []
     with settings.connection(**failover_options(settings)) as nc:
 
-        def take() -> list[Row]:
-            found = rows(list(_answers(settings, nc, subject, body)))
-            return in_order(found, fields, sort, reverse=reverse)[: options.get("top")]
+        def take() -> list[Any]:
+            found[:] = all_answers(settings, nc, subject, body)
+            if problem is not None and not (host or cluster):
+                pinged = all_answers(settings, nc, PING, {})
+                silent[:] = silent_servers(settings, nc, found, pinged)
+            ordered = in_order(rows(found), fields, sort, reverse=reverse)
+            return [*ordered[: options.get("top")], *silent]
 
         write_reports(
             settings, take, fields, title=title, none="No results", watch=options["watch"]
         )
+    if problem is not None:
+        total = len(found) + len(silent)
+        texts = [problem(found)] if problem(found) else []
+        texts += [f"{len(found)} of {counted(total, 'server')} answered"] if silent else []
+        if texts:
+            raise CommandError("; ".join(texts), ExitStatus.FAILED)
 
 
-def _server_name(row: Row) -> str:
-    name: str = row["server"]["name"]
-    return f"{name}*" if _meta(row).get("leader") == name else name
+def _starred_name(row: Row) -> str:
+    name = server_name(row)
+    return f"{name}*" if meta_of(row).get("leader") == name else name
 
 
 _JETSTREAM: Final = (
-    Field("Server", _server_name, sort="name"),
+    Field("Server", _starred_name, sort="name"),
     Field("Cluster", "server.cluster", drop=2, sort="cluster"),
     Field("Domain", "server.domain", drop=4),
     Field("Streams", "data.streams", sort="streams"),
@@ -488,19 +481,26 @@ _JETSTREAM: Final = (
     Field("File", "data.storage", size, drop=3, sort="file"),
     Field("API Requests", "data.api.total", drop=1, sort="api"),
     Field("API Errors", "data.api.errors", drop=1, sort="err"),
-    Field("Pending", lambda row: _meta(row).get("pending") or 0, drop=5, if_set=True),
+    Field("Pending", lambda row: meta_of(row).get("pending") or 0, drop=5, if_set=True),
 )
-
-
-def _meta(row: Row) -> Row:
-    return row["data"].get("meta_cluster") or {}
 
 
 @command()
 @_server_options(_JETSTREAM, "cluster")
 def jetstream(settings: Settings, **options: Any) -> None:
     """Compare the use of JetStream on the servers; ``*`` marks the meta leader."""
-    _report(settings, options, f"{_PING}.JSZ", _JETSTREAM, "JetStream", {})
+    _report(
+        settings,
+        options,
+        f"{PING}.JSZ",
+        _JETSTREAM,
+        "JetStream",
+        {},
+        # A part of the servers may have no leader.
+        problem=lambda found: (
+            "" if options["host"] or options["cluster"] else MetaGroup.of(found).problem()
+        ),
+    )
 
 
 _TRAFFIC: Final = (
@@ -567,14 +567,14 @@ def _connections(settings: Settings, subject: str, options: Row, account: str | 
 @_server_options(_CONNECTIONS, "subs")
 def server_connections(settings: Settings, *, account: str | None, **options: Any) -> None:
     """List the connections of the servers."""
-    _connections(settings, f"{_PING}.CONNZ", options, account)
+    _connections(settings, f"{PING}.CONNZ", options, account)
 
 
 @command("connections")
 @_connection_options
 @report_options(_CONNECTIONS, "subs")
 def account_connections(settings: Settings, **options: Any) -> None:
-    """List the connections of the own account."""
+    """List the connections of your account."""
     _connections(settings, "$SYS.REQ.ACCOUNT.PING.CONNZ", options, None)
 
 
@@ -636,7 +636,7 @@ _STATISTICS: Final = (
 @command()
 @report_options(_STATISTICS)
 def statistics(settings: Settings, **options: Any) -> None:
-    """Show the connections and the traffic of the own account on each server."""
+    """Show the connections and the traffic of your account on each server."""
     _report(settings, options, _STATZ, _STATISTICS, "Account statistics", {}, _statistics)
 
 
@@ -669,4 +669,9 @@ def health(settings: Settings, **options: Any) -> None:
     """Show whether the servers, their streams and their consumers are healthy."""
     body = {name: options.pop(name) for name in ("account", "stream", "consumer")}
     body["details"] = True
-    _report(settings, options, f"{_PING}.HEALTHZ", _HEALTH, "Health", body)
+    _report(settings, options, f"{PING}.HEALTHZ", _HEALTH, "Health", body, problem=_unhealthy)
+
+
+def _unhealthy(found: list[Row]) -> str:
+    names = [server_name(each) for each in found if each["data"]["status"] != "ok"]
+    return f"{counted(len(names), 'server')} not healthy: {', '.join(names)}" if names else ""

@@ -138,7 +138,8 @@ class Settings:
         context = click.get_current_context(silent=True)
         wanted: dict[str, Any] = {
             "name": context.command_path if context else "jsm",
-            "connect_timeout": self.timeout,
+            # The servers share the timeout.
+            "connect_timeout": self.timeout / len(login.servers),
             "allow_reconnect": False,
             "error_cb": on_error,
             **_with_password(self, login),
@@ -167,12 +168,12 @@ class Settings:
         with self.connection(**options) as connection:
             yield self.jetstream_on(connection)
 
-    def jetstream_on(self, connection: Connection) -> JetStream:
-        """Return a JetStream context with the user's domain, prefix and timeout."""
+    def jetstream_on(self, connection: Connection, *, timeout: float | None = None) -> JetStream:
+        """Return a JetStream context with the user's domain, prefix and timeout, unless another is given."""
         login = self.login()
         try:
             return connection.jetstream(
-                domain=login.domain, prefix=login.api_prefix, timeout=self.timeout
+                domain=login.domain, prefix=login.api_prefix, timeout=timeout or self.timeout
             )
         except InvalidOptionError as error:
             raise login.named(error) from error

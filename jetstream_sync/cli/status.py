@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -141,10 +142,35 @@ def exit_status(error: BaseException) -> ExitStatus:
     return ExitStatus.FAILED
 
 
+#: The texts of errors that mean that an object has no leader, or that its servers are down.
+_UNREACHABLE: Final = re.compile(
+    r"no reply on '(?:\S+\.)?(STREAM|CONSUMER)\.[A-Z.]+\.([^.\s']+)(?:\.([^.\s']+))?' in time"
+)
+#: The err_code of a server that has no meta leader.
+_NO_META_LEADER: Final = 10008
+
+
+def _reworded(error: BaseException, text: str) -> str:
+    """Return the text of an error without internal names."""
+    if isinstance(error, APIError) and error.err_code == _NO_META_LEADER:
+        return "JetStream has no meta leader"
+    found = _UNREACHABLE.fullmatch(text) if isinstance(error, TimeoutError) else None
+    if found is None:
+        return text
+    kind, stream, consumer = found.groups()
+    if kind == "CONSUMER" and consumer is not None:
+        return f"consumer {stream} > {consumer} is unreachable: its servers do not answer"
+    return f"stream {stream} is unreachable: its servers do not answer"
+
+
 def hint_of(error: BaseException) -> str:
     """Return the remedy for an error in one line; empty when none is known."""
     if isinstance(error, CommandError):
         return error.hint
+    if isinstance(error, APIError) and error.err_code == _NO_META_LEADER:
+        return "see 'jsm server report health'"
+    if isinstance(error, TimeoutError) and _UNREACHABLE.fullmatch(str(error)):
+        return "see 'jsm stream ls' and 'jsm server report health'"
     for kind, text in _HINT_OF:
         if isinstance(error, kind):
             return text
@@ -162,7 +188,8 @@ def one_line(error: BaseException) -> str:
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     if isinstance(error, OSError) and not isinstance(error, Error) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return readable(" ".join(text.split())).removesuffix(".") or type(error).__name__
+    text = readable(" ".join(text.split())).removesuffix(".")
+    return _reworded(error, text) or type(error).__name__
 
 
 def document_of(error: BaseException) -> dict[str, object]:

@@ -54,7 +54,9 @@ def replica_text(peer: PeerInfo) -> str | Mark:
     if peer.lag:
         parts.append(f"{count(peer.lag)} operations behind")
     text = ", ".join(parts)
-    return bad(text) if peer.offline else text if peer.current else warn(text)
+    if peer.offline or peer.seen_ago is None:
+        return bad(text)
+    return text if peer.current else warn(text)
 
 
 #: The lines of the block with the leader and the replicas of a stream or consumer.
@@ -136,26 +138,20 @@ def show_info(settings: Settings, info: StreamInfo, done: str = "") -> None:
 
 def write_state(settings: Settings, info: StreamInfo) -> None:
     """Write the state of a stream to ``stdout``."""
-    heading = f"State of stream {info.config.name}"
-    write_blocks(settings, Block("State", _state(settings), info), heading=heading)
+    write_blocks(settings, Block(f"State of stream {info.config.name}", _state(settings), info))
 
 
 @command()
 @optional_stream_argument
-def info(settings: Settings, name: str | None) -> None:
+@option("--state", "Show only the state.")
+def info(settings: Settings, name: str | None, state: bool) -> None:
     """Show the config and state of a stream."""
     with stream_of(settings, name) as stream:
         found = stream.cached_info
-    show_info(settings, found)
-
-
-@command()
-@optional_stream_argument
-def state(settings: Settings, name: str | None) -> None:
-    """Show the state of a stream."""
-    with stream_of(settings, name) as stream:
-        found = stream.cached_info
-    emit(settings, found.state, lambda: write_state(settings, found))
+    if state:
+        emit(settings, found.state, lambda: write_state(settings, found))
+    else:
+        show_info(settings, found)
 
 
 _SUBJECTS: Final = (

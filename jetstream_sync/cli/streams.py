@@ -1,4 +1,4 @@
-"""``jsm stream ls``, ``find``, ``report``, ``rm`` and ``purge``: the streams of the account."""
+"""``jsm stream ls``, ``rm`` and ``purge``: the streams of the account."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, Final, TypeVar
 import click
 
 from .. import ClusterInfo, JetStream, PeerInfo, StreamInfo
-from ..errors import InvalidNameError, StreamNotFoundError
+from ..errors import InvalidNameError, NoRespondersError, StreamNotFoundError, TimeoutError
 from ..subjects import check_stream_name
-from .long_running import failover_options
+from .listings import (
+    Listed,
+    Lister,
+    emit_listed_names,
+    in_parallel,
+    is_internal,
+    lister,
+    long_option,
+    show_listed,
+)
 from .names import complete_stream, optional_stream_argument, stream_of
 from .output import counted, emit_names, emit_text, size
 from .prompts import Asker
-from .render import (
-    Field,
-    Mark,
-    bad,
-    in_order,
-    report_options,
-    show_rows,
-    warn,
-    write_reports,
-)
+from .render import Field, Mark, bad, report_options, warn
 from .settings import Settings, command
 from .status import not_found
 from .stream_config import lost_messages, write_state
@@ -41,18 +41,6 @@ from .values import (
 
 Info = TypeVar("Info")
 
-#: Name prefixes of the streams of key-value buckets, object stores and MQTT.
-_INTERNAL_PREFIXES = ("KV_", "OBJ_", "$MQTT_")
-
-
-def is_internal(name: str) -> bool:
-    """Return whether a stream belongs to a key-value bucket, an object store or MQTT."""
-    return name.startswith(_INTERNAL_PREFIXES)
-
-
-_all_option = option("-a, --all", "Include internal streams, such as buckets.", to="everything")
-
-
 _LIST: Final = (
     Field("Name", "config.name"),
     Field("Description", "config.description", drop=3),
@@ -61,40 +49,6 @@ _LIST: Final = (
     Field("Size", "state.bytes", size),
     Field("Last Message", "state.last_ts", drop=1),
 )
-
-
-def _show_list(
-    settings: Settings, found: list[StreamInfo], *, names: bool, none: str = "defined"
-) -> None:
-    if names:
-        emit_names(settings, [info.config.name for info in found])
-    else:
-        show_rows(settings, found, _LIST, title="Streams", none=f"No Streams {none}")
-
-
-@command()
-@names_option
-@_all_option
-@option("--subject SUBJECT", "List only streams that store this subject.")
-def ls(settings: Settings, names: bool, everything: bool, subject: str | None) -> None:
-    """List the streams of the account."""
-    with settings.jetstream() as js:
-        if names:
-            listed = js.stream_names(subject)
-            emit_names(settings, [name for name in listed if everything or not is_internal(name)])
-            return
-        found = _infos(js, subject, everything=everything)
-    _show_list(settings, found, names=False)
-
-
-def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> list[StreamInfo]:
-    """Return the streams of the account, or those that store a subject."""
-    return [
-        info
-        for info in js.list_streams(subject, allow_incomplete=True)
-        if everything or not is_internal(info.config.name)
-    ]
-
 
 #: The options that select streams, for `find_streams`.
 find_options: Final = with_options(
@@ -108,53 +62,55 @@ find_options: Final = with_options(
 )
 
 
-@command()
-@find_options
-@names_option
-@_all_option
-def find(settings: Settings, names: bool, everything: bool, **options: Any) -> None:
-    """Find streams that match all options; without options, list all streams."""
-    with settings.jetstream() as js:
-        found = find_streams(js, options, everything=everything)
-    none = "match" if any(value not in (None, False) for value in options.values()) else "defined"
-    _show_list(settings, found, names=names, none=none)
+def find_streams(lists: Lister, options: dict[str, Any], *, everything: bool) -> Listed[StreamInfo]:
+    """Return the streams that match all of the `find_options`; without any, all of them."""
+    given = given_conditions(options)
+    invert = given.pop("invert", False)
+    if given.keys() <= {"subject"} and not invert:
+        return lists.streams(given.get("subject"), everything=everything)
+    listed = lists.streams(everything=everything)
+    if "subject" in given:
+        given["subject"] = set(lists.js.stream_names(given["subject"]))
+    listed.select(matching(lists.js, listed.found, _CONDITIONS, given, invert=invert))
+    return listed
 
 
-def find_streams(js: JetStream, options: dict[str, Any], *, everything: bool) -> list[StreamInfo]:
-    """Return the streams that match all of the `find_options`."""
-    if options["subject"] is not None:
-        options["subject"] = set(js.stream_names(options["subject"]))
-    return matching(js, _infos(js, everything=everything), _CONDITIONS, options)
+def given_conditions(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
 
 
 def matching(
     js: JetStream,
     infos: list[Info],
     conditions: Mapping[str, Callable[[JetStream, Info, Any], bool | None]],
-    options: dict[str, Any],
+    given: Mapping[str, Any],
+    *,
+    invert: bool,
 ) -> list[Info]:
     """
     Return the infos that meet the conditions of all options that were given.
 
-    The option ``invert`` inverts each condition. A condition of ``None`` does not apply to an info, which
-    does not match either way. A duration is passed to its condition as the time that long ago.
+    ``invert`` inverts each condition. A condition of ``None`` does not apply to an info, or is not known; the
+    info does not match either way. A duration is passed to its condition as the time that long ago.
     """
     now = datetime.now(timezone.utc)
-    invert = options.pop("invert")
-    given = {
+    values = {
         name: now - value if isinstance(value, timedelta) else value
-        for name, value in options.items()
-        if value is not None and value is not False
+        for name, value in given.items()
     }
-    found = []
-    for info in infos:
-        met = (conditions[name](js, info, value) for name, value in given.items())
-        if all(each is not None and each is not invert for each in met):
-            found.append(info)
-    return found
+
+    def matches(info: Info) -> bool:
+        met = (conditions[name](js, info, value) for name, value in values.items())
+        return all(each is not None and each is not invert for each in met)
+
+    found = in_parallel(matches, infos) if "idle" in given else map(matches, infos)
+    return [info for info, match in zip(infos, found, strict=True) if match]
 
 
-def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
+def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool | None:
     last = info.state.last_ts
     if last is not None and last > since:
         return False
@@ -164,21 +120,25 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
     if not info.state.consumer_count:
         return True
     try:
-        consumers = js.list_consumers(info.config.name)
+        consumers = js.list_consumers(info.config.name, allow_incomplete=True)
     except (StreamNotFoundError, InvalidNameError):
         return False  # the stream was deleted meanwhile, or has a name that this client rejects
+    except (TimeoutError, NoRespondersError):
+        return None
     moments = (each.delivered.last_active for each in consumers)
-    return not any(moment is not None and moment > since for moment in moments)
+    if any(moment is not None and moment > since for moment in moments):
+        return False
+    return True if consumers.is_complete else None
 
 
 #: Whether a stream meets the condition of an option with some value.
-_CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool]]] = {
+_CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool | None]]] = {
     "empty": lambda _, info, __: not info.state.messages,
     "idle": _idle,
     "consumers": lambda _, info, most: info.state.consumer_count <= most,
     "replicas": lambda _, info, most: (info.config.num_replicas or 1) <= most,
-    "subject": lambda _, info, names: info.config.name in names,
     "leader": lambda _, info, name: info.cluster is not None and info.cluster.leader == name,
+    "subject": lambda _, info, names: info.config.name in names,
 }
 
 
@@ -203,12 +163,12 @@ def servers_of(cluster: ClusterInfo | None) -> list[str | Mark]:
 
 
 def _replica(peer: PeerInfo) -> str | Mark:
-    if peer.offline:
+    if peer.offline or peer.seen_ago is None:
         return bad(f"{peer.name}!")
     return peer.name if peer.current else warn(f"{peer.name}!")
 
 
-_REPORT: Final = (
+_LONG: Final = (
     Field("Stream", "config.name", sort="name"),
     Field("Storage", "config.storage", str, drop=3, sort="storage"),
     Field("Servers", lambda info: servers_of(info.cluster), drop=1),
@@ -225,33 +185,60 @@ _REPORT: Final = (
 
 
 @command()
-@report_options(_REPORT, "bytes")
-@_all_option
-@option("--subject SUBJECT", "Include only streams that store this subject.")
-def report(
+@names_option
+@option("-a, --all", "Include internal streams, such as buckets.", to="everything")
+@long_option
+@find_options
+@report_options(_LONG, "name")
+def ls(
     settings: Settings,
     *,
+    names: bool,
+    everything: bool,
+    long: bool,
     sort: str,
     reverse: bool,
-    everything: bool,
-    subject: str | None,
     watch: float | None,
+    **options: Any,
 ) -> None:
-    """Compare the streams of the account in a table."""
-    with settings.jetstream(**failover_options(settings)) as js:
+    """
+    List the streams of the account, or those that match all conditions.
 
-        def take() -> list[StreamInfo]:
-            found = _infos(js, subject, everything=everything)
-            return in_order(found, _REPORT, sort, reverse=reverse)
+    A stream whose servers do not answer is listed with that state; it matches no condition. The exit status is
+    then 1.
 
-        write_reports(
+    \b
+    Examples:
+      jsm stream ls --long --sort bytes
+      jsm stream ls --empty --idle 7d -n
+    """  # noqa: D301 - click requires the character, not the escape
+    conditions = given_conditions(options)
+    with lister(settings, repeats=watch is not None) as lists:
+        if names and conditions.keys() <= {"subject"}:
+            # All names are known, also those of streams that cannot be reached.
+            found = lists.js.stream_names(conditions.get("subject"))
+            emit_names(settings, [name for name in found if everything or not is_internal(name)])
+            return
+        if names:
+            listed = find_streams(lists, options, everything=everything)
+            emit_listed_names(settings, listed, _name_of)
+            return
+        show_listed(
             settings,
-            take,
-            _REPORT,
-            title="Streams of the account",
-            none="No Streams defined",
+            lambda: find_streams(lists, options, everything=everything),
+            _LONG if long else _LIST,
+            key=_name_of,
+            sortable=_LONG,
+            sort=sort,
+            reverse=reverse,
+            title="Streams",
+            none="No streams match" if conditions else "No streams defined",
             watch=watch,
         )
+
+
+def _name_of(info: StreamInfo) -> str:
+    return info.config.name
 
 
 @command()

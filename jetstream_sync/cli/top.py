@@ -8,8 +8,9 @@ from typing import Any, Final, NoReturn, TypeVar
 import click
 
 from ..version import install_command
+from .listings import Lister
 from .long_running import RECONNECT_OPTIONS, failover_options, pause
-from .output import emit
+from .output import counted, emit
 from .render import write_rows
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
@@ -93,7 +94,7 @@ def _live(settings: Settings, options: dict[str, Any]) -> None:
 
     with settings.connection(**RECONNECT_OPTIONS) as nc:
         js = settings.jetstream_on(nc)
-        collector = Collector(nc, js, options["progress"])
+        collector = Collector(nc, Lister(settings, nc), options["progress"])
         app = TopApp(
             settings,
             *(nc, js, collector),
@@ -112,7 +113,7 @@ def _live(settings: Settings, options: dict[str, Any]) -> None:
 def _once(settings: Settings, options: dict[str, Any]) -> None:
     view = options["view"]
     with settings.connection(**failover_options(settings)) as nc:
-        collector = Collector(nc, settings.jetstream_on(nc), options["progress"])
+        collector = Collector(nc, Lister(settings, nc), options["progress"])
         collector.collect(view)
         pause(options["interval"])
         frame = collector.collect(view)
@@ -123,7 +124,7 @@ def _once(settings: Settings, options: dict[str, Any]) -> None:
     for each in views:
         column = _SORTS[options["sort"]] if each is CONSUMERS else each.sort
         found = each.sorted(frame.rows[each.name], column, options["text"])
-        rows[each.name] = [row.fields for row in found]
+        rows[each.name] = [row.record if row.is_missing else row.fields for row in found]
 
     def human() -> None:
         out = settings.env.stdout
@@ -134,3 +135,7 @@ def _once(settings: Settings, options: dict[str, Any]) -> None:
             write_rows(settings, rows[each.name], each.columns, title=title, none=each.none)
 
     emit(settings, {"seconds": frame.seconds, **rows}, human)
+    missing = sum(row.is_missing for found in frame.rows.values() for row in found)
+    if missing:
+        text = f"the tables are incomplete: {counted(missing, 'row')} unreachable"
+        raise CommandError(text, ExitStatus.FAILED)

@@ -150,6 +150,10 @@ class ViewTable(DataTable[Text]):
         self.scroll_to(*scrolled, animate=False)
 
     def _cells(self, row: Row) -> list[Text]:
+        if row.is_missing:
+            texts = [f"{row.key} ({row.record.state})", *["?"] * (len(self.view.columns) - 1)]
+            texts += [""] if self.view.graph else []
+            return [Text(single_line(text), "red") for text in texts]
         cells = []
         for column in self.view.columns:
             text = cell(self._settings, column, row.fields)
@@ -167,7 +171,8 @@ class ViewTable(DataTable[Text]):
             self.ordered_columns[number].label = label
 
     def _justify(self, column: Field) -> Literal["left", "right"]:
-        right = column.is_right([column.of(row.fields) for row in self.shown[:1]])
+        known = [row for row in self.shown if not row.is_missing][:1]
+        right = column.is_right([column.of(row.fields) for row in known])
         return "right" if right else "left"
 
 
@@ -190,7 +195,13 @@ class ViewTabs(TabbedContent):
 
 def _details(settings: Settings, row: Row, view: View) -> Iterator[Block]:
     """Yield everything that is known of a row without a request."""
-    if view is STREAMS or view is BUCKETS:
+    if row.is_missing:
+        yield Block(
+            "",
+            (Field("Name", "name"), Field("State", "state"), Field("Reason", "reason")),
+            row.record,
+        )
+    elif view is STREAMS or view is BUCKETS:
         yield from stream_blocks(settings, row.record)
     elif view is CONSUMERS:
         yield from consumer_blocks(settings, row.record)

@@ -3,9 +3,11 @@ What ``jsm top`` shows: the rows of its views, their rates and histories, and th
 
 Rules:
 
-1. A refresh sends one request for all streams and one for each stream with consumers, and the requests
-   of one further view: the one that is shown.
-2. The thread waits at least four times as long as its last refresh took.
+1. A refresh sends one request for all streams and one for each stream with consumers, a limited number at
+   a time, and the requests of one further view: the one that is shown.
+2. The thread waits at least four times as long as its last refresh took, unless it waited for servers that
+   do not answer.
+3. What does not answer has a row without values, above the others.
 """
 
 from __future__ import annotations
@@ -14,25 +16,26 @@ import contextlib
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
-from ..errors import Error, InvalidNameError, StreamNotFoundError
+from ..errors import Error
 from ..net.clock import monotonic
 from ..workers import DeadLetters
 from ..workers.running import request_reports
 from .dlq import why_dead
-from .output import counted, size
+from .listings import Lister
+from .output import Missing, counted, size
 from .render import Field, bad, sort_key, warn
 from .status import one_line
 from .worker import PROCESSES
 
 if TYPE_CHECKING:
-    from .. import ClusterInfo, Connection, ConsumerInfo, JetStream, StreamInfo
+    from .. import ClusterInfo, Connection, ConsumerInfo, StreamInfo
 
 #: Number of values that are kept for a graph.
 _MAX_POINTS: Final = 240
@@ -55,7 +58,12 @@ class Row:
     history: Sequence[float] = ()
     """The values of the graph, the oldest first."""
     record: Any = None
-    """What the row was made of, for the detail view."""
+    """What the row was made of, for the detail view; a `Missing`: there are no values."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the stream or consumer could not be reached."""
+        return isinstance(self.record, Missing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +83,25 @@ class View:
     def sorted(
         self, rows: Sequence[Row], column: int, text: str = "", *, down: bool | None = None
     ) -> list[Row]:
-        """Return the rows that contain a text, ignoring case, in the order of a column."""
+        """Return the rows that contain a text, ignoring case, in the order of a column; missing ones first."""
         folded = text.lower()
         found = sorted(
             (row for row in rows if folded in row.key.lower()), key=lambda row: row.key.lower()
         )
         value = self.columns[column].of
         down = self.is_down(rows, column) if down is None else down
+        missing = [row for row in found if row.is_missing]
+        known = [row for row in found if not row.is_missing]
         # Rows with equal values keep the order of their names.
-        return sorted(found, key=lambda row: sort_key(value(row.fields)), reverse=down)
+        return [
+            *missing,
+            *sorted(known, key=lambda row: sort_key(value(row.fields)), reverse=down),
+        ]
 
     def is_down(self, rows: Sequence[Row], column: int) -> bool:
         """Return whether the default order of a column is descending: that of numbers is."""
-        values = [sort_key(self.columns[column].of(row.fields)) for row in rows]
+        known = [row for row in rows if not row.is_missing]
+        values = [sort_key(self.columns[column].of(row.fields)) for row in known]
         return any(kind == 0 for kind, _ in values)
 
 
@@ -240,22 +254,20 @@ class Snapshot:
     streams: Mapping[str, StreamInfo]
     consumers: Mapping[tuple[str, str], ConsumerInfo]
     """By stream name and consumer name."""
+    missing_streams: Sequence[Missing] = ()
+    missing_consumers: Sequence[Missing] = ()
 
 
-def take_snapshot(js: JetStream) -> Snapshot:
+def take_snapshot(lists: Lister) -> Snapshot:
     """Return the state of all streams and consumers, with one request per stream that has consumers."""
-    infos = js.list_streams(allow_incomplete=True)
-    consumers: dict[tuple[str, str], ConsumerInfo] = {}
-    busy = [info.config.name for info in infos if info.state.consumer_count]
-    for name in busy:
-        # The stream may be deleted meanwhile, or have a name that this client rejects.
-        with contextlib.suppress(StreamNotFoundError, InvalidNameError):
-            for consumer in js.list_consumers(name, allow_incomplete=True):
-                consumers[name, consumer.name] = consumer
+    streams = lists.streams()
+    consumers = lists.consumers_of(streams)
     return Snapshot(
         taken=monotonic(),
-        streams={info.config.name: info for info in infos},
-        consumers=consumers,
+        streams={info.config.name: info for info in streams.found},
+        consumers={(info.stream_name, info.name): info for info in consumers.found},
+        missing_streams=streams.missing,
+        missing_consumers=consumers.missing,
     )
 
 
@@ -276,13 +288,16 @@ class Frame:
 
     def totals(self) -> str:
         """Return the sums of all streams and consumers in one line."""
-        streams, consumers = ([row.fields for row in self.rows.get(view, ())] for view in _CORE)
+        rows = [self.rows.get(view, ()) for view in _CORE]
+        streams, consumers = ([row.fields for row in found if not row.is_missing] for found in rows)
+        lost = [sum(row.is_missing for row in found) for found in rows]
+        unknown = [f" ({number:,} unreachable)" if number else "" for number in lost]
         messages = sum(each["messages"] for each in streams)
         return (
-            f"{counted(len(streams), 'stream')}, {counted(messages, 'message')}, "
+            f"{counted(len(rows[0]), 'stream')}{unknown[0]}, {counted(messages, 'message')}, "
             f"{size(sum(each['bytes'] for each in streams))}, "
             f"{number(self.in_rate)} in/s   "
-            f"{counted(len(consumers), 'consumer')}, lag {sum(e['lag'] for e in consumers):,}, "
+            f"{counted(len(rows[1]), 'consumer')}{unknown[1]}, lag {sum(e['lag'] for e in consumers):,}, "
             f"unacked {sum(each['ack_pending'] for each in consumers):,}, "
             f"{number(self.out_rate)} out/s"
         )
@@ -295,23 +310,27 @@ _CORE: Final = (STREAMS.name, CONSUMERS.name)
 class Collector:
     """Reads the rows of the views, and keeps the values of their graphs."""
 
-    def __init__(self, nc: Connection, js: JetStream, progress: str | None = None) -> None:
+    def __init__(self, nc: Connection, lists: Lister, progress: str | None = None) -> None:
+        self._lists = lists
+        #: Whether the last refresh waited for servers that did not answer.
+        self.has_waited: bool = False
         self._nc = nc
-        self._js = js
+        self._js = lists.js
         self._progress = progress
         self._history = History()
         self._frame = Frame()
         self._sources: dict[str, Callable[[Snapshot], list[Row]]] = {
             WORKERS.name: lambda _: self._workers(),
             DEAD_LETTERS.name: lambda _: self._dead_letters(),
-            BUCKETS.name: lambda snapshot: _buckets(snapshot.streams.values()),
+            BUCKETS.name: _buckets,
             QUERIES.name: lambda _: self._queries(),
             SERVERS.name: self._servers,
         }
 
     def collect(self, view: str) -> Frame:
         """Read the streams, the consumers and one further view; the others have their former rows."""
-        snapshot = take_snapshot(self._js)
+        snapshot = take_snapshot(self._lists)
+        self.has_waited = bool(snapshot.missing_streams or snapshot.missing_consumers)
         found = self._history.add(snapshot)
         rows = {**self._frame.rows, **found.rows}
         errors = dict(self._frame.errors)
@@ -367,6 +386,8 @@ class Collector:
 
     def _servers(self, snapshot: Snapshot) -> list[Row]:
         servers: dict[str, dict[str, Any]] = {}
+        #: The last time that a leader has heard of a server, in seconds before now.
+        ages: dict[str, float] = {}
         own = self._nc.server_info.server_name
         kinds: tuple[tuple[str, Sequence[ClusterInfo | None]], ...] = (
             ("stream", [each.cluster for each in snapshot.streams.values()]),
@@ -374,22 +395,34 @@ class Collector:
         )
 
         def at(name: str) -> dict[str, Any]:
-            return servers.setdefault(
-                name, {"server": name, **dict.fromkeys(_SERVER_COUNTS, 0), "offline": False}
-            )
+            return servers.setdefault(name, {"server": name, **dict.fromkeys(_SERVER_COUNTS, 0)})
 
         at(own)
+        ages[own] = 0.0
         for kind, clusters in kinds:
             for cluster in clusters:
                 # A server without a cluster names none.
-                at((cluster and cluster.leader) or own)[f"{kind}_leader"] += 1
+                leader = (cluster and cluster.leader) or own
+                at(leader)[f"{kind}_leader"] += 1
+                ages[leader] = 0.0
                 for peer in (cluster and cluster.replicas) or ():
                     server = at(peer.name)
                     server[f"{kind}_replica"] += 1
                     server["not_current"] += not peer.current
-                    server["offline"] = server["offline"] or bool(peer.offline)
-        return [Row(key=name, fields=fields) for name, fields in servers.items()]
+                    # A leader that was just elected has not heard of a server that is down.
+                    if peer.seen_ago is not None and not peer.offline:
+                        age = peer.seen_ago.total_seconds()
+                        ages[peer.name] = min(age, ages.get(peer.name, age))
+        rows = []
+        for name, fields in servers.items():
+            offline = ages.get(name, _OFFLINE_S) >= _OFFLINE_S
+            rows.append(Row(key=name, fields={**fields, "offline": offline}))
+        return rows
 
+
+#: Time after which a server that no leader has heard of is shown as offline, in seconds. Servers send
+#: heartbeats each second.
+_OFFLINE_S: Final = 5.0
 
 _SERVER_COUNTS: Final = (
     *("stream_leader", "stream_replica", "consumer_leader", "consumer_replica"),
@@ -397,9 +430,18 @@ _SERVER_COUNTS: Final = (
 )
 
 
-def _buckets(infos: Iterable[StreamInfo]) -> list[Row]:
-    rows = []
-    for info in infos:
+def _missing_rows(missing: Sequence[Missing]) -> list[Row]:
+    return [
+        Row(key=each.name, fields={**each.document, "name": each.name}, record=each)
+        for each in missing
+    ]
+
+
+def _buckets(snapshot: Snapshot) -> list[Row]:
+    rows = _missing_rows(
+        [each for each in snapshot.missing_streams if each.name.startswith(tuple(_BUCKETS))]
+    )
+    for info in snapshot.streams.values():
         config = info.config
         for prefix, kind in _BUCKETS.items():
             if config.name.startswith(prefix):
@@ -444,6 +486,10 @@ class History:
             self._consumer(key, info, known.consumers.get(key), seconds)
             for key, info in now.consumers.items()
         ]
+        in_rate = sum(row.fields["messages_per_second"] for row in streams)
+        out_rate = sum(row.fields["deliveries_per_second"] for row in consumers)
+        streams += _missing_rows(now.missing_streams)
+        consumers += _missing_rows(now.missing_consumers)
         there = {(STREAMS.name, row.key) for row in streams}
         there |= {(CONSUMERS.name, row.key) for row in consumers}
         for gone in {each for each in self._points if each[0] in _CORE} - there:
@@ -451,8 +497,8 @@ class History:
         return Frame(
             rows={STREAMS.name: streams, CONSUMERS.name: consumers},
             seconds=seconds,
-            in_rate=sum(row.fields["messages_per_second"] for row in streams),
-            out_rate=sum(row.fields["deliveries_per_second"] for row in consumers),
+            in_rate=in_rate,
+            out_rate=out_rate,
         )
 
     def _stream(
@@ -562,7 +608,8 @@ class Poller:
                 self._problem = ""
             except Error as error:
                 self._record(error)
-            took = monotonic() - began
+            # Waiting for servers that do not answer is no load.
+            took = 0.0 if self._collector.has_waited else monotonic() - began
 
     def _record(self, error: Error) -> None:
         if self._nc.is_closed:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm
+from fix_jsm import CLEAR_LINE, Jsm
 from rawnats import RawClient
 
 ORDERS: dict[str, Any] = {
@@ -125,6 +125,9 @@ def test_a_dry_run_changes_nothing(jsm, raw, tmp_path):
             "stream": "ORDERS",
             "action": "updated",
             "differences": [{"field": "max_msgs", "before": -1, "after": 5}],
+            "not_managed": [
+                {"field": "max_age", "before": 31_536_000_000_000_000, "after": None},
+            ],
         }
     ]
     assert configs(raw)["ORDERS"]["max_msgs"] == -1
@@ -152,24 +155,69 @@ def test_an_error_of_the_server_names_the_change(applied, raw, tmp_path):
     assert "OTHER" in configs(raw)
 
 
-def test_prune_deletes_after_confirmation(applied, raw, tmp_path):
-    """--prune deletes what the file does not contain, after confirmation; buckets are kept."""
-    jsm, _ = applied
+def test_prune_deletes_only_what_belongs_to_the_set(jsm, raw, tmp_path):
+    """--prune deletes labelled objects that the file does not contain, after confirmation."""
     jsm("stream", "add", "STRAY", "--defaults").ok()
-    jsm("stream", "add", "KV_bucket", "--subjects", "$KV.bucket.>").ok()
-    fewer = {"streams": [{**ORDERS["streams"][0], "consumers": []}]}
+    jsm("consumer", "add", "STRAY", "OTHER", "--defaults", "--pull").ok()
+    everything = {
+        "set": "shop",
+        "streams": [*ORDERS["streams"], {"name": "OLD", "subjects": ["old"]}],
+        "consumers": [{"stream": "STRAY", "name": "LABELLED"}],
+        "buckets": [{"bucket": "CONFIG", "history": 5}, {"bucket": "OLD"}],
+        "object_stores": [{"bucket": "FILES"}],
+    }
+    jsm("apply", "-f", file_of(tmp_path, everything)).ok()
+    raw.request("old", b"1")
+    found = configs(raw)
+    assert found["OLD"]["metadata"]["jetstream_sync.set"] == "shop"
+    assert found["KV_CONFIG"]["max_msgs_per_subject"] == 5
+    assert {"OBJ_FILES", "KV_OLD"} <= set(found)
+    fewer = {"set": "shop", "streams": [{**ORDERS["streams"][0], "consumers": []}]}
     path = file_of(tmp_path, fewer)
     jsm("apply", "-f", path).ok()
-    assert len(configs(raw)) == 6
+    assert set(configs(raw)) == set(found)
     assert jsm("apply", "-f", path, "--prune").status == 2
-    shown = jsm("apply", "-f", path, "--prune", "--dry-run").ok()
-    assert "would delete  stream STRAY" in shown.out
-    assert len(configs(raw)) == 6
-    jsm("apply", "-f", path, "--prune", "--force").ok()
-    assert set(configs(raw)) == {"ORDERS", "KV_bucket"}
+    shown = jsm("apply", "-f", path, "--prune", "--dry-run").ok().out
+    assert "would delete  stream OLD, 1 message\n" in shown
+    assert "STRAY > LABELLED" in shown
+    assert set(configs(raw)) == set(found)
+    done = jsm("apply", "-f", path, "--prune", "--force").ok()
+    assert "delete  stream OLD, 1 message" in done.err
+    assert set(configs(raw)) == {"ORDERS", "STRAY", "STRAY > OTHER"}
+    # Without a set, nothing can be told apart.
+    other = jsm("apply", "-f", path, "--set", "bar")
     refused = jsm("apply", "-f", file_of(tmp_path, {"streams": []}), "--prune", "--force")
     assert refused.status == 2
-    assert len(configs(raw)) == 2
+    assert "--set" in refused.err
+    assert other.status == 2
+    assert "belongs to set 'shop'" in other.err
+
+
+def test_prune_asks_for_the_number(jsm, raw, terminal, tmp_path):
+    """On a terminal, the number of deletions is the confirmation."""
+    document = {"set": "shop", "streams": [{"name": name, "subjects": [name]} for name in "ABC"]}
+    jsm("apply", "-f", file_of(tmp_path, document)).ok()
+    path = file_of(tmp_path, {"set": "shop", "streams": document["streams"][:1]})
+    shown = terminal("apply", "-f", path, "--prune")
+    shown.answer("Number of deletions", "3")
+    shown.expect("not the number of deletions")
+    shown.send(f"{CLEAR_LINE}2\n")
+    assert shown.wait() == 0
+    assert set(configs(raw)) == {"A"}
+
+
+def test_fields_that_are_not_in_the_file(jsm, raw, tmp_path):
+    """A dry run lists them; with --strict they get their defaults."""
+    jsm("stream", "add", "S", "--subjects", "s", "--max-age", "1h", "--defaults").ok()
+    path = file_of(tmp_path, {"streams": [{"name": "S", "subjects": ["s"]}]})
+    shown = jsm("apply", "-f", path, "--dry-run").ok().out
+    assert "not managed: allow_direct: true; max_age: 1h0m0s" in shown
+    (item,) = jsm("apply", "-f", path, "--dry-run", "-j").ok().json["items"]
+    assert [each["field"] for each in item["not_managed"]] == ["allow_direct", "max_age"]
+    strict = jsm("apply", "-f", path, "--strict").ok().out
+    assert "max_age: 1h0m0s -> -" in strict
+    assert configs(raw)["S"]["max_age"] == 0
+    assert jsm("apply", "-f", path, "--strict").ok().out.endswith("1 unchanged\n")
 
 
 def test_the_json_output_of_other_commands_is_accepted(jsm, raw, tmp_path):

@@ -158,7 +158,7 @@ def test_find_consumers(jsm, nc, js, raw):
         assert bound.next_msg(5)
         wait_until(lambda: find(jsm, "--stuck") == ["busy", "idle"])
     assert "S > busy" in jsm("consumer", "find").ok().out
-    assert jsm("consumer", "find", "S", "--leader", "x").ok().out == "No Consumers match\n"
+    assert jsm("consumer", "find", "S", "--leader", "x").ok().out == "No consumers of S match\n"
 
 
 @pytest.mark.server(">=2.11")

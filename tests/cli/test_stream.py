@@ -209,7 +209,7 @@ def test_info_shows_config_and_state(jsm, raw):
 
 def test_ls(jsm):
     """The list is a table or only names; no streams is not an error."""
-    assert jsm("stream", "ls").ok().out == "No Streams defined\n"
+    assert jsm("stream", "ls").ok().out == "No streams defined\n"
     assert jsm("stream", "ls", "-j").ok().json == []
     jsm("ms", *SEED.split()).ok()
     jsm("ms", "add", "KV_hidden", "--subjects", "$KV.hidden.>").ok()

@@ -118,9 +118,11 @@ def test_report_of_health(system):
     shown = system("server", "report", "health").ok().out
     assert shown.count("ok (200)") == 3
     words = ("--account", "APP", "--stream", "ABSENT")
-    found = system("server", "report", "health", *words, "-j").ok().json
-    assert "ok" not in {each["data"]["status"] for each in found}
-    assert "ok (200)" not in system("server", "report", "health", *words).ok().out
+    found = system("server", "report", "health", *words, "-j")
+    assert "ok" not in {each["data"]["status"] for each in found.json}
+    assert found.status == 1
+    assert "3 servers not healthy" in found.err
+    assert "ok (200)" not in system("server", "report", "health", *words).out
 
 
 def test_report_of_the_own_account(servers, app):

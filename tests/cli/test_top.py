@@ -22,6 +22,7 @@ from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.cli.env import Environment
+from jetstream_sync.cli.listings import Lister
 from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.top_app import TopApp, ViewTable
 from jetstream_sync.cli.top_data import (
@@ -305,7 +306,7 @@ def play(nc: Connection, js: JetStream) -> Callable[..., None]:
 
     def start(act: Play, **options: Any) -> None:
         settings = Settings(env=Environment.of_process(), words=[])
-        app = TopApp(settings, nc, js, Collector(nc, js), interval=0.1, **options)
+        app = TopApp(settings, nc, js, Collector(nc, Lister(settings, nc)), interval=0.1, **options)
 
         async def main() -> None:
             with app.poller:

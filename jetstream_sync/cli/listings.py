@@ -1,0 +1,324 @@
+"""
+Listings of streams and consumers, with those that cannot be reached.
+
+An outage is when a listing is needed most: what answered is shown, what did not is a `Missing` row with the
+reason, and the command fails at the end. Requests for the consumers of several streams run in parallel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from ..errors import (
+    APIError,
+    Error,
+    InvalidNameError,
+    NoRespondersError,
+    StreamNotFoundError,
+    TimeoutError,
+)
+from ..net.clock import Deadline
+from .long_running import failover_options
+from .names import no_stream
+from .output import Missing, counted, emit_names
+from .render import Field, in_order, write_reports
+from .settings import Settings
+from .status import CommandError, ExitStatus, one_line
+from .values import Decorator, option
+
+if TYPE_CHECKING:
+    from .. import Connection, ConsumerInfo, JetStream, Listing, StreamInfo
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+#: The maximum number of requests that wait for their answers.
+_PARALLEL: Final = 16
+#: The longest single wait for them, in seconds.
+_SLICE_S: Final = 0.5
+#: Items of one page of a listing, and the time that a cluster waits for silent servers, for each page.
+_PAGE_ITEMS: Final = 256
+_PAGE_WAIT_S: Final = 4.0
+#: How long to wait for the names of consumers whose stream does not answer, in seconds.
+_NAMES_WAIT_S: Final = 2.0
+#: The number of names in an error.
+_MAX_NAMED: Final = 5
+#: A consumer whose name is not known.
+_UNKNOWN: Final = "?"
+#: Name prefixes of the streams of key-value buckets, object stores and MQTT.
+_INTERNAL_PREFIXES: Final = ("KV_", "OBJ_", "$MQTT_")
+
+
+def is_internal(name: str) -> bool:
+    """Return whether a stream belongs to a key-value bucket, an object store or MQTT."""
+    return name.startswith(_INTERNAL_PREFIXES)
+
+
+@dataclass
+class Listed(Generic[T]):
+    """The items of a listing, and those whose state is not known."""
+
+    noun: str
+    found: list[T] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    more: Error | None = None
+    """Why items are left out that have no name."""
+    selected: bool = False
+    """Whether the items are those that match conditions."""
+
+    @classmethod
+    def of(
+        cls,
+        noun: str,
+        listing: Listing[T],
+        document: Callable[[str], dict[str, Any]],
+        prefix: str = "",
+    ) -> Listed[T]:
+        """Return the items of a listing of the client; `document`: the JSON of a name."""
+        missing = [
+            Missing(
+                f"{prefix}{name}",
+                document(name),
+                "offline" if name in listing.offline else "unreachable",
+                reason,
+            )
+            for name, reason in listing.missing.items()
+        ]
+        found = cls(noun, list(listing), missing)
+        if not listing.is_complete and not missing:
+            try:
+                listing.check()
+            except Error as error:
+                found.more = error
+        return found
+
+    def select(self, matches: list[T]) -> None:
+        """Keep only the items that match a condition. What is missing matches none."""
+        self.found = matches
+        self.selected = True
+
+    def shown(self) -> list[Missing]:
+        """Return the missing items that are shown: all of them, unless conditions were given."""
+        return [] if self.selected else self.missing
+
+    def rows(self, found: list[T] | None = None) -> list[T | Missing]:
+        """Return the items in their order or another one, followed by what is missing."""
+        return [*(self.found if found is None else found), *self.shown()]
+
+    def check(self) -> None:
+        """
+        Raise an error if the listing is not complete.
+
+        Raises:
+            CommandError: some items are missing; the error names the first ones.
+
+        """
+        if self.more is not None:
+            raise CommandError(one_line(self.more), ExitStatus.FAILED)
+        if not self.missing:
+            return
+        names = [each.name for each in self.missing[:_MAX_NAMED]]
+        more = len(self.missing) - len(names)
+        listed = ", ".join(names) + (f" and {more:,} more" if more else "")
+        states = " or ".join(sorted({each.state for each in self.missing}))
+        text = f"{counted(len(self.missing), self.noun)} {states}: {listed}"
+        raise CommandError(f"the list is incomplete: {text}", ExitStatus.FAILED)
+
+
+class Lister:
+    """Lists what a connection can see."""
+
+    def __init__(self, settings: Settings, nc: Connection) -> None:
+        self._settings = settings
+        self._nc = nc
+        self.js = settings.jetstream_on(nc)
+
+    def patient(self, items: int) -> JetStream:
+        """Return JetStream with a timeout for pages that the meta leader sends late."""
+        pages = -(-items // _PAGE_ITEMS) or 1
+        timeout = self._settings.timeout + pages * _PAGE_WAIT_S
+        return self._settings.jetstream_on(self._nc, timeout=timeout)
+
+    def streams(self, subject: str | None = None, *, everything: bool = True) -> Listed[StreamInfo]:
+        """Return the streams of the account, or those that store a subject."""
+        # The meta leader has the names, and answers at once if there is one.
+        names = self.js.stream_names(subject)
+        try:
+            listing = self.patient(len(names)).list_streams(subject, allow_incomplete=True)
+        except TimeoutError as error:
+            missing = [_missing_stream(name, one_line(error)) for name in names]
+            listed = Listed[StreamInfo]("stream", missing=missing)
+        else:
+            listed = Listed.of("stream", listing, _stream_document)
+        if not everything:
+            listed.found = [info for info in listed.found if not is_internal(info.config.name)]
+            listed.missing = [each for each in listed.missing if not is_internal(each.name)]
+        return listed
+
+    def consumers(self, stream: str | None) -> Listed[ConsumerInfo]:
+        """
+        Return the consumers of a stream; ``None`` means all streams.
+
+        Raises:
+            CommandError: there is no such stream.
+
+        """
+        if stream is None:
+            return self.consumers_of(self.streams())
+        try:
+            return self._consumers(stream, "")
+        except StreamNotFoundError as error:
+            raise no_stream(self.js, stream, error) from error
+
+    def consumers_of(self, streams: Listed[StreamInfo]) -> Listed[ConsumerInfo]:
+        """Return the consumers of these streams, with one request for each stream that has any."""
+        listed: Listed[ConsumerInfo] = Listed("consumer", more=streams.more)
+        busy = [info.config.name for info in streams.found if info.state.consumer_count]
+        lost = [each.name for each in streams.missing]
+        for found in (
+            *in_parallel(self._reached, busy),
+            # Their servers would not answer; the meta leader has the names.
+            *in_parallel(self._named, lost, min(self._settings.timeout, _NAMES_WAIT_S), _unknown),
+        ):
+            listed.found += found.found
+            listed.missing += found.missing
+            listed.more = listed.more or found.more
+        return listed
+
+    def _consumers(self, stream: str, prefix: str) -> Listed[ConsumerInfo]:
+        listing = self.patient(1).list_consumers(stream, allow_incomplete=True)
+        return Listed.of("consumer", listing, lambda name: _document(stream, name), prefix)
+
+    def _reached(self, stream: str) -> Listed[ConsumerInfo]:
+        """Return the consumers of one of all streams; without an answer they are missing."""
+        try:
+            return self._consumers(stream, f"{stream} > ")
+        except (StreamNotFoundError, InvalidNameError):
+            return Listed("consumer")  # deleted meanwhile, or a name that this client rejects
+        except (TimeoutError, NoRespondersError, APIError) as error:
+            return _unknown(stream, one_line(error))
+
+    def _named(self, stream: str) -> Listed[ConsumerInfo]:
+        """Return the consumers of a stream that cannot be reached."""
+        try:
+            names = self.js.consumer_names(stream)
+        except (StreamNotFoundError, InvalidNameError):
+            return Listed("consumer")
+        except (TimeoutError, NoRespondersError, APIError):
+            return _unknown(stream)
+        rows = [
+            Missing(f"{stream} > {name}", _document(stream, name), "unreachable", _LOST)
+            for name in names
+        ]
+        return Listed("consumer", missing=rows)
+
+
+@contextlib.contextmanager
+def lister(settings: Settings, *, repeats: bool = False) -> Iterator[Lister]:
+    """Open a connection for a ``with`` block, which reconnects if ``repeats``, and yield a `Lister` on it."""
+    with settings.connection(**(failover_options(settings) if repeats else {})) as nc:
+        yield Lister(settings, nc)
+
+
+#: Why the consumers of a stream that cannot be reached are not known.
+_LOST: Final = "its stream does not answer"
+
+
+def _stream_document(name: str) -> dict[str, Any]:
+    return {"config": {"name": name}}
+
+
+def _document(stream: str, name: str | None) -> dict[str, Any]:
+    return {"stream_name": stream, "config": {"name": name}}
+
+
+def _missing_stream(name: str, reason: str) -> Missing:
+    return Missing(name, _stream_document(name), "unreachable", reason)
+
+
+def _unknown(stream: str, reason: str = _LOST) -> Listed[ConsumerInfo]:
+    row = Missing(f"{stream} > {_UNKNOWN}", _document(stream, None), "unreachable", reason)
+    return Listed("consumer", missing=[row])
+
+
+def in_parallel(
+    call: Callable[[T], S],
+    items: Sequence[T],
+    timeout: float | None = None,
+    late: Callable[[T], S] | None = None,
+) -> list[S]:
+    """
+    Return the results of calls that run in parallel, a limited number at a time, in the order of the items.
+
+    `late`: returns the result of a call that has not ended after the timeout.
+    """
+    if not items:
+        return []
+    deadline = Deadline(timeout)
+    pool = ThreadPoolExecutor(min(_PARALLEL, len(items)), "jsm-request")
+    try:
+        calls = [pool.submit(call, item) for item in items]
+        running: set[Future[S]] = set(calls)
+        while running and not deadline.expired():
+            # In slices, since a wait without limit may not be interrupted.
+            left = deadline.left()
+            running = wait(running, _SLICE_S if left is None else min(left, _SLICE_S)).not_done
+        return [
+            late(item) if late is not None and future in running else future.result()
+            for item, future in zip(items, calls, strict=True)
+        ]
+    finally:
+        # The end of the connection ends the requests.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+# --- output -------------------------------------------------------------------------------------
+
+#: Options of listings of streams and consumers.
+long_option: Decorator = option("-l, --long", "Show more columns, such as the servers.")
+
+
+def show_listed(
+    settings: Settings,
+    take: Callable[[], Listed[T]],
+    fields: Sequence[Field],
+    *,
+    key: Callable[[T], str],
+    sortable: Sequence[Field],
+    sort: str,
+    reverse: bool,
+    title: str,
+    none: str,
+    watch: float | None,
+) -> None:
+    """
+    Write a listing as a table, once or repeatedly; a single one fails at its end if it is not complete.
+
+    `key`: the name of an item. `sortable`: the columns by which it may be sorted.
+    """
+    listed = Listed[T]("")
+
+    def rows() -> list[Any]:
+        nonlocal listed
+        listed = take()
+        if sort == "name":
+            return sorted(
+                listed.rows(),
+                key=lambda row: row.name if isinstance(row, Missing) else key(row),
+                reverse=reverse,
+            )
+        return listed.rows(in_order(listed.found, sortable, sort, reverse=reverse))
+
+    write_reports(settings, rows, fields, title=title, none=none, watch=watch)
+    listed.check()
+
+
+def emit_listed_names(settings: Settings, listed: Listed[T], key: Callable[[T], str]) -> None:
+    """Write the names of a listing, one a line, also of what is missing; fail if it is not complete."""
+    missing = (row.name.replace(" > ", " ") for row in listed.shown() if _UNKNOWN not in row.name)
+    emit_names(settings, sorted([*map(key, listed.found), *missing]))
+    listed.check()

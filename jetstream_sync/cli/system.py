@@ -1,0 +1,148 @@
+"""
+Requests to all servers, and the meta group of JetStream: which servers answer, and which do not.
+
+The servers answer users of the system account. Rules:
+
+1. A server that does not answer is known by its name only, from the peers of the meta group or the routes
+   of the others. The number of active servers is not used: a server that was restarted is counted twice.
+2. Only the leader of a group knows when a replica was seen last; other members report 0.
+3. A leader without a quorum still says that it is the leader, until it steps down.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import InvalidResponseError, NoRespondersError, TimeoutError
+from .env import single_line
+from .output import Missing, counted
+from .settings import Settings
+from .status import CommandError, ExitStatus
+
+if TYPE_CHECKING:
+    from .. import Connection
+
+#: How long to wait for each further server, in seconds.
+STALL_S: Final = 0.4
+PING: Final = "$SYS.REQ.SERVER.PING"
+
+Row = dict[str, Any]
+
+
+def answers(
+    settings: Settings, nc: Connection, subject: str, body: Row, **options: Any
+) -> Iterator[Row]:
+    """
+    Yield the answers of the servers; ``options`` are those of `Connection.request_many`.
+
+    Raises:
+        CommandError: the user is not one of the system account, or a server refused.
+    """
+    payload = json.dumps({name: value for name, value in body.items() if value}).encode()
+    options = {"stall": STALL_S, "timeout": settings.timeout, **options}
+    try:
+        for reply in nc.request_many(subject, payload, **options):
+            try:
+                answer: Row = json.loads(reply.data)
+                problem = answer.get("error")
+            except (ValueError, AttributeError) as error:
+                raise InvalidResponseError(f"invalid reply to {subject}: {error}") from error
+            if problem:
+                server = answer.get("server", {}).get("name", "a server")
+                text = f"{server}: {problem.get('description', problem)}"
+                raise CommandError(single_line(text), ExitStatus.FAILED)
+            yield answer
+    except NoRespondersError:
+        raise CommandError(
+            "the servers do not answer this user",
+            ExitStatus.NO_RESPONDERS,
+            hint="log in as a user of the system account",
+        ) from None
+
+
+def all_answers(
+    settings: Settings, nc: Connection, subject: str, body: Row, **options: Any
+) -> list[Row]:
+    """Return the answers of the servers that answer in time; see `answers`."""
+    try:
+        return list(answers(settings, nc, subject, body, **options))
+    except TimeoutError:
+        return []
+
+
+def server_name(answer: Row) -> str:
+    """Return the name of the server that answered."""
+    name: str = answer["server"]["name"]
+    return name
+
+
+def meta_of(answer: Row) -> Row:
+    """Return what a server says of the meta group, in an answer to JSZ or PING."""
+    data = answer.get("data") or {}
+    found = data.get("meta_cluster") or (answer.get("statsz", {}).get("jetstream") or {}).get(
+        "meta"
+    )
+    return found or {}
+
+
+@dataclass(frozen=True)
+class MetaGroup:
+    """The members of the meta group, from the answers of servers."""
+
+    leader: str | None
+    """The leader, if it answers and has a quorum."""
+    size: int
+    """The number of members; 0: JetStream is not clustered."""
+    answering: Sequence[str]
+    """The names of the members that answer."""
+    silent: Sequence[str]
+    """The names of the others, as far as a member that answers knows them."""
+    leaders_view: Row
+    """The meta group as its leader sees it; empty without a leader."""
+
+    @classmethod
+    def of(cls, found: Sequence[Row]) -> MetaGroup:
+        """Return the meta group from the answers of all servers."""
+        views = {server_name(each): meta_of(each) for each in found}
+        views = {name: view for name, view in views.items() if view}
+        peers = {peer["name"] for view in views.values() for peer in view.get("replicas") or ()}
+        size = max((view.get("cluster_size") or 0 for view in views.values()), default=0)
+        leader = next((name for name, view in views.items() if view.get("leader") == name), None)
+        if len(views) < size // 2 + 1:
+            leader = None
+        return cls(
+            leader,
+            size,
+            sorted(views),
+            sorted(peers - {server_name(each) for each in found}),
+            views[leader] if leader else {},
+        )
+
+    def problem(self) -> str:
+        """Return why the meta group has no leader; empty if it has one, or is no group."""
+        if not self.size or self.leader is not None:
+            return ""
+        text = f"no meta leader: {len(self.answering)} of {counted(self.size, 'server')} answer"
+        if len(self.answering) < self.size // 2 + 1:
+            text += f", {self.size // 2 + 1} are needed"
+        return text + (f"; {', '.join(self.silent)} do not" if self.silent else "")
+
+
+def silent_servers(
+    settings: Settings, nc: Connection, found: Sequence[Row], pinged: Sequence[Row]
+) -> list[Missing]:
+    """Return a row for each known server that did not answer; ``pinged``: the answers to a ping."""
+    own = all_answers(
+        settings, nc, f"$SYS.REQ.SERVER.{nc.server_info.server_id}.JSZ", {}, max_messages=1
+    )
+    known = {*MetaGroup.of([*found, *own]).silent, *map(server_name, pinged)}
+    for answer in pinged:
+        known |= {each["name"] for each in answer["statsz"].get("routes") or () if "name" in each}
+    known -= {server_name(each) for each in found}
+    return [
+        Missing(name, {"server": {"name": name}}, "offline", "it does not answer")
+        for name in sorted(known)
+    ]

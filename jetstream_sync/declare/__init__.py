@@ -1,0 +1,230 @@
+"""
+From declared configs to steps: what has to be created, updated or deleted on the server.
+
+`plan` compares each declared stream, consumer, bucket or object store with the server and changes nothing; a
+`Step` does its part when it is run. A field that is not declared keeps its value, or with ``strict`` gets its
+default.
+
+Declared objects may belong to a set, whose name is in their metadata. Only objects of the set are ever deleted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from .. import (
+    ConsumerConfig,
+    KeyValueConfig,
+    NotFoundError,
+    ObjectStoreConfig,
+    StreamConfig,
+    StreamNotFoundError,
+)
+from ..differences import Difference, differences, without_server_labels
+
+if TYPE_CHECKING:
+    from .. import JetStream
+
+Config = StreamConfig | ConsumerConfig | KeyValueConfig | ObjectStoreConfig
+
+CREATE, UPDATE, NOTHING, DELETE = "create", "update", "", "delete"
+#: The key of the metadata with the name of the set.
+SET_LABEL: Final = "jetstream_sync.set"
+#: Fields of consumers of which only one may be set.
+_EXCLUSIVE: Final = {"filter_subject": "filter_subjects", "filter_subjects": "filter_subject"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A declared stream, consumer, bucket or object store."""
+
+    config: Config
+    stream: str = ""
+    """The stream of a consumer."""
+    fields: frozenset[str]
+    """The fields that are declared."""
+
+    @property
+    def kind(self) -> str:
+        """``stream``, ``consumer``, ``bucket`` or ``object store``."""
+        return _KINDS[type(self.config)].name
+
+    @property
+    def name(self) -> str:
+        """The name, with that of the stream for a consumer."""
+        config = self.config
+        if isinstance(config, StreamConfig):
+            return config.name
+        if isinstance(config, ConsumerConfig):
+            return f"{self.stream} > {config.durable_name or config.name}"
+        return config.bucket
+
+    @property
+    def title(self) -> str:
+        """Kind and name, for messages."""
+        return f"{self.kind} {self.name}"
+
+    def in_set(self, name: str) -> Declared:
+        """Return the same with the label of a set."""
+        labels = {**(self.config.metadata or {}), SET_LABEL: name}
+        config = replace(self.config, metadata=labels)
+        return replace(self, config=config, fields=self.fields | {"metadata"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The action for one declared object, or for one that is to be deleted."""
+
+    action: str
+    declared: Declared
+    """With the new config, or for a deletion the present one."""
+    found: Sequence[Difference] = ()
+    """The differences, for an update."""
+    unmanaged: Sequence[Difference] = ()
+    """The fields that are not declared and differ from their defaults."""
+    messages: int | None = None
+    """For the deletion of a stream, bucket or store: the number of its messages."""
+
+    def run(self, js: JetStream) -> None:
+        """
+        Do it.
+
+        Raises:
+            Error: the server refused.
+
+        """
+        kind = _KINDS[type(self.declared.config)]
+        if self.action != NOTHING:
+            getattr(kind, self.action)(js, self.declared)
+
+
+class _Kind(NamedTuple):
+    """What a kind of object is called, and how it is read and changed."""
+
+    name: str
+    find: Callable[[JetStream, Declared], Config]
+    create: Callable[[JetStream, Declared], object]
+    update: Callable[[JetStream, Declared], object]
+    delete: Callable[[JetStream, Declared], object]
+
+
+def _consumer(action: str) -> Callable[[JetStream, Declared], object]:
+    def change(js: JetStream, declared: Declared) -> object:
+        push = "push_" if getattr(declared.config, "deliver_subject", None) else ""
+        return getattr(js, f"{action}_{push}consumer")(declared.stream, declared.config)
+
+    return change
+
+
+def _consumer_name(declared: Declared) -> str:
+    return declared.name.removeprefix(f"{declared.stream} > ")
+
+
+_KINDS: Final[dict[type, _Kind]] = {
+    StreamConfig: _Kind(
+        "stream",
+        lambda js, each: js.get_stream(each.name).cached_info.config,
+        lambda js, each: js.create_stream(_of(StreamConfig, each)),
+        lambda js, each: js.update_stream(_of(StreamConfig, each)),
+        lambda js, each: js.delete_stream(each.name),
+    ),
+    ConsumerConfig: _Kind(
+        "consumer",
+        lambda js, each: js.consumer_info(each.stream, _consumer_name(each)).config,
+        _consumer("create"),
+        _consumer("update"),
+        lambda js, each: js.delete_consumer(each.stream, _consumer_name(each)),
+    ),
+    KeyValueConfig: _Kind(
+        "bucket",
+        lambda js, each: js.key_value(each.name).status().config,
+        lambda js, each: js.create_key_value(_of(KeyValueConfig, each)),
+        lambda js, each: js.update_key_value(_of(KeyValueConfig, each)),
+        lambda js, each: js.delete_key_value(each.name),
+    ),
+    ObjectStoreConfig: _Kind(
+        "object store",
+        lambda js, each: js.object_store(each.name).status().config,
+        lambda js, each: js.create_object_store(_of(ObjectStoreConfig, each)),
+        lambda js, each: js.update_object_store(_of(ObjectStoreConfig, each)),
+        lambda js, each: js.delete_object_store(each.name),
+    ),
+}
+
+
+def _of(kind: type[Any], declared: Declared) -> Any:
+    assert isinstance(declared.config, kind)
+    return declared.config
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+
+def plan(js: JetStream, declared: Iterable[Declared], *, strict: bool = False) -> list[Step]:
+    """
+    Return one step for each declared object, in the same order; nothing is changed.
+
+    Args:
+        js: where to look.
+        declared: the objects, streams before their consumers.
+        strict: whether fields that are not declared get their defaults.
+
+    """
+    listed = list(declared)
+    created = {each.name for each in listed if isinstance(each.config, StreamConfig)}
+    return [_step(js, each, created, strict=strict) for each in listed]
+
+
+def _step(js: JetStream, declared: Declared, created: set[str], *, strict: bool) -> Step:
+    try:
+        found = _KINDS[type(declared.config)].find(js, declared)
+    except NotFoundError:
+        if declared.stream and declared.stream not in created:
+            _require_stream(js, declared)
+        return Step(action=CREATE, declared=declared)
+    merged = _merged(found, declared)
+    bare = replace(declared.config, metadata=merged.metadata)
+    wanted = bare if strict else merged
+    changes = differences(found, wanted)
+    return Step(
+        action=UPDATE if changes else NOTHING,
+        declared=replace(declared, config=wanted),
+        found=changes,
+        # The values that a strict comparison would replace.
+        unmanaged=() if strict else differences(merged, bare),
+    )
+
+
+def _require_stream(js: JetStream, declared: Declared) -> None:
+    try:
+        js.get_stream(declared.stream)
+    except StreamNotFoundError as error:
+        text = f"{declared.title}: stream {declared.stream} does not exist and is not declared"
+        raise StreamNotFoundError(error.code, error.err_code, text) from error
+
+
+def _merged(found: Config, declared: Declared) -> Config:
+    """Return the present config with the declared fields; metadata entries are added."""
+    known = {each.name for each in dataclasses.fields(found)} - {"extra"}
+    given: dict[str, Any] = {
+        name: getattr(declared.config, name) for name in declared.fields & known
+    }
+    for one, other in _EXCLUSIVE.items():
+        if given.get(one) and other in known and other not in given:
+            given[other] = None
+    labels = given.get("metadata")
+    if isinstance(labels, Mapping):
+        given["metadata"] = {**(found.metadata or {}), **labels}
+    if hasattr(found, "extra"):
+        extra = getattr(declared.config, "extra", {})
+        more = {name: value for name, value in extra.items() if name in declared.fields}
+        given["extra"] = {**found.extra, **more}
+    return without_server_labels(replace(found, **given))
+
+
+def set_of(config: Config) -> str | None:
+    """Return the set that an object belongs to."""
+    return (config.metadata or {}).get(SET_LABEL)

@@ -1,0 +1,288 @@
+"""What ``jsm`` shows while servers of a cluster are down: every command is compared with what is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from fix_jsm import Result, run_jsm
+from fix_server import wait_for_peers
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import ConsumerConfig, JetStream
+from jetstream_sync.net.clock import monotonic
+from jetstream_sync.server import NatsCluster, NatsServer
+
+ACCOUNTS = """
+accounts {
+    SYS: { users: [{user: sys, password: sys}] }
+    APP: { jetstream: enabled, users: [{user: app, password: app}] }
+}
+system_account: SYS
+no_auth_user: app
+"""
+
+
+@dataclass
+class Account:
+    """The streams of an account and the servers that hold them."""
+
+    cluster: NatsCluster
+    #: Messages by stream.
+    messages: dict[str, int] = field(default_factory=dict)
+    #: Names of the consumers by stream.
+    consumers: dict[str, list[str]] = field(default_factory=dict)
+    #: The server of each stream with one replica.
+    only_on: dict[str, str] = field(default_factory=dict)
+    #: The server that commands are sent to.
+    asked: NatsServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.asked = self.cluster.servers[1]
+
+    def fill(self, js: JetStream, streams: int) -> None:
+        """Create so many streams of one replica, and of three, with messages and consumers; and a bucket."""
+        for number in range(streams):
+            for replicas in (1, 3):
+                name = f"R{replicas}_{number:02}"
+                # Reserved space spreads the streams over the servers.
+                info = js.create_stream(
+                    name=name, subjects=[f"{name}.>"], num_replicas=replicas, max_bytes=1 << 30
+                ).cached_info
+                for _ in range(number % 4):
+                    js.publish(f"{name}.a", b"x")
+                self.messages[name] = number % 4
+                self.consumers[name] = [f"C{each}" for each in range(number % 3)]
+                for each in self.consumers[name]:
+                    js.create_consumer(name, ConsumerConfig(durable_name=each))
+                if replicas == 1:
+                    assert info.cluster is not None
+                    assert info.cluster.leader
+                    self.only_on[name] = info.cluster.leader
+        bucket = js.create_key_value(bucket="CONFIG", replicas=3)
+        bucket.put("a", b"1")
+        self.messages["KV_CONFIG"], self.consumers["KV_CONFIG"] = 1, []
+
+    def jsm(self, *args: str, system: bool = False) -> Result:
+        """Run a command; it ends soon after the longest wait of a cluster."""
+        login = ("--user", "sys", "--password", "sys") if system else ()
+        began = monotonic()
+        result = run_jsm("-s", self.asked.url, *login, *args)
+        assert monotonic() - began < 30 * SCALE, args
+        return result
+
+    def lost(self, *down: NatsServer) -> set[str]:
+        """Return the streams whose only server is down."""
+        names = {server.name for server in down}
+        return {stream for stream, server in self.only_on.items() if server in names}
+
+
+@pytest.fixture
+def account(request: pytest.FixtureRequest) -> Iterator[Account]:
+    """Three servers with the streams of one account; the parameter is their number for each kind."""
+    with NatsCluster(config=ACCOUNTS) as cluster:
+        wait_for_peers(cluster)
+        found = Account(cluster)
+        with jetstream_sync.connect(cluster.urls) as nc:
+            found.fill(nc.jetstream(timeout=20), request.param)
+        yield found
+
+
+def split(rows: list[dict[str, Any]], name: str = "config") -> tuple[dict[str, Any], set[str]]:
+    """Return the rows with values by name, and the names of the missing ones."""
+    by_name = {row[name]["name"] if name == "config" else row[name]: row for row in rows}
+    missing = {key for key, row in by_name.items() if "missing" in row}
+    return {key: row for key, row in by_name.items() if key not in missing}, missing
+
+
+def check_streams(account: Account, lost: set[str]) -> None:
+    """Compare the lists of streams: lost ones are rows without values, and match no condition."""
+    everything = set(account.messages)
+    result = account.jsm("stream", "ls", "-a", "-j")
+    known, missing = split(result.json)
+    assert (missing, known.keys() | missing) == (lost, everything)
+    assert {name: row["state"]["messages"] for name, row in known.items()} == {
+        name: number for name, number in account.messages.items() if name not in lost
+    }
+    assert result.status == (1 if lost else 0)
+    for words in (("ls",), ("report",)):
+        shown = account.jsm("stream", *words, "-a")
+        lines = {line.split()[0]: line for line in shown.out.splitlines()[2:]}
+        assert lines.keys() == everything
+        assert {name for name, line in lines.items() if "unreachable:" in line} == lost
+        assert all("?" in lines[name].split() for name in lost)
+        assert shown.status == (1 if lost else 0), shown.err
+        assert all(name in shown.err for name in sorted(lost)[:5])
+    empty = account.jsm("stream", "find", "--empty", "-a", "-n")
+    assert set(empty.out.split()) == {n for n, held in account.messages.items() if not held} - lost
+    assert empty.status == (1 if lost else 0)
+    # The names are known to the meta leader.
+    assert set(account.jsm("stream", "ls", "-a", "-n").ok().out.split()) == everything
+
+
+def check_consumers(account: Account, lost: set[str]) -> None:
+    """Compare the lists of consumers."""
+    result = account.jsm("consumer", "ls", "-a", "-j")
+    known = {(row["stream_name"], row["name"]) for row in result.json if "missing" not in row}
+    missing = {
+        (row["stream_name"], row["config"]["name"]) for row in result.json if "missing" in row
+    }
+    expected = {(stream, name) for stream, names in account.consumers.items() for name in names}
+    assert known == {each for each in expected if each[0] not in lost}
+    # Whether a lost stream without consumers has any is not known.
+    assert {each for each in missing if each[1] is not None} == expected - known
+    assert {each[0] for each in missing} <= lost
+    assert result.status == (1 if lost else 0)
+    for stream in sorted(lost)[:1]:
+        one = account.jsm("consumer", "ls", stream)
+        assert all(name in one.out for name in account.consumers[stream])
+        assert "unreachable" in one.out + one.err
+        assert one.status in (1, 4)
+
+
+def check_top(account: Account, lost: set[str]) -> None:
+    """Compare the tables of ``top --once``."""
+    result = account.jsm("top", "--once", "--interval", "0.1s", "-j")
+    known, missing = split(result.json["streams"], "name") if not lost else ({}, set())
+    if lost:
+        rows = result.json["streams"]
+        missing = {row["config"]["name"] for row in rows if "missing" in row}
+        known = {row["name"]: row for row in rows if "missing" not in row}
+    assert (missing, known.keys() | missing) == (lost, set(account.messages))
+    assert result.status == (1 if lost else 0)
+
+
+def check_servers(account: Account, *down: NatsServer) -> None:
+    """Compare the lists and reports of servers with those that run."""
+    names = {server.name for server in account.cluster.servers}
+    off = {server.name for server in down}
+    for words in (("ls",), ("ping",), ("report", "jetstream"), ("report", "health")):
+        result = account.jsm("server", *words, "-j", system=True)
+        rows = {row["server"]["name"]: row for row in result.json}
+        assert rows.keys() == names, (words, result.err)
+        assert {name for name, row in rows.items() if "missing" in row} == off, words
+        assert (result.status != 0) is bool(off), words
+    times = [
+        row["rtt_ns"]
+        for row in account.jsm("server", "ping", "-j", system=True).json
+        if "rtt_ns" in row
+    ]
+    # The time of a server begins when the connection is open, and does not have that of a silent server.
+    assert max(times) < 300_000_000 * SCALE
+
+
+def check_one(account: Account, lost: set[str]) -> None:
+    """Compare what is said of one lost stream."""
+    for name in sorted(lost)[:1]:
+        refused = account.jsm("stream", "info", name, "--timeout", "1s")
+        assert f"stream {name} is unreachable" in refused.err
+        assert refused.status == 4
+        unsent = account.jsm("pub", f"{name}.a", "x", "-J", "--timeout", "2s")
+        assert "leader" in unsent.err
+        assert unsent.status != 0
+        checked = account.jsm("server", "check", "stream", "--stream", name, "--timeout", "1s")
+        assert checked.out.startswith("CRITICAL")
+
+
+def check_monitoring(account: Account, *, healthy: bool) -> None:
+    """Compare the checks for monitoring systems."""
+    words = ("server", "check", "jetstream")
+    result = account.jsm(*words)
+    assert result.out.startswith("OK" if healthy else "CRITICAL"), result.out
+
+
+def check_prune(account: Account, tmp_path: Any, lost: set[str]) -> None:
+    """Nothing is deleted while the list of streams is not complete."""
+    file = tmp_path / "set.json"
+    file.write_text(json.dumps({"set": "shop", "streams": [{"name": "NEW", "subjects": ["new"]}]}))
+    result = account.jsm("apply", "-f", str(file), "--prune", "--dry-run")
+    assert result.status == (1 if lost else 0), result
+    if lost:
+        assert min(lost) in result.err
+
+
+def wait_for_leaders(account: Account, lost: set[str]) -> None:
+    """Wait until the streams that can have a leader have one."""
+
+    def are_led() -> bool:
+        found = account.jsm("stream", "ls", "-a", "-j")
+        if not found.out:
+            return False
+        known, missing = split(found.json)
+        return missing == lost and all(row["cluster"]["leader"] for row in known.values())
+
+    wait_until(are_led, 40)
+
+
+def check_all(account: Account, tmp_path: Any, *down: NatsServer) -> None:
+    lost = account.lost(*down)
+    check_servers(account, *down)
+    wait_for_leaders(account, lost)
+    check_streams(account, lost)
+    check_consumers(account, lost)
+    check_top(account, lost)
+    check_one(account, lost)
+    check_prune(account, tmp_path, lost)
+    check_monitoring(account, healthy=not down)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("account", [3], indirect=True)
+def test_one_server_is_down(account):
+    """Its streams are rows without values, and its name is known."""
+    first = account.cluster.servers[0]
+    first.kill()
+    check_servers(account, first)
+    lost = account.lost(first)
+    assert lost
+    wait_for_leaders(account, lost)
+    check_streams(account, lost)
+    check_consumers(account, lost)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("account", [15], indirect=True)
+def test_an_outage(account, tmp_path):
+    """One server is killed, then two, then one is stopped; each command shows what is known."""
+    first, _, third = account.cluster.servers
+    check_all(account, tmp_path)
+    first.kill()
+    check_all(account, tmp_path, first)
+    third.kill()
+
+    # Without a quorum, no list can be made: each command says why.
+    def has_no_leader() -> bool:
+        return "no meta leader" in account.jsm("stream", "ls").err
+
+    wait_until(has_no_leader, 60)
+    for words in (("stream", "ls"), ("consumer", "ls", "-a"), ("kv", "ls"), ("top", "--once")):
+        result = account.jsm(*words)
+        assert (result.status, result.out) == (1, ""), words
+        assert "no meta leader" in result.err, words
+    result = account.jsm("server", "check", "jetstream")
+    assert result.out.startswith("CRITICAL")
+    report = account.jsm("server", "report", "jetstream", system=True)
+    assert report.status == 1
+    assert "no meta leader: 1 of 3 servers answer, 2 are needed" in report.err
+    assert all(server.name in report.out for server in account.cluster.servers)
+    assert account.jsm("server", "report", "health", system=True).status == 1
+    checked = account.jsm("server", "check", "meta", system=True)
+    assert checked.out.startswith("CRITICAL")
+    assert "1 of 3" in checked.out
+
+    third.start()
+    first.start()
+    wait_for_peers(account.cluster)
+    wait_for_leaders(account, set())
+    check_all(account, tmp_path)
+
+    first.pause()
+    try:
+        check_all(account, tmp_path, first)
+    finally:
+        first.resume()
