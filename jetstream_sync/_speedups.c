@@ -776,18 +776,20 @@ try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from)
 static PyObject *
 append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int wake_from)
 {
-    if (count != 2) {
-        return PyErr_Format(PyExc_TypeError, "expected a command and a size, got %zd arguments", count);
+    if (count != 2 && count != 3) {
+        return PyErr_Format(PyExc_TypeError, "expected a command, a size and a timeout, got %zd arguments", count);
     }
     int appended = try_append(self, args[0], args[1], wake_from);
     if (appended < 0) {
         return NULL;
     }
     if (!appended) {
-        return PyObject_CallMethod((PyObject *)self, "_publish", "OOi", args[0], args[1], wake_from);
+        return count == 2
+            ? PyObject_CallMethod((PyObject *)self, "_publish", "OOi", args[0], args[1], wake_from)
+            : PyObject_CallMethod((PyObject *)self, "_publish", "OOiO", args[0], args[1], wake_from, args[2]);
     }
     if (self->size > self->send_above) {
-        return PyObject_CallMethod((PyObject *)self, "_apply_backpressure", NULL);
+        return PyObject_CallMethod((PyObject *)self, "_apply_backpressure", "O", count == 3 ? args[2] : Py_None);
     }
     Py_RETURN_NONE;
 }

@@ -607,7 +607,7 @@ class LeadershipChangeError(PullError):
 
 
 class RequestLimitError(PullError):
-    """The pull request exceeded a limit of the consumer (409 Exceeded Max...)."""
+    """The pull request exceeded a limit, or its ``max_bytes`` is too small for the next message."""
 
 
 class PinIDMismatchError(PullError):

@@ -67,6 +67,8 @@ class Connection(ForeignNames):
             InvalidHeaderError: a header is not valid.
             MaxPayloadError: payload and headers are larger than the server accepts.
             OutboundBufferLimitError: disconnected, and the buffer is full.
+            TimeoutError: the buffer is full, and the server has accepted no data for 10 seconds; the
+                message is buffered and may be sent later.
             ConnectionClosedError: the connection is closed.
 
         """

@@ -51,9 +51,10 @@ class ConnectionCore:
         self.encode_message: EncodeFunction[str] = encoder.encode_message
         self.encode_command: EncodeFunction[bytes] = encoder.encode_command
         #: Send an encoded message: by the flusher at once, by the calling thread, or later.
+        #: The third argument of `send_deferred` limits the wait for a full socket, in seconds.
         self.publish: Callable[[bytes, int], None] = writer.publish
         self.send: SendFunction = writer.send
-        self.send_deferred: Callable[[bytes, int], None] = writer.send_deferred
+        self.send_deferred: Callable[..., None] = writer.send_deferred
         #: Send what is buffered, before a wait.
         self.send_buffered: Callable[[], None] = writer.send_buffered
         #: Raise in a forked child.

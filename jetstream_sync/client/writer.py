@@ -9,7 +9,8 @@
 #    lock with unsent data (the socket is full, or a KeyboardInterrupt) wakes the flusher.
 # 3. A command is sent completely and once. Data taken from the buffer is kept in ``_batch`` with the
 #    number of bytes sent, so a KeyboardInterrupt in the middle of a send loses nothing.
-# 4. Back-pressure: a thread that appends to a buffer above its limit waits until the socket accepts it.
+# 4. Back-pressure: a thread that appends to a buffer above its limit waits until the socket accepts it:
+#    until its deadline, or without one while the socket accepts some data every few seconds.
 # 5. A thread that waits for a reply has a deadline, so it never waits for a full socket; the flusher
 #    does. The flusher does not wait beyond its schedule: it also sends the pings, which detect a peer
 #    that does not read.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .. import speedups
@@ -34,7 +36,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..locks import new_lock
-from ..net.clock import FOREVER, Deadline, call_and_record
+from ..net.clock import Deadline, call_and_record
 from ..net.layer import ByteStream
 from ..protocol.session import PING, PONG
 from .mailbox import copy_exception
@@ -53,6 +55,8 @@ _MAX_IDLE_TICKS = 20
 _AWAKE = 0
 _TICKING = 1  # sleeps for one flush delay; only urgent commands have to wake it
 _ASLEEP = 2  # sleeps until its schedule or until it is woken
+#: Seconds without any progress after which a thread without a deadline stops waiting for a full socket.
+_STALL_LIMIT_S = 10.0
 #: Seconds after which a thread that waits for a full socket checks that the stream is still in use.
 _STREAM_CHECK_S = 0.5
 
@@ -63,7 +67,7 @@ class SendFunction(Protocol):
     """The type of `Writer.send`."""
 
     def __call__(
-        self, command: bytes, messages: int, size: int, deadline: Deadline = ..., /
+        self, command: bytes, messages: int, size: int, deadline: Deadline | None = ..., /
     ) -> None:
         """Append the commands of messages, and send the buffer."""
 
@@ -107,8 +111,11 @@ class Writer:
 
     # --- filling the buffer ---------------------------------------------------------------------
 
-    def publish(self, command: bytes, size: int, wake_from: int = _TICKING) -> None:
+    def publish(
+        self, command: bytes, size: int, wake_from: int = _TICKING, timeout: float | None = None
+    ) -> None:
         """Append the command of a message; the flusher sends it."""
+        # `timeout`: the back-pressure in seconds; ``None``: see rule 4.
         if self.closed is not None:
             raise copy_exception(self.closed)
         with self._lock:
@@ -122,15 +129,15 @@ class Writer:
             self._size += length
             self._chunks.append(command)
         if self._size > _SEND_ABOVE_BYTES:
-            self._apply_backpressure()
+            self._apply_backpressure(timeout)
 
     _publish = publish  # for the C extension
 
-    def send_deferred(self, command: bytes, size: int) -> None:
+    def send_deferred(self, command: bytes, size: int, timeout: float | None = None) -> None:
         """Append the command of a message that may be sent later, within ``_FLUSH_DELAY_S``."""
         # This is for messages without a waiting caller, such as acknowledgements. A caller that waits
         # for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
-        self.publish(command, size, _ASLEEP)
+        self.publish(command, size, _ASLEEP, timeout)
 
     def _wake(self) -> None:
         """Wake the sleeping flusher; the lock is held."""
@@ -172,7 +179,9 @@ class Writer:
             # No bytecode runs between the two appends, so no KeyboardInterrupt is raised there.
             deque(map(list.append, lists, (marker, command)), maxlen=0)
 
-    def send(self, command: bytes, messages: int, size: int, deadline: Deadline = FOREVER) -> None:
+    def send(
+        self, command: bytes, messages: int, size: int, deadline: Deadline | None = None
+    ) -> None:
         """Append the commands of messages, and send the buffer on the calling thread."""
         # This is for calls that wait for a reply. If another thread is sending, or the socket is full,
         # another thread sends the command.
@@ -182,7 +191,7 @@ class Writer:
             if self._stream is None and self._size + len(command) > self._pending_size:
                 raise OutboundBufferLimitError(self._pending_size)
             self.out_msgs += messages
-            if deadline is not FOREVER:
+            if deadline is not None:
                 self._awaited += messages
             self.out_bytes += size
             self._size += len(command)
@@ -267,10 +276,15 @@ class Writer:
             if True in acquired:
                 self._sending.release()
 
-    def _apply_backpressure(self, deadline: Deadline = FOREVER) -> None:
+    def _apply_backpressure(self, limit: Deadline | float | None = None) -> None:
         """Send until the buffer is below its limit."""
+        whole = limit if isinstance(limit, Deadline) else Deadline(limit)
+        deadline, progress = whole, None
         while self._size > _SEND_ABOVE_BYTES and self._stream is not None:
-            self._send_if_free(deadline.sooner(_STREAM_CHECK_S).lock_timeout(), deadline)
+            if limit is None and progress != (progress := (id(self._batch), sum(self._sent))):
+                deadline = Deadline(_STALL_LIMIT_S)
+            with suppress(TimeoutError):  # raised below, unless there was progress
+                self._send_if_free(deadline.sooner(_STREAM_CHECK_S).lock_timeout(), deadline)
             if self._sender == threading.get_ident():
                 # This thread holds _sending further down its stack and would wait for itself.
                 raise Error(
@@ -278,7 +292,11 @@ class Writer:
                     "for that; the message is buffered. Do not publish in signal handlers"
                 )
             if self._size > _SEND_ABOVE_BYTES and deadline.expired():
-                raise TimeoutError("the server accepts no more data")
+                stalled = progress == (id(self._batch), sum(self._sent))
+                if limit is not None or stalled:
+                    raise TimeoutError(
+                        "the server accepts no more data; the message is buffered and may be sent later"
+                    )
         if self.closed is not None:
             raise copy_exception(self.closed)
         # Other threads may have added data while this one was sending.

@@ -7,14 +7,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, Final, TypeVar, overload
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from ..api.echo import Release, fields_left_out, fields_refused, release, server_release
 from ..api.routes import Routes
@@ -41,6 +42,11 @@ from ..options import check_callback, check_int, check_known
 from ..protocol.parser import Delivery
 from ..subjects import check_subject
 
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
 R = TypeVar("R", bound=Record)
@@ -56,6 +62,46 @@ _UNAVAILABLE_DELAY_S: Final = 0.25
 _LEVEL_TOO_LOW: Final = 10185
 #: Seconds without a reply after which a request is repeated: its server or the leader may be gone.
 _REPEAT_AFTER_S: Final = 1.0
+
+
+class _Scope(threading.local):
+    """The deadline of the public call that the thread is in; ``None``: each request has its own."""
+
+    deadline: Deadline | None = None
+
+
+_scope: Final = _Scope()
+
+
+@contextmanager
+def limited(deadline: Deadline) -> Iterator[None]:
+    """Limit all requests of this thread in a ``with`` block to one deadline; not for generators."""
+    before = _scope.deadline
+    _scope.deadline = within(deadline)
+    try:
+        yield
+    finally:
+        _scope.deadline = before
+
+
+def within(deadline: Deadline) -> Deadline:
+    """Return the earlier one of a deadline and that of the public call that the thread is in."""
+    outer = _scope.deadline
+    if outer is None or outer.at is None:
+        return deadline
+    return outer if deadline.at is None or outer.at < deadline.at else deadline
+
+
+def with_one_deadline(method: Callable[P, T]) -> Callable[P, T]:
+    """Let all requests of a method share the timeout of its JetStream context."""
+
+    @wraps(method)
+    def call(*args: P.args, **named: P.kwargs) -> T:
+        api: APIRequests = args[0]._api  # type: ignore[attr-defined]  # noqa: SLF001 - of any owner
+        with limited(api.deadline()):
+            return method(*args, **named)
+
+    return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +171,9 @@ class Listing(Sequence[T]):
         if not self.is_complete:
             raise IncompleteListingError(self._kind, self.missing, self._unnamed)
 
+    def _parts(self) -> tuple[list[T], int, bool]:
+        return self._items, self._unnamed, self._allow_incomplete
+
     def _require_all(self) -> None:
         if not self._allow_incomplete:
             self.check()
@@ -160,18 +209,22 @@ class Listing(Sequence[T]):
         missing = f", missing={self.missing!r}" if self.missing else ""
         return f"Listing({self._items!r}{missing})"
 
-    def selected(self, kind: str, prefix: str, select: Callable[[T], S | None]) -> Listing[S]:
-        """Return what a function returns for each item, and the missing names with a prefix."""
-        items = [made for made in map(select, self._items) if made is not None]
-        missing, offline = (
-            {
-                name.removeprefix(prefix): reason
-                for name, reason in names.items()
-                if name.startswith(prefix)
-            }
-            for names in (self.missing, self.offline)
-        )
-        return Listing(items, kind, missing, offline, self._unnamed, self._allow_incomplete)
+
+def selected(
+    listing: Listing[T], kind: str, prefix: str, select: Callable[[T], S | None]
+) -> Listing[S]:
+    """Return what a function returns for each item, and the missing names with a prefix."""
+    items, unnamed, allow_incomplete = listing._parts()  # noqa: SLF001 - of this module
+    chosen = [made for made in map(select, items) if made is not None]
+    missing, offline = (
+        {
+            name.removeprefix(prefix): reason
+            for name, reason in names.items()
+            if name.startswith(prefix)
+        }
+        for names in (listing.missing, listing.offline)
+    )
+    return Listing(chosen, kind, missing, offline, unnamed, allow_incomplete)
 
 
 class ConnectionCaches:
@@ -234,7 +287,7 @@ class APIRequests:
 
     def deadline(self, timeout: float | timedelta | None = None) -> Deadline:
         """Return the deadline of a call that starts now; ``None``: the default timeout."""
-        return Deadline(self.timeout if timeout is None else timeout)
+        return within(Deadline(self.timeout if timeout is None else timeout))
 
     def ask(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None

@@ -38,8 +38,10 @@ from .api_requests import (
     Listing,
     require_level,
     resolve_config,
+    selected,
     stream_info,
     stream_infos,
+    with_one_deadline,
 )
 from .key_value import KeyValue, bucket_not_found
 from .object_store import ObjectStore
@@ -79,6 +81,7 @@ class BucketAdmin:
 
     # --- key-value buckets ----------------------------------------------------------------------
 
+    @with_one_deadline
     def create_key_value(
         self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
     ) -> KeyValue:
@@ -106,6 +109,7 @@ class BucketAdmin:
         stream = self._new_bucket(f"bucket {chosen.bucket!r}", new_stream_config(chosen))
         return KeyValue(self._api, self._publisher, stream)
 
+    @with_one_deadline
     def update_key_value(
         self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
     ) -> KeyValue:
@@ -133,6 +137,7 @@ class BucketAdmin:
         stream = self.update_stream(updated_stream_config(current, chosen))
         return KeyValue(self._api, self._publisher, stream)
 
+    @with_one_deadline
     def create_or_update_key_value(
         self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
     ) -> KeyValue:
@@ -228,7 +233,8 @@ class BucketAdmin:
     def _buckets(self, make: Callable[[StreamInfo], T], allow_incomplete: bool) -> Listing[T]:
         # Not by subject: a mirror has none.
         infos = stream_infos(self._api, allow_incomplete=allow_incomplete)
-        return infos.selected(
+        return selected(
+            infos,
             "key-value buckets",
             KV_PREFIX,
             lambda info: make(info) if is_bucket(info.config) else None,
@@ -236,6 +242,7 @@ class BucketAdmin:
 
     # --- object stores --------------------------------------------------------------------------
 
+    @with_one_deadline
     def create_object_store(
         self, config: ObjectStoreConfig | None = None, **fields: Unpack[ObjectStoreConfigFields]
     ) -> ObjectStore:
@@ -262,6 +269,7 @@ class BucketAdmin:
         self._new_bucket(f"object store {chosen.bucket!r}", stream_config(chosen))
         return self._object_store(chosen.bucket)
 
+    @with_one_deadline
     def update_object_store(
         self, config: ObjectStoreConfig | None = None, **fields: Unpack[ObjectStoreConfigFields]
     ) -> ObjectStore:
@@ -288,6 +296,7 @@ class BucketAdmin:
             self.update_stream(update_config(current, chosen))
         return self._object_store(chosen.bucket)
 
+    @with_one_deadline
     def create_or_update_object_store(
         self, config: ObjectStoreConfig | None = None, **fields: Unpack[ObjectStoreConfigFields]
     ) -> ObjectStore:
@@ -364,7 +373,8 @@ class BucketAdmin:
         """
         body = {"subject": BUCKETS_SUBJECT}
         infos = stream_infos(self._api, body, allow_incomplete=allow_incomplete)
-        return infos.selected(
+        return selected(
+            infos,
             "object stores",
             OBJ_PREFIX,
             lambda info: status_of(info) if info.config.name.startswith(OBJ_PREFIX) else None,

@@ -37,6 +37,7 @@ from .api_requests import (
     resolve_config,
     stream_info,
     stream_infos,
+    with_one_deadline,
 )
 from .batches import BatchAPI
 from .bucket_admin import BucketAdmin
@@ -654,6 +655,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         require_level(self._api, 4 if is_new else 2, "a schedule", deadline)
         return self.publish(subject, payload, deadline.left(), headers=merged, msg_id=msg_id)
 
+    @with_one_deadline
     def cancel_schedule(self, subject: str) -> bool:
         """
         Delete a schedule.

@@ -314,7 +314,7 @@ class FastPublisher:
             heard = flow.heard
             if progress != (flow.acked, flow.limit):
                 pings, progress = 0, (flow.acked, flow.limit)
-            if flow.waiters.wait_for(has_news, Deadline(self._timeout / _PINGS_PER_TIMEOUT)):
+            if flow.waiters.wait_for(has_news, Deadline(self._timeout / (_PINGS_PER_TIMEOUT + 1))):
                 if flow.ping_due:
                     self._ping()
                 continue

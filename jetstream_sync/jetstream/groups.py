@@ -40,7 +40,7 @@ from ..errors import (
 from ..net.clock import seconds
 from ..options import check_callback
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests, require_level
+from .api_requests import APIRequests, require_level, with_one_deadline
 from .consume import JetStreamCallback
 from .consumer import PullConsumer
 from .consumer_api import delete_consumer, list_consumers, unpin_consumer
@@ -147,11 +147,13 @@ class ConsumerGroup:
         text = f"stream {self._stream!r} has no consumer group {self._name!r}"
         return ConsumerGroupNotFoundError(404, 10037, text)
 
+    @with_one_deadline
     def partitions(self) -> dict[str, list[int]]:
         """Return the partitions of each member; raises as `config()`."""
         config = self.config()
         return {member: config.partitions(member) for member in config.member_names}
 
+    @with_one_deadline
     def active_members(self) -> list[str]:
         """
         Return the names of the members that take part at present, sorted.
@@ -164,6 +166,7 @@ class ConsumerGroup:
         members = self.config().member_names
         return sorted(member for member in members if self.consumer_name(member) in active)
 
+    @with_one_deadline
     def absent_members(self) -> list[str]:
         """
         Return the names of the members whose messages are not received, sorted.
@@ -207,6 +210,7 @@ class ConsumerGroup:
         consumer = self.consumer_name(member)
         unpin_consumer(self._api, self.consumer_stream_name, consumer, PRIORITY_GROUP)
 
+    @with_one_deadline
     def delete(self) -> None:
         """
         Delete the group; the callbacks of its members end. Messages of the stream stay.
@@ -225,6 +229,7 @@ class ConsumerGroup:
     def _clean_up(self, members: list[str]) -> None:
         raise NotImplementedError
 
+    @with_one_deadline
     def consume(
         self,
         member: str,
@@ -450,6 +455,7 @@ class ConsumerGroups:
         self._js = js
         self._api = api
 
+    @with_one_deadline
     def create_static(
         self,
         stream: str,
@@ -489,6 +495,7 @@ class ConsumerGroups:
             raise ConsumerGroupError(f"group {group.key!r} exists with other members")
         return group
 
+    @with_one_deadline
     def create_elastic(
         self,
         stream: str,
@@ -585,6 +592,7 @@ class ConsumerGroups:
             return group, existing
         return group, None
 
+    @with_one_deadline
     def get(self, stream: str, name: str) -> StaticConsumerGroup | ElasticConsumerGroup:
         """
         Return an existing group; of two with this name, the elastic one.
@@ -606,6 +614,7 @@ class ConsumerGroups:
         text = f"stream {stream!r} has no consumer group {name!r}"
         raise ConsumerGroupNotFoundError(404, 10037, text)
 
+    @with_one_deadline
     def list(
         self, stream: str | None = None
     ) -> builtins.list[StaticConsumerGroup | ElasticConsumerGroup]:

@@ -46,10 +46,10 @@ from ..errors import (
     WrongLastSequenceError,
 )
 from ..foreign_names import ForeignNames
-from ..net.clock import Deadline, seconds
+from ..net.clock import Deadline, monotonic, seconds
 from ..options import check_int, check_known
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests
+from .api_requests import APIRequests, limited, with_one_deadline
 from .direct_get import StoredMsg, leader_get
 from .key_value_lock import Lock
 from .key_value_replica import Replica
@@ -254,6 +254,7 @@ class KeyValue(ForeignNames):
             self._subjects, stored.subject, stored.seq, stored.headers, stored.data, stored.time
         )
 
+    @with_one_deadline
     def get_many(
         self, keys: str | Sequence[str], up_to_revision: int | None = None
     ) -> dict[str, KeyValueEntry]:
@@ -314,6 +315,7 @@ class KeyValue(ForeignNames):
                     found.pop(key, None)
         return found
 
+    @with_one_deadline
     def history(self, key: str) -> list[KeyValueEntry]:
         """
         Return all stored revisions of a key, oldest first, with deletions; ``[]`` if there are none.
@@ -527,24 +529,29 @@ class KeyValue(ForeignNames):
         stored = check_writable(self._subjects.encoded(key))
         delay = _FIRST_CONFLICT_DELAY_S
         attempt = 0
-        while True:
-            attempt += 1
-            # A replica or mirror that is behind could return no entry, or the same one again.
-            entry = self._read(stored, consistent=True)
-            current = entry if entry is not None and entry.has_value else None
-            value = function(current)
-            last = 0 if entry is None else entry.revision
-            if value is None and current is None:
-                return last
-            try:
-                if value is None:
-                    return self.delete(key, last)
-                return self.update(key, value, last)
-            except WrongLastRevisionError:
-                if attempt >= attempts:
-                    raise
-            self._api.core.wait_closed(random.uniform(0, delay))  # noqa: S311 - spreads the writers
-            delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
+        deadline = self._api.deadline()
+        with limited(deadline):
+            while True:
+                attempt += 1
+                # A replica or mirror that is behind could return no entry, or the same one again.
+                entry = self._read(stored, consistent=True)
+                current = entry if entry is not None and entry.has_value else None
+                began = monotonic()
+                value = function(current)
+                if deadline.at is not None:
+                    deadline.at += monotonic() - began  # the timeout is for the server
+                last = 0 if entry is None else entry.revision
+                if value is None and current is None:
+                    return last
+                try:
+                    if value is None:
+                        return self.delete(key, last)
+                    return self.update(key, value, last)
+                except WrongLastRevisionError:
+                    if attempt >= attempts:
+                        raise
+                self._api.core.wait_closed(random.uniform(0, delay))  # noqa: S311 - spreads the writers
+                delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
 
     def purge_deletes(self, older_than: float | timedelta = 1800) -> int:
         """
@@ -658,6 +665,7 @@ class KeyValue(ForeignNames):
         check_writable(self._subjects.encoded(key))
         return Lock(self, key, ttl, timeout)
 
+    @with_one_deadline
     def replica(self, keys: str | Sequence[str] = ">") -> Replica:
         """
         Return a copy of the bucket in memory, which a watch keeps up to date.

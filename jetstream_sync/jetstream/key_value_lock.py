@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -32,6 +32,7 @@ from ..errors import (
 )
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic, seconds
+from .api_requests import limited
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,6 +47,8 @@ _RENEWAL_FRACTION: Final = 1 / 3
 _LOST_FRACTION: Final = 0.9
 #: Seconds before a failed write is repeated, also one in place of a holder that has stopped.
 _RETRY_S: Final = 0.25
+#: Seconds after the timeout of `acquire` in which the reply to the last attempt may arrive.
+_LAST_ATTEMPT_S: Final = 0.2
 
 
 class _Bucket(Protocol):
@@ -169,13 +172,16 @@ class Lock:
             raise Error(f"this object holds the lock {self._key!r} already")
         deadline = Deadline(self._timeout if timeout is None else timeout)
         self._owner = os.urandom(11).hex()
+        left = deadline.left()
         try:
-            if self._write_over(None):
-                return True
-            if deadline.expired():
-                return False
-            with self._kv.watch(self._key) as watch:
-                return self._acquire_after(watch, deadline)
+            # The last attempt needs a reply. Without waiting, the timeout of the context applies.
+            with nullcontext() if not left else limited(Deadline(left + _LAST_ATTEMPT_S)):
+                if self._write_over(None):
+                    return True
+                if deadline.expired():
+                    return False
+                with self._kv.watch(self._key) as watch:
+                    return self._acquire_after(watch, deadline)
         except Error:
             raise
         except BaseException:

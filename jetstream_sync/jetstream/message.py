@@ -98,6 +98,8 @@ class JetStreamMsg(Msg):
         Raises:
             MsgAlreadyAckdError: it was acknowledged before.
             NotJSMessageError: it did not come from a stream.
+            TimeoutError: the server has accepted no data for 10 seconds; the acknowledgement is buffered
+                and may be sent later.
             ConnectionClosedError: the connection is closed.
 
         """

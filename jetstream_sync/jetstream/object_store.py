@@ -45,7 +45,7 @@ from ..errors import (
 )
 from ..foreign_names import ForeignNames
 from ..net.clock import Deadline, seconds
-from .api_requests import APIRequests, info_of, stream_info
+from .api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
 from .direct_get import leader_get
 from .object_store_bucket import ObjectBucket
 from .object_store_reading import Download, ObjectReader
@@ -588,10 +588,13 @@ class ObjectStore(ForeignNames):
                 closed.
 
         """
-        limit = self._api.timeout if timeout is None else timeout
+        deadline = self._api.deadline(timeout)
         policy = DeliverPolicy.LAST_PER_SUBJECT
-        with self._watch(policy, ignore_deletes=not deleted, follows=False) as watch:
-            watch.wait_current(limit)
+        with (
+            limited(deadline),
+            self._watch(policy, ignore_deletes=not deleted, follows=False) as watch,
+        ):
+            watch.wait_current(deadline.left())
             return sorted(watch.initial(), key=lambda info: info.name)
 
     @overload
@@ -707,10 +710,11 @@ class ObjectStore(ForeignNames):
         limit = seconds(older_than, "older_than")
         deadline = Deadline(timeout)
         stream = stream_name(self.bucket)
-        with self._bucket.errors():
-            state = stream_info(self._api, stream, chunk_subject(self.bucket, "*")).state
-        # In this order: an upload that ends meanwhile has its info.
-        used = {chunk_subject(self.bucket, info.nuid) for info in self.list()}
+        with limited(deadline):
+            with self._bucket.errors():
+                state = stream_info(self._api, stream, chunk_subject(self.bucket, "*")).state
+            # In this order: an upload that ends meanwhile has its info.
+            used = {chunk_subject(self.bucket, info.nuid) for info in self.list()}
         deleted = 0
         for subject in sorted(set(state.subjects or ()) - used):
             with suppress(MessageNotFoundError):
@@ -724,6 +728,7 @@ class ObjectStore(ForeignNames):
     def _limit(self, deadline: Deadline) -> Deadline:
         return self._api.deadline() if deadline.at is None else deadline
 
+    @with_one_deadline
     def seal(self) -> None:
         """
         Seal the bucket: it can be read, but never be changed again. This cannot be undone.

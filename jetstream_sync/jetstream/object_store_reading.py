@@ -143,7 +143,7 @@ class Download:
         cursor = pull_cursor(api, bucket.stream, options, UNREAD_LIMIT_S)
         puller = OrderedPuller(api, cursor, pull)
         with bucket.errors():
-            puller.start(api.deadline())
+            puller.start(deadline)
         self._puller = puller
         created = cursor.info
         if created is not None and not created.num_pending and not created.delivered.consumer_seq:

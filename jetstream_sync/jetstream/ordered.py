@@ -31,6 +31,7 @@ from ..errors import (
     RequestLimitError,
     TimeoutError,
 )
+from ..headers import NO_RESPONDERS
 from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record, seconds
 from ..options import check_callback
@@ -61,7 +62,7 @@ _DEFAULT_MAX_MESSAGES: Final = 4000
 #: Heartbeat of an ordered consumer's pulls in seconds; short, to detect a lost consumer soon.
 HEARTBEAT_S: Final = 5.0
 #: Minimum timeout for creating a consumer in seconds, also if the fetch timeout is shorter.
-_MIN_CREATE_TIMEOUT_S: Final = 1.0
+_MIN_CREATE_TIMEOUT_S: Final = 0.25
 #: Timeout of the request for the state of a silent consumer, in seconds.
 CHECK_TIMEOUT_S: Final = 2.0
 #: Minimum expiry of a pull request, in nanoseconds; it must be above 0.
@@ -471,16 +472,26 @@ class OrderedConsumer:
         self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]
     ) -> None:
         """Pull into the list; ``_lock`` is held."""
+        refusal: PullError | None = None
         while True:
             count = len(messages)
             try:
                 complete = self._pull(request, deadline, messages)
             except TimeoutError:
                 return  # no connection or no leader
+            except _CONSUMER_LOST as error:
+                complete = False
+                # Not a consumer or server that is gone: the next consumer may be answered.
+                gone = "Shutdown" in str(error) or getattr(error, "code", 0) == NO_RESPONDERS
+                refusal = error if type(error) is PullError and not gone else None
             found = len(messages) > count
             if self._api.single_replies and found and len(messages) < request.batch:
                 complete = found = False  # the other messages are requested one by one
-            if found or complete or deadline.expired():
+            if found or complete:
+                return
+            if deadline.expired():
+                if refusal is not None and not messages:
+                    raise refusal  # every consumer refused the request
                 return
 
     def _pull(self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]) -> bool:
@@ -492,6 +503,9 @@ class OrderedConsumer:
         requester, self._requester = self._requester, None
         if requester is None or self._reconnects != self._api.core.reconnects:
             requester = self._renewed(deadline_to_create(deadline))
+            if deadline.expired():
+                self._requester = requester  # for the next call
+                return False
             request = _fit_expiry(request, deadline)
         if self._api.single_replies:
             request = replace(request, batch=1, heartbeat_ns=0)
@@ -504,8 +518,6 @@ class OrderedConsumer:
         except _FATAL:
             self._requester = requester  # it sent nothing
             raise
-        except _CONSUMER_LOST:
-            return False
         finally:
             self._inbox = None
             inbox.close(deferred=pull.answered)

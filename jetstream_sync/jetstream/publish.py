@@ -317,10 +317,10 @@ DEFAULT_WINDOW: Final = 4000
 #: Minimum time in seconds that must be left for a reply; with less, there is no further attempt.
 _MIN_REPLY_TIME_S: Final = 0.05
 #: Seconds between two checks for overdue acks.
-_OVERDUE_CHECK_INTERVAL_S: Final = 0.5
+_OVERDUE_CHECK_INTERVAL_S: Final = 0.1
 
 #: Number of checks without pending acks after which the thread sleeps until the next publish.
-_IDLE_CHECKS: Final = 4
+_IDLE_CHECKS: Final = 20
 
 
 class _Event(Enum):
@@ -426,11 +426,12 @@ class Publisher(MessageReceiver):
         message = core.encode_command(
             core.encode_subject(subject), payload, self._reply_prefix + token, headers
         )
-        limit = self._timeout if timeout is None else seconds(timeout)
+        limit = wait = self._timeout if timeout is None else seconds(timeout)
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
         if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
-            stall = self._stall_wait
-            self._wait_for_room(Deadline(limit if stall is None else stall))
+            stall, deadline = self._stall_wait, Deadline(limit)
+            self._wait_for_room(deadline if stall is None else Deadline(stall))
+            wait = deadline.left()
         due = None if limit is None else monotonic() + limit
         future = PubAckFuture(subject, message, due, core)
         if retries is not DEFAULT_RETRIES:
@@ -441,7 +442,7 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            core.send_deferred(*message)
+            core.send_deferred(*message, wait)
         except BaseException:
             self._pending.pop(token, None)
             self._make_room()
@@ -684,7 +685,9 @@ class Publisher(MessageReceiver):
             if message is None:
                 continue  # settled meanwhile
             try:
-                self._core.publish(*message)
+                self._core.send_deferred(*message, 0.0)
+            except TimeoutError:
+                continue  # it is buffered; this thread must not wait for a full socket
             except Error as error:
                 self._pending.pop(token, None)
                 future.failed(error)

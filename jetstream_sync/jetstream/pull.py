@@ -35,6 +35,7 @@ from ..errors import (
     NotFoundError,
     PermissionsError,
     PullError,
+    RequestLimitError,
     TimeoutError,
 )
 from ..headers import PIN_ID, parse_headers
@@ -510,7 +511,7 @@ def _before_2_11(version: str) -> bool:
 
 _SECOND: Final = 1_000_000_000
 #: Seconds that the client waits beyond the expiry of the request for the server's final status.
-_REPLY_MARGIN_S: Final = 1.0
+_REPLY_MARGIN_S: Final = 0.25
 #: Expiry of one request if the caller waits without a limit.
 MAX_EXPIRES_NS: Final = 60 * _SECOND
 
@@ -720,6 +721,10 @@ class Fetch:
             # A fetch without a timeout consists of many requests with an expiry.
             return self._end.left() is None and self._request_again(inbox)
         if status.kind is PullStatusKind.FULL:
+            if self._request.max_bytes and not self._messages:
+                # No request with this limit can be answered.
+                text = f"the next message is larger than max_bytes={self._request.max_bytes}"
+                raise RequestLimitError(409, text)
             return False
         error = status.error
         assert error is not None

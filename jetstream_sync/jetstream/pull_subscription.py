@@ -16,7 +16,7 @@ from ..errors import BadSubscriptionError, Error
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name, check_subject
-from .api_requests import APIRequests
+from .api_requests import APIRequests, limited, with_one_deadline
 from .consumer import fetch_request
 from .consumer_api import ConsumerAccessors, release_consumer
 from .heartbeat import pull_heartbeat_timeout
@@ -210,7 +210,8 @@ class PullSubscription(ConsumerAccessors):
                 inbox.close()
         if self._delete is not None:
             try:
-                self._delete()
+                with limited(deadline):
+                    self._delete()
             except Error as error:
                 core.report_error(error)
 
@@ -295,6 +296,7 @@ class PullSubscribeAPI:
 
     _api: APIRequests
 
+    @with_one_deadline
     def pull_subscribe(
         self,
         subject: str,
@@ -339,6 +341,7 @@ class PullSubscribeAPI:
         )
         return self._subscribed(resolve_pull_consumer(self._api, request), delete_consumer)
 
+    @with_one_deadline
     def pull_subscribe_bind(self, consumer: str, stream: str) -> PullSubscription:
         """
         Subscribe to an existing consumer, to fetch its messages.

@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..options import check_callback, check_known
 from ..subjects import check_consumer_name, check_stream_name, check_subject
-from .api_requests import APIRequests, names_by_subject
+from .api_requests import APIRequests, names_by_subject, with_one_deadline
 from .consume import JetStreamCallback
 from .consumer_api import (
     BOUND_CHECK_DELAY_S,
@@ -159,6 +159,7 @@ class PushSubscribeAPI:
 
     _api: APIRequests
 
+    @with_one_deadline
     def subscribe(
         self,
         subject: str = "",
@@ -235,6 +236,7 @@ class PushSubscribeAPI:
         start = self._ordered if ordered_consumer else self._push_subscription
         return start(request, _push_options(cb, manual_ack, options))
 
+    @with_one_deadline
     def subscribe_bind(
         self,
         stream: str,

@@ -57,7 +57,7 @@ from ..locks import new_rlock
 from ..net.clock import FOREVER, Deadline, call_and_record, monotonic
 from ..options import check_callback
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests, stream_info
+from .api_requests import APIRequests, stream_info, within
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
 from .direct_get import leader_get
@@ -258,7 +258,7 @@ class _Initial:
             return True
         if not known:
             try:
-                self._target = self._cursor.last_seq(Deadline(CHECK_TIMEOUT_S))
+                self._target = self._cursor.last_seq(within(Deadline(CHECK_TIMEOUT_S)))
             except Error:
                 return False  # the connection is lost, or the check after a silence decides
         self._rounds += 1
@@ -279,7 +279,7 @@ class _Initial:
         if not cursor.replicated or position >= cursor.end:
             return False
         try:
-            self._target = cursor.last_match(Deadline(CHECK_TIMEOUT_S))
+            self._target = cursor.last_match(within(Deadline(CHECK_TIMEOUT_S)))
         except (PermissionsError, NoRespondersError):
             return False  # the user may not ask
         except Error:

@@ -126,13 +126,13 @@ def test_bytes_that_are_used_up_exactly_end_it(js, stream, consumer):
 
 @pytest.mark.parametrize("timeout", [5, None])
 def test_a_message_that_never_fits_ends_it(js, stream, consumer, timeout):
-    """A first message above ``max_bytes`` gives an empty list at once."""
+    """A first message above ``max_bytes`` is an error at once: no such request can be answered."""
     fill(js, stream.name, 1, size=500)
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, None, timeout, 200)
         try:
-            with between(0, 1):
-                assert fetched.result(3) == []
+            with between(0, 1), pytest.raises(RequestLimitError, match="max_bytes=200"):
+                fetched.result(3)
         finally:
             stream.delete_consumer("C")  # would end it as a last resort
     assert len(stream.create_consumer(durable_name="D").fetch(max_bytes=1000, timeout=0.2)) == 1
