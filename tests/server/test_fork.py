@@ -54,6 +54,7 @@ from jetstream_sync.client.threads import _fork_aware, after_fork
 from jetstream_sync.client.transport import _Opening
 from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.jetstream import publish
+from jetstream_sync.locks import InterruptSafeLock
 from jetstream_sync.server import NatsServer
 from jetstream_sync.services import Service
 
@@ -381,7 +382,7 @@ def locks(it: object, seen: dict[int, object]) -> Iterator[threading.Lock]:
     if id(it) in seen:
         return
     seen[id(it)] = it
-    if isinstance(it, type(threading.Lock()) | type(threading.RLock())):
+    if isinstance(it, type(threading.Lock()) | type(threading.RLock()) | InterruptSafeLock):
         yield it
         return
     if isinstance(it, threading.Condition | threading.Event):
