@@ -57,6 +57,7 @@ class ConnectionCore:
         self.send_deferred: Callable[..., None] = writer.send_deferred
         #: Send what is buffered, before a wait.
         self.send_buffered: Callable[[], None] = writer.send_buffered
+        self.count_internal: Callable[[int], None] = writer.count_internal
         #: Raise in a forked child.
         self.check_not_forked: Callable[[], None] = writer.check_not_forked
         #: The ids of subscriptions whose receivers accept packed runs, see `ReplyCollector`.

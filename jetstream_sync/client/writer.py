@@ -90,7 +90,7 @@ class Writer:
         self._flusher = _AWAKE
         self.out_msgs: int = 0
         self.out_bytes: int = 0
-        self._awaited = 0  # messages whose callers wait for a reply, with a deadline
+        self._awaited = 0  # messages whose callers wait for a reply, and those of the client itself
         # --- set once, read without a lock ---
         self.closed: BaseException | None = None
         # --- under _sending ---
@@ -138,6 +138,11 @@ class Writer:
         # This is for messages without a waiting caller, such as acknowledgements. A caller that waits
         # for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
         self.publish(command, size, _ASLEEP, timeout)
+
+    def count_internal(self, messages: int) -> None:
+        """Count messages of the client itself before they are sent, such as pull requests; see `unsent`."""
+        with self._lock:
+            self._awaited += messages
 
     def _wake(self) -> None:
         """Wake the sleeping flusher; the lock is held."""
@@ -255,9 +260,10 @@ class Writer:
 
     @property
     def unsent(self) -> int:
-        """The number of messages without a waiting caller that were not sent; after `close()` the lost ones."""
+        """The number of messages of the program, without a waiting caller, that were not sent or are lost."""
         is_sent = sum(self._sent) == len(self._batch)
-        return self.out_msgs - self._awaited - (self._taken if is_sent else self._taken_before)
+        taken = self._taken if is_sent else self._taken_before
+        return max(0, self.out_msgs - self._awaited - taken)
 
     def flush_and_shutdown(self, stream: ByteStream, deadline: Deadline) -> None:
         """Send the buffer to a stream, and shut the stream down."""

@@ -359,7 +359,8 @@ class APIRequests:
         took = monotonic() - began
         try:
             self._callback(APICall(subject.decode(), sent, received, took, error))
-        except BaseException as fault:  # noqa: BLE001 - reported
+        except BaseException as fault:
+            log.exception("api_cb raised")
             self.core.callback_raised("api_cb", fault)
 
     def command(

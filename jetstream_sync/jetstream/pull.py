@@ -395,6 +395,7 @@ class PullRequester:
         if encoded is None or encoded[0] is not request:
             encoded = self._encoded = request, request.encode()
         command, size = self.core.encode_command(self._subject, encoded[1], reply)
+        self.core.count_internal(1 if deferred else count)
         if deferred:
             self.core.send_deferred(command * count, size * count)
         else:

@@ -261,6 +261,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             tokens = ack_tokens(delivery[0])
             headers = {LAST_CONSUMER: tokens[4].decode(), LAST_STREAM: tokens[3].decode()}
         command, size = self._core.encode_command(delivery[1], b"", b"", headers)
+        self._core.count_internal(1)
         self._core.publish(command, size)
 
     # --- the callback ---------------------------------------------------------------------------
