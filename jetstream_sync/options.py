@@ -38,6 +38,8 @@ class EventKind(Enum):
     """The connection is closed."""
     DISCOVERED_SERVERS = "discovered servers"
     """The cluster announced new servers."""
+    RECONNECT_FAILED = "reconnect failed"
+    """An attempt to reconnect to a server failed; others follow."""
     LAME_DUCK = "lame duck"
     """The server is in lame duck mode: it will shut down soon, clients should reconnect elsewhere."""
 
@@ -51,7 +53,7 @@ class ConnectionEvent:
     server: str | None = None
     """URL of the server concerned, without credentials; ``None`` if there is none."""
     error: BaseException | None = None
-    """Reason of a lost connection or of a close that the user did not request."""
+    """Reason of a lost connection, of a failed attempt, or of a close that the user did not request."""
     servers: tuple[str, ...] = ()
     """URLs of the discovered servers."""
 
@@ -227,6 +229,8 @@ class ConnectOptions(TypedDict, total=False):
     """Called when the connection is closed, before `Connection.close` or `Connection.drain` returns."""
     discovered_server_cb: EventCallback | None
     """Called when the cluster announces a new server."""
+    reconnect_error_cb: EventCallback | None
+    """Called after each failed attempt to reconnect, with the server and the error."""
     lame_duck_mode_cb: EventCallback | None
     """Called when the server enters lame duck mode and will shut down soon."""
     trace_cb: Callable[[str], object] | None
@@ -288,6 +292,7 @@ class ConnectionOptions:
     reconnected_cb: EventCallback | None = field(default=None, repr=False)
     closed_cb: EventCallback | None = field(default=None, repr=False)
     discovered_server_cb: EventCallback | None = field(default=None, repr=False)
+    reconnect_error_cb: EventCallback | None = field(default=None, repr=False)
     lame_duck_mode_cb: EventCallback | None = field(default=None, repr=False)
     trace_cb: Callable[[str], object] | None = field(default=None, repr=False)
 

@@ -21,9 +21,9 @@ from jetstream_sync.codec import Record
 
 # Class -> public methods, properties and attributes.
 PUBLIC = {
-    "Connection": "add_service close connected_url discovered_servers drain flush is_closed "
+    "Connection": "add_listener add_service close connected_url discovered_servers drain flush is_closed "
     "is_connected is_draining is_reconnecting jetstream last_error max_payload new_inbox "
-    "publish reconnect request request_many rtt server_info server_pool servers "
+    "pending_bytes publish reconnect remove_listener request request_many rtt server_info server_pool servers "
     "service_info service_ping service_stats set_server_pool stats status subscribe",
     "Subscription": "delivered drain dropped is_valid next_msg pending_bytes pending_msgs sid unsubscribe",
     "PushSubscription": "consumer_info consumer_name delivered drain dropped is_valid next_msg pending_bytes "

@@ -11,7 +11,13 @@ from ..errors import BadSubscriptionError, DrainTimeoutError, Error, TimeoutErro
 from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
-from ..options import DEFAULT_PENDING_BYTES_LIMIT, DEFAULT_PENDING_MSGS_LIMIT, check_callback
+from ..options import (
+    DEFAULT_PENDING_BYTES_LIMIT,
+    DEFAULT_PENDING_MSGS_LIMIT,
+    EventCallback,
+    EventKind,
+    check_callback,
+)
 from ..protocol.session import ServerInfo
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
@@ -374,6 +380,31 @@ class Connection(ForeignNames):
         engine = self._core.engine
         engine.state.check_usable(draining=True)
         engine.connector.pool.replace_all(pool)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Number of bytes that are buffered and not sent, as while disconnected."""
+        return self._core.engine.writer.pending_bytes
+
+    def add_listener(self, callback: EventCallback, *kinds: EventKind) -> None:
+        """
+        Call a function at events of the connection, besides the callbacks of its options.
+
+        Args:
+            callback: called on the thread of these callbacks, with a `ConnectionEvent` if it has a
+                parameter.
+            *kinds: the kinds of events; none: all.
+
+        Raises:
+            InvalidOptionError: the callback cannot be called so, or is an ``async`` function.
+
+        """
+        check_callback("callback", callback)
+        self._core.engine.events.add_listener(callback, kinds or EventKind)
+
+    def remove_listener(self, callback: EventCallback) -> bool:
+        """Stop calling a function at events; return whether it was a listener, or the callback of an option."""
+        return self._core.engine.events.remove_listener(callback)
 
     @property
     def server_info(self) -> ServerInfo:

@@ -179,6 +179,7 @@ class Connector:
             address, reason
         )
         self._pool.failed(address)
+        self._events.tell(ConnectionEvent(EventKind.RECONNECT_FAILED, address.url, error))
         if refused_twice and not self._options.ignore_auth_error_abort:
             raise _no_server({address: error}) from error
         if is_new and not _is_unreachable(error):

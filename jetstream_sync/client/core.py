@@ -81,8 +81,8 @@ class ConnectionCore:
         )
         # Errors and waits.
         #: Report an error to ``error_cb``; the second is for what a function of the user raised.
-        self.report_error: Callable[[BaseException], None] = engine.events.error
-        self.callback_raised: Callable[[str, BaseException], None] = engine.events.callback_raised
+        self.report_error: Callable[..., None] = engine.events.error
+        self.callback_raised: Callable[..., None] = engine.events.callback_raised
         #: Start a thread that calls functions of the user; see `CallbackThreads`.
         self.spawn_callbacks: Callable[
             [str, Callable[[], None], Callable[[BaseException], None]], threading.Thread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
 from ..errors import ConnectionClosedError, ConnectionDrainingError, InvalidOptionError
@@ -30,6 +30,7 @@ _OPTIONS = {
     EventKind.RECONNECTED: "reconnected_cb",
     EventKind.CLOSED: "closed_cb",
     EventKind.DISCOVERED_SERVERS: "discovered_server_cb",
+    EventKind.RECONNECT_FAILED: "reconnect_error_cb",
     EventKind.LAME_DUCK: "lame_duck_mode_cb",
 }
 
@@ -44,12 +45,13 @@ class Events:
     def __init__(self, name: str, options: ConnectionOptions) -> None:
         self.name: str = name
         self._error_cb: ErrorCallback | None = options.error_cb
-        self._listeners: dict[EventKind, _Listener] = {}
+        self._lock = new_lock()
+        # The kinds and callbacks of the listeners; replaced as a whole.
+        self._listeners: tuple[tuple[frozenset[EventKind], EventCallback, _Listener], ...] = ()
         for kind, option in _OPTIONS.items():
             callback = getattr(options, option)
             if callback is not None:
-                self._listeners[kind] = _listener(option, callback)
-        self._lock = new_lock()
+                self.add_listener(callback, {kind}, option)
         self._calls: Mailbox[_Call] = Mailbox()
         #: Number of events dropped because a callback is too slow.
         self.dropped: int = 0
@@ -59,31 +61,49 @@ class Events:
         # Set when the thread has called its last callback.
         self._done = Signal()
 
-    def error(self, error: BaseException) -> None:
-        """Report an asynchronous error to ``error_cb``, or log it if there is none."""
-        callback = self._error_cb
+    def add_listener(
+        self, callback: EventCallback, kinds: Iterable[EventKind], option: str = "callback"
+    ) -> None:
+        """Call a function at events of these kinds."""
+        added = frozenset(kinds), callback, _listener(option, callback)
+        with self._lock:
+            self._listeners += (added,)
+
+    def remove_listener(self, callback: EventCallback) -> bool:
+        """Stop calling a function; return whether it was called."""
+        with self._lock:
+            before = self._listeners
+            self._listeners = tuple(each for each in before if each[1] != callback)
+            return len(self._listeners) < len(before)
+
+    def error(self, error: BaseException, callback: ErrorCallback | None = None) -> None:
+        """Report an asynchronous error to a callback, else to ``error_cb``, else to the log."""
+        callback = callback or self._error_cb
         if callback is None:
             log.error("%s: %s: %s", self.name, type(error).__name__, error)
             return
         self._add(_with(callback, error))
 
-    def callback_raised(self, what: str, error: BaseException) -> None:
+    def callback_raised(
+        self, what: str, error: BaseException, callback: ErrorCallback | None = None
+    ) -> None:
         """Report what a function of the user raised; called while the exception is handled."""
         # On a thread of this package, a SystemExit or a time-out of gevent is an error like any other.
         # On a thread of the user it belongs to the caller, as a KeyboardInterrupt does.
         if not isinstance(error, Exception) and not in_callback():
             raise error
-        is_logged = isinstance(error, Exception) or self._error_cb is None
+        is_logged = isinstance(error, Exception) or (callback or self._error_cb) is None
         level = logging.DEBUG if is_logged else logging.ERROR
         log.log(level, "%s: %s raised", self.name, what, exc_info=error)
-        self.error(error)
+        self.error(error, callback)
 
     def tell(self, event: ConnectionEvent, *, needed: bool = False) -> None:
         """Report an event; an event that is ``needed`` is never dropped."""
-        log.info("%s: %s", self.name, _log_line(event))
-        listener = self._listeners.get(event.kind)
-        if listener is not None:
-            self._add(_with(listener, event), needed=needed)
+        if event.kind is not EventKind.RECONNECT_FAILED:  # logged by the connector
+            log.info("%s: %s", self.name, _log_line(event))
+        for kinds, _, listener in self._listeners:
+            if event.kind in kinds:
+                self._add(_with(listener, event), needed=needed)
 
     def closed(self, event: ConnectionEvent) -> None:
         """Report the end of the connection once; the thread ends after this event."""
@@ -98,7 +118,7 @@ class Events:
         if (
             thread is not None
             and thread is not threading.current_thread()
-            and EventKind.CLOSED in self._listeners
+            and any(EventKind.CLOSED in kinds for kinds, _, _ in self._listeners)
             and not self._done.wait(timeout)
         ):
             log.warning("%s: closed_cb has not returned; closing does not wait for it", self.name)

@@ -20,6 +20,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import FOREVER, Deadline
+from ..options import ErrorCallback
 from .leases import ack_waits
 from .message import JetStreamMsg
 from .messages import MessageSource
@@ -113,6 +114,7 @@ class ConsumeHandle(CallbackHandle):
         messages: the source of the messages.
         callback: the function to call.
         config: the config of the consumer; ``None``: its messages are not acknowledged.
+        error_cb: called with each error instead of that of the connection; ``None``: the latter.
 
     """
 
@@ -123,8 +125,10 @@ class ConsumeHandle(CallbackHandle):
         messages: MessageSource,
         callback: JetStreamCallback,
         config: ConsumerConfig | None = None,
+        error_cb: ErrorCallback | None = None,
     ) -> None:
         super().__init__(core)
+        self._error_cb = error_cb
         self._name = name
         self._messages = messages
         self._callback = callback
@@ -132,7 +136,7 @@ class ConsumeHandle(CallbackHandle):
         # Before another thread may look at it, such as one that closes the connection.
         self._thread: threading.Thread | None = None
         try:
-            messages.set_callback_waiter(self._finished)
+            messages.set_callback_waiter(self._finished, self._report)
             self._thread = core.spawn_callbacks(f"consume-{name}", self._run, self._end_with)
         except BaseException:
             self._closed.set()  # no callback runs
@@ -173,6 +177,9 @@ class ConsumeHandle(CallbackHandle):
         """Let a message be delivered again whose callback raised."""
         nak_failed(msg, self._config)
 
+    def _report(self, error: BaseException) -> None:
+        self._core.report_error(error, self._error_cb)
+
     def _end_with(self, reason: BaseException) -> None:
         """Stop because the connection was closed by the user, or with what the thread raised."""
         if not isinstance(reason, ConnectionClosedError):
@@ -190,7 +197,8 @@ class ConsumeHandle(CallbackHandle):
                     callback(msg)
                 except BaseException as error:  # noqa: BLE001 - reported
                     self._on_callback_error(msg)
-                    self._core.callback_raised(f"the callback of {self._name!r}", error)
+                    what = f"the callback of {self._name!r}"
+                    self._core.callback_raised(what, error, self._error_cb)
         except IteratorClosedError:
             pass
         except ConnectionClosedError as error:
@@ -201,7 +209,7 @@ class ConsumeHandle(CallbackHandle):
             self._error = error
         except Error as error:
             self._error = error
-            self._core.report_error(error)
+            self._report(error)
         except BaseException as error:
             self._error = error
             raise

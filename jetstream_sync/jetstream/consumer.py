@@ -17,7 +17,7 @@ from ..api.pull import (
 )
 from ..durations import duration, duration_to_ns
 from ..errors import ConsumerIsPushBasedError, InvalidOptionError
-from ..options import check_callback, check_int, check_known
+from ..options import ErrorCallback, check_callback, check_int, check_known
 from .api_requests import APIRequests, resolve_config
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer_api import add_consumer, consumer_info, reset_consumer
@@ -255,17 +255,23 @@ class PullConsumer:
         return MessageIterator(puller, puller if on_demand else None)
 
     def consume(
-        self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
+        self,
+        callback: JetStreamCallback,
+        *,
+        error_cb: ErrorCallback | None = None,
+        **options: Unpack[ContinuousOptions],
     ) -> ConsumeHandle:
         """
         Call a function for each of the consumer's messages, on a dedicated thread.
 
         Messages are pulled ahead. The callback acknowledges them. An error that it raises is reported to
-        the connection's ``error_cb``, and the next message follows. If the callback did not acknowledge the
-        failed message, it is redelivered after 5 seconds, or after the step of the consumer's ``backoff``.
+        ``error_cb``, and the next message follows. If the callback did not acknowledge the failed message,
+        it is redelivered after 5 seconds, or after the step of the consumer's ``backoff``.
 
         Args:
             callback: called with each message.
+            error_cb: called with each error of this call, on the thread of the connection's callbacks;
+                ``None``: the connection's ``error_cb``.
             **options: see `ContinuousOptions`.
 
         Returns:
@@ -277,8 +283,11 @@ class PullConsumer:
 
         """
         check_callback("callback", callback)
-        config = self._requester.config
-        return ConsumeHandle(self._api.core, self.name, self._puller(options), callback, config)
+        if error_cb is not None:
+            check_callback("error_cb", error_cb)
+        core, config = self._api.core, self._requester.config
+        puller = self._puller(options)
+        return ConsumeHandle(core, self.name, puller, callback, config, error_cb)
 
     def _puller(self, options: ContinuousOptions, *, on_demand: bool = False) -> MessagePuller:
         pull = continuous_pull(options, self._requester.config, on_demand=on_demand)

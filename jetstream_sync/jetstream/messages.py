@@ -149,8 +149,13 @@ class MessageSource(Protocol):
         """Request no more messages; see `MessageIterator.drain`."""
         ...
 
-    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
+    def set_callback_waiter(
+        self,
+        callback_finished: Callable[[Deadline], bool],
+        report: Callable[[BaseException], None],
+    ) -> None:
         """Make a drain of the connection wait for the callback that receives the messages."""
+        # `report`: called with each error instead of `ConnectionCore.report_error`.
         ...
 
 
@@ -316,6 +321,7 @@ class MessagePuller:
     ) -> None:
         self._requester = requester
         self._fail_fast = fail_fast
+        self._report: Callable[[BaseException], None] = requester.core.report_error
         leases = requester.leases()
         self._leases = leases or _NO_LEASES
         self._renewer: LeaseRenewer | None = None
@@ -543,7 +549,7 @@ class MessagePuller:
                 with self._lock:
                     late = self._run_due_actions()
                 if late is not None:
-                    self._requester.core.report_error(late)
+                    self._report(late)
                 if deadline.expired():
                     raise
             else:
@@ -694,7 +700,7 @@ class MessagePuller:
             # After other warnings the request has ended, and the same request would fail again. The
             # heartbeat timeout triggers the next one.
         if error is not None and not unpinned:
-            self._requester.core.report_error(error)
+            self._report(error)
 
     def _consumer_unavailable(self, error: PullError) -> None:
         """Retry later, and report the error once; close the iterator if the consumer is deleted."""
@@ -706,7 +712,7 @@ class MessagePuller:
         with self._lock:
             new = self._schedule.failed(error, self._ledger.delivered)
         if new:
-            self._requester.core.report_error(error)
+            self._report(error)
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -760,9 +766,14 @@ class MessagePuller:
         """Whether the server delivers no more messages; some may still be buffered."""
         return self._inbox.mailbox.closed
 
-    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
+    def set_callback_waiter(
+        self,
+        callback_finished: Callable[[Deadline], bool],
+        report: Callable[[BaseException], None],
+    ) -> None:
         """Make a drain of the connection wait for the callback that receives the messages."""
         self._inbox.callback_finished = callback_finished
+        self._report = report
 
     def forked(self) -> None:
         """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -34,7 +35,7 @@ from ..errors import (
 from ..headers import NO_RESPONDERS
 from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record, seconds
-from ..options import check_callback
+from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import (
@@ -105,7 +106,10 @@ class OrderedPuller:
         self._api = api
         self._cursor = cursor
         self._pull = pull
-        self._callback_finished: Callable[[Deadline], bool] | None = None
+        # The arguments of set_callback_waiter().
+        self._callback: (
+            tuple[Callable[[Deadline], bool], Callable[[BaseException], None]] | None
+        ) = None
         # Held while a consumer is created; stop() does not take it, so that it need not wait.
         self._renewing = new_lock()
         self._stopped: IteratorClosedError | None = None
@@ -177,8 +181,8 @@ class OrderedPuller:
             requester.sequence = cursor.sequence
             requester.single_replies = self._api.single_replies
             messages = self._messages = MessagePuller(requester, pull, fail_fast=True)
-            if self._callback_finished is not None:
-                messages.set_callback_waiter(self._callback_finished)
+            if self._callback is not None:
+                messages.set_callback_waiter(*self._callback)
         except BaseException:
             started, self._messages = self._messages, None
             if started is not None:
@@ -237,11 +241,15 @@ class OrderedPuller:
             finally:
                 self._cursor.drop()
 
-    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
+    def set_callback_waiter(
+        self,
+        callback_finished: Callable[[Deadline], bool],
+        report: Callable[[BaseException], None],
+    ) -> None:
         """Make a drain of the connection wait for the callback that receives the messages."""
-        self._callback_finished = callback_finished
+        self._callback = callback_finished, report
         if self._messages is not None:
-            self._messages.set_callback_waiter(callback_finished)
+            self._messages.set_callback_waiter(callback_finished, report)
 
     @property
     def closed(self) -> bool:
@@ -379,14 +387,19 @@ class OrderedConsumer:
         return puller
 
     def consume(
-        self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
+        self,
+        callback: JetStreamCallback,
+        *,
+        error_cb: ErrorCallback | None = None,
+        **options: Unpack[ContinuousOptions],
     ) -> ConsumeHandle:
         """
         Call a function for each message, in order, on a dedicated thread.
 
         Args:
-            callback: called with each message; an error that it raises is reported to the
-                connection's ``error_cb``, and the next message follows.
+            callback: called with each message; an error that it raises is reported to ``error_cb``, and
+                the next message follows.
+            error_cb: as in `PullConsumer.consume`.
             **options: see `ContinuousOptions`.
 
         Raises:
@@ -395,7 +408,13 @@ class OrderedConsumer:
 
         """
         check_callback("callback", callback)
-        return ConsumeHandle(self._api.core, self._stream, self._puller(options), callback)
+        if error_cb is not None:
+            check_callback("error_cb", error_cb)
+        core, puller = self._api.core, self._puller(options)
+        cursor = puller._cursor  # noqa: SLF001 - one module
+        if cursor.on_recreated is not None:
+            cursor.on_recreated = partial(core.report_error, callback=error_cb)
+        return ConsumeHandle(core, self._stream, puller, callback, error_cb=error_cb)
 
     def fetch(
         self,
