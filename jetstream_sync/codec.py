@@ -174,6 +174,10 @@ class Record(RecordBase):
                     assign(self, None)
                 else:
                     raise InvalidOptionError(name, value, "must not be None")
+            if extra and (known := codec.names & extra.keys()):
+                # They would be ignored if the field is set, and not be checked otherwise.
+                name = type(self).__name__
+                raise InvalidOptionError("extra", extra, f"{min(known)!r} is a field of {name}")
             object.__setattr__(self, "extra", Extra(extra) if extra else _NO_EXTRA)
             for name, (low, high) in codec.ranges.items():
                 if getattr(self, name) != _NO_DURATION:  # it means that there is no limit

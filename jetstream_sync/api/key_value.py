@@ -416,6 +416,8 @@ def _given_fields(config: KeyValueConfig) -> dict[str, Any]:
         own["allow_msg_ttl"] = True if config.limit_marker_ttl else None
     if config.sources is not None:
         own["sources"] = [_source(each, config.bucket) for each in config.sources]
+    if config.extra:
+        own["extra"] = config.extra
     return fields | {name: value for name, value in own.items() if value is not None}
 
 
@@ -449,7 +451,8 @@ def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> Stre
     """Return the config of a bucket's stream with the set fields of a bucket config."""
     if config.mirror is not None and current.mirror is None:
         raise InvalidOptionError("mirror", config.mirror, "the bucket exists and is not a mirror")
-    return replace(current, **_given_fields(config))
+    fields = _given_fields(config)
+    return replace(current, **fields | {"extra": {**current.extra, **config.extra}})
 
 
 def bucket_of(stream: str) -> str:

@@ -3,83 +3,236 @@ A cache backend on a key-value bucket.
 
 Rules:
 
-1. A value is stored with the time at which it ends, because a bucket has one TTL for all keys. That TTL,
-   the option ``max_age``, frees the space of values that are not read again.
-2. Keys are encoded: Django's have characters that keys of buckets cannot have.
-3. `add`, `incr` and `touch` compare and set, so they are atomic for all processes.
+1. A value is stored with the time at which it ends. Servers from 2.11 also delete it then.
+2. The bucket has one message for each key and no markers. A full bucket evicts the oldest values.
+3. Any text is a key: it is encoded as one token, and a long one is hashed.
+4. `add`, `incr` and `touch` compare and set, so they are atomic for all processes.
+5. Without the bucket, reads find nothing, and the next write creates it again.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import pickle
+import random
 import struct
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
+from django.core.exceptions import ImproperlyConfigured
 
 from .. import (
-    Base64Keys,
+    APIError,
     BucketNotFoundError,
     Connection,
-    KeyExistsError,
+    ConnectionLostError,
+    Error,
+    InvalidArgumentError,
+    JetStream,
     KeyNotFoundError,
     KeyValue,
+    KeyValueConfig,
     KeyValueEntry,
-    WrongLastRevisionError,
+    NoStreamResponseError,
+    ServerTooOldError,
+    Stream,
+    StreamConfig,
+    StreamNameInUseError,
+    StreamNotFoundError,
+    WrongLastSequenceError,
 )
-from .publishing import connection, jetstream
+from .config import Config
+from .publishing import connection
 
 #: The end of a value in seconds since 1970, infinite: none, before its pickled form.
 _END: Final = struct.Struct("!d")
 _MISSING: Final = object()
+#: The longest encoded key that is not hashed.
+_MAX_KEY: Final = 200
+#: Seconds after a failed connection attempt in which calls fail at once.
+_RETRY_INTERVAL_S: Final = 1.0
+#: Maximum delay in seconds after another process has changed a value.
+_MAX_CONFLICT_DELAY_S: Final = 0.1
+#: The options that are fields of a `KeyValueConfig`.
+_CONFIG: Final = (
+    *("compression", "description", "max_bytes", "max_value_size", "metadata", "placement"),
+    *("replicas", "storage"),
+)
+
+log: logging.Logger = logging.getLogger("jetstream_sync.django.cache")
+
+
+class _Bucket(NamedTuple):
+    """An open bucket."""
+
+    nc: Connection
+    js: JetStream
+    stream: Stream
+    kv: KeyValue
 
 
 class KeyValueCache(BaseCache):
     """
     Django's cache on a bucket of the connection of the setting ``JETSTREAM``.
 
-    ``LOCATION`` is the bucket, which is created if it does not exist. ``OPTIONS`` may have ``max_age``, the
-    TTL of the bucket in seconds (default: 30 days), and the other fields of a `KeyValueConfig`; they count
-    only when it is created. Values are pickled, so the bucket must be writable by trusted programs only.
+    ``LOCATION`` is the bucket, which is created if it does not exist. Values are pickled, so it must be
+    writable by trusted programs only. ``OPTIONS`` may have
+
+    * ``max_age``: seconds after which every value is deleted (default: 30 days); ``max_bytes`` and
+      ``MAX_ENTRIES``, limits at which the oldest values are evicted; and of a `KeyValueConfig`
+      ``compression``, ``description``, ``max_value_size``, ``metadata``, ``placement``, ``replicas`` and
+      ``storage``. They count when the bucket is created.
+    * ``timeout``: the timeout of each request in seconds; default: that of the setting.
+    * ``errors``: ``"raise"`` (default), or ``"miss"``: while the server cannot be reached or refuses, reads
+      find nothing and writes do nothing. Each such call logs a warning, and counts in the metric
+      ``jetstream_cache_errors_total`` if ``prometheus_client`` is installed.
+
+    While the connection is lost, calls fail at once.
+
+    Raises:
+        ImproperlyConfigured: an option is unknown or wrong.
+
     """
+
+    #: The open buckets of the process, by name and timeout: Django makes a cache for each thread.
+    _open_buckets: Final[dict[tuple[str, Any], _Bucket]] = {}
+    #: Until when no connection is attempted, by `time.monotonic`.
+    _retry_at = 0.0
 
     def __init__(self, bucket: str, params: dict[str, Any]) -> None:
         super().__init__(params)
-        self._bucket = bucket
-        config = dict(params.get("OPTIONS", {}))
-        config["ttl"] = config.pop("max_age", timedelta(days=30))
-        self._config = config
-        self._opened: tuple[Connection, KeyValue] | None = None
+        options = dict(params.get("OPTIONS", {}))
+        self._errors = options.pop("errors", "raise")
+        self._timeout = options.pop("timeout", None)
+        if self._errors not in ("raise", "miss"):
+            raise ImproperlyConfigured(f"errors is {self._errors!r}: it must be 'raise' or 'miss'")
+        if self._timeout is not None and not (
+            isinstance(self._timeout, int | float) and self._timeout > 0
+        ):
+            raise ImproperlyConfigured(f"timeout is {self._timeout!r}: it must be seconds above 0")
+        self._name = bucket
+        self._prefix = f"$KV.{bucket}."
+        try:
+            self._config = _stream_config(bucket, options)
+        except (InvalidArgumentError, TypeError) as error:
+            raise ImproperlyConfigured(f"OPTIONS of the cache {bucket!r}: {error}") from error
 
-    @property
-    def _kv(self) -> KeyValue:
-        nc = connection()
-        if self._opened is None or self._opened[0] is not nc:
-            js = jetstream()
+    # --- the bucket -----------------------------------------------------------------------------
+
+    def _bucket(self, *, create: bool = True) -> _Bucket:
+        """Return the open bucket; raise at once while the connection is lost."""
+        key = self._name, self._timeout
+        if time.monotonic() < KeyValueCache._retry_at:
+            raise ConnectionLostError("the server could not be reached a moment ago")
+        try:
+            nc = connection()
+        except ConnectionError:
+            KeyValueCache._retry_at = time.monotonic() + _RETRY_INTERVAL_S
+            raise
+        if not nc.is_connected:
+            raise ConnectionLostError("the connection to the server is lost")
+        found = self._open_buckets.get(key)
+        if found is None or found.nc is not nc:
+            config = Config.load()
+            js = nc.jetstream(timeout=self._timeout or config.timeout)
             try:
-                kv = js.key_value(self._bucket)
-            except BucketNotFoundError:
-                kv = js.create_or_update_key_value(bucket=self._bucket, **self._config)
-            self._opened = nc, kv.with_codecs(key=Base64Keys())
-        return self._opened[1]
+                stream = js.get_stream(self._config.name)
+            except StreamNotFoundError:
+                if not create:
+                    raise
+                stream = self._create(js)
+            found = _Bucket(nc, js, stream, js.key_value(self._name))
+            self._open_buckets[key] = found
+        return found
+
+    def _create(self, js: JetStream) -> Stream:
+        config = self._config
+        try:
+            return js.create_stream(config)
+        except ServerTooOldError:
+            return js.create_stream(replace(config, allow_msg_ttl=None))
+        except StreamNameInUseError:  # another process was faster
+            return js.get_stream(config.name)
+
+    def _forget_bucket(self) -> None:
+        """Open the bucket again at the next call, because it was deleted or replaced."""
+        self._open_buckets.pop((self._name, self._timeout), None)
+
+    @contextmanager
+    def _tolerance(self, operation: str) -> Iterator[None]:
+        """Turn errors of the server and the connection into misses, if the options say so."""
+        try:
+            yield
+        except (InvalidArgumentError, WrongLastSequenceError):
+            raise
+        except Error as error:
+            if self._errors == "raise":
+                raise
+            log.warning("cache %r: %s is a miss: %s", self._name, operation, error)
+            if (counter := _error_counter()) is not None:
+                counter.labels(self._name, operation).inc()
 
     def _key(self, key: str, version: int | None) -> str:
-        return str(self.make_and_validate_key(key, version=version))
+        """Return the token of a key; no two keys have the same."""
+        name = str(self.make_and_validate_key(key, version=version))
+        data = name.encode("utf-8", "surrogatepass")
+        encoded = "k" + urlsafe_b64encode(data).decode().rstrip("=")
+        return encoded if len(encoded) <= _MAX_KEY else "h" + sha256(data).hexdigest()
 
-    def _encoded(self, value: object, timeout: Any) -> bytes:
-        end = self.get_backend_timeout(timeout)
-        stored = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        return _END.pack(float("inf") if end is None else end) + stored
+    # --- reading and writing --------------------------------------------------------------------
 
-    def _entry(self, key: str) -> KeyValueEntry | None:
+    def _entry(self, name: str, *, consistent: bool = False) -> KeyValueEntry | None:
         """Return the entry of a key whose value has not ended."""
         try:
-            entry = self._kv.get(key)
+            entry = self._bucket(create=False).kv.get(name, consistent=consistent)
         except KeyNotFoundError:
             return None
+        except StreamNotFoundError:
+            self._forget_bucket()
+            return None
         return entry if _lives(entry) else None
+
+    def _write(self, values: Mapping[str, tuple[float, Any]], last: int | None = None) -> None:
+        """Store values, with the time at which each ends; if the bucket was lost, create it."""
+        again = True
+        while True:
+            bucket = self._bucket()
+            with_ttl = bucket.stream.cached_info.config.allow_msg_ttl
+            publish = bucket.js.publish if len(values) == 1 else bucket.js.publish_async
+            options: dict[str, Any] = {}
+            if last is not None:
+                options["expected_last_subject_sequence"] = last
+            sent = []
+            try:
+                for name, (end, value) in values.items():
+                    data = _END.pack(end) + pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+                    headers = None
+                    if with_ttl and end != math.inf:
+                        headers = {"Nats-TTL": str(max(1, math.ceil(end - time.time())))}
+                    sent.append(publish(self._prefix + name, data, headers=headers, **options))
+                for future in sent if len(values) > 1 else ():
+                    future.result()  # type: ignore[union-attr]  # of publish_async
+                return
+            except WrongLastSequenceError:
+                raise
+            except (APIError, NoStreamResponseError):
+                if not again:
+                    raise
+            again = False
+            self._forget_bucket()
+
+    def _end(self, timeout: Any) -> float:
+        end = self.get_backend_timeout(timeout)
+        return math.inf if end is None else float(end)
 
     # --- single keys ----------------------------------------------------------------------------
 
@@ -88,84 +241,161 @@ class KeyValueCache(BaseCache):
     ) -> bool:
         """Store the value of a key that has none; return whether it was stored."""
         name = self._key(key, version)
-        data = self._encoded(value, timeout)
-        try:
-            self._kv.create(name, data)
-        except KeyExistsError as error:
+        with self._tolerance("add"):
             try:
-                entry = self._kv.get(name, error.revision)
-                if _lives(entry):
-                    return False
-                self._kv.update(name, data, entry.revision)
-            except (KeyNotFoundError, WrongLastRevisionError):
-                return False  # another process has changed it meanwhile
-        return True
+                try:
+                    self._write({name: (self._end(timeout), value)}, last=0)
+                except WrongLastSequenceError:
+                    entry = self._bucket().kv.get(name, consistent=True)
+                    if _lives(entry):
+                        return False
+                    self._write({name: (self._end(timeout), value)}, last=entry.revision)
+                return True
+            except (KeyNotFoundError, WrongLastSequenceError):
+                pass  # another process has changed it meanwhile
+        return False
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         """Return the value of a key."""
-        entry = self._entry(self._key(key, version))
-        return default if entry is None else _value(entry)
+        name = self._key(key, version)
+        with self._tolerance("get"):
+            entry = self._entry(name)
+            if entry is not None:
+                return _value(entry)
+        return default
 
     def set(
         self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> None:
         """Store the value of a key."""
-        self._kv.put(self._key(key, version), self._encoded(value, timeout))
+        name = self._key(key, version)
+        with self._tolerance("set"):
+            self._write({name: (self._end(timeout), value)})
 
     def touch(self, key: str, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Change when a value ends; return whether there is one."""
-        return self._change(self._key(key, version), lambda value: value, timeout) is not _MISSING
+        name = self._key(key, version)
+        with self._tolerance("touch"):
+            return self._change(name, lambda value: value, timeout) is not _MISSING
+        return False
 
     def delete(self, key: str, version: int | None = None) -> bool:
         """Delete a key; return whether it had a value."""
         name = self._key(key, version)
-        if self._entry(name) is None:
-            return False
-        self._kv.purge(name)
-        return True
+        with self._tolerance("delete"):
+            try:
+                bucket = self._bucket(create=False)
+                if not bucket.stream.cached_info.config.allow_msg_ttl and not self._entry(name):
+                    return False
+                return bucket.stream.purge(subject=self._prefix + name) > 0
+            except StreamNotFoundError:
+                self._forget_bucket()
+        return False
 
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
         """Add to a number, and return the sum; when it ends does not change."""
-        value = self._change(self._key(key, version), lambda old: old + delta)
+        name = self._key(key, version)
+        value = _MISSING
+        with self._tolerance("incr"):
+            value = self._change(name, lambda old: old + delta)
         if value is _MISSING:
             raise ValueError(f"Key '{key}' not found")
         return value
 
     def _change(self, name: str, change: Callable[[Any], Any], timeout: Any = _MISSING) -> Any:
         """Replace a value by a function of it, and return that; `_MISSING`: there is no value."""
-        result: Any = _MISSING
-
-        def replaced(entry: KeyValueEntry | None) -> bytes | None:
-            nonlocal result
-            result = _MISSING
-            if entry is None or not _lives(entry):
-                return None
-            result = change(_value(entry))
-            if timeout is not _MISSING:
-                return self._encoded(result, timeout)
-            return entry.value[: _END.size] + pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
-
-        self._kv.modify(name, replaced)
-        return result
+        deadline = time.monotonic() + (self._timeout or Config.load().timeout)
+        delay = _MAX_CONFLICT_DELAY_S / 64
+        while True:
+            # A replica that is behind could return the same entry again.
+            entry = self._entry(name, consistent=True)
+            if entry is None:
+                return _MISSING
+            end = _END.unpack_from(entry.value)[0] if timeout is _MISSING else self._end(timeout)
+            value = change(_value(entry))
+            try:
+                self._write({name: (end, value)}, last=entry.revision)
+                return value
+            except WrongLastSequenceError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(random.uniform(0, delay))  # noqa: S311 - spreads the writers
+            delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
 
     # --- many keys ------------------------------------------------------------------------------
 
     def get_many(self, keys: Iterable[str], version: int | None = None) -> dict[str, Any]:
         """Return the values of those keys that have one, with one request."""
         names = {self._key(key, version): key for key in keys}
-        if not names:
-            return {}
-        entries = self._kv.get_many(list(names))
-        return {names[name]: _value(each) for name, each in entries.items() if _lives(each)}
+        with self._tolerance("get_many"):
+            try:
+                entries = self._bucket(create=False).kv.get_many(list(names)) if names else {}
+                return {names[name]: _value(each) for name, each in entries.items() if _lives(each)}
+            except (BucketNotFoundError, StreamNotFoundError):
+                self._forget_bucket()
+        return {}
+
+    def set_many(
+        self, data: Mapping[str, Any], timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> list[str]:
+        """Store values, all at a time; return the keys that were not stored."""
+        end = self._end(timeout)
+        values = {self._key(key, version): (end, value) for key, value in data.items()}
+        with self._tolerance("set_many"):
+            self._write(values)
+            return []
+        return list(data)
 
     def clear(self) -> None:
-        """Delete all keys of the bucket."""
-        bucket = self._kv.bucket  # it exists now
-        jetstream().get_stream(f"KV_{bucket}").purge()
+        """Delete all keys of the bucket, also those of other prefixes and versions."""
+        with self._tolerance("clear"):
+            try:
+                self._bucket(create=False).stream.purge()
+            except StreamNotFoundError:
+                self._forget_bucket()
+
+
+def _stream_config(bucket: str, options: dict[str, Any]) -> StreamConfig:
+    """Return the config of the stream of a new bucket."""
+    entries = options.pop("MAX_ENTRIES", -1)
+    max_age = options.pop("max_age", timedelta(days=30))
+    if "CULL_FREQUENCY" in options:
+        raise TypeError("CULL_FREQUENCY is not possible: the server evicts the oldest values")
+    if unknown := options.keys() - set(_CONFIG):
+        known = ", ".join((*_CONFIG, "errors", "max_age", "MAX_ENTRIES", "timeout"))
+        raise TypeError(f"unknown option {min(unknown)!r}; known are {known}")
+    config = KeyValueConfig(bucket=bucket, ttl=max_age, **options)
+    fields = config.stream_fields()
+    if config.max_value_size is not None:
+        fields["max_msg_size"] = config.max_value_size
+    return StreamConfig(
+        name=f"KV_{bucket}",
+        subjects=[f"$KV.{bucket}.>"],
+        max_msgs=entries,
+        max_msgs_per_subject=1,
+        discard="old",
+        allow_rollup_hdrs=True,
+        deny_delete=True,
+        allow_direct=True,
+        allow_msg_ttl=True,
+        **fields,
+    )
+
+
+@cache
+def _error_counter() -> Any:
+    """Return the counter of errors that were misses; ``None`` without ``prometheus_client``."""
+    try:
+        from prometheus_client import Counter  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    text = "Calls of caches that failed and were misses"
+    return Counter("jetstream_cache_errors", text, ["cache", "operation"])
 
 
 def _lives(entry: KeyValueEntry) -> bool:
-    return bool(_END.unpack_from(entry.value)[0] > datetime.now(timezone.utc).timestamp())
+    value = entry.value
+    return len(value) >= _END.size and bool(_END.unpack_from(value)[0] > time.time())
 
 
 def _value(entry: KeyValueEntry) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
+from django.core.cache import caches
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
@@ -29,7 +30,18 @@ def check_jetstream(**_options: Any) -> list[CheckMessage]:
         )
         for alias in sorted(used - settings.DATABASES.keys())
     ]
-    return found + _check_handlers(worker) + _check_databases(worker)
+    return found + _check_handlers(worker) + _check_databases(worker) + _check_caches()
+
+
+def _check_caches() -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    for alias, options in settings.CACHES.items():
+        if options.get("BACKEND") == "jetstream_sync.django.cache.KeyValueCache":
+            try:
+                caches.create_connection(alias)
+            except ImproperlyConfigured as error:
+                found.append(Error(f"the cache {alias!r}: {error}", id="jetstream.E003"))
+    return found
 
 
 def _check_handlers(worker: Worker) -> list[CheckMessage]:

@@ -30,6 +30,8 @@ class Config:
     """The name of the connections."""
     connection: Mapping[str, Any] = field(default_factory=dict)
     """Other options of `jetstream_sync.connect`."""
+    timeout: float = 5.0
+    """The timeout of each request in seconds, of `jetstream` and of caches."""
     dead_letters: str | None = None
     """As for `jetstream_sync.workers.Worker`, as those that follow."""
     program: str | None = None
@@ -86,6 +88,7 @@ class Config:
             ("connection", isinstance(found.connection, Mapping), "a dictionary"),
             ("name", isinstance(found.name, str), "a str"),
             ("eager", isinstance(found.eager, bool), "True or False"),
+            ("timeout", _is_within(found.timeout, 0.001, sys.maxsize), "seconds above 0"),
             ("outbox", isinstance(found.outbox, list | tuple | None), "a list of databases"),
             ("middleware", isinstance(found.middleware, list | tuple), "a list"),
             ("max_payload", _is_within(found.max_payload, 1, sys.maxsize), "a number of bytes"),

