@@ -1521,23 +1521,86 @@ optional_text(const Texts *texts, Py_ssize_t index)
 }
 
 PyDoc_STRVAR(are_subjects_doc,
-"are_subjects(offsets, data, /)\n"
+"are_subjects(offsets, data, patterns=(), /)\n"
 "--\n"
 "\n"
-"Return whether all texts of a column are valid, usual subjects to publish to.");
+"Return whether all texts of a column are valid, usual subjects to publish to, of which each matches one of\n"
+"the patterns, unless there are none, and calls no server API.");
+
+/* Return the next token of a subject, and remove it with the dot after it. */
+static Word
+next_token(Word *subject)
+{
+    const char *dot = memchr(subject->start, '.', (size_t)subject->length);
+    Word token = {subject->start, dot != NULL ? dot - subject->start : subject->length};
+    Py_ssize_t taken = token.length + (dot != NULL);
+    subject->start += taken;
+    subject->length -= taken;
+    return token;
+}
+
+/* Return whether a valid subject matches a pattern. */
+static int
+matches(Word pattern, Word subject)
+{
+    while (pattern.length && subject.length) {
+        Word wanted = next_token(&pattern);
+        if (wanted.length == 1 && wanted.start[0] == '>') {
+            return 1;
+        }
+        Word token = next_token(&subject);
+        if (!(wanted.length == 1 && wanted.start[0] == '*')
+            && (wanted.length != token.length || memcmp(wanted.start, token.start, (size_t)token.length) != 0)) {
+            return 0;
+        }
+    }
+    return pattern.length == subject.length;
+}
+
+/* Return whether a subject begins with that of a server API, or of an inbox. */
+static int
+is_reserved(Word subject)
+{
+    static const Word reserved[] = {{"$JS", 3}, {"$SYS", 4}, {"_INBOX", 6}};
+    Word first = next_token(&subject);
+    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++) {
+        if (first.length == reserved[i].length
+            && memcmp(first.start, reserved[i].start, (size_t)first.length) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Return whether a subject matches one of the patterns, which are `bytes`, or there are none. */
+static int
+matches_any(PyObject *patterns, Word subject)
+{
+    Py_ssize_t count = patterns != NULL ? PyTuple_GET_SIZE(patterns) : 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *each = PyTuple_GET_ITEM(patterns, i);
+        if (PyBytes_CheckExact(each)
+            && matches((Word){PyBytes_AS_STRING(each), PyBytes_GET_SIZE(each)}, subject)) {
+            return 1;
+        }
+    }
+    return count == 0;
+}
 
 static PyObject *
 are_subjects(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Texts subjects;
-    PyObject *result = NULL;
-    if (!PyArg_ParseTuple(args, "y*y*:are_subjects", &subjects.offset_buffer, &subjects.data_buffer)) {
+    PyObject *result = NULL, *patterns = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*|O!:are_subjects", &subjects.offset_buffer, &subjects.data_buffer,
+                          &PyTuple_Type, &patterns)) {
         return NULL;
     }
     if (open_texts(&subjects)) {
         int valid = 1;
         for (Py_ssize_t i = 0; valid && i < subjects.count; i++) {
-            valid = is_subject(text_at(&subjects, i));
+            Word subject = text_at(&subjects, i);
+            valid = is_subject(subject) && !is_reserved(subject) && matches_any(patterns, subject);
         }
         result = PyBool_FromLong(valid);
     }

@@ -105,9 +105,10 @@ split_direct: (
 #: A column of bytes: its offsets and its bytes, see `jetstream_sync.spark.bytes_column`.
 Texts: TypeAlias = tuple[Any, bytes]
 
-#: Returns whether all texts of a column are valid, usual subjects. Arguments: offsets and bytes. ``None``: the
-#: extension is not in use. So are the following.
-are_subjects: Callable[[Any, bytes], bool] | None = None
+#: Returns whether all texts of a column are valid, usual subjects, of which each matches one of the patterns and
+#: calls no server API. Arguments: offsets, bytes and patterns. ``None``: the extension is not in use. So are the
+#: following.
+are_subjects: Callable[[Any, bytes, tuple[bytes, ...]], bool] | None = None
 
 #: Returns the commands that publish rows. Arguments: subjects, ids, header lines and payloads; the start of each
 #: header block; the reply subject; the number of the first row, which is added to that start, 0 for none; and the

@@ -66,11 +66,12 @@ class OptionValues:
     """
 
     def __init__(
-        self, options: Mapping[str, str], known: Iterable[str], refused: Mapping[str, str]
+        self, options: Mapping[str, Any], known: Iterable[str], refused: Mapping[str, str]
     ) -> None:
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
-        for name, value in options.items():
+        for name, given in options.items():
+            value = given
             # Spark adds these two.
             if name.lower() in {"checkpointlocation", "queryname"}:
                 continue
@@ -78,8 +79,11 @@ class OptionValues:
             if canonical is None:
                 # The value is not repeated: it may be a secret under a misspelled name.
                 raise InvalidOptionError(*_unknown(name, names, refused))
+            # A function for tasks gets the values as the user gave them; Spark's own methods convert them so.
+            if isinstance(given, (bool, int, float)):
+                value = str(given).lower()
             if not isinstance(value, str):
-                raise InvalidOptionError(canonical, "...", "the value must be text")
+                raise InvalidOptionError(canonical, "...", "the value must be text or a number")
             self._values[canonical] = value
 
     def __contains__(self, name: str) -> bool:

@@ -196,7 +196,7 @@ class ReadOptions:
     """A key-value bucket with the progress of the query; ``None``: none."""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str] | Self) -> Self:
+    def from_options(cls, options: Mapping[str, Any] | Self) -> Self:
         """
         Parse the options of the source.
 
@@ -288,7 +288,7 @@ class BucketReadOptions:
     """How long the driver retries while the server does not answer, in seconds."""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self | None:
+    def from_options(cls, options: Mapping[str, Any]) -> Self | None:
         """Parse the options of the source; ``None``: it does not read a bucket."""
         given = _read_values(options)
         if "bucket" not in given:
@@ -297,14 +297,14 @@ class BucketReadOptions:
         return cls(connection=_connection(given), **given.parsed(cls))
 
 
-def _read_values(options: Mapping[str, str]) -> OptionValues:
+def _read_values(options: Mapping[str, Any]) -> OptionValues:
     """Return the options of a read; the path of ``load(PATH)`` is the name of the stream."""
     known = (*CONNECTION_OPTIONS, *READ_OPTIONS)
     others = dict.fromkeys(option_names(WriteOptions), "applies to writing only")
     return OptionValues(_with_path(options), known, others)
 
 
-def _with_path(options: Mapping[str, str]) -> dict[str, str]:
+def _with_path(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with ``stream`` in place of the path that ``load()`` and ``save()`` take."""
     given = {name.lower(): name for name in options}
     changed = dict(options)
@@ -357,7 +357,7 @@ class WriteOptions:
     """``purge``: mode overwrite purges the earlier messages; ``None``: mode overwrite is refused."""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str] | Self) -> Self:
+    def from_options(cls, options: Mapping[str, Any] | Self) -> Self:
         """
         Parse the options of the sink.
 
@@ -440,7 +440,7 @@ def _connection(given: OptionValues) -> ConnectionSettings:
     )
 
 
-def exposed_secrets(options: Mapping[str, str]) -> dict[str, str]:
+def exposed_secrets(options: Mapping[str, Any]) -> dict[str, str]:
     """
     Return the options whose secrets Spark would show, each with its replacement.
 
@@ -448,7 +448,7 @@ def exposed_secrets(options: Mapping[str, str]) -> dict[str, str]:
     """
     values = {name.lower(): value for name, value in options.items()}
     shown = {name: f"{name}Secret" for name in ("creds", "nkeySeed") if name.lower() in values}
-    if "@" in values.get("servers", ""):
+    if "@" in str(values.get("servers", "")):
         shown["servers"] = "user and password, or token"
     return shown
 

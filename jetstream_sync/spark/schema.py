@@ -55,6 +55,15 @@ class SchemaError(InvalidArgumentError):
         return f"column {self.column!r}: {self.reason}"
 
 
+def utf8_text(text: str) -> str:
+    """Return a text of a message with replacements for bytes that are not UTF-8, which Spark cannot take."""
+    return (
+        text
+        if text.isascii()
+        else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    )
+
+
 def check_read_columns(
     fields: Iterable[tuple[str, str]], types: Mapping[str, str] = READ_TYPES
 ) -> tuple[str, ...]:

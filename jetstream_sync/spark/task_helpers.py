@@ -23,7 +23,7 @@ from .reading.chunks import Chunk
 from .reading.range_reader import ReadPlan, read_chunks
 from .reading.ranges import SequenceRange
 from .retry import SinkError
-from .schema import READ_COLUMNS, READ_TYPES, check_read_columns
+from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
 from .writing.message_ids import WriteTaskId
 from .writing.rows import RowColumns, RowLayout
 from .writing.write_plan import WritePlan, Written, check_target
@@ -40,7 +40,7 @@ _ROWS_PER_PART: Final = 4096
 
 def publish_partition(
     rows: Iterable[Any],
-    options: Mapping[str, str] | WriteOptions,
+    options: Mapping[str, Any] | WriteOptions,
     *,
     columns: Sequence[str] | None = None,
     partition: int | None = None,
@@ -154,7 +154,7 @@ def _by_name(rows: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[list
 # --- reading ------------------------------------------------------------------------------------
 
 
-def plan_ranges(options: Mapping[str, str] | ReadOptions) -> list[SequenceRange]:
+def plan_ranges(options: Mapping[str, Any] | ReadOptions) -> list[SequenceRange]:
     """
     Plan what the tasks read; for the driver.
 
@@ -173,7 +173,7 @@ def plan_ranges(options: Mapping[str, str] | ReadOptions) -> list[SequenceRange]
 
 def read_range(
     range: SequenceRange,  # noqa: A002 - the name of the concept
-    options: Mapping[str, str] | ReadOptions,
+    options: Mapping[str, Any] | ReadOptions,
     columns: Sequence[str] = READ_COLUMNS,
 ) -> Iterator[tuple[Any, ...]]:
     """
@@ -199,7 +199,7 @@ def read_range(
 
 def read_range_batches(
     range: SequenceRange,  # noqa: A002 - the name of the concept
-    options: Mapping[str, str] | ReadOptions,
+    options: Mapping[str, Any] | ReadOptions,
     columns: Sequence[str] = READ_COLUMNS,
 ) -> Iterator[pa.RecordBatch]:
     """
@@ -227,7 +227,8 @@ def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:
         blocks = chunk.headers or [b""] * count
         headers = [parse_headers(block) if block else None for block in blocks]
         if name == "msg_id":
-            return [None if each is None else each.get(MSG_ID) for each in headers]
+            ids = [None if each is None else each.get(MSG_ID) for each in headers]
+            return [None if each is None else utf8_text(each) for each in ids]
         return [_mapping(each) for each in headers]
     if name == "subject":
         return [subject.decode("utf-8", "replace") for subject in chunk.subjects]
@@ -245,4 +246,7 @@ def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:
 
 
 def _mapping(headers: Headers | None) -> dict[str, list[str]]:
-    return {} if headers is None else {name: headers.get_all(name) for name in headers}
+    """Return headers as Spark can take them: invalid UTF-8 is replaced, as in the data source."""
+    if headers is None:
+        return {}
+    return {utf8_text(name): [*map(utf8_text, headers.get_all(name))] for name in headers}

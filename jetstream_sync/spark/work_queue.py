@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
@@ -28,6 +28,7 @@ from ..protocol.parser import Delivery
 from .connections import api_requests, jetstream
 from .options import ReadOptions
 from .retry import retry_transient
+from .schema import arrow_schema, utf8_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,13 +96,11 @@ class WorkBatch:
         """Return the messages as a record batch with the columns of `WORK_DDL`; needs PyArrow."""
         import pyarrow as pa  # noqa: PLC0415 - everything else works without it
 
-        from .schema import arrow_schema  # noqa: PLC0415
-
         columns = ("subject", "data", "headers", "sequence", "timestamp", "stream")
         schema = arrow_schema(columns).append(pa.field("ack", pa.string()))
         metadata = [message.metadata for message in self.messages]
         values = [
-            [message.subject for message in self.messages],
+            [utf8_text(message.subject) for message in self.messages],
             [message.data for message in self.messages],
             [_pairs(message.headers) for message in self.messages],
             [each.stream_seq for each in metadata],
@@ -128,11 +127,13 @@ class WorkBatch:
 
 
 def _pairs(headers: Headers | None) -> list[tuple[str, list[str]]]:
-    return [] if headers is None else [(name, headers.get_all(name)) for name in headers]
+    if headers is None:
+        return []
+    return [(utf8_text(name), [*map(utf8_text, headers.get_all(name))]) for name in headers]
 
 
 def take_work(
-    options: Mapping[str, str] | ReadOptions,
+    options: Mapping[str, Any] | ReadOptions,
     *,
     batch: int = 500,
     max_messages: int | None = None,
@@ -176,7 +177,7 @@ def take_work(
         yield WorkBatch(parsed, messages)
 
 
-def acknowledge(replies: Iterable[str], options: Mapping[str, str] | ReadOptions) -> int:
+def acknowledge(replies: Iterable[str], options: Mapping[str, Any] | ReadOptions) -> int:
     """
     Acknowledge messages, and wait until the server has confirmed each.
 

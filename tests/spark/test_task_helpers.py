@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from fix_threads import wait_until, within
 from rawnats import RawClient
@@ -52,7 +53,7 @@ Payloads = list[bytes]
 def make_stream(server: NatsServer, **fields: Any) -> None:
     fields = {"duplicate_window": 600.0, "allow_atomic": True, "storage": "memory"} | fields
     with jetstream_sync.connect(server.url) as nc:
-        nc.jetstream().create_stream(name=STREAM, subjects=["out.>"], **fields)
+        nc.jetstream().create_stream(**{"name": STREAM, "subjects": ["out.>"], **fields})
 
 
 def delivery(server: NatsServer, kind: str, **options: str) -> WritePlan:
@@ -429,10 +430,12 @@ def test_a_deleted_stream_is_waited_for(fresh_server):
 
 def test_an_id_held_by_a_former_leader_is_explained(server):
     """A row whose id a former leader holds fails after ``ackTimeout``, with an explanation."""
-    make_stream(server)
+    make_stream(server, subjects=["out.>", "played"])
     refusal = {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}
     said = json.dumps({"error": refusal, "stream": STREAM, "seq": 0}).encode()
+    plan = delivery(server, "window", subject="played", ackTimeout="1s")
     with jetstream_sync.connect(server.url) as leader:
+        leader.jetstream().update_stream(name=STREAM, subjects=["out.>"], storage="memory")
 
         def refuse(msg: Msg) -> None:
             leader.publish(msg.reply, said)
@@ -443,9 +446,7 @@ def test_an_id_held_by_a_former_leader_is_explained(server):
         with pytest.raises(
             RowError, match="row 0 of partition 0 .*another leader accepts it at once"
         ):
-            publish_partition(
-                [(b"a", "played")], options(server, ackTimeout="1s"), columns=("data", "subject")
-            )
+            plan.write(origin(), columns([b"a"]))
 
 
 @pytest.mark.parametrize("window", ["1", "7", "5000"])
@@ -553,6 +554,75 @@ def test_calls_with_the_same_job_id(server):
         publish_partition(
             [b"a"], options(server, delivery="transaction", markerSubject="out.notes")
         )
+
+
+@pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
+@pytest.mark.parametrize(
+    "subject",
+    ["$JS.API.STREAM.PURGE.VICTIM", "$JS.EVENT.ADVISORY.x", "_INBOX.x.y", "victim.x", "out"],
+)
+@pytest.mark.parametrize("form", ["rows", "arrow"])
+def test_a_row_reaches_nothing_but_its_stream(server, kind, subject, form):
+    """A subject of another stream, of a server API or of an inbox is refused before a row is sent."""
+    # A stream that stores advisories and replies does not make them subjects of rows.
+    make_stream(server, subjects=["out.>", "$JS.EVENT.>", "_INBOX.x.*"])
+    with jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="VICTIM", subjects=["victim.*"], storage="memory")
+        js.publish("victim.1", b"stays")
+        heard = nc.subscribe(subject)
+        nc.flush()
+        given = options(server, delivery=kind, jobId="j")
+        if kind == "transaction":
+            given["markerSubject"] = "out.notes"
+        rows: Any = [{"data": b"1", "subject": "out.rows"}] * 999
+        rows.append({"data": b"2", "subject": subject})
+        if form == "arrow":
+            rows = [pa.RecordBatch.from_pylist(rows)]
+        with pytest.raises(RowError, match="row 999 of partition 0") as error:
+            publish_partition(rows, given)
+        assert error.value.subject == subject
+        nc.flush()
+        assert heard.pending_msgs == 0
+        assert js.get_stream("VICTIM").info().state.messages == 1
+        assert payloads(server) == []
+
+
+@pytest.mark.parametrize("option", ["subject", "markerSubject"])
+def test_an_option_reaches_no_server_api(server, option):
+    """Such a subject is refused as an option, too."""
+    make_stream(server, subjects=["out.>", "$JS.EVENT.>"])
+    given = options(server, delivery="transaction", jobId="j", markerSubject="out.notes")
+    with pytest.raises(SinkError, match="calls a server API"):
+        publish_partition([b"1"], given | {option: "$JS.EVENT.x"})
+
+
+def test_a_payload_of_another_type_is_a_row_error(server):
+    """The error names the row and the type."""
+    make_stream(server)
+    with pytest.raises(RowError, match="row 1 of .*neither binary nor a string: int"):
+        publish_partition([{"data": b"1"}, {"data": 1}], options(server))
+
+
+def test_option_values_may_be_numbers(server):
+    """Options of a helper may be numbers and booleans, as for ``option()`` of Spark."""
+    make_stream(server)
+    given = {**options(server), "maxPending": 100, "ackTimeout": 5.5, "tlsHandshakeFirst": False}
+    assert publish_partition([b"1"], given).rows == 1
+    (part,) = plan_ranges({"servers": server.url, "stream": STREAM, "minPartitions": 1})
+    assert part.end_seq == 2
+
+
+def test_headers_that_are_not_utf8(server):
+    """Invalid UTF-8 in headers is replaced, so that Spark can take the values."""
+    make_stream(server)
+    with RawClient(server.port) as raw:
+        block = b"NATS/1.0\r\nA: \xff\r\nNats-Msg-Id: \xfe\r\n\r\n"
+        raw.send(b"HPUB out.rows %d %d\r\n%b\r\n" % (len(block), len(block), block))
+    given = {"servers": server.url, "stream": STREAM}
+    wait_until(lambda: len(plan_ranges(given)) == 1, 10)
+    (row,) = read_range(plan_ranges(given)[0], given, ("headers", "msg_id"))
+    assert row == ({"A": ["\ufffd"], "Nats-Msg-Id": ["\ufffd"]}, "\ufffd")
 
 
 def test_an_invalid_row_is_named(server):

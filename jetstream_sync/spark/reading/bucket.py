@@ -23,6 +23,7 @@ from ...jetstream.direct_get import StoredMsg
 from ..connections import jetstream
 from ..options import BucketReadOptions
 from ..retry import retry_transient
+from ..schema import utf8_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +53,7 @@ def _to_batch(entries: list[KeyValueEntry], columns: pa.Schema) -> pa.RecordBatc
     import pyarrow as pa  # noqa: PLC0415 - `read_entries` works without it
 
     values: dict[str, Callable[[KeyValueEntry], Any]] = {
-        "key": _text,
+        "key": lambda entry: utf8_text(entry.key),
         "value": lambda entry: entry.value,
         "revision": lambda entry: entry.revision,
         # A timestamp of Spark has microseconds.
@@ -116,8 +117,3 @@ def _parts(entries: list[KeyValueEntry], size: int) -> Iterator[list[KeyValueEnt
             part, used = [], 0
     if part:
         yield part
-
-
-def _text(entry: KeyValueEntry) -> str:
-    """Return the key, with replacements for invalid UTF-8."""
-    return entry.key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -8,7 +8,8 @@ they have values that must be checked or converted one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -19,7 +20,7 @@ from ...api.publish import publish_headers
 from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...speedups import are_subjects
-from ...subjects import MAX_CONTROL_LINE, check_publish_subject
+from ...subjects import MAX_CONTROL_LINE, check_publish_subject, subject_matches
 from ..bytes_column import NO_BYTES, BytesColumn
 from ..retry import RowError
 from ..schema import READ_TYPES, SchemaError
@@ -164,18 +165,22 @@ def _check_types(schema: Any, names: Sequence[str], types: Mapping[str, tuple[st
 class RowColumns:
     """The values of some rows, by column."""
 
-    __slots__ = ("count", "values")
+    __slots__ = ("count", "subjects_checked", "values")
 
     def __init__(self, values: dict[str, Sequence[Any]]) -> None:
+        self.subjects_checked: bool = False
         self.values: dict[str, Sequence[Any]] = values
         self.count: int = len(values["data"])
 
     def data_size(self) -> int:
         """Return the size of the payloads, in bytes or characters."""
         data = self.values["data"]
-        return (
-            data.total_bytes if isinstance(data, BytesColumn) else sum(map(len, filter(None, data)))
-        )
+        if isinstance(data, BytesColumn):
+            return data.total_bytes
+        try:
+            return sum(map(len, filter(None, data)))
+        except TypeError:
+            return 0  # `RowEncoder` refuses a value of another type, and names its row
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,34 @@ class EncodedRows:
         return EncodedRows([self.numbers[i] for i in indices], *columns)
 
 
+#: Bytes that are not possible in an id.
+_LINE_BREAKS: Final = (b"\r", b"\n", b"\0")
+
+
+def _plain(values: Sequence[Any]) -> BytesColumn | None:
+    """Return values of one usual type as a column; ``None``: each value must be checked."""
+    if isinstance(values, BytesColumn):
+        return values
+    kinds = set(map(type, values))
+    with suppress(UnicodeEncodeError):
+        if kinds == {str}:
+            return BytesColumn.of(map(str.encode, values))
+        if kinds <= {bytes, bytearray}:
+            return BytesColumn.of(values)
+    return None
+
+
+#: The first tokens of subjects that call a server, or that only one client reads.
+_RESERVED: Final = frozenset({"$JS", "$SYS", "_INBOX"})
+
+
+def is_reserved(subject: str, api_prefix: str | None = None) -> bool:
+    """Return whether a subject calls a server API, also behind the prefix of another account, or is an inbox."""
+    if subject.partition(".")[0] in _RESERVED:
+        return True
+    return api_prefix is not None and f"{subject}.".startswith(f"{api_prefix}.")
+
+
 def header_start(name: str) -> bytes:
     """Return the beginning of the lines of a header, after checking the name; empty: the header is dropped."""
     start = encode_headers({name: ""})[_VERSION_LINE:-4]
@@ -227,12 +260,21 @@ class RowEncoder:
     _data_name = "data"
     _subject_name = "subject"
     _no_subject = "subject is NULL, and the option 'subject' is not set"
-    #: Checks a subject.
-    _check: Callable[[str], str] = staticmethod(check_publish_subject)
     _prefix: bytes = b""
 
-    def __init__(self, partition: int, stream: str, subject: str | None) -> None:
+    def __init__(
+        self,
+        partition: int,
+        stream: str,
+        subject: str | None,
+        patterns: tuple[str, ...] = (">",),
+        api_prefix: str | None = None,
+    ) -> None:
         self._partition = partition
+        self._stream = stream
+        self._patterns = patterns
+        self._encoded_patterns = tuple(pattern.encode() for pattern in patterns)
+        self._api_prefix = api_prefix
         self._subject = None if subject is None else check_publish_subject(subject).encode()
         if subject is not None and len(self._subject or b"") > _MAX_SUBJECT_BYTES:
             raise BadSubjectError(subject, f"it has more than {_MAX_SUBJECT_BYTES} bytes")
@@ -247,16 +289,33 @@ class RowEncoder:
         """Return an error about a row."""
         return RowError(self._partition, row, subject.decode("utf-8", "replace"), reason)
 
+    def check_subjects(self, columns: RowColumns, first: int) -> None:
+        """Check all subjects of some rows, of which the first has the given number, before one is sent."""
+        if not columns.subjects_checked:
+            subjects = self._checked_subjects(
+                columns.values.get("subject"), 0, columns.count, first
+            )
+            columns.values["subject"] = subjects
+            columns.subjects_checked = True
+
     def rows(self, columns: RowColumns, start: int, end: int, first: int) -> EncodedRows:
-        """Check rows, and return them encoded."""
+        """Check rows, and return them encoded; the first returned one has the given number."""
         values = columns.values
-        data = values["data"][start:end]
-        if not isinstance(data, BytesColumn):
-            data = BytesColumn.of(self._payload(each, first + i) for i, each in enumerate(data))
-        subjects = self._checked_subjects(values.get("subject"), start, end, first)
+        given = values["data"][start:end]
+        data = _plain(given) or BytesColumn.of(
+            self._payload(each, first + i) for i, each in enumerate(given)
+        )
+        if columns.subjects_checked:
+            subjects: Any = values["subject"][start:end]
+        else:
+            subjects = self._checked_subjects(values.get("subject"), start, end, first)
         header_lines = self._header_lines(values, start, end, first, subjects)
         given = values.get("msg_id", ())[start:end]
-        ids = BytesColumn.of(self._id(each, first + i, subjects[i]) for i, each in enumerate(given))
+        ids = _plain(given)
+        if ids is None or any(byte in ids.data for byte in _LINE_BREAKS):
+            ids = BytesColumn.of(
+                self._id(each, first + i, subjects[i]) for i, each in enumerate(given)
+            )
         self.data_bytes += data.total_bytes
         return EncodedRows(
             range(first, first + len(data)),
@@ -291,15 +350,30 @@ class RowEncoder:
                     first, b"", "the subject is missing: add a column or set the option 'subject'"
                 )
             return BytesColumn.of_width(default * (end - start), len(default))
-        subjects = given[start:end]
+        values = given[start:end]
+        subjects = _plain(values)
         if (
-            isinstance(subjects, BytesColumn)
+            subjects is not None
             and not self._prefix
+            and not self._api_prefix
             and are_subjects is not None
-            and are_subjects(*subjects.parts)
+            and are_subjects(*subjects.parts, self._encoded_patterns)
         ):
             return subjects
-        return BytesColumn.of(self._subject_of(each, first + i) for i, each in enumerate(subjects))
+        return BytesColumn.of(self._subject_of(each, first + i) for i, each in enumerate(values))
+
+    def _check(self, subject: str) -> None:
+        """Check a subject; it must not reach anything but the target stream."""
+        check_publish_subject(subject)
+        if is_reserved(subject, self._api_prefix):
+            raise BadSubjectError(
+                subject, "it calls a server API or is an inbox, whatever the stream accepts"
+            )
+        if not any(subject_matches(pattern, subject) for pattern in self._patterns):
+            accepted = ", ".join(self._patterns) or "none"
+            raise BadSubjectError(
+                subject, f"stream {self._stream!r} does not store it; its subjects are {accepted}"
+            )
 
     def _subject_of(self, value: Any, row: int) -> bytes:
         if value is None:
@@ -442,6 +516,5 @@ class BucketRowEncoder(RowEncoder):
         super().__init__(partition, stream, None)
         self._prefix = prefix.encode()
 
-    @staticmethod
-    def _check(key: str) -> str:
-        return check_writable(check_key(key))
+    def _check(self, key: str) -> None:
+        check_writable(check_key(key))

@@ -27,7 +27,7 @@ from ..retry import SinkError, retry_transient
 from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
-from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
+from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout, is_reserved
 from .transactions import BATCH_ROWS, RowBatches, TransactionWriter
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
@@ -96,6 +96,11 @@ def check_target(
         raise SinkError(
             f"subject {options.subject!r} does not match the subjects of stream {name!r}"
         )
+    for subject in filter(None, (options.subject, options.marker_subject)):
+        if is_reserved(subject, options.connection.api_prefix):
+            raise SinkError(
+                f"subject {subject!r} calls a server API or is an inbox: use another one"
+            )
     if options.subject is None and "subject" not in layout.names:
         raise SinkError(
             "the subject is missing: add a column 'subject' or set the option 'subject'"
@@ -215,7 +220,13 @@ class WritePlan:
         js = retry_transient(connect, options.ack_timeout, "connecting")
         encoder: RowEncoder
         if options.bucket is None:
-            encoder = RowEncoder(task_id.partition, options.stream, options.subject)
+            encoder = RowEncoder(
+                task_id.partition,
+                options.stream,
+                options.subject,
+                self.target.subjects,
+                options.connection.api_prefix,
+            )
         else:
             prefix = self.target.key_prefix
             encoder = BucketRowEncoder(task_id.partition, options.stream, prefix)
@@ -241,6 +252,7 @@ class WritePlan:
         for group in columns:
             if not group.count:
                 continue
+            encoder.check_subjects(group, first)
             average = group.data_size() // group.count + 1
             parts = -(-group.count // max(1, min(most, CHUNK_BYTES // average)))
             for start, end in pairwise(group.count * part // parts for part in range(parts + 1)):
