@@ -10,15 +10,19 @@ variable is read by the process that connects, at every connect and reconnect.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..address import DEFAULT_SERVER, ServerAddress
+from ..api.echo import release
+from ..client.replies import ReplyCollector
 from ..errors import ConnectionClosedError, ConnectionLostError, InvalidOptionError, TimeoutError
 from ..jetstream.api_requests import APIRequests
 from ..jetstream.connection import Connection, shared_connection
 from ..jetstream.context import JetStream
 from ..options import TLSOptions
+from ..protocol.parser import Delivery
 from ..subjects import check_publish_subject, check_stream_name
 from .option_values import flag, option, seconds
 
@@ -26,6 +30,8 @@ _SPARK_FILE_PREFIX: Final = "sparkFile:"
 #: Seconds between two rounds through the servers, and the number of rounds before giving up.
 _RECONNECT_WAIT_S: Final = 0.25
 _MAX_RECONNECT_ATTEMPTS: Final = 240
+#: The release with batched direct gets.
+_BATCHED_DIRECT_GETS: Final = (2, 11)
 
 
 class Secret:
@@ -251,3 +257,33 @@ def _optional_path(path: str | None) -> str | None:
 def api_requests(js: JetStream) -> APIRequests:
     """Return the API client of a JetStream context, for messages in their raw form."""
     return js._api  # noqa: SLF001 - there is no public API for raw messages
+
+
+#: Maximum number of requests that are sent before their replies are read.
+_MAX_PARALLEL: Final = 256
+
+
+def ask_all(
+    api: APIRequests,
+    requests: Sequence[tuple[str, bytes]],
+    is_end: Callable[[Delivery], bool] = bool,
+) -> list[list[Delivery]]:
+    """Send requests in parallel, and return the replies to each up to its end: by default the first one."""
+    replies: list[list[Delivery]] = []
+    for start in range(0, len(requests), _MAX_PARALLEL):
+        deadline = api.deadline()
+        collectors: list[ReplyCollector] = []
+        try:
+            for subject, payload in requests[start : start + _MAX_PARALLEL]:
+                collectors.append(ReplyCollector(api.core, is_end))
+                collectors[-1].ask(subject.encode(), payload, deadline=deadline)
+            replies += [each.wait(deadline.left() or 0.0, deadline) for each in collectors]
+        finally:
+            for collector in collectors:
+                collector.close()
+    return replies
+
+
+def is_batching(version: str) -> bool:
+    """Return whether a server of a version has batched direct gets (ADR-31), which came with 2.11."""
+    return (release(version) or _BATCHED_DIRECT_GETS) >= _BATCHED_DIRECT_GETS

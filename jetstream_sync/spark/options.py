@@ -182,6 +182,8 @@ class ReadOptions:
     """Minimum number of read tasks; ``None``: as `max_records_per_partition` requires."""
     max_records_per_partition: int = option(number(1), 100_000)
     """Approximate maximum messages of one read task."""
+    min_poll_interval: float = option(seconds(0.0, _DAY_S), 0.5)
+    """How long a query without new messages waits before it asks the server again, in seconds."""
     fail_on_data_loss: str = option(choice("true", "false", "strict"), "true")
     """``true``, ``false`` or ``strict``."""
     read_mode: str = option(choice("auto", "direct", "pull"), "auto")

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..api.enums import RetentionPolicy
 from ..api.stream import StreamInfo
 from ..durations import time_to_ns
-from ..errors import StreamNotFoundError
+from ..errors import IncompleteListingError, NoRespondersError, StreamNotFoundError
+from ..headers import is_no_responders
+from ..jetstream.api_requests import info_of, read_answer
 from ..jetstream.context import JetStream
+from .connections import api_requests, ask_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,12 @@ class StreamView:
 
     removes_individually: bool
     """Whether messages also expire one by one or by subject, as in a key-value bucket."""
+
+    removes_oldest: bool = False
+    """Whether limits remove the oldest messages."""
+
+    subjects: tuple[str, ...] = ()
+    """The subjects that are published to the stream, with wildcards."""
 
     first_ns: int = 0
     """When the first message was stored, in nanoseconds since 1970; 0 if there is none."""
@@ -110,6 +120,8 @@ def stream_view(info: StreamInfo) -> StreamView:
         first_ns=time_to_ns(state.first_ts) if state.first_ts else 0,
         last_ns=time_to_ns(state.last_ts) if state.last_ts else 0,
         at_ns=time_to_ns(info.ts) if info.ts else 0,
+        removes_oldest=bool(config.max_age) or max(config.max_msgs or 0, config.max_bytes or 0) > 0,
+        subjects=tuple(config.subjects or ()),
         removes_individually=bool(config.allow_msg_ttl) or (config.max_msgs_per_subject or 0) > 0,
     )
 
@@ -143,17 +155,36 @@ class StreamSelection:
 
     def snapshot(self, js: JetStream) -> dict[str, StreamView]:
         """Ask for the state of each selected stream once."""
-        names = self.names
-        if self.pattern is not None:
-            names = tuple(name for name in js.stream_names() if self.selects(name))
-        views: dict[str, StreamView] = {}
-        for name in sorted(names):
-            try:
-                info = js.get_stream(name).cached_info
-            except StreamNotFoundError:
-                continue
-            views[stream_key(name, self.domain)] = stream_view(info)
-        return views
+        infos = self._listed(js) if self.pattern is not None else self._named(js)
+        views = sorted((stream_view(info) for info in infos), key=lambda view: view.name)
+        return {stream_key(view.name, self.domain): view for view in views}
+
+    def _listed(self, js: JetStream) -> list[StreamInfo]:
+        """Return the infos of all streams that match the pattern."""
+        listing = js.list_streams(allow_incomplete=True)
+        unknown = {name: reason for name, reason in listing.missing.items() if self.selects(name)}
+        if unknown:
+            raise IncompleteListingError("streams", unknown)
+        if not listing.missing:
+            listing.check()  # a stream without a name may match
+        return [info for info in listing if self.selects(info.config.name)]
+
+    def _named(self, js: JetStream) -> list[StreamInfo]:
+        """Return the infos of the streams that are given by name and exist."""
+        api = api_requests(js)
+        if len(self.names) == 1:
+            with suppress(StreamNotFoundError):
+                return [js.get_stream(self.names[0]).cached_info]
+            return []
+        routes = [api.routes.to("STREAM.INFO", name) for name in self.names]
+        infos: list[StreamInfo] = []
+        replies = ask_all(api, [(route, b"") for route in routes])
+        for route, (reply, *_) in zip(routes, replies, strict=True):
+            if is_no_responders(*reply[2:]):
+                raise NoRespondersError(route)
+            with suppress(StreamNotFoundError):
+                infos.append(info_of(read_answer(route, reply)))
+        return infos
 
     def check_all_exist(self, views: Mapping[str, StreamView]) -> None:
         """Check that all streams selected by name exist."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark_streams import fill
+from fix_threads import SCALE
 
 import jetstream_sync
 from jetstream_sync.errors import (
@@ -38,7 +40,8 @@ class Planner:
         self._options: list[ReadOptions] = []
 
     def options(self, stream: str, **options: object) -> ReadOptions:
-        given = {"servers": self._server.url, "stream": stream, "planningTimeout": "5s"}
+        given = {"servers": self._server.url, "planningTimeout": "5s"}
+        given |= {"stream": stream} if stream else {}
         given |= {name: str(value) for name, value in options.items()}
         self._options.append(ReadOptions.from_options(given))
         return self._options[-1]
@@ -209,6 +212,150 @@ def test_planning_timeout_ends_the_query(fresh_server):
     with pytest.raises((jetstream_sync.TimeoutError, ConnectionClosedError, NoServersError)):
         step(query, offset)
     planner.close()
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def counted_requests(server: NatsServer) -> Iterator[list[str]]:
+    """Yield a list that has the subjects of all API requests at the end of the block."""
+    subjects: list[str] = []
+    with jetstream_sync.connect(server.url) as nc:
+        asked = nc.subscribe("$JS.API.>")
+        nc.flush()
+        yield subjects
+        nc.flush()
+        while asked.pending_msgs:
+            subjects.append(asked.next_msg(1).subject)
+
+
+@pytest.mark.parametrize("options", [{}, {"subjects": "one"}, {"streamPattern": "*"}])
+def test_an_idle_query_asks_seldom_and_wakes_at_once(js, stream, planner, options):
+    """Without new messages there are two requests per second at most, and a new message ends the wait."""
+    fill(js, f"{stream.name}.a", 5)
+    given = options | ({"subjects": f"{stream.name}.a"} if "subjects" in options else {})
+    name = "" if "streamPattern" in options else stream.name
+    query = planner.query(name, startingOffsets="earliest", **given)
+    offset = step(query, query.initial())
+    assert step(query, offset) == offset
+    with counted_requests(planner._server) as subjects:
+        until = monotonic() + 1.5
+        while monotonic() < until:
+            assert step(query, offset) == offset
+            sleep(0.01)
+    assert len(subjects) <= 4
+    step(query, offset)
+    sent = monotonic()
+    fill(js, f"{stream.name}.a", 1)
+    while step(query, offset) == offset:
+        sleep(0.01)
+    assert monotonic() - sent < 0.1 * SCALE
+
+
+def test_many_streams_are_asked_in_parallel(js, planner):
+    """The state of many streams costs little more time than that of one."""
+    names = [f"P{number}" for number in range(100)]
+    for name in names:
+        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+    js.publish("P7.x", b"1")
+    query = planner.query(",".join(names), startingOffsets="earliest")
+    first = query.initial()
+    assert read(query, first, step(query, first)) == [("P7", 1, 2)]
+    listed = planner.query("", streamPattern="P*", startingOffsets="earliest")
+    with counted_requests(planner._server) as subjects:
+        assert read(listed, listed.initial(), step(listed, listed.initial())) == [("P7", 1, 2)]
+    assert set(subjects) == {"$JS.API.STREAM.LIST"}
+
+
+@pytest.mark.parametrize("allow_direct", [True, False])
+def test_planning_with_a_filter_needs_few_requests(js, stream_name, planner, allow_direct):
+    """At most four counts for each partition, and partitions of about equal size."""
+    js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        allow_direct=allow_direct,
+    )
+    fill(js, lambda number: f"{stream_name}.{'hit' if number % 50 == 0 else 'miss'}", 20_000, b"")
+    options = planner.options(stream_name, subjects=f"{stream_name}.hit", minPartitions=16)
+    with counted_requests(planner._server) as subjects:
+        ranges = plan_read(options)
+    counts = [each for each in subjects if "DIRECT.GET" in each or "CONSUMER.CREATE" in each]
+    assert len(counts) <= 4 * 16 + 3 + 2 * 16
+    assert len(ranges) == 16
+    sizes = [
+        len([seq for seq in range(each.start_seq, each.end_seq) if seq % 50 == 0])
+        for each in ranges
+    ]
+    assert sum(sizes) == 400
+    assert max(sizes) <= 26
+    assert not js.get_stream(stream_name).consumer_names()
+
+
+# --- messages that expire -----------------------------------------------------------------------
+
+
+def expire_to(stream: Stream, seq: int) -> None:
+    """Remove the oldest messages, as a limit does."""
+    stream.purge(seq=seq)
+
+
+@pytest.fixture
+def expiring(js: JetStream, stream_name: str) -> Stream:
+    """Return a stream that keeps messages for an hour, with ten messages."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], max_age=3600, storage="memory"
+    )
+    fill(js, f"{stream_name}.miss", 10)
+    return stream
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_filtered_query_goes_on_while_nothing_matches(js, expiring, planner, start):
+    """Messages that do not match may expire, also before a first match and during a restart."""
+    name = expiring.name
+    given = {"subjects": f"{name}.hit", "startingOffsets": start, "minPollInterval": "0s"}
+    query = planner.query(name, **given)
+    offset = query.initial()
+    for _ in range(5):
+        fill(js, f"{name}.miss", 20)
+        offset = step(query, offset)
+        expire_to(expiring, expiring.info().state.last_seq - 5)
+        offset = step(query, offset)
+        # A restarted query only has the offset of its checkpoint.
+        query = planner.query(name, **given)
+        offset = step(query, offset)
+    js.publish(f"{name}.hit", b"")
+    last = expiring.info().state.last_seq
+    fill(js, f"{name}.miss", 3)
+    end = step(query, offset)
+    assert planned(query, offset, end) == [(last, last + 4)]
+
+
+def test_a_filtered_query_reports_a_lost_match(js, expiring, planner):
+    """A match that expires before it is planned is data loss."""
+    name = expiring.name
+    query = planner.query(name, subjects=f"{name}.hit", minPollInterval="0s")
+    offset = step(query, query.initial())
+    js.publish(f"{name}.hit", b"")
+    fill(js, f"{name}.miss", 3)
+    expire_to(expiring, expiring.info().state.last_seq)
+    with pytest.raises(DataLossError, match="sequences are gone"):
+        step(query, offset)
+
+
+def test_an_idle_position_is_not_stored_without_need(js, expiring, planner):
+    """While the position is in the newer half of the stream, no empty batch is planned."""
+    name = expiring.name
+    query = planner.query(name, subjects=f"{name}.hit", minPollInterval="0s")
+    offset = step(query, query.initial())
+    fill(js, f"{name}.miss", 5)
+    assert step(query, offset) == offset
+    fill(js, f"{name}.miss", 50)
+    moved = step(query, offset)
+    assert moved["streams"][name]["next"] == 66
+    assert planned(query, offset, moved) == []
 
 
 # --- retention ----------------------------------------------------------------------------------

@@ -543,7 +543,8 @@ def test_a_server_crash_and_restart(mode, filtered):
 
 def test_a_server_that_does_not_return():
     """A server that does not return is an error after the retry timeout."""
-    with NatsServer(name="gone") as server, jetstream_sync.connect(server.url) as nc:
+    with NatsServer(name="gone") as server:
+        nc = jetstream_sync.connect(server.url)
         js = nc.jetstream()
         stream = new_stream(js, "s")
         fill(js, "s.x", 1000)

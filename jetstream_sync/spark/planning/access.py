@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
 from ..connections import api_requests, connection
 from ..options import EARLIEST, LATEST, OffsetSpec, ReadOptions
-from ..reading.direct import count_from
+from ..reading.direct import count_from_each
 from ..retry import retry_transient
 from ..streams import StreamSelection, StreamView
 from .batches import MessageCounter
@@ -71,12 +71,20 @@ class SourceAccess:
     @property
     def js(self) -> JetStream:
         """The JetStream context on the connection of this process; a new one if that was closed."""
+        return self._open()[1]
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of this process."""
+        return self._open()[0]
+
+    def _open(self) -> tuple[Connection, JetStream]:
         known = self._opened
         if known is None or known[0].is_closed:
             settings = self.options.connection
             opened = connection(settings)
             known = self._opened = opened, settings.jetstream(opened)
-        return known[1]
+        return known
 
     def close(self) -> None:
         """Close the connection if it was opened."""
@@ -95,18 +103,21 @@ class SourceAccess:
 
     def counts(self, view: StreamView, filters: tuple[str, ...]) -> MessageCounter:
         """Return the message counter of a stream and its filters."""
-        return MessageCounter(view, bool(filters), partial(self._probe, view.name, filters))
+        return MessageCounter(view, bool(filters), partial(self._probe, view, filters))
 
-    def _probe(self, stream: str, filters: tuple[str, ...], seq: int) -> tuple[int | None, int]:
-        found = [
-            self.retry_transient(partial(self._count, stream, subject, seq), "counting messages")
-            for subject in filters or (None,)
-        ]
-        firsts = [first for first, _ in found if first is not None]
-        return min(firsts, default=None), sum(count for _, count in found)
+    def _probe(
+        self, view: StreamView, filters: tuple[str, ...], seqs: Sequence[int]
+    ) -> list[tuple[int | None, int]]:
+        def count() -> list[tuple[int | None, int]]:
+            subjects, direct = filters or (None,), view.allow_direct
+            return count_from_each(self.js, view.name, seqs, subjects, direct=direct)
 
-    def _count(self, stream: str, subject: str | None, seq: int) -> tuple[int | None, int]:
-        return count_from(self.js, stream, seq, subject)
+        return self.retry_transient(count, "counting messages")
+
+    def first_match(self, view: StreamView, filters: tuple[str, ...], seq: int) -> int | None:
+        """Return the first sequence from one on that matches a filter, according to the leader; ``None``: none."""
+        found = [self.stored_at(view.name, seq, subject) for subject in filters]
+        return min((each[0] for each in found if each is not None), default=None)
 
     def start(self, view: StreamView, default: int) -> int:
         """Return the start sequence that the options select in a stream."""
@@ -143,16 +154,16 @@ class SourceAccess:
         """Return the sequence of the first message of a stream stored at a time or later."""
         return first_seq_since(time_ns, view, partial(self.stored_at, view.name))
 
-    def stored_at(self, stream: str, seq: int) -> tuple[int, int] | None:
-        """Return sequence and time of the first message of a stream from a sequence on."""
+    def stored_at(self, stream: str, seq: int, subject: str = ">") -> tuple[int, int] | None:
+        """Return sequence and time of the first message on a subject of a stream from a sequence on."""
 
         def get() -> tuple[int, int] | None:
             # Ask the leader: a lagging replica would move the end of the read.
-            api, request = api_requests(self.js), {"seq": seq, "next_by_subj": ">"}
+            api, request = api_requests(self.js), {"seq": seq, "next_by_subj": subject}
             try:
                 message = leader_get(api, stream, request, api.deadline())
             except MessageNotFoundError:
                 return None
             return message.seq, time_to_ns(message.time)
 
-        return self.retry_transient(get, "searching for a time")
+        return self.retry_transient(get, "reading a message")

@@ -2,7 +2,7 @@
 Batch sizes and partitions: how many messages the next batch has, and how its range is split.
 
 Where messages were deleted or filtered out, a difference of sequences does not count messages. There the
-server is asked how many messages match from a sequence on, and a binary search finds the end of the batch. A
+server is asked how many messages match from some sequences on, and an interpolation finds the end of the batch. A
 contiguous stream that is read without filters needs no request.
 
 A partition is a sequence range of one stream. Partitions are read in parallel, and a repeated read of one
@@ -11,17 +11,22 @@ returns the same rows. In a contiguous stream they have equal widths, else about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
+from operator import itemgetter
 from typing import Final
 
 from ..reading.ranges import SequenceRange
 from ..streams import StreamView
 from .offsets import StreamOffset
 
-#: Asks the server for the first matching message from a sequence on, and the number of matching messages.
-#: ``None`` and 0 if there is none.
-CountProbe = Callable[[int], tuple[int | None, int]]
+#: Asks the server, for some sequences in order, for the first matching message from each on, and the number of
+#: matching messages; ``None`` and 0 if there is none.
+CountProbes = Callable[[Sequence[int]], list[tuple[int | None, int]]]
+
+#: Where the end of a batch is searched for, as fractions of the part that is left.
+_SECTIONS: Final = (0.25, 0.5, 0.75)
 
 
 class MessageCounter:
@@ -31,48 +36,53 @@ class MessageCounter:
     Messages that arrive between two requests make a count too large, never too small. So limits hold.
     """
 
-    def __init__(self, view: StreamView, filtered: bool, probe: CountProbe) -> None:
-        self._is_contiguous = view.is_contiguous and not filtered
+    def __init__(self, view: StreamView, filtered: bool, probes: CountProbes) -> None:
+        #: Whether each sequence of the stream is a match.
+        self.is_contiguous: bool = view.is_contiguous and not filtered
         self._view = view
-        self._probe = probe
-
-    def first(self, start: int) -> int | None:
-        """Return the sequence of the first match from ``start`` on, ``None`` if there is none yet."""
-        if self._is_contiguous:
-            first = max(start, self._view.first_seq)
-            return first if first < self._view.end_seq else None
-        first_match, _ = self._probe(start)
-        if first_match is None or first_match >= self._view.end_seq:
-            return None
-        return first_match
+        self._probes = probes
 
     def matching(self, start: int, end: int) -> int:
         """Return the number of matches from ``start`` up to, but not including, ``end``."""
         start, end = max(start, self._view.first_seq), min(end, self._view.end_seq)
         if start >= end:
             return 0
-        if self._is_contiguous:
+        if self.is_contiguous:
             return end - start
         # In this order: messages that arrive in between are part of the second count.
-        beyond = self._probe(end)[1]
-        return max(0, self._probe(start)[1] - beyond)
+        (_, beyond), (_, every) = self._probes((end, start))
+        return max(0, every - beyond)
 
-    def find_end(self, start: int, end: int, rows: int, tolerance: int = 0) -> int:
+    def counts(self, start: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
+        """Return for each sequence the number of matches before it, from ``start`` on, and the first match."""
+        # The first count comes last: messages that arrive in between make the others too large.
+        *found, (_, every) = self._probes((*seqs, start))
+        end = self._view.end_seq
+        return [(max(0, every - left), end if first is None else first) for first, left in found]
+
+    def find_end(self, start: int, end: int, rows: int) -> int:
         """Return the end of a range that begins at ``start`` and has a given number of matches."""
-        if self._is_contiguous:
+        if self.is_contiguous:
             return min(end, max(start, self._view.first_seq) + rows)
         # Invariant: a range up to `low` has at most `rows` matches, a range up to `high` has more.
         low, high = min(end, start + rows), end
-        count = self.matching(start, low)
-        if low == end or self.matching(start, end) <= rows:
+        (count, _), (every, _) = self.counts(start, (low, high))
+        if low == end or every <= rows:
             return end
-        while high - low > 1 and count < rows - tolerance:
-            middle = (low + high) // 2
-            found = self.matching(start, middle)
-            if found <= rows:
-                low, count = middle, found
-            else:
-                high = middle
+        while high - low > 1 and count < rows:
+            # Where the end is if the matches are spread evenly, and beside it.
+            size, near = high - low, (rows + 0.5 - count) / (every - count)
+            places = {
+                low + int(size * part) for part in (*_SECTIONS, near, near * 0.97, near * 1.03)
+            }
+            seqs = sorted(seq for seq in places | {low + 1} if low < seq < high)
+            for seq, (found, first) in zip(seqs, self.counts(start, seqs), strict=True):
+                if found > rows:
+                    if seq < high:
+                        high, every = seq, found
+                elif seq < high:
+                    # Up to the next match there are as many.
+                    low, count = min(max(seq, first), high - 1), found
         return low
 
 
@@ -115,8 +125,10 @@ def limit_to_bytes(
 
 #: Maximum number of partitions of one stream in one batch.
 MAX_PARTITIONS: Final = 64
-#: A partition may be smaller than its share by this fraction, which saves requests.
-_TOLERANCE_DIVISOR: Final = 16
+#: A partition may differ from its share by this fraction, which saves requests.
+_TOLERANCE_DIVISOR: Final = 32
+#: Maximum number of requests for each partition.
+_PROBES_PER_PARTITION: Final = 4
 
 
 def partition_counts(
@@ -135,20 +147,52 @@ def partition_counts(
 
 
 def partition_cuts(
-    counts: MessageCounter, start: int, end: int, rows: int, partitions: int
+    counter: MessageCounter, start: int, end: int, rows: int, partitions: int
 ) -> tuple[int, ...]:
     """Return the start sequence of every partition of a range after the first one."""
-    found: list[int] = []
-    at = start
-    for left in range(partitions, 1, -1):
-        share = -(-rows // left)
-        cut = counts.find_end(at, end, share, share // _TOLERANCE_DIVISOR)
-        if not at < cut < end:
+    if partitions <= 1:
+        return ()
+    ranks = [rows * number // partitions for number in range(1, partitions)]
+    if counter.is_contiguous:
+        first = end - rows
+        return tuple(first + rank for rank in ranks)
+    tolerance = rows // partitions // _TOLERANCE_DIVISOR
+    # Sequences with the number of matches before each, both rising.
+    known = [(start, 0), (end, rows)]
+    budget = _PROBES_PER_PARTITION * partitions
+    while budget > 0:
+        seqs: set[int] = set()
+        for rank in ranks:
+            index = bisect_left(known, rank, key=itemgetter(1))
+            (low, before), (high, after) = known[max(index - 1, 0)], known[index]
+            if min(rank - before, after - rank) > tolerance and high - low > 1:
+                seq = low + round((high - low) * (rank - before) / (after - before))
+                seqs.add(min(max(seq, low + 1), high - 1))
+        if not seqs:
             break
-        found.append(cut)
-        rows -= counts.matching(at, cut)
-        at = cut
-    return tuple(found)
+        asked = sorted(seqs)[:budget]
+        budget -= len(asked)
+        found = zip(asked, counter.counts(start, asked), strict=True)
+        for seq, (count, first) in found:
+            # All sequences up to the next match have the same number of matches before them.
+            known += (seq, min(count, rows)), (min(max(seq, first), end), min(count, rows))
+        known = _rising(known)
+    cuts = {_nearest(known, rank)[0] for rank in ranks}
+    return tuple(sorted(cut for cut in cuts if start < cut < end))
+
+
+def _rising(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return points in order, without those that contradict earlier ones after a change of the stream."""
+    kept: list[tuple[int, int]] = []
+    for seq, count in sorted(set(points)):
+        if not kept or (seq > kept[-1][0] and count >= kept[-1][1]):
+            kept.append((seq, count))
+    return kept
+
+
+def _nearest(points: list[tuple[int, int]], rank: int) -> tuple[int, int]:
+    """Return the point with the number of matches nearest to a rank; of several, the last one, a match."""
+    return min(reversed(points), key=lambda point: abs(point[1] - rank))
 
 
 def partition_ranges(position: StreamOffset, stream: str) -> list[SequenceRange]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from ..bytes_column import NO_BYTES, BytesColumn
 from .ranges import SequenceRange
@@ -88,6 +89,19 @@ class Chunk:
             sizes=self.sizes[start:end],
         )
 
+    def select(self, indices: Sequence[int]) -> Chunk:
+        """Return some of the messages, by their indices."""
+        if len(indices) == len(self):
+            return self
+
+        def some(column: Any) -> Any:
+            if isinstance(column, BytesColumn):
+                return column.select(indices) if column else column
+            return [column[i] for i in indices] if column else column
+
+        columns = {each.name: some(getattr(self, each.name)) for each in fields(self)[1:]}
+        return Chunk(stream=self.stream, **columns)
+
     def split_by_size(self, limit: int) -> Iterator[Chunk]:
         """Yield chunks that fit into a size limit, or contain a single message."""
         start = before = last = 0
@@ -119,6 +133,18 @@ class Chunk:
         if not columns:
             return iter([fixed] * len(self))
         return (fixed + sum(sizes) for sizes in zip(*columns, strict=True))
+
+
+_WILDCARDS: Final = {"*": rb"[^.]+", ">": rb".+"}
+
+
+def subject_matcher(filters: tuple[str, ...]) -> Any:
+    """Return a function that matches a subject, as bytes, against any of several patterns."""
+    patterns = []
+    for pattern in filters:
+        parts = [_WILDCARDS.get(part) or re.escape(part.encode()) for part in pattern.split(".")]
+        patterns.append(rb"\.".join(parts))
+    return re.compile(b"|".join(patterns), re.DOTALL).fullmatch
 
 
 #: Maximum number of messages per request; the memory overhead of small messages is large.
@@ -155,6 +181,8 @@ class ReadTask:
     validate_batch: Callable[[int, int, Sequence[int]], None]
     """Called for each response before the next request, with its start, its end and the sequences of its
     messages. It raises an error if the response cannot be right."""
+    server: str = ""
+    """The version of the connected server; empty: unknown."""
 
 
 class BatchSizer:

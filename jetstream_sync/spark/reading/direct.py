@@ -14,10 +14,8 @@ Behaviour of nats-server 2.15 (``server/stream.go``, ``getDirectRequest``) that 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Generator, Sequence
-from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from ...api.enums import RetentionPolicy
@@ -25,28 +23,30 @@ from ...client.replies import ReplyCollector
 from ...codec import dumps
 from ...durations import time_from_text, time_to_ns
 from ...errors import APIError, InvalidResponseError, NoRespondersError, NotFoundError
-from ...headers import parse_headers, parse_status
+from ...headers import is_no_responders, parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import MAX_BYTES, is_direct_status
 from ...protocol.parser import Delivery
 from ...speedups import split_direct
 from ..bytes_column import NO_BYTES, BytesColumn
-from ..connections import api_requests
-from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
+from ..connections import api_requests, ask_all, is_batching
+from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
 from .ranges import DirectGetRefusedError
 from .replies import HEADER, PAYLOAD, Replies, int64_array
 
 _PLAIN: Final = b"NATS/1.0"
 _UNEXPECTED_HEADERS: Final = (
     "a direct get response does not have the headers of ADR-31;"
-    " batched direct gets need nats-server 2.11 or newer"
+    " a server before 2.11 may have sent it, while the connected one is newer: update all servers"
 )
 _NEWLINE: Final = b"\r\n"
-#: Line breaks after the headers of the message itself: those of six lines and of the empty line.
-_TAIL_LINES: Final = 8
-
-_WILDCARDS: Final = {"*": rb"[^.]+", ">": rb".+"}
+_NUM_PENDING: Final = b"\r\nNats-Num-Pending: "
+#: Header lines that the server adds to a message in a batch, and in the reply to a single direct get.
+_BATCH_LINES: Final = 6
+_SINGLE_LINES: Final = 4
+#: Maximum number of single direct gets at once.
+_MAX_SINGLE_GETS: Final = 256
 
 
 class DirectReader:
@@ -59,10 +59,13 @@ class DirectReader:
         filters = task.range.filters
         self._filter = filters[0] if len(filters) == 1 else None
         # The server supports one filter; several filters are applied here.
-        self._matches = _subject_matcher(filters) if len(filters) > 1 else None
+        self._matches = subject_matcher(filters) if len(filters) > 1 else None
 
     def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
         """Yield responses up to the end of the messages or of the range; one is prefetched."""
+        if not is_batching(self._task.server):
+            yield from self._single_responses(start_seq)
+            return
         sizer = BatchSizer(self._task, start_seq, filtered=self._filter is not None)
         gathering = self._request(start_seq, sizer)
         try:
@@ -90,6 +93,32 @@ class DirectReader:
         finally:
             gathering.close()
 
+    def _single_responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
+        """Yield responses of a server before 2.11, which has one direct get for each message."""
+        window, route = _MAX_SINGLE_GETS, self._route.decode()
+        subject = self._filter or ">"
+        while start_seq < self._task.range.end_seq:
+            seqs = range(start_seq, min(start_seq + window, self._task.range.end_seq))
+            requests = [(route, dumps({"seq": seq, "next_by_subj": subject})) for seq in seqs]
+            found: dict[int, Delivery] = {}
+            for reply, *_ in ask_all(self._api, requests):
+                # A replica that lags behind has no message from there on, where another one may have some.
+                if is_direct_status(reply) and _remaining_messages(reply, self._route) == 0:
+                    break
+                headers = _parse_server_headers(BytesColumn.of([reply[2]]), _SINGLE_LINES)
+                found[headers.sequences[0]] = reply
+            if not found:
+                return
+            items = Replies()
+            items += [found[seq] for seq in sorted(found)]
+            server_headers = _parse_server_headers(items.column(HEADER), _SINGLE_LINES)
+            next_seq = server_headers.sequences[-1] + 1
+            self._task.validate_batch(start_seq, next_seq, server_headers.sequences)
+            yield ReadResponse(self._chunk(items, server_headers), next_seq)
+            start_seq = next_seq
+            # Where few messages match, most requests have the same reply.
+            window = min(2 * len(found), _MAX_SINGLE_GETS)
+
     def _request(self, seq: int, sizer: BatchSizer) -> ReplyCollector:
         body: dict[str, Any] = {
             "seq": seq,
@@ -113,11 +142,8 @@ class DirectReader:
         columns.append(items.column(PAYLOAD) if fields.data or fields.sizes else NO_BYTES)
         inside = bisect_left(server_headers.sequences, self._task.range.end_seq)
         columns = [column[:inside] for column in columns]
-        if self._matches is not None:
-            fits = [self._matches(subject) is not None for subject in columns[2]]
-            columns = [_compress(column, fits) for column in columns]
         sequences, own, subjects, times_ns, data = columns
-        return Chunk(
+        chunk = Chunk(
             stream=self._task.range.stream,
             sequences=sequences,
             subjects=subjects if fields.subjects else NO_BYTES,
@@ -126,11 +152,9 @@ class DirectReader:
             times_ns=times_ns if fields.times else (),
             sizes=data.sizes() if fields.sizes else (),
         )
-
-
-def _compress(column: Any, fits: Sequence[bool]) -> Any:
-    chosen = list(compress(column, fits))
-    return BytesColumn.of(chosen) if isinstance(column, BytesColumn) else chosen
+        if self._matches is None:
+            return chunk
+        return chunk.select([i for i, each in enumerate(subjects) if self._matches(each)])
 
 
 class _ServerHeaders(NamedTuple):
@@ -143,9 +167,13 @@ class _ServerHeaders(NamedTuple):
     times_ns: Sequence[int]
 
 
-def _parse_server_headers(blocks: BytesColumn) -> _ServerHeaders:
-    """Parse the header blocks of a response."""
-    made = None if split_direct is None else split_direct(blocks.offsets, blocks.data)
+def _parse_server_headers(blocks: BytesColumn, lines: int = _BATCH_LINES) -> _ServerHeaders:
+    """Parse the header blocks of a response, to each of which the server has added some lines."""
+    made = (
+        None
+        if split_direct is None or lines != _BATCH_LINES
+        else split_direct(blocks.offsets, blocks.data)
+    )
     if made is not None:
         own_offsets, own, subject_offsets, subjects, sequences, times = made
         return _ServerHeaders(
@@ -154,7 +182,8 @@ def _parse_server_headers(blocks: BytesColumn) -> _ServerHeaders:
             BytesColumn(subject_offsets, subjects),
             int64_array(times),
         )
-    tails = [block.rsplit(_NEWLINE, _TAIL_LINES) for block in blocks]
+    # The lines are followed by an empty one.
+    tails = [block.rsplit(_NEWLINE, lines + 2) for block in blocks]
     try:
         return _ServerHeaders(
             [int(_value(tail[3], b"Nats-Sequence: ")) for tail in tails],
@@ -177,38 +206,75 @@ def _time_ns(text: bytes) -> int:
 
 
 def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tuple[int | None, int]:
-    """
-    Count the messages of a stream from a sequence on.
+    """Count the messages of a stream from a sequence on; see `count_from_each`."""
+    return count_from_each(js, stream, [seq], [subject])[0]
 
-    A direct get returns the count. If the stream does not allow direct gets, a temporary consumer does. Any
-    thread may call it.
+
+def count_from_each(
+    js: JetStream,
+    stream: str,
+    seqs: Sequence[int],
+    subjects: Sequence[str | None],
+    *,
+    direct: bool = True,
+) -> list[tuple[int | None, int]]:
+    """
+    Return the first sequence and the number of the messages from each of some sequences on.
+
+    Direct gets return them, all of which are requested at once, in the given order. If the stream does not allow
+    direct gets, or the server does not count in their replies, temporary consumers do. Any thread may call it.
     """
     api = api_requests(js)
-    body = {"seq": max(seq, 1), "batch": 1, "next_by_subj": subject or ">"}
-    route = api.routes.to("DIRECT.GET", stream).encode()
-    try:
-        block = api.core.request(route, dumps(body), api.deadline())[2]
-    except NoRespondersError:
-        return _count_by_consumer(js, stream, max(seq, 1), subject)
-    if _is_status((b"", b"", block, b"")):
-        _remaining_messages((b"", b"", block, b""), route)
+    route = api.routes.to("DIRECT.GET", stream)
+    pairs = [(max(seq, 1), subject) for seq in seqs for subject in subjects]
+    found: list[tuple[int | None, int]] = []
+    if direct and is_batching(api.core.info.version):
+        requests = [
+            (route, dumps({"seq": seq, "batch": 1, "next_by_subj": subject or ">"}))
+            for seq, subject in pairs
+        ]
+        replies = ask_all(api, requests, _is_status)
+        # A stream without direct gets has no responders.
+        if not any(is_no_responders(*each[-1][2:]) for each in replies):
+            counts = [_count_in(each, route.encode()) for each in replies]
+            found = [count for count in counts if count is not None]
+    if len(found) < len(pairs):
+        found = [_count_by_consumer(js, stream, seq, subject) for seq, subject in pairs]
+    return [_sum(found[i : i + len(subjects)]) for i in range(0, len(found), len(subjects))]
+
+
+def _sum(counts: Sequence[tuple[int | None, int]]) -> tuple[int | None, int]:
+    firsts = [first for first, _ in counts if first is not None]
+    return min(firsts, default=None), sum(count for _, count in counts)
+
+
+def _count_in(replies: Sequence[Delivery], route: bytes) -> tuple[int | None, int] | None:
+    """Return the sequence and the count in a response; ``None``: an older server has sent it, without a count."""
+    if not is_direct_status(replies[-1]):
+        return None
+    # The last reply counts the messages after the first one; before 2.12 the header of that one includes itself.
+    left = _remaining_messages(replies[-1], route)
+    if len(replies) == 1:
         return None, 0
-    first = _parse_server_headers(BytesColumn.of([block])).sequences[0]
-    left = block.rsplit(_NEWLINE, 4)[1].partition(b": ")[2]
-    return first, int(left) + 1
+    return _parse_server_headers(BytesColumn.of([replies[0][2]])).sequences[0], left + 1
 
 
 def _count_by_consumer(
     js: JetStream, stream: str, seq: int, subject: str | None
 ) -> tuple[int | None, int]:
-    """Count like `count_from()` in a stream that does not allow direct gets."""
+    """Count like `count_from()` where direct gets do not."""
     found = js.get_stream(stream)
-    if found.cached_info.config.retention == RetentionPolicy.WORK_QUEUE:
+    config, state = found.cached_info.config, found.cached_info.state
+    is_queue = config.retention == RetentionPolicy.WORK_QUEUE
+    if is_queue and not config.allow_direct:
         raise DirectGetRefusedError(stream)  # a work queue would refuse the consumer, too
     try:
         first = found.get_msg(seq, next_by_subject=subject or ">").seq
     except NotFoundError:
         return None, 0
+    if is_queue:
+        # There are at most so many, so that the limits of a batch hold.
+        return first, max(state.last_seq, first) - first + 1
     consumer = found.create_consumer(
         deliver_policy="by_start_sequence",
         opt_start_seq=seq,
@@ -223,10 +289,9 @@ def _count_by_consumer(
 
 
 def _is_status(delivery: Delivery) -> bool:
-    """Return whether this message ends a response."""
-    if not delivery[2]:
-        return True  # not a direct get response, so waiting for more is pointless
-    return is_direct_status(delivery)
+    """Return whether no message follows this one."""
+    # A message without the headers of a batch comes from an older server, which sends nothing else.
+    return _NUM_PENDING not in delivery[2] or is_direct_status(delivery)
 
 
 def _remaining_messages(status: Delivery, route: bytes) -> int:
@@ -244,12 +309,3 @@ def _remaining_messages(status: Delivery, route: bytes) -> int:
     if found.code != 204 or not pending.isdecimal():
         raise APIError.from_response({"code": found.code, "description": found.description})
     return int(pending)
-
-
-def _subject_matcher(filters: tuple[str, ...]) -> Any:
-    """Return a function that matches a subject, as bytes, against any of several patterns."""
-    patterns = []
-    for pattern in filters:
-        parts = [_WILDCARDS.get(part) or re.escape(part.encode()) for part in pattern.split(".")]
-        patterns.append(rb"\.".join(parts))
-    return re.compile(b"|".join(patterns), re.DOTALL).fullmatch

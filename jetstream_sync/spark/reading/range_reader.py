@@ -24,7 +24,7 @@ from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
 from ...net.clock import Deadline
-from ..connections import api_requests
+from ..connections import api_requests, is_batching
 from ..options import ReadOptions
 from ..retry import is_transient
 from ..streams import StreamView, stream_view
@@ -74,20 +74,30 @@ class ReadPlan:
 
 
 def choose_mode(
-    mode: str, view: StreamView, rows: int, filters: tuple[str, ...], fields: FieldSelection
+    mode: str,
+    view: StreamView,
+    rows: int,
+    filters: tuple[str, ...],
+    fields: FieldSelection,
+    *,
+    server: str = "",
 ) -> str:
     """
     Return the read mode: ``direct`` for direct gets, or ``pull`` for a pull consumer.
 
     Direct gets leave no state on the server, and are the only mode for a work queue. A consumer is faster
-    after its creation, supports several filters, and can omit payloads that are not selected.
+    after its creation, supports several filters, and can omit payloads that are not selected. It is also faster
+    than direct gets from a server before 2.11, one for each message.
     """
     if mode == "auto":
         skips_payload = not fields.data and view.message_bytes >= MIN_SKIPPED_PAYLOAD_BYTES
         if view.is_work_queue:
             mode = "direct"
         elif (
-            not view.allow_direct or rows > _MIN_CONSUMER_ROWS or len(filters) > 1 or skips_payload
+            not (view.allow_direct and is_batching(server))
+            or rows > _MIN_CONSUMER_ROWS
+            or len(filters) > 1
+            or skips_payload
         ):
             mode = "pull"
         else:
@@ -164,7 +174,8 @@ class _RangeReader:
     def _make_reader(self, view: StreamView) -> DirectReader | PullReader:
         fields, filters = self._fields, self._range.filters
         rows = self._range.end_seq - self._next_seq
-        mode = choose_mode(self._plan.mode, view, rows, filters, fields)
+        server = self._api.core.info.version
+        mode = choose_mode(self._plan.mode, view, rows, filters, fields, server=server)
         self._is_direct = mode == "direct"
         task = ReadTask(
             range=self._range,
@@ -173,6 +184,7 @@ class _RangeReader:
             message_bytes=view.message_bytes,
             silence_timeout=self._plan.timeout,
             validate_batch=self._validate_batch,
+            server=server,
         )
         return (DirectReader if self._is_direct else PullReader)(self._api, task)
 

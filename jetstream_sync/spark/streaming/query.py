@@ -31,6 +31,7 @@ from ..planning.data_loss import DataLossPolicy, ResumePoint, find_resume_point
 from ..planning.offsets import Offset, StreamOffset
 from ..reading.ranges import SequenceRange
 from ..streams import StreamView
+from .arrivals import Arrivals
 from .commit import CommitHandler
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
@@ -48,7 +49,7 @@ class _StreamPart:
 
     view: StreamView
     start: StreamOffset
-    """The empty batch at the end of the last one."""
+    """The empty batch at the end of the last one; with filters, at the first match after it."""
     end_seq: int
     """The latest end of the next batch."""
     counts: MessageCounter
@@ -67,6 +68,11 @@ class QueryPlanner:
         self._initial: dict[str, Any] | None = None
         #: The name of a new query; a restarted one has the name in its checkpoint.
         self._name = uuid4().hex
+        #: With filters, creation time and sequence of each stream up to which nothing matches.
+        self._searched: dict[str, tuple[int, int]] = {}
+        self._arrivals = Arrivals()
+        #: The start for which there was nothing new, and until when that is believed.
+        self._idle: tuple[dict[str, Any], float] | None = None
         #: The last known state of the streams.
         self._views: dict[str, StreamView] = {}
         #: Creation time and filters of each prepared stream.
@@ -100,6 +106,9 @@ class QueryPlanner:
 
     def latest(self, start: dict[str, Any], *, unlimited: bool) -> dict[str, Any]:
         """Return the end of the next batch, after releasing the messages before its start."""
+        if self._is_idle(start):
+            return start
+        self._arrivals.watch(self._access.connection, self._views.values(), self.options)
         offset = Offset.from_json(start)
         self._refresh_views()
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
@@ -113,11 +122,20 @@ class QueryPlanner:
         if any(shares.values()):
             self._waiting_since = None
             self._turn += 1
+        if any(shares.values()) or _must_advance(offset, parts):
             batches = self._batches(offset, parts, shares)
             end = Offset(batches, name).to_json()
+        elif self._end_targets is None:
+            self._idle = start, monotonic() + self.options.min_poll_interval
         self._report_progress(parts, shares, batches)
         self._store_progress(name)
         return end
+
+    def _is_idle(self, start: dict[str, Any]) -> bool:
+        """Return whether there was nothing new a moment ago, and no message has arrived since then."""
+        known = self._idle
+        idle = known is not None and known[0] == start and monotonic() < known[1]
+        return idle and not self._arrivals.seen()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SequenceRange]:
         """Return the ranges that the tasks of a batch read; the same end gives the same ranges."""
@@ -278,10 +296,17 @@ class QueryPlanner:
     def _resume_points(self, offset: Offset) -> dict[str, ResumePoint]:
         selection = self._access.selection
         return {
-            key: find_resume_point(position, self._views.get(key), key)
+            key: find_resume_point(self._after_search(key, position), self._views.get(key), key)
             for key, position in offset.positions.items()
             if selection.selects(key.rpartition("/")[2])
         }
+
+    def _after_search(self, key: str, position: StreamOffset) -> StreamOffset:
+        """Return a position without the messages after it that do not match its filters."""
+        created_ns, seq = self._searched.get(key, (0, 0))
+        if created_ns != position.created_ns or seq <= position.next_seq:
+            return position
+        return replace(position, start_seq=seq, next_seq=seq, cuts=())
 
     # --- how much to read -----------------------------------------------------------------------
 
@@ -291,7 +316,13 @@ class QueryPlanner:
             created_ns, target = self._end_targets.get(key, (0, 0))
             end_seq = min(end_seq, target) if created_ns == view.created_ns else 0
         counts = self._access.counts(view, start.filters)
-        rows = counts.matching(start.next_seq, end_seq)
+        if start.filters and start.next_seq < end_seq:
+            # The position moves on while nothing matches: what leaves the stream then is no data loss.
+            first = self._access.first_match(view, start.filters, start.next_seq)
+            seq = end_seq if first is None else min(first, end_seq)
+            start = _empty_batch(view, seq, start.filters, start.since_ns)
+            self._searched[key] = view.created_ns, seq
+        rows = counts.matching(start.next_seq, end_seq) if start.next_seq < end_seq else 0
         return _StreamPart(view, start, end_seq, counts, rows)
 
     def _report_progress(
@@ -386,9 +417,29 @@ def _check_filters(
         )
 
 
-def _empty_batch(view: StreamView, seq: int, filters: tuple[str, ...]) -> StreamOffset:
+def _empty_batch(
+    view: StreamView, seq: int, filters: tuple[str, ...], since_ns: int | None = None
+) -> StreamOffset:
     """Return an empty batch at a sequence of a stream."""
-    return StreamOffset(created_ns=view.created_ns, start_seq=seq, next_seq=seq, filters=filters)
+    return StreamOffset(
+        created_ns=view.created_ns, start_seq=seq, next_seq=seq, filters=filters, since_ns=since_ns
+    )
+
+
+def _must_advance(offset: Offset, parts: Mapping[str, _StreamPart]) -> bool:
+    """
+    Return whether an empty batch must store that nothing matches before the end of a stream.
+
+    Otherwise the stream would begin behind the offset after some time, so that a restarted query cannot know
+    whether it has missed a match. A position in the newer half of the stream can stay.
+    """
+    for key, part in parts.items():
+        view, position = part.view, offset.positions.get(key)
+        if position is None or not view.removes_oldest or part.start.next_seq <= position.next_seq:
+            continue
+        if part.rows == 0 and position.next_seq <= (view.first_seq + view.end_seq) // 2:
+            return True
+    return False
 
 
 def _batch(part: _StreamPart, rows: int, partitions: int) -> StreamOffset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from fix_spark_streams import stream_info
@@ -32,6 +33,9 @@ class Server:
         self.arriving = arriving
         self.questions = 0
 
+    def probes(self, seqs: Sequence[int]) -> list[tuple[int | None, int]]:
+        return [self.probe(seq) for seq in seqs]
+
     def probe(self, seq: int) -> tuple[int | None, int]:
         self.questions += 1
         found = sorted(each for each in self.matches if each >= seq)
@@ -48,7 +52,7 @@ streams = st.sets(st.integers(1, 200), min_size=1)
 def test_matching_counts_messages_in_a_range(present, start, end):
     """Deleted messages are not counted."""
     counts = MessageCounter(
-        view(min(present), max(present) + 1, len(present)), False, Server(present).probe
+        view(min(present), max(present) + 1, len(present)), False, Server(present).probes
     )
     assert counts.matching(start, end) == len([each for each in present if start <= each < end])
 
@@ -57,7 +61,7 @@ def test_matching_counts_messages_in_a_range(present, start, end):
 def test_the_end_of_a_batch_is_exact(present, start, rows):
     """A batch has exactly the maximum number of messages, if there are as many."""
     end = max(present) + 1
-    counts = MessageCounter(view(min(present), end, len(present)), False, Server(present).probe)
+    counts = MessageCounter(view(min(present), end, len(present)), False, Server(present).probes)
     reached = counts.find_end(start, end, rows)
     there = len([each for each in present if start <= each])
     taken = len([each for each in present if start <= each < reached])
@@ -70,7 +74,7 @@ def test_a_batch_never_exceeds_its_limit(present, rows, arriving):
     """The limit holds even if messages arrive between the requests."""
     end = max(present) + 1
     server = Server(present, arriving)
-    reached = MessageCounter(view(min(present), end, len(present)), True, server.probe).find_end(
+    reached = MessageCounter(view(min(present), end, len(present)), True, server.probes).find_end(
         1, end, rows
     )
     assert len([each for each in present if each < reached]) <= rows
@@ -79,7 +83,7 @@ def test_a_batch_never_exceeds_its_limit(present, rows, arriving):
 def test_contiguous_streams_need_no_requests():
     """In a contiguous stream, sequences are counts."""
 
-    def refuse(_: int) -> tuple[int | None, int]:
+    def refuse(_: Sequence[int]) -> list[tuple[int | None, int]]:
         pytest.fail("the server was asked")
 
     counts = MessageCounter(view(11, 1011, 1000), False, refuse)
@@ -94,7 +98,7 @@ def test_few_requests_find_the_end_in_a_large_stream():
     """The end is found with a binary search."""
     present = set(range(1, 1_000_000, 1000))
     server = Server(present)
-    counts = MessageCounter(view(1, 1_000_000, 1_000_000), True, server.probe)
+    counts = MessageCounter(view(1, 1_000_000, 1_000_000), True, server.probes)
     reached = counts.find_end(1, 1_000_000, 100)
     assert len([each for each in present if each < reached]) == 100
     assert server.questions <= 50
@@ -150,7 +154,7 @@ def test_large_messages_are_not_delayed_forever():
 def test_partitions_have_about_equally_many(present, partitions):
     """In a sparse stream, no partition has more messages than its share."""
     end = max(present) + 1
-    counts = MessageCounter(view(min(present), end, len(present)), True, Server(present).probe)
+    counts = MessageCounter(view(min(present), end, len(present)), True, Server(present).probes)
     found = partition_cuts(counts, 1, end, len(present), min(partitions, len(present)))
     bounds = [1, *found, end]
     sizes = [

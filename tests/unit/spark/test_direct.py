@@ -16,11 +16,11 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.reading import direct
+from jetstream_sync.spark.reading.chunks import subject_matcher
 from jetstream_sync.spark.reading.direct import (
     _is_status,
     _parse_server_headers,
     _remaining_messages,
-    _subject_matcher,
 )
 from jetstream_sync.subjects import subject_matches
 
@@ -137,4 +137,4 @@ def test_several_filters(patterns, tokens):
     """A subject passes several filters if it matches one of them."""
     subject = ".".join(tokens)
     expected = any(subject_matches(pattern, subject) for pattern in patterns)
-    assert (_subject_matcher(tuple(patterns))(subject.encode()) is not None) == expected
+    assert (subject_matcher(tuple(patterns))(subject.encode()) is not None) == expected
