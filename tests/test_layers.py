@@ -203,7 +203,7 @@ address closed_reason info internal max_payload name options packed_sids reconne
 check_not_forked encode_command encode_message encode_subject publish request send send_buffered
 send_deferred add_subscription add_subscription_deferred callback_raised count_internal direct drain_subscriptions
 end_direct_reads flush new_inbox remove_receiver remove_subscription remove_subscription_deferred
-report_error spawn_callbacks timed_out wait_closed with_outage
+report_error spawn_callbacks stop_dropped timed_out wait_closed with_outage
 """
 
 # --- reading the package ----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import warnings
@@ -11,7 +12,7 @@ from types import FrameType
 from typing import NoReturn, TypeAlias
 
 from ..address import ServerAddress
-from ..errors import TimeoutError
+from ..errors import Error, TimeoutError
 from ..net.clock import Deadline
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo, SubscriptionState
@@ -98,6 +99,15 @@ class ConnectionCore:
         weakref.finalize(handle, _close_dropped, self.engine, *_caller()).atexit = False
         return handle
 
+    def stop_dropped(
+        self, owner: object, is_open: Callable[[], bool], stop: Callable[[], object], what: str = ""
+    ) -> None:
+        """Stop an object of this connection when it is collected while it is open."""
+        # The functions must not hold the owner. `is_open` takes no lock; `stop` runs on a thread of its own.
+        # `what`: the object, for a warning; empty: dropping it is a usual end.
+        arguments = self.engine, is_open, stop, what, *_caller()
+        weakref.finalize(owner, _stop_dropped, *arguments).atexit = False
+
     def __reduce__(self) -> NoReturn:
         # Every object that belongs to a connection holds its core, so this covers all of them.
         raise TypeError(
@@ -147,17 +157,33 @@ def _caller() -> tuple[str, int]:
 
 def _close_dropped(engine: Engine, file: str, line: int) -> None:
     """Close a connection whose last handle was collected while it was open."""
-    # The warning shows the line that opened the connection.
+    _stop_dropped(
+        engine, lambda: True, engine.close, f"the NATS connection {engine.name!r}", file, line
+    )
+
+
+def _stop_dropped(
+    engine: Engine,
+    is_open: Callable[[], bool],
+    stop: Callable[[], object],
+    what: str,
+    file: str,
+    line: int,
+) -> None:
+    """Stop an object that was collected while it was open."""
+    # The warning shows the line that created it.
     #
     # This runs in any thread that drops the last reference or collects garbage, at any point of its
     # code. Therefore it takes no lock and starts a thread for the work. A forked child has nothing to do.
-    if engine.state.status is ConnectionStatus.CLOSED or not engine.is_served:
+    if engine.state.status is ConnectionStatus.CLOSED or not engine.is_served or not is_open():
         return
-    spawn_from_finalizer(f"closer-{engine.name}", engine.close)
-    warnings.warn_explicit(
-        f"the NATS connection {engine.name!r} was dropped while it was open; use it in a with block, "
-        "or call close() or drain()",
-        ResourceWarning,
-        file,
-        line,
-    )
+
+    def run() -> None:
+        with contextlib.suppress(Error):  # the connection is closed
+            stop()
+
+    spawn_from_finalizer(f"closer-{engine.name}", run)
+    if what:
+        ending = "close() or drain()" if stop == engine.close else "its method to end it"
+        text = f"{what} was dropped while it was open; use it in a with block, or call {ending}"
+        warnings.warn_explicit(text, ResourceWarning, file, line)

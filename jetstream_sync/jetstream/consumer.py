@@ -252,7 +252,10 @@ class PullConsumer:
 
         """
         puller = self._puller(options, on_demand=on_demand)
-        return MessageIterator(puller, puller if on_demand else None)
+        messages = MessageIterator(puller, puller if on_demand else None)
+        what = f"an iterator over the messages of consumer {self.name!r}"
+        self._api.core.stop_dropped(messages, puller.is_open, puller.give_back, what)
+        return messages
 
     def consume(
         self,

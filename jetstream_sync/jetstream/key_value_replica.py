@@ -30,6 +30,7 @@ class _Copy:
         self.entries: dict[str, KeyValueEntry] = {}
         self.changed = Waiters()
         self.revision = 0
+        self.is_closed = False  # whether `Replica.close` was called
 
     def apply(self, entry: KeyValueEntry) -> None:
         """Take over a change."""
@@ -53,7 +54,8 @@ class Replica(Mapping[str, bytes]):
     Returned by `KeyValue.replica`. Reads need no request, and may be behind the bucket for the time that a
     message takes, or for the time of an outage, after which it catches up. If the bucket was deleted and
     created again, or restored to an earlier state, it takes over the keys of that bucket, and reports a
-    `StreamRecreatedError` to ``error_cb``. Any thread may use it.
+    `StreamRecreatedError` to ``error_cb``. One that is collected is closed, with a `ResourceWarning`. Any
+    thread may use it.
 
     After the end, because it was closed, the bucket was deleted, or the connection is closed, every read and
     wait raises the reason.
@@ -69,8 +71,11 @@ class Replica(Mapping[str, bytes]):
         # Values that expire without a marker are not reported.
         self._ttl: timedelta | None = None if status.limit_marker_ttl else status.ttl
         self._copy = _Copy()
-        self._is_closed = False
-        self._handle = watch(self._copy.apply, self._copy.forget_revision)
+        # Its thread holds the copy, not this object.
+        self._handle = handle = watch(self._copy.apply, self._copy.forget_revision)
+        what = f"a replica of bucket {status.bucket!r}"
+        copy = self._copy
+        core.stop_dropped(self, lambda: not (copy.is_closed or handle.closed), handle.stop, what)
 
     def entry(self, key: str) -> KeyValueEntry | None:
         """Return the current entry of a key; ``None``: it has no value."""
@@ -155,7 +160,7 @@ class Replica(Mapping[str, bytes]):
         reason = self._handle.error or self._core.closed_reason
         if reason is not None:
             raise copy_exception(reason)
-        if self._is_closed or self._handle.closed:
+        if self._copy.is_closed or self._handle.closed:
             raise IteratorClosedError("the replica was closed")
 
     @property
@@ -165,7 +170,7 @@ class Replica(Mapping[str, bytes]):
 
     def close(self) -> None:
         """End the watch; a second call does nothing."""
-        self._is_closed = True
+        self._copy.is_closed = True
         self._handle.stop()
 
     def __enter__(self) -> Self:

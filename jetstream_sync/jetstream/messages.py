@@ -69,6 +69,8 @@ T = TypeVar("T")
 #: Maximum delay between two attempts for a consumer without a leader, in seconds; a shorter heartbeat
 #: interval reduces it.
 _MAX_RETRY_DELAY_S: Final = 2.0
+#: Maximum time to wait for messages in flight that are to be given back, in seconds.
+_GIVE_BACK_LIMIT_S: Final = 5.0
 #: Maximum number of messages in a run.
 _MAX_RUN: Final = 256
 _NO_LEASES: Final = NoLeases()
@@ -79,9 +81,12 @@ def _no_items() -> Iterator[Any]:
 
 
 def until_stopped(
-    take: Callable[[Deadline], T], ready: Callable[[], Iterator[T]] = _no_items
+    take: Callable[[Deadline], T],
+    ready: Callable[[], Iterator[T]] = _no_items,
+    owner: object = None,  # noqa: ARG001 - held by the generator
 ) -> Iterator[T]:
     """Yield what ``take`` returns until the user stops it; raise any other reason."""
+    # `owner`: the object that must not be collected during the iteration, because that would stop it.
     while True:
         yield from ready()
         try:
@@ -172,8 +177,9 @@ class MessageIterator:
     An endless iterator over the messages of a consumer.
 
     Returned by `PullConsumer.messages`. It keeps a buffer filled while messages are taken from it with
-    `next()` or by iterating. Use it in a ``with`` block, so that it is stopped at the end. Any number of
-    threads may take messages from one iterator; each message goes to one of them.
+    `next()` or by iterating. Use it in a ``with`` block, so that it is stopped at the end. One that is
+    collected before its end is stopped, with a `ResourceWarning`, and messages that were not taken are given
+    back. Any number of threads may take messages from one iterator; each message goes to one of them.
     """
 
     def __init__(self, source: IterableSource, on_demand: MessagePuller | None = None) -> None:
@@ -228,7 +234,12 @@ class MessageIterator:
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """Yield messages until the iterator is stopped; raise any other reason for the end."""
-        return until_stopped(self._source.take, self._source.ready)
+        # A generator of its own for each thread, which is also faster than calls of `__next__`.
+        return until_stopped(self._source.take, self._source.ready, self)
+
+    def __next__(self) -> JetStreamMsg:
+        """Return the next message, as an iteration does."""
+        return next(until_stopped(self._source.take))
 
     def stop(self) -> None:
         """
@@ -749,6 +760,25 @@ class MessagePuller:
             except BaseException:
                 finish()  # an interrupted call is repeated
                 raise
+
+    def is_open(self) -> bool:
+        """Return whether messages may arrive, or have arrived and were not taken; takes no lock."""
+        if self._state is PullerState.STOPPED:
+            return False
+        return not self._inbox.mailbox.closed or self.has_arrived()
+
+    def give_back(self) -> None:
+        """Stop, and let the messages be delivered again that were not taken."""
+        try:
+            with contextlib.suppress(Error):
+                # Those in flight arrive before its end, and are not delivered for an `ack_wait` otherwise.
+                self.drain(_GIVE_BACK_LIMIT_S)
+            if self._requester.settled is False:
+                for delivery in (*self._ready, *self._arrived):
+                    if parse_pull_status(delivery[2], delivery[3]) is None and delivery[1]:
+                        self._requester.make(delivery).nak()
+        finally:
+            self.stop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """Request no more messages; see `MessageIterator.drain`."""

@@ -191,6 +191,10 @@ class OrderedPuller:
             raise
         return messages
 
+    def is_open(self) -> bool:
+        """Return whether it has a consumer that it may use again; takes no lock."""
+        return self._stopped is None and self._cursor.consumer is not None
+
     def silent_state(self, deadline: Deadline) -> ConsumerInfo | None:
         """Return the state of a silent consumer; ``None``: unknown, or something has arrived meanwhile."""
         # What the server sent before its reply should have arrived with the reply.
@@ -263,9 +267,9 @@ class OrderedConsumer:
 
     Returned by `Stream.ordered_consumer` and `JetStream.ordered_consumer`. Each `messages()` and
     `consume()` starts at the position of the options; `fetch()` and `next()` continue from one call to
-    the next. `close()`, or the end of a ``with`` block, deletes the server's consumers at once;
-    otherwise the server deletes them after some minutes without a reader. Any thread may call the methods; one
-    thread at a time fetches.
+    the next. `close()`, or the end of a ``with`` block, deletes the server's consumers at once, and so does
+    the end of the last reference to this object for the consumer of `fetch()`. Any thread may call the
+    methods; one thread at a time fetches.
     """
 
     def __init__(
@@ -289,6 +293,10 @@ class OrderedConsumer:
         # The cursor that was used last: the one above, or that of messages().
         self._last_used = self._cursor
         self._pullers: WeakSet[OrderedPuller] = WeakSet()
+        self._is_entered = False
+        # Its consumer has no other reader, but those of messages() and consume() go on.
+        cursor = self._cursor
+        api.core.stop_dropped(self, lambda: cursor.consumer is not None, cursor.drop)
         # Has the start of all reads, if that depends on the time of this call.
         self._first: OrderedCursor | None = None
         if self._cursor.keeps_start:
@@ -368,7 +376,14 @@ class OrderedConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
-        return OrderedMessages(self._puller(options))
+        puller = self._puller(options)
+        messages = OrderedMessages(puller)
+        # The end of a with block stops it, too.
+        what = f"an ordered iterator over the messages of stream {self._stream!r}"
+        if self._is_entered:
+            what = ""
+        self._api.core.stop_dropped(messages, puller.is_open, puller.stop, what)
+        return messages
 
     def _puller(self, options: ContinuousOptions) -> OrderedPuller:
         self._check_open()
@@ -608,6 +623,7 @@ class OrderedConsumer:
             raise copy_exception(self._closed)
 
     def __enter__(self) -> Self:
+        self._is_entered = True
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -119,7 +120,14 @@ class PushSubscription(ConsumerAccessors, Subscription):
         # Initial acknowledgement state of a message; None: the consumer wants no acknowledgements.
         unacked = config.ack_policy in (AckPolicy.NONE, AckPolicy.FLOW_CONTROL)
         self._settled = None if unacked else False
-        self._leases = Leases(api, stream, lambda: self.consumer_name, config)
+        # Weak, so that a subscription that was dropped is collected at once.
+        owner = weakref.ref(self)
+
+        def consumer_name() -> str:
+            subscription = owner()
+            return "" if subscription is None else subscription.consumer_name
+
+        self._leases = Leases(api, stream, consumer_name, config)
         # Held while the reader enqueues messages, and while the message limit is set.
         self._receive_lock = new_lock()
         # --- under _receive_lock ---
@@ -160,13 +168,20 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """Monitor the heartbeats until the subscription ends."""
         timeout = HeartbeatTimeout(heartbeat.total_seconds(), self._options.heartbeat_intervals)
         self._last_seen = monotonic()
-        self._monitor = HeartbeatMonitor(
-            self.consumer_name,
-            timeout,
-            lambda: self._last_seen,
-            lambda: self._on_silence(timeout),
-            self._core.report_error,
-        )
+        # The timer does not keep a subscription that was dropped.
+        owner = weakref.ref(self)
+
+        def last_seen() -> float:
+            subscription = owner()
+            return monotonic() if subscription is None else subscription._last_seen  # noqa: SLF001
+
+        def on_silence() -> None:
+            if (subscription := owner()) is not None:
+                subscription._on_silence(timeout)  # noqa: SLF001
+
+        report = self._core.internal.report_error
+        self._monitor = HeartbeatMonitor(self.consumer_name, timeout, last_seen, on_silence, report)
+        weakref.finalize(self, self._monitor.stop).atexit = False
         self._monitor.start()
         if self._mailbox.closed:
             self._monitor.stop()  # _on_closed() was called meanwhile and did not see the monitor
@@ -580,6 +595,7 @@ class OrderedPushSubscription(PushSubscription):
             self._cursor.on_recreated = api.core.internal.report_error
         # --- under _receive_lock ---
         self._feed: _Feed  # set by `_new_receiver()`
+        self._feeds: list[_Feed]  # the same, for when the subscription was collected
         self._unused = True  # whether no consumer delivers to the first feed yet
         self._renewing = False  # whether a thread is creating a consumer
         self._held: list[list[Delivery]] = []  # what the feed has received meanwhile
@@ -590,6 +606,7 @@ class OrderedPushSubscription(PushSubscription):
 
     def _new_receiver(self) -> _Feed:
         self._feed = self._new_feed()
+        self._feeds = [self._feed]
         return self._feed
 
     def _new_feed(self) -> _Feed:
@@ -606,6 +623,19 @@ class OrderedPushSubscription(PushSubscription):
         heartbeat = self._config.idle_heartbeat
         assert heartbeat is not None
         self._start_monitor(heartbeat)
+        if self._callback is None:
+            self._stop_when_dropped()
+
+    def _stop_when_dropped(self) -> None:
+        """End the subscription and delete its consumer when it is collected."""
+        cursor, feeds, core = self._cursor, self._feeds, self._core
+
+        def stop() -> None:
+            core.remove_receiver(feeds[0])
+            cursor.drop()
+
+        what = f"an ordered subscription to stream {self._stream!r}"
+        core.stop_dropped(self, lambda: not cursor.stopping, stop, what)
 
     @property
     def consumer_name(self) -> str:
@@ -748,7 +778,7 @@ class OrderedPushSubscription(PushSubscription):
             inbox = core.new_inbox()
             core.add_subscription(inbox, "", feed)
             core.remove_subscription_deferred(old)
-            self._feed = self._receiver = feed
+            self._feed = self._receiver = self._feeds[0] = feed
             self._held = []
             self.subject = inbox
             self._cursor.sequence.last = 0

@@ -33,6 +33,7 @@ from datetime import timedelta
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
+from weakref import WeakMethod
 
 from ..api.consumer import ConsumerInfo
 from ..api.enums import DeliverPolicy
@@ -412,7 +413,8 @@ class Watch(Generic[E]):
     The entries of a bucket and every change, as an iterator that ends only when it is stopped.
 
     Returned by `KeyValue.watch` and `ObjectStore.watch` without a callback. Use it in a ``with`` block,
-    so that its consumer on the server is deleted at the end. It continues after a lost connection, a
+    so that its consumer on the server is deleted at the end. One that is collected before its end is stopped,
+    with a `ResourceWarning`. It continues after a lost connection, a
     restart of the server and a leader change. Any thread may call its methods; one thread at a time
     takes entries.
 
@@ -457,7 +459,14 @@ class Watch(Generic[E]):
         cursor.from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
         cursor.keeps_start = cursor.reads_end = True
         if follows:
-            cursor.on_recreated = self._on_recreated
+            # The messages hold the cursor, and must not hold the watch: it is stopped when it is collected.
+            on_recreated = WeakMethod(self._on_recreated)
+
+            def call(error: StreamRecreatedError) -> None:
+                if (method := on_recreated()) is not None:
+                    method(error)
+
+            cursor.on_recreated = call
         # All revisions are read again if the caller wanted all from the start, or from a revision on.
         keeps_all = policy in (DeliverPolicy.ALL, DeliverPolicy.BY_START_SEQUENCE)
         self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
@@ -488,6 +497,8 @@ class Watch(Generic[E]):
         except BaseException:
             self.stop()
             raise
+        what = f"a watch of {stream!r}"
+        api.core.stop_dropped(self, self._messages.is_open, self._messages.stop, what)
 
     # --- taking entries -------------------------------------------------------------------------
 
@@ -520,6 +531,10 @@ class Watch(Generic[E]):
     def __iter__(self) -> Iterator[E]:
         """Yield entries until the watch is stopped; raise any other reason for the end."""
         return until_stopped(lambda _: self.next())
+
+    def __next__(self) -> E:
+        """Return the next entry, as an iteration does."""
+        return next(iter(self))
 
     def initial(self, timeout: float | timedelta | None = None) -> Iterator[E]:
         """

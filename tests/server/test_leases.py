@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -228,8 +229,10 @@ def test_an_abandoned_message_is_redelivered(js, stream, monkeypatch, how):
     if how == "stopped":
         messages.stop()
     elif how == "dropped":
-        messages = None
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            messages = None
+            gc.collect()
     assert consumer.next(10).metadata.num_delivered == 2
     if messages is not None:
         messages.stop()
