@@ -68,6 +68,10 @@ FULL_NAMES = {
     "HandlerOptions": "jetstream_sync.workers.Handler",
     "KeyValueConfigFields": "jetstream_sync.KeyValueConfig",
     "StreamConfigFields": "jetstream_sync.StreamConfig",
+    "StreamRecreatedError": "jetstream_sync.errors.StreamRecreatedError",
+    "Task": "jetstream_sync.workers.Task",
+    "jetstream_sync.django.workers.Task": "jetstream_sync.workers.Task",
+    "_t.Mapping": "collections.abc.Mapping",
     "socket": "socket.socket",
     "jetstream_sync.jetstream.watch.Watch": "jetstream_sync.Watch",
     "jetstream_sync.jetstream.watch.WatchHandle": "jetstream_sync.WatchHandle",
@@ -85,15 +89,15 @@ nitpick_ignore = [
     ("py:exc", "ImproperlyConfigured"),
     ("py:class", "RunState"),
     ("py:class", "TaskCalls"),
-    ("py:class", "P"),
-    ("py:class", "R"),
-    ("py:obj", "typing.~P"),
-    ("py:class", "jetstream_sync.workers.tasks.P"),
-    ("py:class", "jetstream_sync.workers.tasks.R"),
-    ("py:class", "jetstream_sync.workers.tasks.R_co"),
-    ("py:class", "jetstream_sync.jetstream.watch.E"),
-    ("py:class", "jetstream_sync.services.service.H"),
-    ("py:class", "jetstream_sync.spark.session.T"),
+    ("py:class", "TaskDecorator"),
+    ("py:class", "TaskOptions"),
+    ("py:class", "jetstream_sync.workers.queues.TaskQueues"),
+    ("py:class", "jetstream_sync.workers.worker.TaskDecorator"),
+]
+# Type variables.
+nitpick_ignore_regex = [
+    ("py:class", r"(jetstream_sync\.[\w.]+\.)?[A-Z](_co)?"),
+    ("py:obj", r"typing\.~\w+"),
 ]
 
 # Literal blocks without a language are text, such as the list of options of `connect`.
@@ -182,7 +186,11 @@ def resolve_types(_app: Sphinx, page: nodes.document) -> None:
     """
     for reference in page.findall(addnodes.pending_xref):
         name = reference.get("reftarget", "")
-        if reference.get("refdomain") == "py" and reference.get("reftype") in {"class", "obj"}:
+        if reference.get("refdomain") == "py" and reference.get("reftype") in {
+            "class",
+            "exc",
+            "obj",
+        }:
             reference["reftarget"] = FULL_NAMES.get(name, name)
             if name in dir(builtins):
                 reference.attributes.pop("refspecific", None)
