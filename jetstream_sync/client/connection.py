@@ -7,7 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from ..address import Server, parse_servers
-from ..errors import BadSubscriptionError, DrainTimeoutError, Error, TimeoutError
+from ..errors import (
+    BadSubscriptionError,
+    ConnectionClosedError,
+    DrainTimeoutError,
+    Error,
+    TimeoutError,
+)
 from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
@@ -22,7 +28,7 @@ from ..protocol.session import ServerInfo
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
 from .engine import Engine
-from .events import closed_error_for
+from .events import closed_error_for, is_deliberate_close
 from .mailbox import copy_exception
 from .message import Msg
 from .replies import ReplyIterator, Sentinel
@@ -302,12 +308,17 @@ class Connection(ForeignNames):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        engine = self._core.engine
         try:
-            if kind is None and (self.is_connected or self.is_draining or engine.writer.unsent):
+            if kind is None and (self.is_connected or self.is_draining or self._has_lost()):
                 self.drain()
         finally:
             self.close()
+
+    def _has_lost(self) -> bool:
+        """Return whether messages were not sent, unless the program has closed the connection."""
+        reason = self._core.closed_reason
+        closed = isinstance(reason, ConnectionClosedError) and is_deliberate_close(reason)
+        return self._core.engine.writer.unsent > 0 and not closed
 
     # --- state ----------------------------------------------------------------------------------
 

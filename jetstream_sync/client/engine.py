@@ -156,8 +156,8 @@ class Engine:
         with self.state.lock:
             alive = self.state.status is not ConnectionStatus.CLOSED
         try:
-            if alive:
-                self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
+            if alive and not self.writer.drain(Deadline(_CLOSE_TIMEOUT_S)) and self.writer.unsent:
+                log.warning("%s: closed with %d messages unsent", self.name, self.writer.unsent)
         finally:
             # Also after a KeyboardInterrupt: the connection must be closed in every case.
             self._end(ConnectionClosedError("the connection is closed"))

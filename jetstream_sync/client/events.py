@@ -13,7 +13,7 @@ from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import ConnectionEvent, ConnectionOptions, ErrorCallback, EventCallback, EventKind
 from .mailbox import Mailbox
-from .threads import Signal, in_callback, spawn
+from .threads import Signal, in_callback, interrupt_main_greenlet, is_gevent, spawn
 
 log: logging.Logger = logging.getLogger("jetstream_sync.events")
 
@@ -92,6 +92,9 @@ class Events:
         # On a thread of the user it belongs to the caller, as a KeyboardInterrupt does.
         if not isinstance(error, Exception) and not in_callback():
             raise error
+        if isinstance(error, KeyboardInterrupt) and is_gevent():
+            interrupt_main_greenlet(error)
+            return
         is_logged = isinstance(error, Exception) or (callback or self._error_cb) is None
         level = logging.DEBUG if is_logged else logging.ERROR
         log.log(level, "%s: %s raised", self.name, what, exc_info=error)

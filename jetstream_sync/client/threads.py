@@ -264,6 +264,12 @@ def is_gevent() -> bool:
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
+def interrupt_main_greenlet(error: KeyboardInterrupt) -> None:
+    """Raise a Ctrl-C in the main greenlet: under gevent, the signal may arrive in any of them."""
+    hub = sys.modules["gevent"].get_hub()
+    hub.loop.run_callback(hub.handle_system_error, KeyboardInterrupt, error)
+
+
 def check_patches() -> None:
     """Raise if gevent has patched only some of the modules that are used."""
     monkey = sys.modules.get("gevent.monkey")

@@ -369,12 +369,12 @@ class FastPublisher:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._committed or not self._seq:
-            self._core.remove_subscription_deferred(self._flow.subscription)
-            return
         try:
-            self.commit()
+            if self._seq and not self._committed:
+                self.commit()
         except Error as error:
             if kind is None:
                 raise
             self._core.report_error(error)  # the block has raised another error
+        finally:
+            self._core.remove_subscription_deferred(self._flow.subscription)

@@ -226,6 +226,34 @@ def test_patching_after_the_import_is_early_enough(nats_server):
     assert int(said) > 20
 
 
+def test_a_ctrl_c_in_a_callback_reaches_the_main_greenlet(nats_server):
+    """The signal may arrive in any greenlet; the subscription goes on, and the program is interrupted."""
+    said = run(
+        """
+        import os
+        import signal
+        import sys
+        from gevent import monkey
+        monkey.patch_all()
+        import threading
+        import jetstream_sync
+
+        def interrupt(msg):
+            os.kill(os.getpid(), signal.SIGINT)
+
+        with jetstream_sync.connect(sys.argv[1], error_cb=lambda _: None) as nc:
+            sub = nc.subscribe("ctrl-c", cb=interrupt)
+            nc.publish("ctrl-c")
+            try:
+                threading.Event().wait(10)
+            except KeyboardInterrupt:
+                print("interrupted", sub.is_valid)
+        """,
+        nats_server.url,
+    )
+    assert said == "interrupted True\n"
+
+
 @pytest.mark.parametrize("part", ["socket", "thread", "select"])
 def test_half_a_patch_is_refused(part):
     """Where gevent has left something out, connecting says so at once instead of hanging."""

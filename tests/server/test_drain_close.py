@@ -328,6 +328,16 @@ def test_a_block_that_ends_without_a_connection(fresh_server, subject):
     assert quiet.is_closed
 
 
+def test_a_block_after_a_close(fresh_server, subject, caplog):
+    """A program that closes without a server decides so: a warning names the messages, and no error follows."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        fresh_server.stop()
+        wait_until(lambda: nc.is_reconnecting)
+        nc.publish(subject)
+        nc.close()
+    assert "closed with 1 messages unsent" in caplog.text
+
+
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_a_program_that_ends_with_a_dead_server(fresh_server, is_silent):
     """The exit of a program warns once of messages that were not sent or acknowledged, with their number."""
