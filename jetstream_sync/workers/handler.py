@@ -492,6 +492,10 @@ def _acceptor(filters: Sequence[str]) -> Callable[[str], bool] | None:
     if all(each == f"{start}>" for each, start in zip(filters, fixed, strict=True)):
         return lambda subject: subject.startswith(fixed)
     exact = frozenset(filters)
+    start, dots = fixed[0], filters[0].count(".")
+    if len(filters) == 1 and start + "*" + ".*" * (dots - start.count(".")) == filters[0]:
+        # As of a queue: all tokens behind the start are wildcards.
+        return lambda subject: subject.startswith(start) and subject.count(".") == dots
 
     def accepts(subject: str) -> bool:
         return subject in exact or (
