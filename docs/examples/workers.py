@@ -155,6 +155,14 @@ letters.store_advisories()  # and from now on, dead letters of all consumers are
 for letter in letters.find("ORDERS", "BILLING"):
     print(letter.seq, letter.reason)
 
+# --- DeadLetters.read_copy
+if "DEAD" in nc.jetstream().stream_names():
+    letter, msg = letters.read_copy("DEAD", 1)
+
+# --- Worker.replay
+if "DEAD" in nc.jetstream().stream_names():
+    outcome = worker.replay("DEAD", 1)  # as 'jsm worker replay DEAD 1 shop:worker'
+
 # --- DeadLetters.get_msg
 msg = letters.get_msg(letter)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import pdb as debugger  # noqa: T100 - an option starts it
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -149,6 +151,40 @@ def setup(ctx: click.Context, settings: Settings, *, target: str, check: bool) -
     none = "" if steps else "Nothing to do\n"
     emit(settings, {"check": check, "steps": items}, lambda: out.write(none))
     ctx.exit(ExitStatus.FAILED if check and steps else ExitStatus.OK)
+
+
+@command()
+@click.argument("stream", metavar="DEAD")
+@click.argument("seq", type=click.IntRange(min=1))
+@click.argument("target", metavar="MODULE:ATTRIBUTE")
+@option("--pdb", "Start the debugger where the handler has raised.")
+@click.pass_context
+def replay(
+    ctx: click.Context, settings: Settings, *, stream: str, seq: int, target: str, pdb: bool
+) -> None:
+    """
+    Run one dead letter through its handler in this process.
+
+    DEAD is the stream of dead letters, and SEQ a sequence in it. Nothing is acknowledged, and the dead letter
+    stays: 'consumer dlq requeue' publishes its message again. What the handler publishes with its context is
+    shown, not sent; its other effects, as in a database, are real. The exit status is 1 if it raises.
+    """
+    outcome = _load(target, settings).replay(stream, seq)
+    error = outcome.error
+    text = "" if error is None else "".join(traceback.format_exception(error))
+    published = [{"subject": each.subject, "size": len(each.data)} for each in outcome.published]
+
+    def human() -> None:
+        out = settings.env.stdout
+        out.write(text)
+        for each in published:
+            out.write(f"would publish {each['size']} bytes to {each['subject']}\n")
+        out.write(f"the worker would settle the message with {outcome.kind!r}\n")
+
+    emit(settings, {"kind": outcome.kind, "error": text, "published": published}, human)
+    if error is not None and pdb:
+        debugger.post_mortem(error.__traceback__)
+    ctx.exit(ExitStatus.OK if error is None else ExitStatus.FAILED)
 
 
 @command()

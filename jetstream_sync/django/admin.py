@@ -1,18 +1,57 @@
-"""The page of the outbox in Django's admin site."""
+"""The pages of the outbox and of dead letters in Django's admin site."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.template import engines
+from django.template.response import TemplateResponse
 
-from .models import Outbox
+from .. import Error
+from ..workers import DeadLetters
+from .models import DeadLetter, Outbox
+from .publishing import jetstream
 
-#: Number of bytes of a payload that are shown.
+#: Number of bytes of a payload, and of dead letters, that are shown.
 _SHOWN = 1000
+_MAX_LETTERS = 200
+#: The page of dead letters.
+_DEAD_LETTERS = """{% extends "admin/base_site.html" %}
+{% block breadcrumbs %}<div class="breadcrumbs"><a href="{% url 'admin:index' %}">Home</a>
+&rsaquo; {{ title }}</div>{% endblock %}
+{% block content %}
+{% if problem %}<p class="errornote">{{ problem }}</p>{% endif %}
+<form method="post">{% csrf_token %}
+{% if may_requeue %}<button name="action" value="requeue">Publish selected messages again</button>
+{% endif %}{% if may_discard %}<button name="action" value="discard">Discard selected messages</button>
+{% endif %}
+<table>
+<thead><tr><th></th><th>Time</th><th>Stream and consumer</th><th>Sequence</th>
+<th>Subject</th><th>Deliveries</th><th>Error</th><th>Message</th></tr></thead>
+<tbody>
+{% for row in rows %}<tr>
+<td><input type="checkbox" name="selected" value="{{ row.key }}"></td>
+<td>{{ row.letter.time }}</td>
+<td>{{ row.letter.stream }} {{ row.letter.consumer }}</td>
+<td>{{ row.letter.seq }}</td>
+<td>{{ row.subject }}</td>
+<td>{{ row.letter.deliveries }}</td>
+<td>{{ row.letter.reason }}</td>
+<td><pre>{{ row.text }}</pre></td>
+</tr>{% empty %}<tr><td colspan="8">{% if not problem %}There are no dead letters.{% endif %}</td></tr>
+{% endfor %}
+</tbody>
+</table>
+{% if left_out %}<p>{{ left_out }} older ones are not shown.</p>{% endif %}
+</form>
+{% endblock %}
+"""
 
 
 @admin.register(Outbox)
@@ -37,9 +76,7 @@ class OutboxAdmin(admin.ModelAdmin):
     @admin.display(description="payload")  # type: ignore[untyped-decorator]
     def text(self, row: Outbox) -> str:
         """Return the begin of the payload as text."""
-        payload = bytes(row.payload)
-        more = f"... ({len(payload)} bytes)" if len(payload) > _SHOWN else ""
-        return payload[:_SHOWN].decode("utf-8", "replace") + more
+        return _text(bytes(row.payload))
 
     @admin.action(  # type: ignore[untyped-decorator]
         description="Publish selected messages again", permissions=["change"]
@@ -51,4 +88,77 @@ class OutboxAdmin(admin.ModelAdmin):
 
     def has_add_permission(self, _request: HttpRequest) -> bool:
         """Return false: messages are stored by `Outbox.publish`."""
+        return False
+
+
+def _text(payload: bytes) -> str:
+    """Return the begin of a payload as text."""
+    more = f"... ({len(payload)} bytes)" if len(payload) > _SHOWN else ""
+    return payload[:_SHOWN].decode("utf-8", "replace") + more
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(admin.ModelAdmin):
+    """Messages that workers have given up: read them, publish them again, discard them."""
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Show the dead letters of the server, the latest first; or requeue or discard some."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        rows: list[dict[str, Any]] = []
+        count, problem = 0, ""
+        try:
+            letters = DeadLetters(jetstream())
+            found = {f"{each.stream} {each.consumer} {each.seq}": each for each in letters.find()}
+            if request.method == "POST":
+                self._act(request, letters, found)
+                return redirect(request.get_full_path())
+            count = len(found)
+            latest = sorted(found.items(), key=lambda item: item[1].time, reverse=True)
+            for key, letter in latest[:_MAX_LETTERS]:
+                msg = letters.get_msg(letter)
+                text = "it is not stored any more" if msg is None else _text(msg.data)
+                subject = letter.subject if msg is None else msg.subject
+                rows.append({"key": key, "letter": letter, "subject": subject, "text": text})
+        except Error as error:
+            problem = str(error)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Dead letters",
+            "opts": self.opts,
+            "rows": rows,
+            "left_out": count - len(rows),
+            "problem": problem,
+            "may_requeue": self.has_change_permission(request),
+            "may_discard": self.has_delete_permission(request),
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, engines["django"].from_string(_DEAD_LETTERS), context)
+
+    def _act(self, request: HttpRequest, letters: DeadLetters, found: dict[str, Any]) -> None:
+        """Requeue or discard the selected dead letters; one that is requeued is discarded after that."""
+        action = request.POST.get("action")
+        may = self.has_change_permission if action == "requeue" else self.has_delete_permission
+        if not may(request):
+            raise PermissionDenied
+        done = 0
+        for key in request.POST.getlist("selected"):
+            letter = found.get(key)
+            if letter is None:
+                continue  # another user was faster
+            try:
+                if action == "requeue":
+                    letters.requeue(letter)
+                letters.discard(letter)
+            except Error as error:
+                self.message_user(request, f"{key}: {error}", messages.ERROR)
+            else:
+                done += 1
+        verb = "published again" if action == "requeue" else "discarded"
+        self.message_user(request, f"{done} dead letters were {verb}.")
+
+    def has_add_permission(self, _request: HttpRequest) -> bool:
+        """Return false: workers store dead letters."""
         return False

@@ -25,7 +25,7 @@ from .config import Config
 if TYPE_CHECKING:
     from ..workers import Context
 
-__all__ = ["Inbox", "Outbox", "OutboxState"]
+__all__ = ["DeadLetter", "Inbox", "Outbox", "OutboxState"]
 
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
@@ -209,3 +209,13 @@ class Inbox(models.Model):
         """Delete the entries that are older than this number of days."""
         before = timezone.now() - timedelta(days=days)
         cls._default_manager.using(using).filter(created_at__lt=before).delete()
+
+
+class DeadLetter(models.Model):
+    """A place for the dead letters of the server in Django's admin site; it has no table."""
+
+    class Meta:
+        managed = False
+        default_permissions = ("view", "change", "delete")
+        verbose_name = "dead letter"
+        verbose_name_plural = "dead letters"

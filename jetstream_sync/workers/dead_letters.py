@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from .. import (
     Headers,
+    InvalidOptionError,
     MaxPayloadError,
     MessageNotFoundError,
     RetentionPolicy,
@@ -361,6 +362,31 @@ class DeadLetters:
             return None
         return copy._replace(subject=letter.subject, headers=copied_headers(copy))
 
+    def read_copy(self, stream: str, seq: int) -> tuple[DeadLetter, StoredMsg]:
+        """
+        Return the dead letter that is a message of a stream, with its message as `get_msg`.
+
+        Args:
+            stream: the stream of dead letters.
+            seq: the sequence in it.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            MessageNotFoundError: the message is not stored.
+            InvalidOptionError: the message is no copy of a dead letter.
+
+        """
+        stored = self._js.get_stream(stream).get_msg(seq)
+        letter = _letter_of(stored.headers or Headers(), stored.time, (stream, seq))
+        if letter is None:
+            rule = f"is no dead letter of a worker: message of subject {stored.subject}"
+            raise InvalidOptionError("seq", seq, rule)
+        msg = self.get_msg(letter)
+        if msg is None:
+            text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
+            raise MessageNotFoundError(404, 10037, text)
+        return letter, msg
+
     def _original(self, letter: DeadLetter) -> StoredMsg | None:
         msg = self._get(letter.stream, letter.seq)
         # A message stored after the advisory belongs to a recreated stream.
@@ -493,7 +519,14 @@ def _utc(text: str) -> datetime:
 
 def _from_copy(msg: JetStreamMsg) -> DeadLetter | None:
     """Return the dead letter of a copy that a worker stored; ``None``: it is not such a copy."""
-    headers: Mapping[str, str] = msg.headers or Headers()
+    where = msg.metadata
+    return _letter_of(msg.headers or Headers(), where.timestamp, (where.stream, where.stream_seq))
+
+
+def _letter_of(
+    headers: Mapping[str, str], time: datetime, stored: tuple[str, int]
+) -> DeadLetter | None:
+    """Return the dead letter of a copy with these headers; ``None``: it is not such a copy."""
     try:
         return DeadLetter(
             stream=headers["Dead-Stream"],
@@ -501,9 +534,9 @@ def _from_copy(msg: JetStreamMsg) -> DeadLetter | None:
             seq=int(headers["Dead-Sequence"]),
             kind="copy",
             deliveries=int(headers["Dead-Attempts"]),
-            time=msg.metadata.timestamp,
+            time=time,
             reason=headers.get("Dead-Reason", ""),
-            stored=((msg.metadata.stream, msg.metadata.stream_seq),),
+            stored=(stored,),
             subject=headers["Dead-Subject"],
             pointer="Dead-Pointer" in headers,
         )

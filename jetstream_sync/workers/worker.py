@@ -37,7 +37,7 @@ from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
 from .consumers import plan_consumer, unknown_calls
 from .context import Context
-from .dead_letters import DeadLetterTarget
+from .dead_letters import DeadLetters, DeadLetterTarget
 from .handler import (
     QUEUE_OPTIONS,
     TASK_OPTIONS,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
     from .. import Connection
     from .metrics import GaugeSnapshot, Snapshot
-    from .testing import EagerCalls, TestClient
+    from .testing import EagerCalls, Outcome, TestClient
 
 _DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Options of the connection that differ from the defaults of `connect`.
@@ -846,6 +846,38 @@ class Worker:
     def _sender(self) -> Connection:
         """Return the connection of this process for sending calls of tasks."""
         return shared_connection(self._servers, **{"name": self.name, **self.connection})
+
+    def replay(self, stream: str, seq: int) -> Outcome:
+        """
+        Run the handler or the task of a dead letter in this process, and acknowledge nothing.
+
+        The middleware runs, too; what the handler publishes with its context is recorded and not sent, and no
+        state of a call is changed. Its other effects are real.
+
+        Args:
+            stream: the stream of dead letters.
+            seq: the sequence of the dead letter in it.
+
+        Raises:
+            MessageNotFoundError: there is no such message, or the original of a dead letter without data is
+                not stored any more.
+            InvalidOptionError: the message is no dead letter, or one of a consumer without a handler here.
+            Error: the server cannot be reached, or it refused.
+
+        """
+        with self._connect_once() as nc:
+            letter, msg = DeadLetters(nc.jetstream()).read_copy(stream, seq)
+        handlers = [each for each in self.handlers if each.consumer == letter.consumer]
+        found = next((each.of(letter.subject) for each in handlers), None)
+        if found is None:
+            rule = (
+                f"is for {letter.subject} of consumer {letter.consumer}, which has no handler here"
+            )
+            raise InvalidOptionError("seq", seq, rule)
+        client = self.test_client()
+        if found.max_messages is not None:
+            return client.deliver_batch(found, [msg.data])[0]
+        return client.deliver(found, msg.data, subject=letter.subject, headers=msg.headers)
 
     def _connect(self, **overrides: Any) -> Connection:
         options = {**_CONNECTION, "name": self.name, **self.connection, **overrides}

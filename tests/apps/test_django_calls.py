@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -191,6 +192,47 @@ def test_the_test_client_keeps_the_connection_of_a_test_case(worker, database):
         assert effects(database) == ["a", "x"]
         raise ZeroDivisionError
     assert effects(database) == []
+
+
+def test_the_admin_page_of_dead_letters(worker, js):
+    """It lists them with message and error, publishes one again, and discards one."""
+    from django.contrib import admin
+    from django.contrib.auth.models import User
+    from django.test import Client, override_settings
+    from django.urls import path
+
+    class Urls:
+        urlpatterns = (path("admin/", admin.site.urls),)
+
+    @worker.task(name="refuse")
+    def refuse(text: str) -> None:
+        raise Reject(f"no {text}")
+
+    for text in ("first", "second"):
+        refuse.delay(text)
+    with running(worker):
+        wait_until(lambda: "DEAD" in js.stream_names())
+        wait_until(lambda: js.get_stream("DEAD").info().state.messages == 2)
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    client, url = Client(), "/admin/jetstream/deadletter/"
+    try:
+        with override_settings(ROOT_URLCONF=Urls, ALLOWED_HOSTS=["testserver"]):
+            client.force_login(User.objects.create_superuser("admin"))
+            page = client.get(url).content.decode()
+            assert "no first" in page
+            assert "no second" in page
+            assert "args" in page
+            keys = re.findall('name="selected" value="([^"]*)"', page)
+            assert len(keys) == 2
+            client.post(url, {"action": "requeue", "selected": keys[:1]})
+            assert js.get_stream("TASKS").info().state.messages == 1
+            client.post(url, {"action": "discard", "selected": keys[1:]})
+            assert "There are no dead letters" in client.get(url).content.decode()
+            assert js.get_stream("DEAD").info().state.messages == 0
+            client.force_login(User.objects.create_user("staff", is_staff=True))
+            assert client.get(url).status_code == 403
+    finally:
+        User.objects.all().delete()
 
 
 @pytest.fixture

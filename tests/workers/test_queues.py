@@ -19,7 +19,7 @@ from jetstream_sync import (
     shared_connection,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Worker
+from jetstream_sync.workers import Context, Reject, TaskError, Worker
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -207,3 +207,31 @@ def handle(ctx: Context):
             info = js.consumer_info(stream.name, "C")
             assert info.config.filter_subject == f"{stream.name}.a"
             second.process.kill()
+
+
+def test_a_dead_letter_is_replayed_in_this_process(worker, js):
+    """The task runs for the message of the dead letter, which stays; a repaired one succeeds."""
+    problems = ["broken"]
+
+    @worker.task(name="mend", results="RESULTS")
+    def mend(number: int, *, ctx: Context) -> int:
+        if problems:
+            raise Reject(problems[0])
+        ctx.publish("tasks.other", b"done")
+        return number
+
+    call = mend.delay(7)
+    with running(worker), pytest.raises(TaskError, match="broken"):
+        call.get(20 * SCALE)
+    wait_until(lambda: js.get_stream("DEAD").info().state.messages == 1)
+    outcome = worker.replay("DEAD", 1)
+    assert (outcome.kind, str(outcome.error)) == ("dead", "broken")
+    problems.clear()
+    outcome = worker.replay("DEAD", 1)
+    assert (outcome.kind, outcome.result) == ("ack", 7)
+    assert [each.subject for each in outcome.published] == ["tasks.other"]
+    assert call.status == "FAILED"
+    assert js.get_stream("DEAD").info().state.messages == 1
+    del worker.handlers[0].tasks["mend"]
+    with pytest.raises(InvalidOptionError, match="no handler"):
+        worker.replay("DEAD", 1)

@@ -1,4 +1,4 @@
-"""The return values of calls in the inbox."""
+"""The return values of calls in the inbox, and the page of dead letters, which has no table."""
 
 from __future__ import annotations
 
@@ -14,5 +14,17 @@ class Migration(migrations.Migration):
     operations: ClassVar[list[Any]] = [
         migrations.AddField(
             model_name="inbox", name="value", field=models.BinaryField(null=True, editable=False)
+        ),
+        migrations.CreateModel(
+            name="DeadLetter",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False))
+            ],
+            options={
+                "managed": False,
+                "default_permissions": ("view", "change", "delete"),
+                "verbose_name": "dead letter",
+                "verbose_name_plural": "dead letters",
+            },
         ),
     ]
