@@ -17,7 +17,6 @@ from typing import (
     Concatenate,
     Final,
     ParamSpec,
-    Protocol,
     TypeVar,
     overload,
 )
@@ -67,7 +66,7 @@ from .schedules import (
     find_schedules,
 )
 from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status, signals
-from .tasks import Task
+from .tasks import Task, TaskDecorator
 from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
@@ -89,16 +88,6 @@ _CONNECTION: Final[dict[str, Any]] = {
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class TaskDecorator(Protocol):
-    """Makes a function a task; `Worker.task` returns it."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
 class Worker:
