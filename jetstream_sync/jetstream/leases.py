@@ -233,6 +233,8 @@ class Leases(NoLeases):
         msg = self._late.get(sequence)
         if msg is None or msg.ack_subject == reply or not msg.is_done:
             return False
+        if ack_tokens(msg.ack_subject)[5] != ack_tokens(reply)[5]:
+            return False  # a message of a recreated stream, stored at another time
         # Only once: if the acknowledgement was lost, the next delivery is returned.
         del self._late[sequence]
         return True

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -281,7 +282,8 @@ class OrderedConsumer:
         # The position of fetch() and next(); guarded by _lock, which is held while they wait.
         self._lock = new_lock()
         check_options(options)
-        self._cursor = pull_cursor(api, stream_name, options)
+        self._serials = itertools.count(1)
+        self._cursor = self._new_cursor()
         # Pulls from the server's consumer; None: the next pull creates one.
         self._requester: PullRequester | None = None
         self._reconnects = 0
@@ -303,7 +305,7 @@ class OrderedConsumer:
             try:
                 with self._lock:
                     self._requester = self._renewed(api.deadline())
-                self._first = pull_cursor(api, stream_name, options)
+                self._first = self._new_cursor()
                 self._first.start_as(self._cursor)
             except BaseException:
                 self._cursor.drop()
@@ -385,12 +387,15 @@ class OrderedConsumer:
         self._api.core.stop_dropped(messages, puller.is_open, puller.stop, what)
         return messages
 
+    def _new_cursor(self) -> OrderedCursor:
+        return pull_cursor(self._api, self._stream, self._options, serials=self._serials)
+
     def _puller(self, options: ContinuousOptions) -> OrderedPuller:
         self._check_open()
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
-        cursor = pull_cursor(self._api, self._stream, self._options)
+        cursor = self._new_cursor()
         if self._first is not None:
             cursor.start_as(self._first)
         puller = OrderedPuller(self._api, cursor, continuous_pull(options))

@@ -13,9 +13,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -32,6 +33,7 @@ from ..errors import (
     BadRequestError,
     ConnectionClosedError,
     ConnectionLostError,
+    ConsumerExistsError,
     Error,
     InvalidResponseError,
     IteratorClosedError,
@@ -68,6 +70,8 @@ _MAX_RETRY_DELAY_S: Final = 10.0
 #: The policies that mean another message later.
 _STARTS_ONCE: Final = (DeliverPolicy.NEW.value, DeliverPolicy.LAST.value)
 _BY_START_SEQUENCE: Final = DeliverPolicy.BY_START_SEQUENCE.value
+#: The metadata that distinguishes the consumers of readers with the same prefix.
+_READER: Final = "jetstream_sync.reader"
 #: Errors of a request that the user has no permission for.
 _NOT_PERMITTED: Final = (PermissionsError, NoRespondersError)
 #: The fields of a config that only push consumers have.
@@ -105,8 +109,8 @@ class OrderedOptions(TypedDict, total=False):
     metadata: Mapping[str, str]
     """Metadata of the server's consumer; default: none."""
     name_prefix: str
-    """Prefix of the names of the server's consumers; default: random. A random part and a number follow it,
-    so a permission needs a wildcard for the name."""
+    """Prefix of the names of the server's consumers, which are ``PREFIX_1``, ``PREFIX_2`` and so on for one
+    after the other; default: random. A number that another reader uses is left out."""
     max_reset_attempts: int
     """Consecutive failed attempts to create a consumer before giving up; default: no limit."""
     restart_if_recreated: bool
@@ -160,12 +164,15 @@ class OrderedCursor:
         prefix: str,
         first: Mapping[str, Any],
         attempts: int = 0,
+        serials: Iterator[int] | None = None,
     ) -> None:
         """Start at the position that a config in JSON defines."""
+        # `serials`: the numbers of the names, which may be shared; ``None``: from 1 on.
         # A reply that is lost with the connection is not waited for: another attempt follows.
         self._api = api.failing_on_disconnect()
         self.stream = stream
         self._prefix = prefix
+        self._serials = itertools.count(1) if serials is None else serials
         self._serial = 0
         #: The name of the current consumer, or of the one that is being created.
         self.name: str = f"{prefix}_0"
@@ -261,7 +268,7 @@ class OrderedCursor:
 
     def _next_config(self, deliver_subject: str | None) -> dict[str, Any]:
         """Return the config of a consumer that starts after the last message."""
-        self._serial += 1
+        self._serial = next(self._serials)
         self.name = f"{self._prefix}_{self._serial}"
         config = {**self._first, "name": self.name}
         if deliver_subject is not None:
@@ -277,21 +284,7 @@ class OrderedCursor:
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
     ) -> ServerConsumer:
         """Create a consumer that continues from the position, and delete the old one."""
-        # If several consumers in a row end at once and without a message, there is a delay before
-        # the next.
-        if self._ended is not None:
-            raise copy_exception(self._ended)
-        if self.sequence.reply:
-            tokens = ack_tokens(self.sequence.reply)
-            self._stamp = int(tokens[3]), int(tokens[5])
-        if self.from_scratch:
-            self.start = None
-            self.sequence.reply = b""
-        if self.consumer is not None or self._cut_short:
-            self._count_short_lives()
-        self.drop()
-        if self._create_at is not None:
-            self._wait_to_create(deadline, self._create_at)
+        self._end_consumer(deadline)
         wait = _FIRST_RETRY_DELAY_S
         timeout = _FIRST_CREATE_TIMEOUT_S
         attempt = 0
@@ -310,6 +303,9 @@ class OrderedCursor:
                 self._drop(config["name"])
                 self._start_again(error)
                 continue
+            except ConsumerExistsError:
+                attempt -= 1
+                continue  # of another reader with the same prefix
             except (BadRequestError, PermissionsError):
                 raise
             except StreamNotFoundError:
@@ -353,6 +349,24 @@ class OrderedCursor:
                 self.start = consumer.start
                 self._began_ns = _ns_of(consumer.answer.get("created", ""))
             return consumer
+
+    def _end_consumer(self, deadline: Deadline) -> None:
+        """Keep the position, delete the consumer, and wait until the next one may be created."""
+        # If several consumers in a row end at once and without a message, there is a delay before
+        # the next.
+        if self._ended is not None:
+            raise copy_exception(self._ended)
+        if self.sequence.reply:
+            tokens = ack_tokens(self.sequence.reply)
+            self._stamp = int(tokens[3]), int(tokens[5])
+        if self.from_scratch:
+            self.start = None
+            self.sequence.reply = b""
+        if self.consumer is not None or self._cut_short:
+            self._count_short_lives()
+        self.drop()
+        if self._create_at is not None:
+            self._wait_to_create(deadline, self._create_at)
 
     def _create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
         """Create a consumer, once."""
@@ -548,12 +562,11 @@ def pull_cursor(
     stream: str,
     options: OrderedOptions,
     inactive_s: float = _INACTIVE_THRESHOLD_S,
+    serials: Iterator[int] | None = None,
 ) -> OrderedCursor:
     """Return the cursor of an ordered pull consumer, before its first message."""
     prefix = options.get("name_prefix")
-    # Never the prefix alone: another reader with the same prefix would use or delete the consumer.
     unique = os.urandom(11).hex()
-    prefix = f"{prefix}_{unique}" if prefix else unique
     attempts = options.get("max_reset_attempts", 0)
     filters = options.get("filter_subjects") or ()
     metadata = options.get("metadata")
@@ -563,7 +576,11 @@ def pull_cursor(
         "filter_subjects": (filters,) if isinstance(filters, str) else tuple(filters),
         "metadata": None if metadata is None else tuple(metadata.items()),
     }
-    cursor = OrderedCursor(api, stream, prefix, _pull_config(**known), attempts)
+    config = _pull_config(**known)
+    if prefix:
+        # The server returns an existing consumer with the same config, which another reader may use.
+        config = {**config, "metadata": {**config.get("metadata", {}), _READER: unique}}
+    cursor = OrderedCursor(api, stream, prefix or unique, config, attempts, serials)
     if options.get("restart_if_recreated"):
         cursor.on_recreated = api.core.report_error
     return cursor

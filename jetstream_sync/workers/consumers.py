@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from .. import (
@@ -15,6 +16,7 @@ from .. import (
     ConsumerNotFoundError,
     DeliverPolicy,
     InvalidOptionError,
+    MessageNotFoundError,
     PriorityPolicy,
     RetentionPolicy,
     StreamNotFoundError,
@@ -76,6 +78,7 @@ class HandlerConsumer:
         self.is_foreign: bool = False
         #: The creation time of the stream, which distinguishes it from a later one of its name.
         self.generation: str = ""
+        self._stream_created: datetime | None = None
         #: Receives the messages.
         self.pull: PullConsumer
         #: The state when it was read last.
@@ -90,14 +93,14 @@ class HandlerConsumer:
         """Find, create or update the consumer; a new one continues behind its last known state."""
         handler = self._handler
         stream = get_stream(self._js, handler.stream)
-        before = self.generation
+        before, self._stream_created = self._stream_created, stream.cached_info.created
         self.generation = f"{stream.cached_info.created.timestamp():.0f}"
         try:
             consumer = stream.get_consumer(handler.consumer)
         except ConsumerNotFoundError:
             if not self._may_change:
                 raise
-            if before != self.generation:
+            if before != self._stream_created or not _has_floor(stream, known):
                 known = None
             config, floor = _continued(_new_config(handler, stream.cached_info), stream, known)
             consumer = stream.create_consumer(config)
@@ -199,6 +202,22 @@ def _continued(
         # Before server 2.14, the ack floor is 0 until the first acknowledgement.
         return replace(config, **start_of(known.created)), 0
     return config, 0
+
+
+def _has_floor(stream: Stream, known: ConsumerInfo | None) -> bool:
+    """Return whether the messages up to a known ack floor are those that the consumer had."""
+    # A stream that was restored to an older copy keeps its creation time. It ends before the floor, or has
+    # messages there that were stored after the consumer reported the floor.
+    floor = 0 if known is None else known.ack_floor.stream_seq
+    if known is None or not floor:
+        return True
+    if stream.cached_info.state.last_seq < floor:
+        return False
+    try:
+        msg = stream.get_msg(floor)
+    except MessageNotFoundError:
+        return True
+    return known.ts is None or msg.time <= known.ts
 
 
 def _log_created(handler: Handler, info: ConsumerInfo, floor: int, *, is_new: bool) -> None:

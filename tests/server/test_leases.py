@@ -206,6 +206,25 @@ def test_a_callback_that_outlives_stop_keeps_its_message(js, stream):
     wait_until(lambda: consumer.info().num_ack_pending == 0)
 
 
+def test_a_late_message_of_another_stream_is_no_copy(js, stream):
+    """A message that was settled late hides only its own next delivery, not one with its sequence."""
+    consumer = start(stream, js, count=1, ack_wait=0.5)
+    with consumer.messages() as messages:
+        leases = messages._source._leases
+        msg = messages.next(5)
+        wait_until(lambda: not leases.admits(msg.ack_subject), 5)
+        msg.ack()
+        tokens = msg.ack_subject.split(b".")
+        tokens[6] = b"2"
+        again = b".".join(tokens)
+        tokens[7] = b"%d" % (int(tokens[7]) + 1)
+        other = b".".join(tokens)
+        leases._note_late(time.monotonic())
+        with leases._lock:
+            assert not leases._late_copy(1, other, time.monotonic())
+            assert leases._late_copy(1, again, time.monotonic())
+
+
 @pytest.mark.parametrize("how", ["asked", "ended", "stopped", "dropped", "hour"])
 def test_an_abandoned_message_is_redelivered(js, stream, monkeypatch, how):
     """Renewal ends when the thread requests another message or ends, and with the iterator."""

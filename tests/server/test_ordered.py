@@ -160,6 +160,17 @@ def test_the_server_s_consumer_is_cheap(stream):
     assert config.metadata["who"] == "me"
 
 
+def test_consumers_are_numbered_behind_a_prefix(js, stream):
+    """The names can be foreseen, as in other clients."""
+    fill(js, stream.name, 2)
+    with stream.ordered_consumer(name_prefix="mine") as ordered:
+        ordered.fetch(1)
+        assert stream.consumer_names() == ["mine_1"]
+        stream.delete_consumer("mine_1")
+        assert [int(msg.data) for msg in ordered.fetch(1)] == [1]
+        assert stream.consumer_names() == ["mine_2"]
+
+
 def test_readers_of_one_prefix_do_not_share_a_consumer(js, stream):
     """With one ``name_prefix`` each iterator and each ordered consumer has its own consumer."""
     fill(js, stream.name, 10)

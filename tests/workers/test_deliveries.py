@@ -12,6 +12,7 @@ from fix_worker import WorkerProgram, is_settled, publish_numbers, running
 
 from jetstream_sync import ConsumerConfig, JetStream, RetentionPolicy, Stream
 from jetstream_sync.workers import Backoff, Worker
+from jetstream_sync.workers.consumers import HandlerConsumer
 from jetstream_sync.workers.metrics import HandlerSnapshot
 
 
@@ -120,6 +121,23 @@ def test_a_deleted_consumer_continues_behind_its_ack_floor(js, stream, worker, c
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     # The consumer may exist again before the message is published.
     assert any("stored messages behind sequence 20" in warning for warning in warnings)
+
+
+def test_an_ack_floor_of_another_stream_does_not_count(js, stream, worker):
+    """A consumer of a stream that was created again within a second receives all of its messages."""
+    worker.handler(stream=stream.name, consumer="C")(print)
+    publish_numbers(js, stream, 5)
+    consumer = HandlerConsumer(js, worker.handlers[0], may_change=True)
+    for msg in consumer.pull.fetch(5, timeout=10 * SCALE):
+        msg.ack_sync()
+    consumer.refresh()
+    assert consumer.info.ack_floor.stream_seq == 5
+    config = stream.cached_info.config
+    js.delete_stream(stream.name)
+    again = js.create_stream(config)
+    publish_numbers(js, again, 8)
+    consumer.recreate()
+    assert consumer.info.num_pending == 8
 
 
 @pytest.mark.parametrize(
