@@ -988,7 +988,7 @@ parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *args)
     rest.length--;
     long long seq = *rest.start == '0' && rest.length > 1 ? -1 : number(rest);
     /* A struct sequence such as `time.struct_time`, which has hidden items, cannot be a base class. */
-    if (seq < 0 || !PyType_IsSubtype(type, &PyTuple_Type)
+    if (seq < 1 || !PyType_IsSubtype(type, &PyTuple_Type)
         || !PyType_HasFeature(type, Py_TPFLAGS_BASETYPE)) {
         Py_RETURN_NONE;
     }

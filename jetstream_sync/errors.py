@@ -645,7 +645,7 @@ class ConsumerInvalidResetError(BadRequestError, err_codes=(10204,)):
 
 @_with_fields
 class BatchUncertainError(JetStreamError):
-    """No acknowledgement of an atomic batch arrived: all of its messages are stored, or none."""
+    """An atomic batch was not acknowledged as one: all of its messages may be stored, some, or none."""
 
     batch_id: str
     """The header `Nats-Batch-Id` of the messages."""

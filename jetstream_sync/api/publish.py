@@ -235,7 +235,7 @@ class PubAck(NamedTuple):
         get = data.get
         stream = get("stream")
         seq = get("seq")
-        if type(seq) is int and type(stream) is str and stream and len(data) == 2:
+        if type(seq) is int and seq > 0 and type(stream) is str and stream and len(data) == 2:
             # The usual reply: takes half the time of the general case below.
             return tuple.__new__(cls, (stream, seq, False, None, None, None, None))
         error = get("error")
@@ -243,7 +243,7 @@ class PubAck(NamedTuple):
             raise APIError.from_response(error)
         if error is not None:
             raise InvalidResponseError(f"PubAck: expected an object as error, got {error!r:.60}")
-        if not stream or type(stream) is not str or type(seq) is not int:
+        if not stream or type(stream) is not str or type(seq) is not int or seq < 1:
             raise InvalidResponseError(f"PubAck: expected stream and seq, got {data!r:.60}")
         return cls(
             stream,

@@ -571,7 +571,10 @@ def stream_info(
             break
     if subjects_filter is not None and isinstance(state, dict):
         state["subjects"] = subjects
-    return info_of(answer)
+    info = info_of(answer)
+    if info.config.name != name:
+        raise InvalidResponseError(f"asked for stream {name!r}, got {info.config.name!r:.60}")
+    return info
 
 
 def stream_infos(

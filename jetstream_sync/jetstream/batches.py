@@ -7,6 +7,8 @@
 # 2. An earlier error abandons the batch. It is sent as the reply to the failed message, and the last message
 #    gets the error that the batch is incomplete. A message without a reply subject gets no reply.
 # 3. A batch exists on the server only until its last message, because all of them are sent at once.
+# 4. Each message before the last one that requests a reply gets an empty one. A leader before 2.12 takes the
+#    messages for ordinary ones: each reply is an acknowledgement or a refusal of that message alone.
 
 from __future__ import annotations
 
@@ -30,7 +32,6 @@ from ..client.message import Msg
 from ..codec import loads
 from ..errors import (
     APIError,
-    BatchIncompleteError,
     BatchTooLargeError,
     BatchUncertainError,
     ConnectionLostError,
@@ -41,6 +42,7 @@ from ..errors import (
     PermissionsError,
     TimeoutError,
     TooManyBatchesError,
+    WrongLastSequenceError,
 )
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
@@ -118,12 +120,12 @@ class AtomicBatchSender(MessageReceiver):
     def _wait(self, reply: bytes, last: int, missing: set[int], deadline: Deadline) -> PubAck:
         """Wait for the replies to a batch."""
         cause: Error | None = None
-        incomplete: BatchIncompleteError | None = None
-        while incomplete is None or (missing and cause is None):
+        refusal: Error | None = None
+        while refusal is None or (missing and cause is None):
             try:
                 event = self._events.get(deadline)
             except TimeoutError:
-                if incomplete is None:
+                if refusal is None:
                     raise
                 break
             if isinstance(event, Error):
@@ -133,18 +135,23 @@ class AtomicBatchSender(MessageReceiver):
                 continue  # a late reply to an earlier batch
             number = int(where[len(reply) :])
             error = _reply_error(header, payload, self._subjects)
-            if error is None:
-                if number == last:
-                    return parse_pub_ack(payload)
-            elif number != last:
-                cause = cause or error
-            elif isinstance(error, BatchIncompleteError):
-                incomplete = error
+            if number == last:
+                if error is None:
+                    ack = parse_pub_ack(payload)
+                    if (ack.batch_id, ack.batch_size) == (_batch_of(reply), last):
+                        return ack
+                    raise _stored_singly(reply)
+                # The replies to the others tell whether the server knows the batch.
+                refusal = error
                 deadline = deadline.sooner(_LATE_REPLY_S)
-            else:
-                raise cause or error
+            elif error is not None:
+                cause = cause or error
+            elif payload:
+                raise _stored_singly(reply)
             missing.discard(number)
-        raise cause or incomplete
+        if isinstance(cause, WrongLastSequenceError):
+            raise _stored_singly(reply)  # the expectations of a batch are checked at its end
+        raise cause or refusal
 
     # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
 
@@ -168,6 +175,17 @@ class AtomicBatchSender(MessageReceiver):
     def on_closed(self, reason: BaseException) -> None:
         """Wake the waiting thread when the connection is closed."""
         self._events.close(reason)
+
+
+def _batch_of(reply: bytes) -> str:
+    """Return the batch id in the subject of its replies."""
+    return reply.rsplit(b".", 2)[-2].decode()
+
+
+def _stored_singly(reply: bytes) -> BatchUncertainError:
+    """Return the error for replies to the single messages of a batch."""
+    reason = "the leader of the stream is older than 2.12 and stores the messages one by one"
+    return BatchUncertainError(_batch_of(reply), f"{reason}; an unknown part of them is stored")
 
 
 def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> Error | None:
@@ -397,7 +415,8 @@ class BatchAPI:
             The acknowledgement, with the sequence of the last message.
 
         Raises:
-            BatchUncertainError: no acknowledgement arrived; the batch may be stored.
+            BatchUncertainError: no acknowledgement arrived, and the batch may be stored; or the leader of
+                the stream is older than 2.12, and some of the messages are stored.
             BatchTooLargeError: there are more than 1000 messages; nothing was sent.
             ServerTooOldError: the server is older than 2.12; nothing was sent.
             BatchNotEnabledError: the stream does not allow atomic batches.

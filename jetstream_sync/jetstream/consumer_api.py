@@ -15,7 +15,13 @@ from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE
 from ..codec import encode
 from ..durations import check_time, time_to_text
-from ..errors import Error, InvalidOptionError, NotFoundError, ServerTooOldError
+from ..errors import (
+    Error,
+    InvalidOptionError,
+    InvalidResponseError,
+    NotFoundError,
+    ServerTooOldError,
+)
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
@@ -35,9 +41,12 @@ def consumer_info(
     """Request a consumer's config and state."""
     check_stream_name(stream)
     check_consumer_name(name)
-    return api.ask_for(
+    info = api.ask_for(
         ConsumerInfo, api.routes.to("CONSUMER.INFO", stream, name), deadline=deadline
     )
+    if info.name != name:
+        raise InvalidResponseError(f"asked for consumer {name!r}, got {info.name!r:.60}")
+    return info
 
 
 class ConsumerAccessors:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 from ..api.account import AccountInfo
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
@@ -21,10 +22,17 @@ from ..api.publish import (
 from ..api.schedules import schedule_headers
 from ..api.stream import SnapshotInfo, StreamConfig, StreamInfo
 from ..codec import encode
-from ..errors import StreamNotFoundError
+from ..errors import (
+    APIError,
+    Error,
+    NoStreamResponseError,
+    PermissionsError,
+    ServerTooOldError,
+    StreamNotFoundError,
+)
 from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE_TTL, Headers, HeadersLike
-from ..net.clock import Deadline
+from ..net.clock import Deadline, monotonic
 from ..subjects import check_publish_subject, check_stream_name, check_subject
 from . import consumer_api
 from .api_requests import (
@@ -32,6 +40,7 @@ from .api_requests import (
     EchoCheck,
     Listing,
     info_of,
+    limited,
     names_by_subject,
     require_level,
     resolve_config,
@@ -62,6 +71,14 @@ if TYPE_CHECKING:
     from ..api.config_fields import ConsumerConfigFields, StreamConfigFields
 
 
+#: Timeout of the question why there is no response to a message, in seconds.
+_NAMES_TIMEOUT_S: Final = 0.25
+#: Seconds after which the API level of a stream's leader is requested again.
+_LEADER_CHECK_S: Final = 5.0
+#: API level -> the first release with it.
+_RELEASES: Final = {1: "2.11", 2: "2.12"}
+
+
 class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubscribeAPI):
     """
     The JetStream API of one connection.
@@ -75,6 +92,8 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         """Initialise; see `Connection.jetstream`."""
         self._api = api
         self._publisher = publisher
+        # Stream -> time of the last request for the API level of its leader, and the level.
+        self._leaders: dict[str, tuple[float, str]] = {}
 
     # --- the account ----------------------------------------------------------------------------
 
@@ -515,7 +534,16 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             headers = publish_headers(headers, stream, msg_id, options)
         if options:
             retries, timeout = self._checked(options, timeout)
-        return self._publisher.publish(subject, payload, headers, timeout, retries)
+        try:
+            ack = self._publisher.publish(subject, payload, headers, timeout, retries, stream)
+        except NoStreamResponseError:
+            name = self._leaderless(subject)
+            if name is None:
+                raise
+            raise NoStreamResponseError(subject, f"stream {name!r} has no leader") from None
+        if options:
+            self._check_leader(ack, options)
+        return ack
 
     def publish_async(
         self,
@@ -560,7 +588,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             headers = publish_headers(headers, stream, msg_id, options)
         if options:
             retries, timeout = self._checked(options, timeout)
-        return self._publisher.publish_async(subject, payload, headers, timeout, retries)
+        return self._publisher.publish_async(subject, payload, headers, timeout, retries, stream)
 
     def fast_publish(
         self,
@@ -653,7 +681,9 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         deadline = self._api.deadline(timeout)
         is_new = at is None or source is not None or rollup
         require_level(self._api, 4 if is_new else 2, "a schedule", deadline)
-        return self.publish(subject, payload, deadline.left(), headers=merged, msg_id=msg_id)
+        ack = self.publish(subject, payload, deadline.left(), headers=merged, msg_id=msg_id)
+        self._check_leader(ack, {"a schedule": True}, deadline)
+        return ack
 
     @with_one_deadline
     def cancel_schedule(self, subject: str) -> bool:
@@ -676,6 +706,39 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         return self.get_stream(name).purge(subject=subject) > 0
 
     # --- asynchronous publishing ----------------------------------------------------------------
+
+    def _leaderless(self, subject: str) -> str | None:
+        """Return the name of the stream that has a subject and did not respond; ``None``: none is known."""
+        if self._api.core.info.cluster:
+            with suppress(Error), limited(Deadline(_NAMES_TIMEOUT_S)):
+                return names_by_subject(self._api, subject)[0]
+        return None
+
+    def _check_leader(
+        self, ack: PubAck, options: Mapping[str, object], deadline: Deadline | None = None
+    ) -> None:
+        """Raise if the leader of a stream is too old for the options of a message that it has stored."""
+        # In a rolling upgrade it may be older than the server that replied to `require_level`. Without the
+        # permission for the request, the level of that server counts.
+        for option, level in (*OPTION_LEVELS.items(), ("a schedule", 2)):
+            if options.get(option) is None or not self._api.core.info.cluster:
+                continue
+            now, known = monotonic(), self._leaders.get(ack.stream)
+            if known is None or now - known[0] > _LEADER_CHECK_S:
+                known = now, ""
+                with suppress(APIError, PermissionsError):
+                    info = stream_info(self._api, ack.stream, deadline=deadline)
+                    known = now, (info.config.metadata or {}).get("_nats.level", "0")
+                self._leaders[ack.stream] = known
+            if known[1].isdigit() and int(known[1]) < level:
+                outcome = f"it has stored message {ack.seq} without that option"
+                raise ServerTooOldError(
+                    option,
+                    _RELEASES[level],
+                    f"the leader of {ack.stream!r}, which is older",
+                    (),
+                    outcome,
+                )
 
     def _checked(
         self, options: PublishOptions, timeout: float | timedelta | None

@@ -14,6 +14,7 @@ from ..errors import (
     InvalidResponseError,
     KeyNotFoundError,
     MessageNotFoundError,
+    ServerTooOldError,
     WrongStreamError,
 )
 from ..headers import COUNTER_SOURCES, INCREMENT, Headers
@@ -111,7 +112,11 @@ class Counters:
         if ack.stream != self.stream:
             text = f"{subject!r} is a counter of stream {ack.stream!r}, which has added the value"
             raise WrongStreamError(400, 10060, text)
-        if ack.val is None:  # a duplicate
+        if ack.val is None:
+            if not ack.duplicate:
+                text = f"adding to {subject!r}"
+                outcome = f"its leader stored message {ack.seq}, which is not an increment"
+                raise ServerTooOldError(text, "2.12", "older", (), outcome)
             return self[subject], ack.seq
         return _int(ack.val), ack.seq
 

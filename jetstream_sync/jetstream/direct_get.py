@@ -88,6 +88,7 @@ def leader_get(
     """Get a message from the stream's leader."""
     answer = api.ask(api.routes.to("STREAM.MSG.GET", stream), request, deadline)
     reply = decode(StoredMsgReply, answer.get("message"))
+    _check_requested(request, reply.subject, reply.seq)
     headers = parse_headers(reply.hdrs) if reply.hdrs else None
     return StoredMsg(stream, reply.subject, reply.seq, reply.data or b"", headers, reply.time)
 
@@ -104,7 +105,18 @@ def direct_get(
     if route is None:
         route, payload = api.routes.to("DIRECT.GET", stream), dumps(request)
     subject_of_request = api.core.encode_subject(route)
-    return api.call(subject_of_request, payload, deadline, lambda reply: read_direct(*reply[2:]))
+    msg = api.call(subject_of_request, payload, deadline, lambda reply: read_direct(*reply[2:]))
+    _check_requested(request, msg.subject, msg.seq)
+    return msg
+
+
+def _check_requested(request: Mapping[str, Any], subject: str, seq: int) -> None:
+    """Raise if a message is not the requested one."""
+    last, first = request.get("last_by_subj", "*"), request.get("seq", 0)
+    exact = "next_by_subj" not in request and "seq" in request
+    wrong = seq != first if exact else seq < max(1, first)
+    if wrong or not ("*" in last or last.endswith(">") or subject == last):
+        raise InvalidResponseError(f"asked for {request!r:.100}, got {seq} with {subject!r:.60}")
 
 
 def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredMsg:

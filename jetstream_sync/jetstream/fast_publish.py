@@ -84,24 +84,28 @@ class _Flow(MessageReceiver):
         #: The acknowledgement or the error that ended the batch.
         self.result: PubAck | Error | None = None
         self.subject = b""
+        #: The batch id, and the numbers of the first messages with another subject than the one before.
+        self.batch_id = ""
+        self.subjects: deque[tuple[int, bytes]] = deque()
         self.gaps: deque[range] = deque()
         self.refused: deque[tuple[int, APIError]] = deque(maxlen=_MAX_REFUSED)
         self.ping_due = False
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Process the server's messages."""
-        for _, _, header, payload in deliveries:
+        for where, _, header, payload in deliveries:
             try:
-                self._process(header, loads(payload) if payload else None)
+                self._process(where, header, loads(payload) if payload else None)
             except Error as error:
                 self._end(error)
         self.heard += 1
         self.waiters.wake_all()
 
-    def _process(self, header: bytes, answer: Any) -> None:
+    def _process(self, where: bytes, header: bytes, answer: Any) -> None:
         if answer is None:
-            if is_no_responders(header, b"") and not self.heard:
-                self._end(NoStreamResponseError(self.subject.decode()))
+            if is_no_responders(header, b""):
+                # The reply subject ends with the number of the message and an operation.
+                self._end(NoStreamResponseError(self._subject_of(int(where.split(b".")[-3]))))
             return
         if not isinstance(answer, dict):
             raise InvalidResponseError(f"unexpected answer to a fast publish: {answer!r:.60}")
@@ -119,8 +123,19 @@ class _Flow(MessageReceiver):
                 self.refused.append((int(answer["seq"]), error))
         else:
             ack = PubAck.from_json(answer)
+            if ack.batch_id != self.batch_id:
+                text = "the leader of the stream is older than 2.14 and stored an ordinary message"
+                raise FastPublishError(self.acked, text)
             self.acked = max(self.acked, ack.batch_size or 0)
             self._end(ack)
+
+    def _subject_of(self, seq: int) -> str:
+        """Return the subject of a message that is not acknowledged."""
+        found = b""
+        for first, subject in self.subjects.copy():
+            if first <= seq:
+                found = subject
+        return found.decode()
 
     def _end(self, result: PubAck | Error) -> None:
         self.result = self.result or result
@@ -174,7 +189,8 @@ class FastPublisher:
         self._core: ConnectionCore = api.core
         self._gap_cb = gap_cb
         self._flow = _Flow(outstanding, gaps_end=gaps == "fail")
-        inbox = f"{api.core.new_inbox()}.{uuid.uuid4().hex}"
+        self._flow.batch_id = uuid.uuid4().hex
+        inbox = f"{api.core.new_inbox()}.{self._flow.batch_id}"
         self._reply = f"{inbox}.{flow}.{gaps}.".encode()
         self._seq = 0
         self._committed = False
@@ -287,7 +303,13 @@ class FastPublisher:
         where = core.encode_subject(subject)
         reply = b"%b%d%b" % (self._reply, seq, operation)
         command, size = core.encode_command(where, payload, reply, headers)
-        self._flow.subject = where
+        flow = self._flow
+        if where != flow.subject:
+            # The acknowledged ones are not needed any more, except the last.
+            while len(flow.subjects) > 1 and flow.subjects[1][0] <= flow.acked:
+                flow.subjects.popleft()
+            flow.subjects.append((seq, where))
+        flow.subject = where
         self._seq = seq
         core.send_deferred(command, size)
 
@@ -346,6 +368,8 @@ class FastPublisher:
         if isinstance(result, PubAck):
             raise self._gap_error()
         if self._seq <= 1 and not self._flow.acked:
+            raise result
+        if isinstance(result, FastPublishError):
             raise result
         raise FastPublishError(self._flow.acked, str(result)) from result
 

@@ -130,6 +130,9 @@ class KeyValue(ForeignNames):
                 stream.cached_info.config, None if prefix == DEFAULT_PREFIX else prefix, loose=loose
             )
         self._subjects = subjects
+        # The stream that stores what is written; ``None``: that of a mirror's origin, or of another account.
+        own = subjects.write == f"{KEY_PREFIX}{subjects.bucket}."
+        self._writes_to = stream.name if own else None
 
     @property
     def bucket(self) -> str:
@@ -401,7 +404,7 @@ class KeyValue(ForeignNames):
         if subjects.value_codec is not None:
             value = subjects.value_codec.encode(value)
         subject = subjects.write + subjects.writable(key)
-        return self._publisher.publish(subject, value, None, None).seq
+        return self._publisher.publish(subject, value, None, None, stream=self._writes_to).seq
 
     def create(self, key: str, value: bytes, ttl: float | timedelta | None = None) -> int:
         """
@@ -649,7 +652,8 @@ class KeyValue(ForeignNames):
         subject = self._subjects.write + stored
         options = {"expected_last_subject_sequence": last, "msg_ttl": ttl}
         sent = publish_headers(headers, options=options)
-        return self._publisher.publish_expecting(subject, value, sent, deadline).seq
+        ack = self._publisher.publish_expecting(subject, value, sent, deadline, self._writes_to)
+        return ack.seq
 
     # --- watching -------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ from ..errors import (
     PermissionsError,
     TimeoutError,
     TooManyStalledMsgsError,
+    WrongStreamError,
 )
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
@@ -65,6 +66,12 @@ _HELD_LOCK_S: Final = 0.1
 _lock = new_rlock()
 # The pending futures with a standard part; guarded by _lock.
 _watched: weakref.WeakSet[PubAckFuture] = weakref.WeakSet()
+
+
+def _wrong_stream(ack: PubAck, expected: str) -> WrongStreamError:
+    """Return the error for the acknowledgement of another stream."""
+    text = f"expected stream {expected!r}, but {ack.stream!r} has stored the message"
+    return WrongStreamError(400, 10060, text)
 
 
 class PubAckFuture(speedups.FutureFields, Future[PubAck]):
@@ -97,6 +104,8 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
     #: Number of retries while there are no responders, and the delay before each, in seconds.
     retries: int = DEFAULT_RETRIES.attempts
     retry_wait: float = DEFAULT_RETRIES.wait_s
+    #: The stream that must store the message; ``None``: any.
+    stream: str | None = None
 
     def __getattr__(self, name: str) -> Any:
         # Called for a missing attribute: it belongs to the standard part, or it does not exist.
@@ -139,6 +148,8 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         if type(outcome) is bytes:
             try:
                 outcome = parse_pub_ack(outcome)
+                if self.stream is not None and outcome.stream != self.stream:
+                    outcome = _wrong_stream(outcome, self.stream)
             except Error as error:
                 outcome = error
             self._outcome = outcome
@@ -379,6 +390,7 @@ class Publisher(MessageReceiver):
         headers: HeadersLike | None,
         timeout: float | timedelta | None,
         retries: Retries = DEFAULT_RETRIES,
+        stream: str | None = None,
     ) -> PubAck:
         """Publish and wait for the ack; see `JetStream.publish`."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
@@ -395,16 +407,24 @@ class Publisher(MessageReceiver):
                     self._core.wait_closed(retries.wait_s)
                     continue
                 break
-            return parse_pub_ack(answer[3])
+            ack = parse_pub_ack(answer[3])
+            if stream is not None and ack.stream != stream:
+                raise _wrong_stream(ack, stream)
+            return ack
         raise NoStreamResponseError(subject)
 
     def publish_expecting(
-        self, subject: str, payload: bytes, headers: HeadersLike | None, deadline: Deadline
+        self,
+        subject: str,
+        payload: bytes,
+        headers: HeadersLike | None,
+        deadline: Deadline,
+        stream: str | None = None,
     ) -> PubAck:
         """Publish with an expected sequence; try again while the server cannot check it yet."""
         while True:
             try:
-                return self.publish(subject, payload, headers, deadline.left())
+                return self.publish(subject, payload, headers, deadline.left(), stream=stream)
             except APIError as error:
                 if error.err_code not in _NOT_READY or deadline.expired():
                     raise
@@ -419,6 +439,7 @@ class Publisher(MessageReceiver):
         headers: HeadersLike | None,
         timeout: float | timedelta | None,
         retries: Retries = DEFAULT_RETRIES,
+        stream: str | None = None,
     ) -> Future[PubAck]:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
@@ -436,6 +457,8 @@ class Publisher(MessageReceiver):
         future = PubAckFuture(subject, message, due, core)
         if retries is not DEFAULT_RETRIES:
             future.retries, future.retry_wait = retries
+        if stream is not None:
+            future.stream = stream
         try:
             self._pending[token] = future
             # Checked after the entry is pending: if the inbox is not permitted, the reader first resets

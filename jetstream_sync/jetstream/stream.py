@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
+from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE
 from ..api.schedules import Schedule
 from ..api.stream import SnapshotRequest, StreamInfo
@@ -327,11 +328,17 @@ class Stream:
         if batch is not None:
             check_int("batch", batch, 1)
             request["batch"] = min(batch, _MAX_BATCH)
+        if (release(self._api.core.info.version) or (2, 11)) < (2, 11):
+            # Such a server does not reply at all. Another one may have the stream.
+            require_level(self._api, 1, "get_last_msgs()", self._api.deadline())
         try:
             return direct_get_last(self._api, self._name, request)
-        except NoRespondersError:
-            self.info()  # raises an error if the stream does not exist
-            raise
+        except NoRespondersError as error:
+            config = self.info().config  # raises an error if the stream does not exist
+            if config.allow_direct or config.mirror_direct:
+                raise
+            hint = f"stream {self._name!r} needs allow_direct=True, see update_stream()"
+            raise NoRespondersError(f"{error.subject}: {hint}") from None
 
     def delete_msg(self, seq: int, secure: bool = False) -> None:
         """

@@ -32,12 +32,15 @@ from ..errors import (
 from ..headers import Headers, HeadersLike
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
-from ..options import DEFAULT_PENDING_BYTES_LIMIT
+from ..options import DEFAULT_PENDING_BYTES_LIMIT, check_int
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 from .wire import ERROR_CODE_HEADER, ERROR_HEADER, EndpointInfo, EndpointStats
 
 _INTERNAL_ERROR: Final = ServiceError(500, "the request could not be handled")
+#: The largest code of an error, and the length of its text if the original one cannot be sent.
+_MAX_CODE: Final = 599
+_MAX_TEXT: Final = 200
 _OVERLOADED: Final = ServiceError(503, "overloaded")
 
 
@@ -51,7 +54,9 @@ class ServiceRequest(Msg):
 
     def respond(self, payload: bytes = b"", headers: HeadersLike | None = None) -> None:
         """
-        Send a reply; do nothing if the request has no reply subject.
+        Send a reply.
+
+        A request without a reply subject gets none, and counts as an error in the statistics.
 
         Args:
             payload: the payload of the reply.
@@ -64,6 +69,7 @@ class ServiceRequest(Msg):
 
         """
         if not self._reply:
+            self._error = "the request has no reply subject"
             return
         core = self._core
         command, size = core.encode_command(self._reply, payload, b"", headers)
@@ -94,19 +100,21 @@ class ServiceRequest(Msg):
         Send an error reply, and count it as an error in the statistics.
 
         Args:
-            code: the number of the error, as in HTTP.
+            code: the number of the error, as in HTTP, from 1 to 599.
             description: the text of the error, one line.
             data: the payload of the reply.
             headers: further headers; ``None``: none.
 
         Raises:
+            InvalidOptionError: the code is out of range.
             Error: as `respond()`.
 
         """
-        self._error = f"{code}:{description}"
+        check_int("code", code, 1, _MAX_CODE)
         merged = Headers(headers or ())
         merged.update({ERROR_HEADER: description, ERROR_CODE_HEADER: str(code)})
         self.respond(data, merged)
+        self._error = f"{code}:{description}"
 
 
 def _ignore(_: object) -> None:
@@ -279,8 +287,20 @@ class Endpoint:
         self._count(monotonic() - started, error or request._error)
 
     def _refuse(self, request: ServiceRequest, error: ServiceError) -> None:
+        """Reply with an error; if that is not possible, with one that has only a text."""
         try:
             request.respond_error(error.code, error.description, error.data)
+            return
+        except ConnectionClosedError as failure:
+            self._core.report_error(failure)
+            return
+        except (Error, TypeError, ValueError) as failure:  # a code, text or payload of the user
+            self._core.report_error(failure)
+        text = " ".join(str(error.description).split())[:_MAX_TEXT].encode("ascii", "replace")
+        try:
+            request.respond_error(
+                _INTERNAL_ERROR.code, text.decode() or _INTERNAL_ERROR.description
+            )
         except Error as failure:
             self._core.report_error(failure)
 

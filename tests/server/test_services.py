@@ -439,3 +439,55 @@ def test_a_service_survives_a_reconnect(fresh_server):
         assert client.request("echo", b"2", timeout=5.0).data == b"2"
         assert [each.id for each in client.service_ping("again")] == [service.id]
         wait_until(lambda: service.stats().endpoints[0].num_requests == 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ServiceError(400, "line 1\nline 2"), "line 1 line 2"),
+        (ServiceError(400, "text", b"x" * 2_000_000), "text"),
+        (ServiceError(0, "no code"), "no code"),
+        (ServiceError(400, "\r\n"), "the request could not be handled"),
+    ],
+    ids=["lines", "size", "code", "empty"],
+)
+def test_an_error_that_cannot_be_sent_is_replaced(nc, client, error, text):
+    """The requester gets a 500 with the text in one line."""
+
+    def fail(_: ServiceRequest) -> None:
+        raise error
+
+    with nc.add_service("s", "1.0.0") as service:
+        service.add_endpoint("e", fail)
+        with pytest.raises(ServiceError) as caught:
+            raise_for_error(client.request("e", timeout=5.0))
+        wait_until(lambda: service.stats().endpoints[0].num_errors == 1)
+    assert (caught.value.code, caught.value.description) == (500, text)
+
+
+def test_a_request_without_a_reply_subject_counts_as_an_error(nc, client):
+    """No reply can be sent: the statistics show it."""
+    with nc.add_service("s", "1.0.0") as service:
+        service.add_endpoint("e", echo)
+        client.publish("e", b"x")
+        wait_until(lambda: service.stats().endpoints[0].num_requests == 1)
+        assert service.stats().endpoints[0].num_errors == 1
+        assert service.stats().endpoints[0].last_error == "the request has no reply subject"
+
+
+@pytest.mark.parametrize("code", [0, 600, -1, True])
+def test_the_code_of_an_error_is_checked(nc, client, code):
+    """Codes are from 1 to 599."""
+    raised: list[InvalidOptionError] = []
+
+    def fail(request: ServiceRequest) -> None:
+        try:
+            request.respond_error(code, "text")
+        except InvalidOptionError as error:
+            raised.append(error)
+            request.respond(b"checked")
+
+    with nc.add_service("s", "1.0.0") as service:
+        service.add_endpoint("e", fail)
+        assert client.request("e", timeout=5.0).data == b"checked"
+    assert len(raised) == 1
