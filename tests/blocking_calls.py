@@ -314,6 +314,9 @@ CALLS: dict[str, Call] = {
     "OrderedConsumer.consume": Call("reader", lambda on, _: on.ordered4.consume(print)),
     "OrderedConsumer.close": Call("stop"),
     "MessageIterator.next": Call("next", lambda on, t: on.messages.next(t)),
+    **{
+        f"{name}.__next__": Call("next") for name in ("MessageIterator", "OrderedMessages", "Watch")
+    },
     "MessageIterator.drain": Call("drain", lambda on, t: on.messages2.drain(t)),
     "OrderedMessages.next": Call("next", lambda on, t: on.ordered_messages.next(t)),
     "OrderedMessages.drain": Call("drain", lambda on, t: on.ordered_messages2.drain(t)),
@@ -466,7 +469,7 @@ CALLS: dict[str, Call] = {
 
 #: Public calls that do not wait for a server: they change or return what is in memory, or end a reader.
 _LOCAL = {
-    "Connection": "add_service jetstream new_inbox reconnect set_server_pool subscribe",
+    "Connection": "add_listener remove_listener add_service jetstream new_inbox reconnect set_server_pool subscribe",
     "Subscription": "unsubscribe",
     "ReplyIterator": "close",
     "Service": "add_endpoint add_group endpoint group info reset",
