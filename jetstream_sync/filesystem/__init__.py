@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -64,13 +64,11 @@ def _one_listing() -> Iterator[None]:
 
 
 def _listing_once(name: str) -> Any:
-    """Return a method of fsspec that lists each bucket once."""
-    inherited = getattr(AbstractFileSystem, name)
+    """Return a method of fsspec that lists each bucket once; an old fsspec may not have it."""
 
-    @wraps(inherited)
-    def method(*args: Any, **options: Any) -> Any:
+    def method(self: AbstractFileSystem, *args: Any, **options: Any) -> Any:
         with _one_listing():
-            return inherited(*args, **options)
+            return getattr(super(JetStreamFileSystem, self), name)(*args, **options)
 
     return method
 

@@ -157,6 +157,28 @@ def test_pages_are_cached():
     assert len(calls) == 2
 
 
+@pytest.mark.usefixtures("cache")
+def test_sessions_and_fragments_of_templates():
+    """Sessions are kept in the cache, and parts of templates."""
+    from django.contrib.sessions.backends.cache import SessionStore
+    from django.template import Context, engines
+
+    session = SessionStore()
+    session["cart"] = [1, 2]
+    session.save()
+    again = SessionStore(session.session_key)
+    assert again["cart"] == [1, 2]
+    again.cycle_key()
+    assert not SessionStore().exists(session.session_key)
+    assert SessionStore(again.session_key)["cart"] == [1, 2]
+    again.flush()
+    assert not SessionStore().exists(again.session_key)
+    text = "{% load cache %}{% cache 60 'a..b' user %}{{ value }}{% endcache %}"
+    template = engines["django"].from_string(text).template
+    shown = [template.render(Context({"user": "*", "value": value})) for value in (1, 2)]
+    assert shown == ["1", "1"]
+
+
 @pytest.mark.server(">=2.11")
 def test_values_that_end_are_removed_by_the_server(cache, js):
     """A bucket whose values have all ended is empty, also after `touch`, `incr` and `set_many`."""

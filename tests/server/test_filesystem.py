@@ -420,10 +420,12 @@ def test_a_large_file_that_is_read_in_order_is_checked(fs, js, store):
     wrong = store.put("wrong", b"1" + data[1:])
     subject = f"$O.DATA.C.{info.nuid}"
     stream = js.get_stream("OBJ_DATA")
-    chunks = stream.get_msgs(100, next_by_subject=f"$O.DATA.C.{wrong.nuid}")
     stream.purge(subject)
-    for chunk in chunks:
-        js.publish(subject, chunk.data)
+    seq = 1
+    while found := stream.get_msgs(100, seq, f"$O.DATA.C.{wrong.nuid}"):
+        for chunk in found:
+            js.publish(subject, chunk.data)
+        seq = found[-1].seq + 1
     with fs.open("DATA/big") as file:
         assert file.read(2) == b"1\0"
         with pytest.raises(jetstream_sync.DigestMismatchError):
