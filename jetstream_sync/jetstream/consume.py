@@ -127,7 +127,6 @@ class ConsumeHandle(CallbackHandle):
         config: ConsumerConfig | None = None,
         error_cb: ErrorCallback | None = None,
     ) -> None:
-        super().__init__(core)
         self._error_cb = error_cb
         self._name = name
         self._messages = messages
@@ -136,10 +135,12 @@ class ConsumeHandle(CallbackHandle):
         # Before another thread may look at it, such as one that closes the connection.
         self._thread: threading.Thread | None = None
         try:
+            super().__init__(core)
             messages.set_callback_waiter(self._finished, self._report)
             self._thread = core.spawn_callbacks(f"consume-{name}", self._run, self._end_with)
         except BaseException:
-            self._closed.set()  # no callback runs
+            if hasattr(self, "_closed"):
+                self._closed.set()  # no callback runs
             messages.stop()
             raise
 

@@ -252,9 +252,13 @@ class PullConsumer:
 
         """
         puller = self._puller(options, on_demand=on_demand)
-        messages = MessageIterator(puller, puller if on_demand else None)
-        what = f"an iterator over the messages of consumer {self.name!r}"
-        self._api.core.stop_dropped(messages, puller.is_open, puller.give_back, what)
+        try:
+            messages = MessageIterator(puller, puller if on_demand else None)
+            what = f"an iterator over the messages of consumer {self.name!r}"
+            self._api.core.stop_dropped(messages, puller.is_open, puller.give_back, what)
+        except BaseException:
+            puller.stop()
+            raise
         return messages
 
     def consume(

@@ -192,6 +192,9 @@ class Lock:
         """Delete the key if this object has written it."""
         self._released.set()
         with suppress(Error):
+            # A write that was interrupted is stored before this one is answered.
+            with suppress(KeyExistsError):
+                self._kv.create(self._key, self._value())
             entry = self._entry_of(self._owner)
             if entry is not None:
                 self._kv.delete(self._key, last=entry.revision)

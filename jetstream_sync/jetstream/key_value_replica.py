@@ -75,7 +75,13 @@ class Replica(Mapping[str, bytes]):
         self._handle = handle = watch(self._copy.apply, self._copy.forget_revision)
         what = f"a replica of bucket {status.bucket!r}"
         copy = self._copy
-        core.stop_dropped(self, lambda: not (copy.is_closed or handle.closed), handle.stop, what)
+        try:
+            core.stop_dropped(
+                self, lambda: not (copy.is_closed or handle.closed), handle.stop, what
+            )
+        except BaseException:
+            handle.stop()
+            raise
 
     def entry(self, key: str) -> KeyValueEntry | None:
         """Return the current entry of a key; ``None``: it has no value."""

@@ -385,12 +385,14 @@ class OrderedConsumer:
         if self._is_entered:
             what = ""
         self._api.core.stop_dropped(messages, puller.is_open, puller.stop, what)
+        self._start_puller(puller)
         return messages
 
     def _new_cursor(self) -> OrderedCursor:
         return pull_cursor(self._api, self._stream, self._options, serials=self._serials)
 
     def _puller(self, options: ContinuousOptions) -> OrderedPuller:
+        """Return a puller that has no consumer yet."""
         self._check_open()
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
@@ -400,11 +402,13 @@ class OrderedConsumer:
             cursor.start_as(self._first)
         puller = OrderedPuller(self._api, cursor, continuous_pull(options))
         self._pullers.add(puller)
+        return puller
+
+    def _start_puller(self, puller: OrderedPuller) -> None:
         puller.start(self._api.deadline())
-        self._last_used = cursor
+        self._last_used = puller._cursor  # noqa: SLF001 - one module
         if self._closed is not None:
             puller.stop()  # close() was called meanwhile and may not have seen it
-        return puller
 
     def consume(
         self,
@@ -434,7 +438,12 @@ class OrderedConsumer:
         cursor = puller._cursor  # noqa: SLF001 - one module
         if cursor.on_recreated is not None:
             cursor.on_recreated = partial(core.report_error, callback=error_cb)
-        return ConsumeHandle(core, self._stream, puller, callback, error_cb=error_cb)
+        try:
+            self._start_puller(puller)
+            return ConsumeHandle(core, self._stream, puller, callback, error_cb=error_cb)
+        except BaseException:
+            puller.stop()
+            raise
 
     def fetch(
         self,

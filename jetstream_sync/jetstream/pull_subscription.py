@@ -18,7 +18,7 @@ from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, limited, with_one_deadline
 from .consumer import fetch_request
-from .consumer_api import ConsumerAccessors, release_consumer
+from .consumer_api import ConsumerAccessors, release_consumer, taken_back
 from .heartbeat import pull_heartbeat_timeout
 from .message import JetStreamMsg
 from .pull import Fetch, PullInbox, PullRequester
@@ -339,7 +339,10 @@ class PullSubscribeAPI:
             pull=True,
             config=config,
         )
-        return self._subscribed(resolve_pull_consumer(self._api, request), delete_consumer)
+        found = resolve_pull_consumer(self._api, request)
+        own_name = found.consumer if found.created and request.consumer is None else None
+        with taken_back(self._api, found.stream, own_name):
+            return self._subscribed(found, delete_consumer)
 
     @with_one_deadline
     def pull_subscribe_bind(self, consumer: str, stream: str) -> PullSubscription:

@@ -488,6 +488,8 @@ class Watch(Generic[E]):
         if policy == DeliverPolicy.NEW:
             self._set_current()
         deadline = self._messages.deadline = api.deadline()
+        what = f"a watch of {stream!r}"
+        api.core.stop_dropped(self, self._messages.is_open, self._messages.stop, what)
         try:
             self._messages.start(deadline)
             if self._initial is not None and self._initial.is_empty():
@@ -497,8 +499,6 @@ class Watch(Generic[E]):
         except BaseException:
             self.stop()
             raise
-        what = f"a watch of {stream!r}"
-        api.core.stop_dropped(self, self._messages.is_open, self._messages.stop, what)
 
     # --- taking entries -------------------------------------------------------------------------
 

@@ -295,8 +295,7 @@ def test_an_endpoint_that_could_not_be_added(world, fault):
 
 
 #: Calls whose object may be complete, and not yet returned, when the Ctrl-C arrives.
-_HANDED_ON = {"messages", "ordered messages", "ordered new", "kv.keys", "objects.get", "snapshot"}
-_HANDED_ON |= {name for name in CALLS if "watch" in name or "replica" in name}
+_HANDED_ON = {"messages", "consume", "kv.keys", "objects.get", "group.consume"}
 #: Number of points of each call at which it is interrupted.
 _SAMPLE = 12
 
