@@ -8,6 +8,7 @@ Write the reference of the commands, ``docs/reference/jsm.rst`` and a page for e
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter, defaultdict
@@ -16,10 +17,13 @@ from pathlib import Path
 
 import click
 
+from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from jetstream_sync.cli import config
 from jetstream_sync.cli.commands import Node, default_of, parameters, walk
 from jetstream_sync.cli.config import FieldOption
 from jetstream_sync.cli.main import jsm
 from jetstream_sync.cli.status import MEANINGS
+from jetstream_sync.records import field_docs
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "jsm.rst"
 _NOTE = (
@@ -230,7 +234,29 @@ def _escaped(text: str) -> str:
     )
 
 
+#: The records whose fields have options.
+_RECORDS = (StreamConfig, ConsumerConfig, KeyValueConfig, ObjectStoreConfig)
+HELP_FILE = Path(config.__file__).with_name("data") / "help.json"
+
+
+def helps() -> str:
+    """Return the help of the options for fields: the first sentence of each docstring, and its release."""
+    found: dict[str, dict[str, str]] = {}
+    for record in _RECORDS:
+        for each in config.config_fields(record):
+            text = field_docs(each.owner).get(each.name, "").replace("`", "")
+            sentence = re.split(r"(?<=\.)\s(?=[A-Z])", " ".join(text.split()))[0]
+            # An option accepts other units as well.
+            sentence = sentence.replace(", in seconds", "").replace(" in seconds", "")
+            sentence = sentence.replace("Seconds ", "Time ")
+            since = each.metadata.get("since")
+            release = f" ({since[0]}.{since[1]})" if since else ""
+            found.setdefault(each.owner.__name__, {})[each.name] = f"{sentence}{release}"
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
+    HELP_FILE.write_text(helps(), "utf-8")
     made = pages()
     for old in PAGE.with_suffix("").glob("*.rst"):
         old.unlink()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -85,7 +84,8 @@ def _interrupt_again() -> None:
 
 def _bug(error: Exception) -> str:
     """Return one line with the error and its source location."""
-    from pathlib import Path  # noqa: PLC0415 - for bugs only
+    import traceback  # noqa: PLC0415 - for bugs only
+    from pathlib import Path  # noqa: PLC0415
 
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = " ".join(f"{type(error).__name__}: {error}".split())

@@ -46,7 +46,7 @@ from .prompts import Asker
 from .render import show_progress
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, exit_status, file_errors, one_line
-from .stream_config import show_info
+from .stream_info import show_info
 from .values import FILE, SIZE, FilePath, option
 
 _INFO: Final = "backup.json"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import statistics
 import threading
 import time
@@ -49,8 +48,6 @@ _FLUSH_TIMEOUT_S: Final = 120.0
 #: Longer than any run: a message that a client has pulled and not read yet is not redelivered.
 _ACK_WAIT_S: Final = 120.0
 _CONSUMER: Final = "bench"
-#: The keys of a bucket; each client uses them in turn.
-_KEYS: Final = tuple(f"key.{number}" for number in range(100))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +57,7 @@ class Workload:
     count: int
     size: int
     subject: str
-    #: The name of the stream or bucket; it exists during the measurement only.
+    #: The name of the stream; it exists during the measurement only.
     name: str
     batch: int = 500
     #: Maximum messages per second; ``None`` sets no limit.
@@ -100,7 +97,7 @@ class BenchKind:
     latency: str
     #: Prepares the work of a client, and returns the function that is timed.
     start: Callable[[Connection, JetStream, Workload, Meter], Run]
-    #: Creates the stream or bucket of the work; ``None``: the work needs none.
+    #: Creates the stream of the work; ``None``: the work needs none.
     prepare: Callable[[JetStream, Workload], Any] | None = None
     #: Whether each client does all of the work, instead of a part of it.
     each: bool = False
@@ -264,35 +261,6 @@ def _js_ordered(_nc: Connection, js: JetStream, workload: Workload, meter: Meter
     return run
 
 
-# --- buckets --------------------------------------------------------------------------------------
-
-
-def _create_bucket(js: JetStream, workload: Workload) -> None:
-    js.create_key_value(
-        bucket=workload.name,
-        storage=workload.storage,
-        replicas=workload.replicas,
-        description="temporary bucket of jsm bench",
-    )
-
-
-def _fill_bucket(js: JetStream, workload: Workload) -> None:
-    _create_bucket(js, workload)
-    bucket = js.key_value(workload.name)
-    for key in _KEYS:
-        bucket.put(key, workload.payload)
-
-
-def _kv_put(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
-    put, keys, payload = js.key_value(workload.name).put, itertools.cycle(_KEYS), workload.payload
-    return lambda: _repeat(workload, meter, lambda: put(next(keys), payload))
-
-
-def _kv_get(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
-    get, keys = js.key_value(workload.name).get, itertools.cycle(_KEYS)
-    return lambda: _repeat(workload, meter, lambda: get(next(keys)))
-
-
 # --- running the clients ------------------------------------------------------------------------
 
 _PROGRESS_INTERVAL_S: Final = 0.1
@@ -302,7 +270,7 @@ _STOP_TIMEOUT_S: Final = 2.0
 
 @contextlib.contextmanager
 def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterator[None]:
-    """Create the stream or bucket of the work, verify it at the end, and delete it however the block ends."""
+    """Create the stream of the work, verify it at the end, and delete it however the block ends."""
     if kind.prepare is None:
         yield
         return
@@ -318,13 +286,12 @@ def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterat
         finally:
             # A Ctrl-C may interrupt the creation after the server has created the stream.
             # The name is generated, so the stream cannot belong to another program.
-            for name in (workload.name, f"KV_{workload.name}"):
-                try:
-                    js.delete_stream(name)
-                except StreamNotFoundError:
-                    pass
-                except Error as error:
-                    note(settings, f"warning: stream {name} could not be deleted: {error}")
+            try:
+                js.delete_stream(workload.name)
+            except StreamNotFoundError:
+                pass
+            except Error as error:
+                note(settings, f"warning: stream {workload.name} could not be deleted: {error}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -627,14 +594,4 @@ js_ordered: Final = _command(
     ),
     "Read a stream in order, without acknowledgements. Each client reads every message.",
     *_STORED,
-)
-kv_put: Final = _command(
-    BenchKind("kv put", "Put values", "one put", _kv_put, _create_bucket),
-    "Put values to 100 keys.",
-    *(_RATE, *_STORED),
-)
-kv_get: Final = _command(
-    BenchKind("kv get", "Get values", "one get", _kv_get, _fill_bucket),
-    "Get the values of 100 keys.",
-    *(_RATE, *_STORED),
 )

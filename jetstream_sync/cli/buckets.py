@@ -25,7 +25,7 @@ from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, not_found
-from .stream_config import CLUSTER, REPLICATION
+from .stream_info import CLUSTER, REPLICATION
 from .values import Decorator, ParamType, force_option, option
 
 

@@ -27,6 +27,7 @@ from .names import complete_bucket, complete_stream
 from .output import to_json
 from .settings import Settings, command
 from .status import CommandError, one_line
+from .system import PING, MetaGroup, all_answers
 from .values import DURATION, FROM_0, PATTERN, Decorator, FilePath, option, with_options
 
 #: The words for the exit statuses 0, 1 and 2.
@@ -392,6 +393,38 @@ def jetstream(settings: Settings, check: _Check) -> None:
     check.critical += found
     check.add("replicas_ok", len(problems) - len(found), "Streams with healthy replicas")
     check.add("replicas_fail", len(found), "Streams with unhealthy replicas")
+
+
+@_check("meta")
+@_option("--expect", "Fail unless there are N members.")
+@_option("--lag-critical", "Fail if a member is N operations behind.", None, 200)
+@_option("--seen-critical", "Fail if a member was not seen for this time.", DURATION, "5s")
+def meta(settings: Settings, check: _Check) -> None:
+    """
+    Check the meta group of JetStream: its leader and its members.
+
+    It needs a user of the system account.
+    """
+    with settings.connection() as nc:
+        group = MetaGroup.of(all_answers(settings, nc, f"{PING}.JSZ", {}))
+    expected = check.options["expect"]
+    if not group.size:
+        check.critical.append("JetStream is not clustered")
+    elif problem := group.problem():
+        check.critical.append(problem)
+    else:
+        check.ok.append(f"meta leader {group.leader}")
+    if expected is not None and group.size != expected:
+        check.critical.append(f"{group.size} of {expected:.0f} expected members")
+    lag, seen = check.options["lag_critical"], check.options["seen_critical"]
+    for peer in group.leaders_view.get("replicas") or ():
+        age = peer.get("active", 0) / 1e9
+        if peer.get("offline") or age >= seen or (not peer.get("current") and not age):
+            check.critical.append(f"{peer['name']} was not seen")
+        elif (peer.get("lag") or 0) >= lag:
+            check.critical.append(f"{peer['name']} is behind")
+    check.add("members", group.size, "Members of the meta group")
+    check.add("answering", len(group.answering), "Members that answer")
 
 
 @_check("kv")

@@ -1,7 +1,8 @@
-"""``jsm stream cluster`` and ``jsm consumer cluster``: leaders and replicas of streams and consumers."""
+"""``jsm stream cluster``, ``consumer cluster`` and ``server cluster``: leaders and replicas."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +10,13 @@ from typing import Any, Final
 
 import click
 
-from .. import ClusterInfo, ConsumerInfo, JetStream, StreamInfo
+from .. import ClusterInfo, Connection, ConsumerInfo, JetStream, StreamInfo
 from ..errors import APIError, NoStreamResponseError, TimeoutError
 from ..net.clock import Deadline
 from .listings import lister
 from .long_running import pause
 from .names import (
+    complete_stream,
     consumer_arguments,
     consumer_of,
     named_stream,
@@ -27,6 +29,7 @@ from .render import Field, bad, show_rows
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .streams import find_options, find_streams
+from .system import PING, MetaGroup, all_answers
 from .values import force_option, option
 
 #: Seconds between two checks for a new leader.
@@ -197,31 +200,117 @@ _MOVES: Final = (
 )
 
 
+_dry_run_option = option("--dry-run", "Only show the changes.")
+
+
+def _balance(settings: Settings, groups: list[_Group], *, what: str, dry_run: bool) -> None:
+    """Move leaders, one after the other, and show the moves."""
+    moves = _planned(groups)
+    rows = []
+    for group in (each for each in groups if each.name in moves):
+        row: dict[str, Any] = {"name": group.name, "from": group.leader, "to": moves[group.name]}
+        if not dry_run:
+            group.step_down(row["to"])
+            try:
+                row["leader"] = group.wait_leader(settings.timeout)
+            except CommandError as error:
+                note(settings, error.message)
+                row["leader"] = None
+        rows.append(row)
+    title = f"{what} leaders to move" if dry_run else f"Moved {what.lower()} leaders"
+    show_rows(settings, rows, _MOVES, title=title, none=f"{what} leaders are balanced")
+
+
 @command()
 @find_options
-@option("--dry-run", "Only show the changes.")
+@_dry_run_option
 def stream_balance(settings: Settings, *, dry_run: bool, **options: Any) -> None:
     """
     Spread the leaders of streams evenly over the servers of each cluster.
 
     Without options, all streams are considered. It needs nats-server 2.11.
     """
-    rows = []
     with lister(settings) as lists:
         listed = find_streams(lists, options, everything=True)
         groups = [_stream_group(lists.js, info) for info in listed.found]
-        moves = _planned(groups)
-        for group in (each for each in groups if each.name in moves):
-            row: dict[str, Any] = {"name": group.name, "from": group.leader}
-            row["to"] = moves[group.name]
-            if not dry_run:
-                group.step_down(row["to"])
-                try:
-                    row["leader"] = group.wait_leader(settings.timeout)
-                except CommandError as error:
-                    note(settings, error.message)
-                    row["leader"] = None
-            rows.append(row)
-    title = "Stream leaders to move" if dry_run else "Moved stream leaders"
-    show_rows(settings, rows, _MOVES, title=title, none="Stream leaders are balanced")
+        _balance(settings, groups, what="Stream", dry_run=dry_run)
     listed.check()
+
+
+@command()
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@_dry_run_option
+def consumer_balance(settings: Settings, *, stream: str | None, dry_run: bool) -> None:
+    """
+    Spread the leaders of the consumers of a STREAM, or of all streams, evenly over the servers.
+
+    It needs nats-server 2.11.
+    """
+    with lister(settings) as lists:
+        listed = lists.consumers(stream)
+        groups = [_consumer_group(lists.js, info) for info in listed.found]
+        _balance(settings, groups, what="Consumer", dry_run=dry_run)
+    listed.check()
+
+
+# --- the meta group -------------------------------------------------------------------------------
+
+
+def _meta_group(settings: Settings, nc: Connection) -> MetaGroup:
+    group = MetaGroup.of(all_answers(settings, nc, f"{PING}.JSZ", {}))
+    if not group.size:
+        raise CommandError("the servers have no meta group, or do not answer", ExitStatus.FAILED)
+    return group
+
+
+def _meta_request(settings: Settings, nc: Connection, name: str, body: dict[str, Any]) -> None:
+    reply = json.loads(
+        nc.request(f"$JS.API.{name}", json.dumps(body).encode(), settings.timeout).data
+    )
+    if "error" in reply:
+        raise CommandError(reply["error"].get("description", name), ExitStatus.FAILED)
+
+
+@command()
+@_preferred_option
+def meta_step_down(settings: Settings, *, preferred: str | None) -> None:
+    """
+    Have the meta leader step down, and wait for the new leader.
+
+    It needs a user of the system account.
+    """
+    with settings.connection() as nc:
+        before = _meta_group(settings, nc).leader
+        body = {"placement": {"preferred": preferred}} if preferred else {}
+        _meta_request(settings, nc, "META.LEADER.STEPDOWN", body)
+        deadline = Deadline(settings.timeout)
+        after = None
+        while after in (None, before):
+            if deadline.expired():
+                text = f"no new meta leader was elected within {settings.timeout:g} s"
+                raise CommandError(text, ExitStatus.TIMED_OUT)
+            pause(_CHECK_INTERVAL_S)
+            after = _meta_group(settings, nc).leader
+    text = f"The meta leader was {before or 'unknown'} and is {after}"
+    emit_text(settings, {"previous_leader": before, "leader": after}, text)
+
+
+@command()
+@click.argument("peer")
+@force_option
+def meta_peer_remove(settings: Settings, *, peer: str, force: bool) -> None:
+    """
+    Remove the server PEER from the meta group, for a server that is gone for good.
+
+    Its replicas of streams and consumers move to other servers. It needs a user of the system account.
+    """
+    with settings.connection() as nc:
+        group = _meta_group(settings, nc)
+        known = [*group.answering, *group.silent]
+        if peer not in known:
+            text = f"{peer!r} is not in the meta group; the members are {', '.join(known)}"
+            raise CommandError(text, ExitStatus.NOT_FOUND)
+        answers = "it answers" if peer in group.answering else "it does not answer"
+        Asker(settings).confirm(f"Remove server {peer} ({answers}) from the cluster?", force=force)
+        _meta_request(settings, nc, "SERVER.REMOVE", {"peer": peer})
+    emit_text(settings, {"removed_peer": peer}, f"Removed server {peer} from the meta group")

@@ -12,9 +12,10 @@ Files are read by ``--config`` and written by ``--output``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
-import re
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +33,6 @@ from ..differences import Difference, differences, without_server_labels
 from ..durations import duration_text, duration_to_ns, time_to_text
 from ..errors import APIError, Error, InvalidArgumentError, InvalidResponseError
 from ..options import closest_match
-from ..records import field_docs
 from .output import count, emit, limit, say, size, to_json
 from .prompts import Asker
 from .render import Field
@@ -57,6 +57,8 @@ from .values import (
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
+#: The help texts of options, by record and field; tests/make_jsm_reference.py writes it.
+HELP_FILE: Final = "data/help.json"
 #: Words of field names that titles write in another way.
 _TITLE_WORDS: Final = {
     "hdrs": "Headers",
@@ -113,18 +115,28 @@ class ConfigField:
         return flags.split()
 
     def help(self) -> str:
-        """Return the first sentence of the docstring of the field, and the release that it needs."""
-        text = field_docs(self.owner).get(self.name, "").replace("`", "")
-        sentence = re.split(r"(?<=\.)\s(?=[A-Z])", " ".join(text.split()))[0]
-        # An option accepts other units as well.
-        sentence = sentence.replace(", in seconds", "").replace(" in seconds", "")
-        sentence = sentence.replace("Seconds ", "Time ")
-        since = self.metadata.get("since")
-        return f"{sentence} ({since[0]}.{since[1]})" if since else sentence
+        """Return the help of the option, from the file that is made of the docstrings of the fields."""
+        return _field_helps().get(self.owner.__name__, {}).get(self.name, "")
 
 
-def config_fields(record: type[Record], path: tuple[str, ...] = ()) -> list[ConfigField]:
+@functools.cache
+def _field_helps() -> dict[str, dict[str, str]]:
+    # Docstrings of fields are in the source only, and take long to read.
+    found: dict[str, dict[str, str]] = json.loads(pkgutil.get_data(__package__, HELP_FILE) or b"{}")
+    return found
+
+
+_known_fields: Final[dict[type[Record], list[ConfigField]]] = {}
+
+
+def config_fields(record: type[Record]) -> list[ConfigField]:
     """Return the fields of a record, each followed by the fields of a nested record that have flags."""
+    if record not in _known_fields:
+        _known_fields[record] = _fields_of(record, ())
+    return _known_fields[record]
+
+
+def _fields_of(record: type[Record], path: tuple[str, ...]) -> list[ConfigField]:
     found: list[ConfigField] = []
     hints = get_type_hints(record)
     for each in dataclasses.fields(record):
@@ -134,7 +146,7 @@ def config_fields(record: type[Record], path: tuple[str, ...] = ()) -> list[Conf
         own = ConfigField(record, each.name, each.metadata, kind, many, (*path, each.name))
         found.append(own)
         if not path and not many and is_record(kind):
-            found += config_fields(kind, own.path)
+            found += _fields_of(kind, own.path)
     return found
 
 
@@ -264,14 +276,14 @@ def option_type(field: ConfigField) -> Any:
 class FieldOption(click.Option):
     """An option for a field, with the docstring of the field as its help text."""
 
-    def __init__(self, *args: Any, describe: Callable[[], str], **kwargs: Any) -> None:
-        self._describe = describe
+    def __init__(self, *args: Any, field: ConfigField, **kwargs: Any) -> None:
+        self.field = field
         super().__init__(*args, **kwargs)
 
     @property
     def help(self) -> str:
-        """The help text; it is read from the source of the record, for which only help has time."""
-        return self._describe()
+        """The help text; it is read when help is shown."""
+        return self.field.help()
 
     @help.setter  # noqa: A003 - the name in click
     def help(self, _value: str | None) -> None:
@@ -294,7 +306,7 @@ def config_options(record: type[Record], types: Mapping[str, Any] | None = None)
                 *others,
                 each.parameter,
                 cls=FieldOption,
-                describe=each.help,
+                field=each,
                 type=None if kind is bool else kind,
                 multiple=(each.many and each.type is not timedelta) or each.type is dict,
                 default=None,
@@ -365,6 +377,8 @@ def display_fields(record: type[Record], *, without: str) -> list[Field]:
 
 def _display_field(field: ConfigField) -> Field:
     limited = field.metadata.get("server_default") == -1
+    if field.name == "max_age":
+        return Field(field.title, field.name, lambda value: value or "Unlimited")
     return Field(
         field.title,
         (lambda config: _own_labels(getattr(config, field.name)))

@@ -1,26 +1,22 @@
-"""``jsm consumer add``, ``edit`` and ``copy``, and the text of ``info``: show and change a consumer."""
+"""``jsm consumer add``, ``edit`` and ``copy``: create and change a consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import click
 
 from .. import (
-    AckPolicy,
     ConsumerConfig,
     ConsumerInfo,
     DeliverPolicy,
     JetStream,
-    PriorityGroupState,
-    SequenceInfo,
     StreamConfig,
 )
 from ..differences import without_server_labels
-from ..durations import duration_text, seconds_text
+from ..durations import duration_text
 from ..errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ..subjects import check_consumer_name, subjects_overlap
 from .config import (
@@ -28,13 +24,13 @@ from .config import (
     config_fields,
     config_of_file,
     config_options,
-    display_fields,
     edit_config,
     edit_options,
     option_type,
     take_fields,
     write_config,
 )
+from .consumer_info import UNTIL, filters_of, show
 from .names import (
     complete_consumer,
     complete_stream,
@@ -43,106 +39,11 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, note, when
+from .output import note
 from .prompts import Asker
-from .render import Block, Field, bad, show_blocks, warn
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .stream_config import CLUSTER
-from .values import FILE, Parsed, option, parse_duration, parse_time
-
-
-def info_blocks(settings: Settings, info: ConsumerInfo) -> list[Block]:
-    """Return the config and state of a consumer."""
-    state = Block("State", _state(settings), info)
-    return [config_block(info.config), Block("Cluster", CLUSTER, info), state]
-
-
-def show(
-    settings: Settings, info: ConsumerInfo, done: str = "", *, state_only: bool = False
-) -> None:
-    """Show a consumer, or only its state, after a line with what was ``done``."""
-    blocks = info_blocks(settings, info)
-    heading = f"Information for consumer {title(info)}"
-    heading = f"Consumer {title(info)} {done}\n\n{heading}" if done else heading
-    show_blocks(settings, info, *(blocks[-1:] if state_only else blocks), heading=heading)
-
-
-def filters_of(config: ConsumerConfig) -> list[str]:
-    """Return the filter subjects of a consumer; empty: all subjects."""
-    if config.filter_subject:
-        return [config.filter_subject]
-    return list(config.filter_subjects or ())
-
-
-def config_block(config: ConsumerConfig) -> Block:
-    """Return the configuration of a consumer."""
-    mode = Field("Mode", lambda config: "push" if config.deliver_subject else "pull")
-    name = Field("Name", lambda config: config.name if config.name != config.durable_name else None)
-    others = display_fields(ConsumerConfig, without="name")
-    return Block("Configuration", [name, mode, *others], config)
-
-
-def _state(settings: Settings) -> list[Field]:
-    def group(state: PriorityGroupState) -> str:
-        pinned = state.pinned_client_id
-        since = f" since {when(settings, state.pinned_ts)}" if pinned else ""
-        return f"{state.group}: {pinned or 'no pinned client'}{since}"
-
-    def paused(info: ConsumerInfo) -> object:
-        if not info.paused:
-            return None
-        left = info.pause_remaining
-        rest = f", for another {duration_text(left)}" if left else ""
-        return warn(f"until {when(settings, info.config.pause_until)}{rest}")
-
-    return [
-        Field("Last Delivered Message", lambda info: _position(info, info.delivered)),
-        Field("Acknowledgment floor", lambda info: _position(info, info.ack_floor)),
-        Field("Pending Messages", _pending),
-        Field("Redelivered Messages", "num_redelivered"),
-        Field("Unprocessed Messages", "num_pending"),
-        Field("Waiting Pulls", _waiting),
-        Field("Active Interest", _interest),
-        Field("Paused", paused),
-        Field("Priority Group", "priority_groups", group, each=True),
-    ]
-
-
-def _pending(info: ConsumerInfo) -> object:
-    most = info.config.max_ack_pending or 0
-    if info.config.ack_policy == AckPolicy.NONE or most <= 0:
-        return info.num_ack_pending
-    text = f"{count(info.num_ack_pending)} delivered and not acknowledged, of {count(most)} at most"
-    return bad(text) if info.num_ack_pending >= most else text
-
-
-def _waiting(info: ConsumerInfo) -> str | None:
-    if info.config.deliver_subject:
-        return None
-    most = info.config.max_waiting
-    return count(info.num_waiting) + (f" of {count(most)}" if most else "")
-
-
-def _interest(info: ConsumerInfo) -> object:
-    if not info.config.deliver_subject:
-        return None
-    if not info.push_bound:
-        return bad("false: no subscriber on the delivery subject")
-    group = info.config.deliver_group
-    return f"true in queue group {group}" if group else "true"
-
-
-def _position(info: ConsumerInfo, position: SequenceInfo) -> str:
-    text = (
-        f"Consumer sequence: {count(position.consumer_seq)} "
-        f"Stream sequence: {count(position.stream_seq)}"
-    )
-    if position.last_active is not None and info.ts is not None:
-        ago = timedelta(milliseconds=(info.ts - position.last_active) // timedelta(milliseconds=1))
-        text += f" Last activity: {seconds_text(ago)} ago"
-    return text
-
+from .values import FILE, Parsed, option, parse_time
 
 _STARTS: Final[Mapping[str, DeliverPolicy]] = {
     "all": DeliverPolicy.ALL,
@@ -182,17 +83,6 @@ def parse_deliver(text: str) -> dict[str, Any]:
     return {**fields, "deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": start}
 
 
-def _until(text: str) -> datetime:
-    """Return the end of a pause: a time, or a duration from now; or raise `ValueError`."""
-    now = datetime.now(timezone.utc)
-    try:
-        return now + parse_duration(text)
-    except ValueError:
-        return parse_time(text, now)
-
-
-#: The end of a pause: a time, or a duration from now.
-UNTIL: Final = Parsed("time", _until)
 #: The types of options that differ from those of the fields.
 _TYPES: Final = {
     "deliver_policy": Parsed("start", parse_deliver, ["all", "last", "new", "subject"]),
@@ -231,7 +121,20 @@ def _filters(subjects: list[str]) -> dict[str, Any]:
     return {"filter_subject": subjects[0] if subjects else None, "filter_subjects": None}
 
 
-@command()
+#: The headings of the options for the fields of a consumer, and the parameters below each.
+_HEADINGS: Final = {
+    "Common options": "pull ephemeral filter_subjects deliver_policy ack_policy ack_wait max_deliver "
+    "max_ack_pending description inactive_threshold metadata",
+    "Redelivery and limits": "backoff max_waiting max_batch max_expires max_bytes sample_freq pause_until "
+    "replay_policy headers_only",
+    "Push consumers": "deliver_subject deliver_group flow_control idle_heartbeat rate_limit_bps",
+    "Priority groups": "priority_groups priority_policy priority_timeout",
+    "Storage and servers": "num_replicas mem_storage",
+    "Files and prompts": "",
+}
+
+
+@command(headings=_HEADINGS)
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumer", required=False)
 @option("--pull", "Create a pull consumer.")
@@ -378,7 +281,7 @@ def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
     )
 
 
-@command()
+@command(headings=_HEADINGS)
 @consumer_arguments
 @edit_options
 @_config_options
@@ -417,7 +320,7 @@ def _update(js: JetStream, stream: str, config: ConsumerConfig) -> ConsumerInfo:
     return js.update_consumer(stream, config).cached_info
 
 
-@command()
+@command(headings=_HEADINGS)
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("consumer", metavar="SOURCE", shell_complete=complete_consumer)
 @click.argument("destination")

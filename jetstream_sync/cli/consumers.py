@@ -11,7 +11,7 @@ import click
 from .. import ConsumerInfo, ConsumerPause, JetStream, PriorityPolicy
 from ..durations import duration_text, seconds_text
 from ..errors import ConsumerNotFoundError, StreamNotFoundError
-from .consumer_config import UNTIL, show
+from .consumer_info import UNTIL, show
 from .listings import Listed, Lister, emit_listed_names, lister, long_option, show_listed
 from .names import (
     complete_consumer,

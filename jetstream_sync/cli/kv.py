@@ -129,8 +129,15 @@ def info(settings: Settings, bucket: str | None) -> None:
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @option("-n, --names", "Show only the names of the buckets.")
 @option("-v, --verbose", "Show the revision, the time and the value of each key.")
+@option("--updates", "Show the keys that change from now on, until Ctrl-C.")
 def ls(
-    settings: Settings, bucket: str | None, patterns: tuple[str, ...], names: bool, verbose: bool
+    settings: Settings,
+    *,
+    bucket: str | None,
+    patterns: tuple[str, ...],
+    names: bool,
+    verbose: bool,
+    updates: bool,
 ) -> None:
     """
     List the buckets, or the keys of BUCKET in alphabetical order.
@@ -138,16 +145,26 @@ def ls(
     A PATTERN selects keys, with '*' for one token and '>' for all that follow: 'db.*', 'orders.>'.
     """
     if bucket is None:
-        if verbose:
-            raise click.UsageError("--verbose needs a BUCKET")
+        if verbose or updates:
+            raise click.UsageError(f"{'--verbose' if verbose else '--updates'} needs a BUCKET")
         KV.show_all(settings, names=names)
+        return
+    if updates:
+        document: Any = entry_document if verbose else lambda entry: {"key": visible(entry.key)}
+        KV.show_changes(
+            settings,
+            bucket,
+            None,
+            lambda store: store.watch(patterns or ">", updates_only=True),
+            document,
+            lambda entry: entry_line(settings, entry) if verbose else readable(entry.key),
+        )
         return
     with KV.connected(settings, bucket) as store:
         if not verbose:
             emit_names(settings, [visible(each) for each in store.keys(*patterns)])
             return
-        with store.watch(patterns or ">", ignore_deletes=True) as watch:
-            found = sorted(watch.initial(), key=lambda entry: entry.key)
+        found = _entries(store, patterns)
     show_rows(
         settings,
         found,
@@ -176,14 +193,26 @@ _KEYS: Final = (
 @option("-r, --raw", "Write the value unchanged, also to a terminal.")
 def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bool) -> None:
     """
-    Read the value of KEY.
+    Read the value of KEY, or the values of all keys that match a pattern.
 
     The value is written unchanged and without a line break at the end. A terminal shows the revision
-    and the value as text.
-    """
+    and the value as text. A KEY with '*' or '>' is a pattern, as for 'jsm kv ls': the keys that match are a
+    table, or with --raw their values with a line break after each.
+
+    \b
+    Examples:
+      jsm kv get CONFIG db.url
+      jsm kv get CONFIG 'unit.*.temperature'
+    """  # noqa: D301 - click requires the character, not the escape
     if raw and settings.json:
         raise click.UsageError("--raw and --json exclude each other")
+    pattern = not {"*", ">"}.isdisjoint(key.split("."))
+    if pattern and revision is not None:
+        raise click.UsageError("--revision needs a single key")
     with KV.connected(settings, bucket) as store:
+        if pattern:
+            _get_many(settings, store, bucket, key, raw=raw)
+            return
         entry = store.get(key, revision=revision)
     out = settings.env.stdout
     if settings.json:
@@ -194,6 +223,24 @@ def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bo
         moment = when(settings, entry.created)
         head = f"{bucket} > {readable(key)} revision: {count(entry.revision)} created: {moment}"
         out.write(f"{head}\n\n{readable(entry.value)}\n")
+
+
+def _get_many(settings: Settings, store: KeyValue, bucket: str, pattern: str, *, raw: bool) -> None:
+    found = _entries(store, (pattern,))
+    if not found:
+        text = f"bucket {bucket} has no key that matches {readable(pattern)!r}"
+        raise CommandError(text, ExitStatus.NOT_FOUND)
+    if raw:
+        write_bytes(settings.env, b"".join(entry.value + b"\n" for entry in found))
+        return
+    title = f"Keys of {bucket}"
+    show_rows(settings, found, _KEYS, title=title, none="", item=entry_document)
+
+
+def _entries(store: KeyValue, patterns: tuple[str, ...]) -> list[KeyValueEntry]:
+    """Return the entries of the keys that match, in alphabetical order."""
+    with store.watch(patterns or ">", ignore_deletes=True) as watch:
+        return sorted(watch.initial(), key=lambda entry: entry.key)
 
 
 @command()

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
-import platform
 import signal
 import sys
 from collections.abc import Sequence
@@ -36,7 +34,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
     settings = context.find_object(Settings)
     if not asked or context.resilient_parsing or settings is None:
         return
-    python = platform.python_version()
+    python = ".".join(map(str, sys.version_info[:3]))
     if settings.json:
         settings.env.stdout.write(to_json({"version": __version__, "python": python}))
     else:
@@ -52,6 +50,7 @@ _STREAM_CLUSTER: Final = {
 }
 _CONSUMER_CLUSTER: Final = {
     "step-down": Entry("Elect another leader.", "cluster:consumer_step_down", _STEP_DOWN),
+    "balance": Entry("Spread leaders evenly over the servers.", "cluster:consumer_balance"),
 }
 _STREAM: Final = {
     "add": Entry("Create a stream.", "stream_config", "create new"),
@@ -63,7 +62,7 @@ _STREAM: Final = {
     ),
     "info": Entry(
         "Show the config and state of a stream.",
-        "stream_config",
+        "stream_info",
         "nfo i",
         shortcuts={"state": ("--state",)},
     ),
@@ -73,8 +72,9 @@ _STREAM: Final = {
     "view": Entry("Read the messages of a stream.", "stream_messages", "v"),
     "get": Entry("Read one message.", "stream_messages"),
     "rmm": Entry("Delete single messages.", "stream_messages"),
-    "subjects": Entry("Count the messages of each subject.", "stream_config", "subj"),
-    "schedules": Entry("List the scheduled messages of a stream.", "stream_config"),
+    "subjects": Entry("Count the messages of each subject.", "stream_info", "subj"),
+    "gaps": Entry("List the ranges of deleted sequences.", "stream_info"),
+    "schedules": Entry("List the scheduled messages of a stream.", "stream_info"),
     "seal": Entry("Make a stream read-only, permanently.", "stream_config"),
     "copy": Entry("Create a stream with the config of another one.", "stream_config", "cp"),
     "backup": Entry("Save a stream to a directory.", "backup", "snapshot"),
@@ -123,7 +123,7 @@ _CONSUMER: Final = {
         "these are listed, too.",
         commands=_DLQ,
     ),
-    "cluster": Entry("Manage the leader of a consumer.", aliases="c", commands=_CONSUMER_CLUSTER),
+    "cluster": Entry("Manage the leaders of consumers.", aliases="c", commands=_CONSUMER_CLUSTER),
 }
 _KV: Final = {
     "add": Entry("Create a bucket.", "kv", "new"),
@@ -162,6 +162,9 @@ _SERVER_REPORT: Final = {
     "connections": Entry("List the connections.", "server:server_connections", "conn connz conns"),
     "accounts": Entry("Compare the accounts.", "server", "acct"),
     "health": Entry("Show whether the servers are healthy.", "server"),
+    "routes": Entry("List the routes of the clusters.", "server", "routez"),
+    "gateways": Entry("List the connections between clusters.", "server", "gatewayz"),
+    "leafnodes": Entry("List the leaf nodes.", "server", "leafz"),
 }
 _ACCOUNT: Final = {
     "info": Entry("Show usage, limits and the connection.", "server:account_info", "nfo i"),
@@ -179,8 +182,15 @@ _SERVER_CHECK: Final = {
     "consumer": Entry("Check a consumer.", "check"),
     "message": Entry("Check the last message of a stream.", "check", "msg"),
     "jetstream": Entry("Check the account's use of JetStream.", "check", "js"),
+    "meta": Entry("Check the meta group of the servers.", "check"),
     "kv": Entry("Check a key-value bucket.", "check"),
     "credential": Entry("Check a credentials file.", "check"),
+}
+_SERVER_CLUSTER: Final = {
+    "step-down": Entry("Elect another meta leader.", "cluster:meta_step_down", _STEP_DOWN),
+    "peer-remove": Entry(
+        "Remove a server that is gone for good.", "cluster:meta_peer_remove", "pr"
+    ),
 }
 _SERVER: Final = {
     "run": Entry("Run a nats-server for development until Ctrl-C.", "server", "start"),
@@ -194,6 +204,8 @@ _SERVER: Final = {
     "info": Entry("Show the configuration and the load of a server.", "server", "i"),
     "ping": Entry("Measure the reply times of the servers.", "server"),
     "report": Entry("Compare the servers.", aliases="rep", commands=_SERVER_REPORT),
+    "request": Entry("Show what the servers report, as JSON.", "server", "req"),
+    "cluster": Entry("Manage the meta group.", aliases="c raft", commands=_SERVER_CLUSTER),
 }
 
 _SERVICE: Final = {
@@ -244,13 +256,6 @@ _BENCH: Final = {
     "pub": Entry("Publish core NATS messages.", "bench"),
     "sub": Entry("Receive core NATS messages.", "bench"),
     "js": Entry("Measure streams.", commands=_BENCH_JS),
-    "kv": Entry(
-        "Measure key-value buckets.",
-        commands={
-            "put": Entry("Put values to 100 keys.", "bench:kv_put"),
-            "get": Entry("Get the values of 100 keys.", "bench:kv_get"),
-        },
-    ),
 }
 
 #: All commands of ``jsm``.
@@ -278,7 +283,7 @@ COMMANDS: Final = {
     "req": Entry("Send a request and show the replies.", "pub", "request"),
     "reply": Entry("Answer requests.", "pub"),
     "sub": Entry("Show messages as they arrive.", "sub", "subscribe"),
-    "trace": Entry("Show the way of a message.", "trace"),
+    "trace": Entry("Trace the route of a message.", "trace"),
     "apply": Entry("Create or update streams and consumers from a file.", "apply"),
     "context": Entry(
         "Manage named logins, shared with the nats command.\n\n"
@@ -297,7 +302,7 @@ COMMANDS: Final = {
     ),
     "bench": Entry(
         "Measure throughput and latency.\n\n"
-        "A measurement that needs a stream or bucket creates one with a generated name and deletes it at "
+        "A measurement that needs a stream creates one with a generated name and deletes it at "
         "the end, also after Ctrl-C. Latency percentiles cover every message if the client waits for a "
         "reply, else a sample of the messages.",
         commands=_BENCH,
@@ -404,9 +409,6 @@ def main() -> NoReturn:
     if hasattr(sys.stdout, "reconfigure"):
         # A character that the terminal cannot encode becomes an escape instead of a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
-    if not os.environ.get("JSM_DEBUG"):
-        # Commands report errors themselves; log records would mix with their output.
-        logging.getLogger("jetstream_sync").addHandler(logging.NullHandler())
     status = run(sys.argv[1:], Environment.of_process())
     if status == ExitStatus.BROKEN_PIPE:
         # The interpreter flushes stdout again at exit and would report the broken pipe.

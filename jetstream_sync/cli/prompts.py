@@ -21,6 +21,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+#: The answer that shows help.
+_HELP = "?"
+
+
+def _help_of(flag: str, label: str) -> str:
+    """Return the help of the option that provides an answer."""
+    context = click.get_current_context(silent=True)
+    for param in context.command.params if context is not None else ():
+        if flag in param.opts and isinstance(param, click.Option) and param.help:
+            return f"{' '.join(param.help.split())} Settable using {flag}"
+    return f"{label}; settable using {flag}"
+
+
 class Asker:
     """Prompts for missing values; call `done()` after the last one."""
 
@@ -33,7 +46,7 @@ class Asker:
         """Raise the error that lists the missing values, if there are any."""
         if self.missing:
             names = ", ".join(self.missing)
-            raise CommandError(f"missing: {names}")
+            raise CommandError(f"missing: {names}", hint="without a terminal, nothing is asked for")
 
     def value(
         self,
@@ -55,6 +68,8 @@ class Asker:
             return blank
 
         def problem(answer: str) -> bool | str:
+            if answer.strip() == _HELP:
+                return _help_of(flag, label)
             if not answer and default is None:
                 return "an answer is required"
             try:

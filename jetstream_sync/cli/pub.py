@@ -11,7 +11,7 @@ import click
 from ..errors import NoRespondersError, TimeoutError
 from ..headers import MSG_ID, MSG_TTL, NO_RESPONDERS
 from ..net.clock import Deadline, monotonic
-from .consumer_config import UNTIL
+from .consumer_info import UNTIL
 from .env import readable, visible
 from .long_running import failover, failover_options, pause
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11

@@ -7,6 +7,7 @@ and the statistics of your account.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import threading
@@ -22,9 +23,9 @@ import click
 from ..durations import duration_from_ns, seconds_text, time_from_text
 from ..errors import ServerUnavailableError, TimeoutError
 from ..net.clock import monotonic
-from .config import read_text
+from .config import PAIR, read_text
 from .long_running import failover_options
-from .output import announce, counted, document, emit_line, limit, size
+from .output import announce, counted, document, emit_line, emit_list, limit, size
 from .render import (
     Block,
     Field,
@@ -675,3 +676,123 @@ def health(settings: Settings, **options: Any) -> None:
 def _unhealthy(found: list[Row]) -> str:
     names = [server_name(each) for each in found if each["data"]["status"] != "ok"]
     return f"{counted(len(names), 'server')} not healthy: {', '.join(names)}" if names else ""
+
+
+# --- connections between servers ------------------------------------------------------------------
+
+
+def _listed(key: str) -> Callable[[list[Row]], list[Row]]:
+    """Return a function that returns the items of a list in each answer, with their server."""
+    return lambda found: [
+        {"server": server_name(answer), **item}
+        for answer in found
+        for item in answer["data"].get(key) or ()
+    ]
+
+
+def _gateways(found: list[Row]) -> list[Row]:
+    rows = []
+    for answer in found:
+        inbound = [
+            (name, "in", each)
+            for name, several in (answer["data"].get("inbound_gateways") or {}).items()
+            for each in several
+        ]
+        outbound = [
+            (name, "out", each)
+            for name, each in (answer["data"].get("outbound_gateways") or {}).items()
+        ]
+        rows += [
+            {
+                "server": server_name(answer),
+                "gateway": name,
+                "direction": direction,
+                **(each.get("connection") or {}),
+            }
+            for name, direction, each in [*outbound, *inbound]
+        ]
+    return rows
+
+
+_LINK: Final = (
+    Field("Server", "server", sort="name"),
+    Field("RTT", "rtt", right=True),
+    Field("Pending", "pending_size", size, drop=3),
+    *_TRAFFIC,
+    Field("Subs", "subscriptions", drop=2, sort="subs"),
+)
+_ROUTES: Final = (_LINK[0], Field("Remote", "remote_name"), Field("Account", "account"), *_LINK[1:])
+_GATEWAYS: Final = (
+    *(
+        _LINK[0],
+        Field("Gateway", "gateway"),
+        Field("Direction", "direction"),
+        Field("Remote", "name"),
+    ),
+    *(_LINK[1:]),
+)
+_LEAFNODES: Final = (_LINK[0], Field("Remote", "name"), Field("Account", "account"), *_LINK[1:])
+
+
+@command()
+@_server_options(_ROUTES, "name")
+def routes(settings: Settings, **options: Any) -> None:
+    """List the routes between the servers of clusters."""
+    _report(settings, options, f"{PING}.ROUTEZ", _ROUTES, "Routes", {}, _listed("routes"))
+
+
+@command()
+@_server_options(_GATEWAYS, "name")
+def gateways(settings: Settings, **options: Any) -> None:
+    """List the gateway connections between clusters."""
+    _report(settings, options, f"{PING}.GATEWAYZ", _GATEWAYS, "Gateways", {}, _gateways)
+
+
+@command()
+@_server_options(_LEAFNODES, "name")
+def leafnodes(settings: Settings, **options: Any) -> None:
+    """List the connections of leaf nodes."""
+    _report(settings, options, f"{PING}.LEAFZ", _LEAFNODES, "Leaf nodes", {}, _listed("leafs"))
+
+
+_KINDS: Final = (
+    *(
+        "varz",
+        "connz",
+        "routez",
+        "gatewayz",
+        "leafz",
+        "subsz",
+        "jsz",
+        "accountz",
+        "healthz",
+        "statsz",
+    ),
+    *("profilez", "expvarz", "ipqueuesz", "raftz"),
+)
+
+
+@command()
+@click.argument("kind", type=click.Choice(_KINDS, case_sensitive=False))
+@option("--host SERVER", "Ask only this server.")
+@option("--cluster NAME", "Ask only servers of this cluster.")
+@option("--filter", "Field of the request; the value may be JSON; repeatable.", PAIR, multiple=True)
+def request(settings: Settings, *, kind: str, filter: Any, **options: str | None) -> None:  # noqa: A002
+    """
+    Show what the servers report of KIND, as JSON.
+
+    \b
+    Examples:
+      jsm server request connz --filter account=APP --filter sort=subs
+      jsm server request jsz --filter streams=true --host cluster-1
+    """  # noqa: D301 - click requires the character, not the escape
+    body: Row = {"server_name": options["host"], "cluster": options["cluster"]}
+    body["exact_match"] = bool(options["host"])
+    for key, text in filter:
+        try:
+            body[key] = json.loads(text)
+        except ValueError:
+            body[key] = text
+    with settings.connection() as nc:
+        found = list(answers(settings, nc, f"{PING}.{kind.upper()}", body))
+    emit_list(settings, found)

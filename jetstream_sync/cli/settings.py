@@ -119,9 +119,15 @@ class Settings:
 
         It does not reconnect unless ``allow_reconnect`` is set.
         """
-        from .. import connect  # noqa: PLC0415 - not needed for help and completion
+        import logging  # noqa: PLC0415 - not needed for help
+
+        from .. import connect  # noqa: PLC0415
 
         env = self.env
+        logger = logging.getLogger("jetstream_sync")
+        if not env.variables.get("JSM_DEBUG") and not logger.handlers:
+            # Commands report errors themselves; log records would mix with their output.
+            logger.addHandler(logging.NullHandler())
         long_running = bool(options.get("allow_reconnect"))
         warnings: list[str] = []
 
@@ -602,6 +608,45 @@ def common_options(function: _Function) -> _Function:
     return decorated  # type: ignore[no-any-return]  # click's decorators lose the type
 
 
-def command(*args: Any, **attributes: Any) -> Callable[[Callable[..., object]], click.Command]:
-    """Return the decorator of a command with the common options; see `click.command`."""
-    return lambda function: click.command(*args, **attributes)(common_options(function))
+#: The heading of the options that all commands have.
+_ALL_COMMANDS: Final = "Options of all commands"
+
+
+class HeadedCommand(click.Command):
+    """A command with many options, whose help has headings for them."""
+
+    #: The parameters below each heading; the others are below the last one.
+    headings: Mapping[str, str]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options below their headings."""
+        heading_of = {name: head for head, names in self.headings.items() for name in names.split()}
+        last = [*self.headings][-1]
+        rows: dict[str, list[tuple[str, str]]] = {head: [] for head in self.headings}
+        rows[_ALL_COMMANDS] = []
+        for param in self.get_params(ctx):
+            row = param.get_help_record(ctx)
+            head = heading_of.get(param.name or "", last) if param.expose_value else _ALL_COMMANDS
+            if row is not None:
+                rows[head].append(row)
+        for head, found in rows.items():
+            with formatter.section(head):
+                formatter.write_dl(found)
+
+
+def command(
+    *args: Any, headings: Mapping[str, str] | None = None, **attributes: Any
+) -> Callable[[Callable[..., object]], click.Command]:
+    """
+    Return the decorator of a command with the common options; see `click.command`.
+
+    `headings`: the names of the parameters below each heading of the help, separated by spaces.
+    """
+    if headings is not None:
+        attributes["cls"] = type("HeadedCommand", (HeadedCommand,), {"headings": headings})
+
+    def decorate(function: Callable[..., object]) -> click.Command:
+        made: click.Command = click.command(*args, **attributes)(common_options(function))
+        return made
+
+    return decorate

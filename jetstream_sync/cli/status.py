@@ -150,8 +150,29 @@ _UNREACHABLE: Final = re.compile(
 _NO_META_LEADER: Final = 10008
 
 
+#: Suggestions of click for an option.
+_SUGGESTED: Final = re.compile(
+    r"(?P<typed>'?(?P<flag>--?[\w-]+)'?)\.? \(?(?:Possible options|Did you mean[^:']*):? ?(?P<options>.*)$"
+)
+#: Texts of click and of records, and how they are written instead.
+_REWORDED: Final = (
+    # The text of the value says that it is invalid.
+    (re.compile(r"^Invalid value for '\[?([^']+?)\]?': (?=.*\binvalid\b)"), r"\1: "),
+    (re.compile(r"\b[A-Z]\w+\.(\w+): required field is missing"), r"the field '\1' is missing"),
+)
+
+
+def _suggestion(found: re.Match[str]) -> str:
+    options = re.findall(r"--?[\w-]+", found["options"])
+    close = closest_match(found["flag"], options) or options[0]
+    return f"{found['typed']}; did you mean {close!r}?"
+
+
 def _reworded(error: BaseException, text: str) -> str:
     """Return the text of an error without internal names."""
+    text = _SUGGESTED.sub(_suggestion, text)
+    for pattern, better in _REWORDED:
+        text = pattern.sub(better, text)
     if isinstance(error, APIError) and error.err_code == _NO_META_LEADER:
         return "JetStream has no meta leader"
     found = _UNREACHABLE.fullmatch(text) if isinstance(error, TimeoutError) else None

@@ -1,4 +1,4 @@
-"""``jsm stream info``, ``state``, ``subjects``, ``gaps``, ``add``, ``edit``, ``copy`` and ``seal``: show and change a stream."""
+"""``jsm stream add``, ``edit``, ``copy`` and ``seal``: create and change a stream."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import click
 
-from .. import JetStream, PeerInfo, Stream, StreamConfig, StreamInfo, StreamSourceInfo
+from .. import JetStream, Stream, StreamConfig
 from ..differences import without_server_labels
-from ..durations import seconds_text
 from ..errors import StreamNotFoundError
 from ..subjects import check_stream_name
 from .config import (
@@ -17,7 +16,6 @@ from .config import (
     config_fields,
     config_of_file,
     config_options,
-    display_fields,
     edit_config,
     edit_options,
     option_type,
@@ -25,189 +23,13 @@ from .config import (
     take_fields,
     write_config,
 )
-from .names import find_stream, named_stream, optional_stream_argument, stream_argument, stream_of
-from .output import count, counted, emit, emit_names, size, when
+from .names import find_stream, named_stream, optional_stream_argument, stream_argument
+from .output import counted
 from .prompts import Asker
-from .render import (
-    Block,
-    Field,
-    Mark,
-    bad,
-    in_order,
-    report_options,
-    show_blocks,
-    show_rows,
-    warn,
-    write_blocks,
-)
 from .settings import Settings, command
 from .status import CommandError
-from .values import FILE, STREAM_NAME, force_option, names_option, option
-
-
-def replica_text(peer: PeerInfo) -> str | Mark:
-    """Return the state of a replica in one line, coloured unless it is current."""
-    parts = [peer.name, "current" if peer.current else "outdated"]
-    if peer.offline:
-        parts.append("OFFLINE")
-    parts.append("not seen" if peer.seen_ago is None else f"seen {seconds_text(peer.seen_ago)} ago")
-    if peer.lag:
-        parts.append(f"{count(peer.lag)} operations behind")
-    text = ", ".join(parts)
-    if peer.offline or peer.seen_ago is None:
-        return bad(text)
-    return text if peer.current else warn(text)
-
-
-#: The lines of the block with the leader and the replicas of a stream or consumer.
-CLUSTER: Final = (
-    Field("Name", "cluster.name"),
-    Field(
-        "Leader",
-        lambda info: (
-            (info.cluster.leader or bad("none")) if info.cluster and info.cluster.name else None
-        ),
-    ),
-    Field("Replica", "cluster.replicas", replica_text, each=True),
-)
-
-
-def _source(source: StreamSourceInfo | None) -> str | Mark | None:
-    if source is None:
-        return None
-    if source.seen_ago is None:
-        parts = [source.name, "not seen yet"]
-    else:
-        parts = [source.name, f"{counted(source.lag, 'message')} behind"]
-        parts.append(f"seen {seconds_text(source.seen_ago)} ago")
-    if source.error is not None:
-        parts.append(source.error.description or f"error {source.error.code}")
-    text = ", ".join(parts)
-    return (
-        bad(text) if source.error is not None else warn(text) if source.seen_ago is None else text
-    )
-
-
-#: The lines of the block with the state of mirrors and sources.
-REPLICATION: Final = (
-    Field("Mirror", "mirror", _source, if_set=True),
-    Field("Source", "sources", _source, each=True),
-)
-
-
-def lost_messages(info: StreamInfo) -> Mark:
-    """Return the number of messages that the server has lost."""
-    return bad(len((info.state.lost and info.state.lost.msgs) or ()))
-
-
-def _state(settings: Settings) -> list[Field]:
-    def at(seq: int, moment: Any) -> str:
-        shown = f" @ {when(settings, moment)}" if moment is not None and moment.year > 1 else ""
-        return f"{count(seq)}{shown}"
-
-    return [
-        Field("Messages", "state.messages"),
-        Field("Bytes", "state.bytes", size),
-        Field("FirstSeq", lambda info: at(info.state.first_seq, info.state.first_ts)),
-        Field("LastSeq", lambda info: at(info.state.last_seq, info.state.last_ts)),
-        Field("Deleted Messages", "state.num_deleted", if_set=True),
-        Field("Lost Messages", lost_messages, if_set=True),
-        Field("Subjects", "state.num_subjects", if_set=True),
-        Field("Active Consumers", "state.consumer_count"),
-        Field("Created", "created"),
-    ]
-
-
-def info_blocks(settings: Settings, info: StreamInfo) -> list[Block]:
-    """Return the config and state of a stream."""
-    return [
-        Block("Configuration", display_fields(StreamConfig, without="name"), info.config),
-        Block("Cluster", CLUSTER, info),
-        Block("Replication", REPLICATION, info),
-        Block("State", _state(settings), info),
-    ]
-
-
-def show_info(settings: Settings, info: StreamInfo, done: str = "") -> None:
-    """Show the config and state of a stream, after a line with what was ``done``."""
-    name = info.config.name
-    heading = f"Information for stream {name}"
-    heading = f"Stream {name} {done}\n\n{heading}" if done else heading
-    show_blocks(settings, info, *info_blocks(settings, info), heading=heading)
-
-
-def write_state(settings: Settings, info: StreamInfo) -> None:
-    """Write the state of a stream to ``stdout``."""
-    write_blocks(settings, Block(f"State of stream {info.config.name}", _state(settings), info))
-
-
-@command()
-@optional_stream_argument
-@option("--state", "Show only the state.")
-def info(settings: Settings, name: str | None, state: bool) -> None:
-    """Show the config and state of a stream."""
-    with stream_of(settings, name) as stream:
-        found = stream.cached_info
-    if state:
-        emit(settings, found.state, lambda: write_state(settings, found))
-    else:
-        show_info(settings, found)
-
-
-_SUBJECTS: Final = (
-    Field("Subject", lambda row: row[0], sort="name"),
-    Field("Messages", lambda row: row[1], sort="messages"),
-)
-
-
-@command()
-@optional_stream_argument
-@click.argument("pattern", required=False, default=">", metavar="[FILTER]")
-@report_options(_SUBJECTS, "messages", repeats=False)
-@names_option
-def subjects(
-    settings: Settings, name: str | None, pattern: str, sort: str, reverse: bool, names: bool
-) -> None:
-    """List the subjects of a stream with message counts; FILTER may contain wildcards."""
-    with stream_of(settings, name) as stream:
-        counts = stream.info(subjects_filter=pattern).state.subjects or {}
-    found = in_order(sorted(counts.items()), _SUBJECTS, sort, reverse=reverse)
-    if names:
-        emit_names(settings, [subject for subject, _ in found])
-        return
-    title = f"Subjects of stream {stream.name}"
-    show_rows(settings, found, _SUBJECTS, title=title, none="No subjects", document=dict(found))
-
-
-@command()
-@optional_stream_argument
-@click.argument("pattern", required=False, default=">", metavar="[FILTER]")
-def schedules(settings: Settings, name: str | None, pattern: str) -> None:
-    """List the scheduled messages of a stream; FILTER may contain wildcards."""
-    with stream_of(settings, name) as stream:
-        found = stream.schedules(pattern)
-    show_rows(
-        settings,
-        found,
-        _SCHEDULES,
-        title=f"Schedules of stream {stream.name}",
-        none="No schedules",
-        item=lambda each: {name: getattr(each, name) for name in _SCHEDULE},
-    )
-
-
-#: The fields of a schedule in JSON.
-_SCHEDULE: Final = ("subject", "rule", "target", "time_zone", "source", "ttl", "rollup", "seq")
-_SCHEDULES: Final = (
-    Field("Subject", "subject"),
-    Field("Rule", "rule"),
-    Field("Time Zone", "time_zone"),
-    Field("Target", "target"),
-    Field("Source", "source"),
-    Field("TTL", "ttl", drop=2),
-    Field("Created", "created", drop=1),
-)
-
+from .stream_info import show_info
+from .values import FILE, STREAM_NAME, force_option, option
 
 #: The fields that a terminal is asked for, with the answer for the server's default.
 _PROMPTED: Final = {
@@ -220,7 +42,23 @@ _PROMPTED: Final = {
 }
 
 
-@command()
+#: The headings of the options for the fields of a stream, and the parameters below each.
+_HEADINGS: Final = {
+    "Common options": "subjects storage retention max_age max_msgs max_bytes num_replicas description "
+    "discard duplicate_window metadata",
+    "Limits": "max_msg_size max_msgs_per_subject max_consumers discard_new_per_subject first_seq "
+    "consumer_limits_inactive_threshold consumer_limits_max_ack_pending deny_delete deny_purge",
+    "Mirror and sources": "mirror sources mirror_direct no_mirror",
+    "Storage and servers": "compression placement_cluster placement_tags persist_mode",
+    "Subjects": "republish_dest republish_src republish_headers_only subject_transform_src "
+    "subject_transform_dest no_republish no_transform",
+    "Features": "allow_direct allow_rollup_hdrs allow_msg_ttl subject_delete_marker_ttl allow_msg_counter "
+    "allow_atomic allow_msg_schedules allow_batched no_ack",
+    "Files and prompts": "",
+}
+
+
+@command(headings=_HEADINGS)
 @click.argument("name", required=False, type=STREAM_NAME)
 @option("--config FILE", "Read the config from a file; '-' for standard input.", FILE, to="file")
 @option("--output FILE", "Write the config to a file without creating the stream.", FILE)
@@ -313,7 +151,7 @@ def _prompt_for_config(
     return changed(StreamConfig(name=check_stream_name(name)), fields)
 
 
-@command()
+@command(headings=_HEADINGS)
 @click.argument("source", type=STREAM_NAME)
 @click.argument("destination", type=STREAM_NAME)
 @config_options(StreamConfig)
@@ -337,7 +175,7 @@ def copy(settings: Settings, source: str, destination: str, **options: Any) -> N
     show_info(settings, stream.cached_info, f"was created as a copy of {source}")
 
 
-@command()
+@command(headings=_HEADINGS)
 @optional_stream_argument
 @edit_options
 @option("--no-mirror", "Turn a mirror into a normal stream.")

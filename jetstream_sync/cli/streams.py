@@ -27,7 +27,7 @@ from .prompts import Asker
 from .render import Field, Mark, bad, report_options, warn
 from .settings import Settings, command
 from .status import not_found
-from .stream_config import lost_messages, write_state
+from .stream_info import lost_messages, write_state
 from .values import (
     DURATION,
     FROM_0,

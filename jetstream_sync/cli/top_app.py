@@ -34,12 +34,12 @@ from textual.widgets import (
 
 from ..errors import Error
 from ..workers import DeadLetter, DeadLetters
-from .consumer_config import info_blocks as consumer_blocks
+from .consumer_info import info_blocks as consumer_blocks
 from .env import readable, single_line
 from .render import Block, Field, cell, styled
 from .settings import Settings
 from .status import ExitStatus, one_line
-from .stream_config import info_blocks as stream_blocks
+from .stream_info import info_blocks as stream_blocks
 from .top_data import (
     BUCKETS,
     CONSUMERS,
@@ -315,8 +315,8 @@ class TopApp(App[None]):
 
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
     CSS: ClassVar[str] = """
-    #title { text-style: bold; height: 1; }
-    #state { height: 1; }
+    #title { text-style: bold; height: auto; }
+    #state { height: auto; }
     #state.problem { color: $error; }
     #filter { display: none; height: 1; border: none; }
     .shown { display: block !important; }

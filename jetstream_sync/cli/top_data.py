@@ -638,6 +638,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     """Return the newest values as a line of bars, with the newest at the right end."""
     shown = values[-width:]
     most = max(shown, default=0.0)
+    if len(shown) > 1 and min(shown) == most:
+        most *= 2  # a constant value is no peak
     # A space is only for zero: a very small value has the lowest bar.
     drawn = "".join(
         _SPARK_LEVELS[min(7, int(value / most * 7.999))] if value > 0 else " " for value in shown

@@ -3,7 +3,8 @@ The entry point of the ``jsm`` command, which handles Ctrl-C before it imports t
 
 pyproject.toml installs this module at the top level, beside the package ``jetstream_sync``. A module in
 the package would import all of ``jetstream_sync`` before its own first line runs. That import is a
-large part of the run time of a short command, and Ctrl-C during it would print a traceback.
+large part of the run time of a short command, which may not need it, and Ctrl-C during it would print a
+traceback.
 For the same reason this module imports only built-in modules, not ``signal``.
 """
 
@@ -18,11 +19,37 @@ def _exit(_number: int, _frame: object) -> None:
     os._exit(130)
 
 
+def _import_package_on_demand() -> None:
+    """Have ``jetstream_sync`` imported when its first name is used; the help of a command uses none."""
+    # Only here, where the process has one thread: a lazy import may block for ever in a forked process.
+    import sys  # noqa: PLC0415 - see above
+    from importlib.util import find_spec, module_from_spec  # noqa: PLC0415
+    from types import ModuleType  # noqa: PLC0415
+
+    spec = find_spec("jetstream_sync")
+    if spec is None or spec.loader is None:
+        return  # the import below reports it
+    loader = spec.loader
+
+    class Package(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            self.__class__ = ModuleType  # type: ignore[assignment]
+            loader.exec_module(self)
+            return getattr(self, name)
+
+    module = module_from_spec(spec)
+    module.__class__ = Package
+    sys.modules[spec.name] = module
+
+
 def main() -> None:
     """Run ``jsm`` as a process; see `jetstream_sync.cli.__main__`."""
     # A shell starts a background job with SIGINT ignored; keep ignoring it.
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _exit)
+    _import_package_on_demand()
     from jetstream_sync.cli.__main__ import main as run_jsm  # noqa: PLC0415 - see above
 
     run_jsm()

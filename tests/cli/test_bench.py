@@ -13,7 +13,7 @@ from rawnats import RawClient
 from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.render import show_progress
 
-STREAM_KINDS = ("js pub sync", "js pub async", "js fetch", "js ordered", "kv put", "kv get")
+STREAM_KINDS = ("js pub sync", "js pub async", "js fetch", "js ordered")
 
 
 @pytest.mark.parametrize("clients", [1, 3])
@@ -73,7 +73,7 @@ def _is_working(raw: RawClient, kind: str) -> bool:
 @pytest.mark.parametrize(
     ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
 )
-@pytest.mark.parametrize("kind", ["js pub sync", "js fetch", "kv put"])
+@pytest.mark.parametrize("kind", ["js pub sync", "js fetch"])
 def test_the_stream_is_deleted_on_a_signal(jsm, raw, kind, stop, status):
     """Ctrl-C reports the messages so far; the stream is deleted after SIGINT and SIGTERM."""
     msgs = "50k" if kind == "js fetch" else "20M"

@@ -435,3 +435,36 @@ def test_values_that_do_not_fit(jsm):
 
 
 # --- prompts and completion ---------------------------------------------------------------------
+
+
+def test_get_by_a_pattern(jsm):
+    """A pattern reads several keys at once; no match is an error."""
+    jsm("kv", "add", "UNITS").ok()
+    for key, value in (("unit.1.t", "20"), ("unit.2.t", "21"), ("unit.2.p", "1013")):
+        jsm("kv", "put", "UNITS", key, value).ok()
+    found = jsm("kv", "get", "UNITS", "unit.*.t", "-j").ok().json
+    assert [(each["key"], each["text"]) for each in found] == [
+        ("unit.1.t", "20"),
+        ("unit.2.t", "21"),
+    ]
+    shown = jsm("kv", "get", "UNITS", "unit.>").ok().out
+    assert all(text in shown for text in ("unit.2.p", "1013", "20", "21"))
+    assert jsm("kv", "get", "UNITS", "unit.*.t", "--raw").ok().out == "20\n21\n"
+    assert jsm("kv", "get", "UNITS", "absent.*").status == 3
+    assert jsm("kv", "get", "UNITS", "unit.*.t", "--revision", "1").status == 2
+
+
+def test_ls_shows_changes(jsm):
+    """With --updates, keys that change are shown until Ctrl-C."""
+    jsm("kv", "add", "B").ok()
+    jsm("kv", "put", "B", "before", "1").ok()
+    child = jsm.spawn("kv", "ls", "B", "--updates")
+    try:
+        assert child.stderr is not None
+        assert child.stdout is not None
+        assert child.stderr.readline() == b"Watching B\n"
+        jsm("kv", "put", "B", "after", "2").ok()
+        assert child.stdout.readline() == b"after\n"
+    finally:
+        child.kill()
+        child.communicate()

@@ -8,7 +8,7 @@ import shlex
 import click
 import pytest
 from fix_jsm import run_jsm
-from make_jsm_reference import PAGE, nodes, pages, root
+from make_jsm_reference import HELP_FILE, PAGE, helps, nodes, pages, root
 
 from jetstream_sync.cli.commands import parameters
 from jetstream_sync.cli.main import jsm
@@ -21,6 +21,23 @@ def test_the_pages_are_what_the_commands_say():
     """Run ``python tests/make_jsm_reference.py`` when this fails."""
     paths = [PAGE, *PAGE.with_suffix("").glob("*.rst")]
     assert {path: path.read_text("utf-8") for path in paths} == pages()
+
+
+def test_the_help_of_fields_is_that_of_their_docstrings():
+    """Run ``python tests/make_jsm_reference.py`` when this fails; an installation needs no sources."""
+    assert HELP_FILE.read_text("utf-8") == helps()
+
+
+def test_many_options_are_grouped():
+    """The help of a command with many options has headings, the common ones first."""
+    for path in (("stream", "add"), ("consumer", "add"), ("stream", "edit"), ("consumer", "edit")):
+        shown = run_jsm(*path, "--help").ok().out
+        headings = re.findall(r"^([A-Z][\w ]+):$", shown, re.MULTILINE)
+        assert headings[0] == "Common options"
+        assert headings[-1] == "Options of all commands"
+        assert len(headings) >= 5
+        _, *parts = re.split(r"^[A-Z][\w ]+:$", shown, flags=re.MULTILINE)
+        assert max(part.count("\n  -") for part in parts) <= 14
 
 
 def test_every_status_is_explained():

@@ -301,11 +301,16 @@ def test_one_error_names_all_missing_values(jsm):
     """Without a terminal, one error names every missing value; with -j it is JSON."""
     refused = jsm("ms", "add")
     assert refused.status == 2
-    assert refused.err == "jsm: missing: NAME, --subjects\n"
+    assert (
+        refused.err == "jsm: missing: NAME, --subjects; without a terminal, nothing is asked for\n"
+    )
     refused = jsm("ms", "add", "-j")
     assert refused.error["exit_status"] == 2
     for command in ("info", "state", "purge", "rm"):
-        assert jsm("stream", command).err == "jsm: missing: STREAM\n"
+        assert (
+            jsm("stream", command).err
+            == "jsm: missing: STREAM; without a terminal, nothing is asked for\n"
+        )
 
 
 def test_purge_reports_the_number_of_messages(jsm, raw):
@@ -445,3 +450,18 @@ def test_deleting_asks_for_confirmation(terminal, raw, jsm):
     child.answer("Delete Stream ORDERS with 0 messages?", "y")
     assert child.wait() == 0
     assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def test_gaps_are_ranges_of_deleted_sequences(jsm, raw):
+    """Consecutive deleted messages are one row."""
+    jsm("stream", "add", "S", "--subjects", "s", "--defaults").ok()
+    raw.requests("s", [b"x"] * 9)
+    for seq in (2, 3, 4, 7):
+        raw.api("STREAM.MSG.DELETE.S", seq=seq)
+    found = jsm("stream", "gaps", "S", "-j").ok().json
+    assert found == [
+        {"first": 2, "last": 4, "messages": 3},
+        {"first": 7, "last": 7, "messages": 1},
+    ]
+    jsm("stream", "purge", "S", "-f").ok()
+    assert jsm("stream", "gaps", "S").ok().out == "No gaps in stream S\n"

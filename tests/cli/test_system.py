@@ -154,3 +154,36 @@ def test_a_single_server_without_jetstream():
         login = ("-s", server.url, "--user", "sys", "--password", "sys")
         for command in ("ls", "info", "ping", "report jetstream", "report health"):
             assert run_jsm(*login, "server", *command.split()).ok().out
+
+
+def test_the_meta_group(system):
+    """The check names the leader; a step-down elects another one, and an unknown peer is refused."""
+    checked = system("server", "check", "meta", "--expect", "3").ok().out
+    assert checked.startswith("OK Meta OK:meta leader cluster-")
+    assert system("server", "check", "meta", "--expect", "5").status == 2
+    found = system("server", "cluster", "step-down", "-j", "--timeout", "20s").ok().json
+    assert found["leader"] in NAMES
+    assert found["leader"] != found["previous_leader"]
+    wait_until(lambda: system("server", "check", "meta").status == 0, 20)
+    assert system("server", "cluster", "peer-remove", "cluster-9", "--force").status == 3
+    assert system("server", "cluster", "peer-remove", "cluster-1").status == 2
+
+
+def test_reports_of_links_and_any_request(system):
+    """Routes have a row for each connection; a request returns the answers as they are."""
+    rows = system("server", "report", "routes", "-j").ok().json
+    assert {row["server"] for row in rows} == set(NAMES)
+    assert system("server", "report", "gateways").ok().out == "No results\n"
+    assert system("server", "report", "leafnodes", "-j").ok().json == []
+    (answer,) = system("server", "request", "varz", "--host", "cluster-2").ok().json
+    assert answer["data"]["server_name"] == "cluster-2"
+    found = system(
+        "server", "request", "jsz", "--filter", "streams=true", "--filter", "account=APP"
+    )
+    details = [
+        stream["name"]
+        for each in found.ok().json
+        for account in each["data"].get("account_details") or ()
+        for stream in account.get("stream_detail") or ()
+    ]
+    assert "ORDERS" in details

@@ -127,6 +127,8 @@ def test_sparkline():
     assert sparkline([8, 0, 8], 2) == " █"
     assert sparkline([], 3) == "   "
     assert sparkline([0, 0], 2) == "  "
+    # A constant value is no peak.
+    assert sparkline([7, 7, 7], 3) == "▄▄▄"
     assert [number(value) for value in (0, 0.25, 9.96, 1234.5)] == ["0", "0.2", "10", "1,234"]
 
 
