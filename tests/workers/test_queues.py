@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import uuid
@@ -235,3 +236,170 @@ def test_a_dead_letter_is_replayed_in_this_process(worker, js):
     del worker.handlers[0].tasks["mend"]
     with pytest.raises(InvalidOptionError, match="no handler"):
         worker.replay("DEAD", 1)
+
+
+@pytest.mark.server(">=2.14")
+@pytest.mark.parametrize("missed", ["last", "all"])
+def test_a_periodic_task_runs_once_for_each_tick(worker, js, missed):
+    """Each call has an id and a state of its own; without a worker at most one waits, or all of them."""
+    ran: list[str] = []
+
+    @worker.task(name="tick", results="RESULTS", every=1, missed=missed)
+    def tick(ctx: Context) -> None:
+        ran.append(ctx.call[0]["id"])
+
+    with running(worker):
+        wait_until(lambda: len(ran) >= 3, 20)
+    count = len(ran)
+    assert len(set(ran)) == count
+    calls = [tick.result_of(each) for each in ran]
+    assert {each.status for each in calls} == {"SUCCESSFUL"}
+    stream = js.get_stream("TASKS")
+    subject = f"tasks.{worker.name}.default.tick.tick"
+    counts = lambda: (stream.info(subjects_filter=subject).state.subjects or {}).get(subject, 0)  # noqa: E731
+    last = stream.info().state.last_seq
+    wait_until(lambda: stream.info().state.last_seq >= last + 3, 20)
+    assert counts() == 1 if missed == "last" else counts() >= 3
+
+
+@pytest.mark.server(">=2.14")
+def test_a_task_is_scheduled_with_arguments(worker):
+    """`Worker.schedule` takes a task: several schedules of one task have names of their own."""
+    seen: list[tuple[str, int]] = []
+
+    @worker.task(name="note")
+    def note(text: str, *, size: int = 0) -> None:
+        seen.append((text, size))
+
+    worker.schedule(note, every=1, args=("a",), kwargs={"size": 2})
+    worker.schedule(note, every=1, kwargs={"text": "b"}, schedule_name="other")
+    with pytest.raises(InvalidOptionError, match="another schedule"):
+        worker.schedule(note, every=2, args=("c",))
+    with pytest.raises(TypeError):
+        worker.schedule(note, every=2, schedule_name="wrong")
+    with running(worker):
+        wait_until(lambda: {("a", 2), ("b", 0)} <= set(seen), 20)
+
+
+def test_a_call_with_a_known_id_is_not_stored_again(worker, js):
+    """With results the first call is returned for their lifetime; without, within the duplicate window."""
+    runs: list[int] = []
+
+    @worker.task(name="stored", results="RESULTS")
+    def stored(number: int) -> int:
+        runs.append(number)
+        return number
+
+    @worker.task(name="sent")
+    def sent(number: int) -> None:
+        runs.append(number)
+
+    for task in (stored, sent):
+        for number in (1, 2):
+            task.apply_async((number,), task_id="same")
+    assert js.get_stream("TASKS").info().state.messages == 2
+    with running(worker):
+        wait_until(lambda: runs == [1, 1])
+        assert stored.apply_async((3,), task_id="same").get(20 * SCALE) == 1
+    assert runs == [1, 1]
+
+
+def test_a_call_expires(worker):
+    """A call that is not started in time does not run, with and without results."""
+    runs: list[str] = []
+
+    @worker.task(name="stored", results="RESULTS")
+    def stored(text: str) -> None:
+        runs.append(text)
+
+    @worker.task(name="sent")
+    def sent(text: str) -> None:
+        runs.append(text)
+
+    late = stored.apply_async(("late",), expires=0.01)
+    sent.apply_async(("late",), expires=0.01)
+    stored.apply_async(("soon",), expires=600)
+    time.sleep(0.05)
+    with running(worker):
+        with pytest.raises(TaskError, match="expired") as caught:
+            late.get(20 * SCALE)
+        wait_until(lambda: runs == ["soon"])
+    assert (caught.value.status, late.status, runs) == ("EXPIRED", "EXPIRED", ["soon"])
+
+
+def test_a_deleted_stream_is_created_by_the_next_call(worker, js):
+    """A process that only sends creates the stream again."""
+
+    @worker.task(name="bill")
+    def bill() -> None:
+        pass
+
+    bill.delay()
+    js.delete_stream("TASKS")
+    bill.delay()
+    assert js.get_stream("TASKS").info().state.messages == 1
+
+
+async def coroutine() -> None:
+    """Never run."""
+
+
+def generator():
+    yield 1
+
+
+class AsyncObject:
+    async def __call__(self) -> None:
+        """Never run."""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        coroutine,
+        generator,
+        functools.partial(coroutine),
+        functools.partial(generator),
+        AsyncObject(),
+        AsyncObject().__call__,
+        AsyncObject,
+    ],
+)
+def test_functions_that_do_not_block_are_refused(worker, function):
+    """Also behind partial, as objects and as methods; the same holds for middleware, hooks and payloads."""
+    for define in (
+        worker.task(name="x"),
+        worker.handler(stream="S", consumer="C"),
+        worker.on("ready"),
+        lambda each: Worker(middleware=[each]),
+        lambda each: worker.handler(stream="S", consumer="C", decode=each)(print_nothing),
+    ):
+        if function is AsyncObject and define.__name__ == "<lambda>":
+            continue
+        with pytest.raises(InvalidOptionError):
+            define(function)
+    if function is not AsyncObject:
+        with pytest.raises(InvalidOptionError):
+            worker.schedule("x", subject="s", every=1)(function)
+
+
+def test_a_decorated_coroutine_fails(worker, js):
+    """A plain function that returns a coroutine is found out when it runs, and not acknowledged as done."""
+
+    def decorated(function):
+        @functools.wraps(function)
+        def wrapper():
+            return function()
+
+        del wrapper.__wrapped__
+        return wrapper
+
+    task = worker.task(name="x", results="RESULTS")(decorated(coroutine))
+    plain = worker.task(name="y")(decorated(generator))
+    call = task.delay()
+    plain.delay()
+    with running(worker):
+        with pytest.raises(TaskError, match="whose code did not run"):
+            call.get(20 * SCALE)
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert js.get_stream("DEAD").info().state.messages == 2
