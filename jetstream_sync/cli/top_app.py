@@ -226,6 +226,9 @@ _HANDLER: Final = (
     Field("Running", "running"),
     Field("Waiting", "buffered"),
     Field("Done", "handled"),
+    Field(
+        "Unknown tasks", lambda state: ", ".join(sorted(state.get("unknown_tasks") or ())) or None
+    ),
 )
 
 

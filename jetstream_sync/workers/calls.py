@@ -446,6 +446,18 @@ class TaskState:
         self._on_change(record)
         return True
 
+    def cancel(self, message: JetStreamMsg) -> bool:
+        """Record that a call that runs is cancelled; return false if it has ended."""
+
+        def cancel(record: Record) -> None:
+            record["status"], record["finished_at"] = CANCELLED, utc_now()
+
+        try:
+            self._on_change(self._calls.change(call_id(message), None, cancel)[0])
+        except _EndedError:
+            return False
+        return True
+
     def done(self, context: Context) -> None:
         """Record that a call has succeeded, with its return value; wait until that is stored."""
         record, revision = context.call

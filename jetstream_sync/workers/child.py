@@ -229,7 +229,10 @@ class _Child:
             except (EOFError, OSError):
                 return
             self._running = True
+            pid = os.getpid()
             kind, content = self._handled(request)
+            if os.getpid() != pid:
+                os._exit(0)  # the handler has forked, and this process has no worker
             with self._lock:
                 self._running = False
                 self._conn.send((kind, content))

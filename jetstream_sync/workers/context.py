@@ -205,6 +205,9 @@ class RunState(Protocol):
     def done(self, context: Context) -> None:
         """Record that the handler and its middleware have succeeded."""
 
+    def cancel(self, message: JetStreamMsg) -> bool:
+        """Have a message that runs not run again; return whether that is recorded."""
+
     def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
         """Record that they have raised; return whether the message is acknowledged all the same."""
 

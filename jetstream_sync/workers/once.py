@@ -96,6 +96,10 @@ class Once:
         except Error:
             return False
 
+    def cancel(self, _message: JetStreamMsg) -> bool:
+        """Return false: only calls with results can be cancelled while they run."""
+        return False
+
     def done(self, context: Context) -> None:
         """Record that the handler has succeeded."""
         message_id = context.id

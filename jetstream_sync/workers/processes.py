@@ -88,6 +88,7 @@ class ProcessPool:
         # --- under _lock ---
         self._idle: list[_HandlerProcess] = []
         self._all: set[_HandlerProcess] = set()
+        self._busy: dict[Delivery, _HandlerProcess] = {}
 
     @property
     def pids(self) -> list[int]:
@@ -119,6 +120,8 @@ class ProcessPool:
         """
         process = self._acquire()
         usable = False
+        with self._lock:
+            self._busy[delivery] = process
         try:
             call = _Call(
                 delivery,
@@ -137,15 +140,24 @@ class ProcessPool:
             failure = Retry("the worker has stopped") if self._closed.is_set() else error
             raise failure.with_traceback(None) from None
         finally:
-            if usable:
-                with self._lock:
+            with self._lock:
+                del self._busy[delivery]
+                if usable:
                     self._idle.append(process)
-            else:
+            if not usable:
                 delivery.observer.count("restarts")
                 self._discard(process)
         if failure is not None:
             raise failure
         return result
+
+    def kill(self, delivery: Delivery) -> bool:
+        """End the process that runs the handler for a message; return whether there was one."""
+        with self._lock:
+            process = self._busy.get(delivery)
+            if process is not None:
+                process.popen.kill()
+        return process is not None
 
     def close(self) -> None:
         """End all processes, also those that run a handler."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _SERVICE: Final = "jetstream-worker"
 _VERSION: Final = "1.0.0"
 _SUBJECT: Final = "jetstream-worker.running"
+#: The subject for requests to end the process that runs a call.
+_TERMINATE: Final = "jetstream-worker.terminate"
 #: The values of the option ``report`` of a worker.
 REPORTS: Final = ("messages", "stacks")
 #: Maximum number of messages, and of stacks with their innermost frames, in one report.
@@ -113,6 +115,7 @@ class RunningReporter:
             )
             self._stop_service = service.stop
             service.add_endpoint("running", self._answer, _SUBJECT)
+            service.add_endpoint("terminate", self._terminate, _TERMINATE)
             service.add_endpoint("running-of-worker", self._answer, _subject_of(self._worker))
         except Error as error:
             self._stopped(error)
@@ -129,6 +132,11 @@ class RunningReporter:
 
     def _answer(self, request: Any) -> None:
         request.respond_json(self.report(stacks=request.data == b"stacks"))
+
+    def _terminate(self, request: Any) -> None:
+        subject = request.data.decode()
+        found = any(pool.terminate(subject) for pool in self._monitor.pools)
+        request.respond_json({"terminated": found})
 
     def report(self, *, stacks: bool = False) -> ProcessReport:
         """Return what this process runs."""
@@ -199,6 +207,15 @@ def request_reports(
         return []
     found = [report for each in replies if (report := _parsed(each.data)) is not None]
     return sorted(found, key=lambda each: (each["worker"], each["host"], each["pid"]))
+
+
+def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:
+    """Have the worker that runs a call in a process end it; return whether one did."""
+    try:
+        replies = nc.request_many(_TERMINATE, subject.encode(), timeout=timeout, stall=_STALL_S)
+        return any(json.loads(each.data).get("terminated") for each in replies)
+    except NoRespondersError:
+        return False
 
 
 def _parsed(data: bytes) -> ProcessReport | None:

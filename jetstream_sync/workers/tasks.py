@@ -54,6 +54,7 @@ from .celery_words import hint_of, refuse_unknown
 from .handler import check_result, is_context
 from .logs import log
 from .retries import Reject, is_number
+from .running import terminate as end_call
 
 if TYPE_CHECKING:
     from .context import Context
@@ -196,25 +197,33 @@ class TaskResult(Generic[R_co]):
             return cast("R_co", record["return_value"])
         raise error_of(record)
 
-    def cancel(self) -> bool:
+    def cancel(self, *, terminate: bool = False) -> bool:
         """
         Delete the message of a call that does not run yet, or that waits for its next attempt.
 
         With ``results``, no worker starts the call afterwards. Without, a worker that has received the
         message already runs it.
 
+        Args:
+            terminate: whether a call that runs is ended, too. It needs ``results``, a queue with
+                ``pool="processes"``, whose process is killed, and a worker with ``report``.
+
         Returns:
             Whether the call was cancelled; ``False``: it runs, has ended, or is unknown.
 
         Raises:
+            InvalidOptionError: ``terminate``, and the task has no ``results``.
             Error: as `KeyValue.modify` and `Stream.purge`.
 
         """
+        if terminate:
+            self._states()
+        queue, name = self._task.queue, self._task.name
         if self._store is not None and not self._store.cancel(self.id):
-            return False
+            return terminate and end_call(queue.connection(), queue.subject_of(name, self.id))
         if self._store is not None and not self._store.has_messages:
             return True
-        withdrawn = self._task.queue.withdraw(self._task.name, self.id)
+        withdrawn = queue.withdraw(name, self.id)
         return withdrawn or self._store is not None
 
     def __repr__(self) -> str:

@@ -211,6 +211,16 @@ class HandlerThreads:
         with self._held.lock:
             return list(self._held.running)
 
+    def terminate(self, subject: str) -> bool:
+        """End the process that runs the call with a subject, and record that; return whether one did."""
+        handler = self.handler.of(subject) if self.handler.tasks else None
+        if self._processes is None or handler is None or handler.state is None:
+            return False
+        for delivery in self.running():
+            if delivery.msg.subject == subject and handler.state.cancel(delivery.msg):
+                return self._processes.kill(delivery)
+        return False
+
     def delivered_if_empty(self) -> int | None:
         """Return how many messages the consumer has delivered; ``None``: it is not empty, or not reachable."""
         if self._held.count:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from fix_threads import SCALE, wait_until
@@ -403,3 +404,65 @@ def test_a_decorated_coroutine_fails(worker, js):
             call.get(20 * SCALE)
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
     assert js.get_stream("DEAD").info().state.messages == 2
+
+
+def test_a_running_call_is_ended_on_request(worker, nats_server, js, tmp_path):
+    """Its process is killed, it is CANCELLED, and it is not run again."""
+    code = """
+worker = Worker(name="NAME", program="tests", dead_letters="DEAD", concurrency=1)
+worker.queue("default", pool="processes")
+
+@worker.task(name="sleep", results="RESULTS", retry=Backoff(first=0.1))
+def sleep(seconds: float):
+    record(seconds)
+    time.sleep(seconds)
+"""
+    sleep = worker.task(name="sleep", results="RESULTS")(sleep_elsewhere)
+    call = sleep.delay(60.0)
+    with WorkerProgram(code.replace("NAME", worker.name), nats_server.url, tmp_path) as program:
+        program.wait_runs(1)
+        assert not call.cancel()
+        assert call.cancel(terminate=True)
+        with pytest.raises(TaskError, match="cancelled"):
+            call.get(20 * SCALE)
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0, 20)
+        assert not call.cancel(terminate=True)
+        assert sleep.delay(0.0).get(20 * SCALE) is None
+        assert program.runs == ["60.0", "0.0"]
+        program.stop()
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_a_handler_that_forks_leaves_no_process(worker, nats_server, js, tmp_path, pool):
+    """The copy that returns from the handler ends at once, without an acknowledgement."""
+    code = """
+import warnings
+warnings.simplefilter("ignore")
+worker = Worker(name="NAME", program="tests", dead_letters="DEAD", concurrency=1)
+worker.queue("default", pool="POOL")
+
+@worker.task(name="fork")
+def fork(number: int):
+    pid = os.fork()
+    record(pid if pid else -os.getpid())
+"""
+    fork = worker.task(name="fork")(fork_elsewhere)
+    fork.delay(1)
+    code = code.replace("NAME", worker.name).replace("POOL", pool)
+    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+        program.wait_runs(2)
+        pid = max(int(each) for each in program.runs)
+        wait_until(lambda: not is_running(pid))
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+        program.stop()
+    assert len(program.runs) == 2
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def fork_elsewhere(number: int) -> None:
+    """Stand for the task of the program."""
