@@ -38,6 +38,9 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 
+# Consumer groups, which are among the calls, need this version.
+pytestmark = pytest.mark.server(">=2.11")
+
 
 class World:
     """A connection and what the calls use, and the view of another connection."""
