@@ -28,9 +28,6 @@ from .pull import MAX_EXPIRES_NS, Fetch, PullRequester
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: Timeout of a fetch without waiting, in seconds.
-NO_WAIT_TIMEOUT_S = 5.0
-
 
 class PriorityOptions(TypedDict, total=False):
     """Options for a consumer with priority groups (ADR-42, server 2.11)."""
@@ -190,13 +187,15 @@ class PullConsumer:
             **priority: for priority groups, see `PriorityOptions`.
 
         Returns:
-            The messages in order; ``[]`` when there are none.
+            The messages in order; ``[]`` when the server says that there are none.
 
         Raises:
+            TimeoutError: the server did not reply within the timeout of the `JetStream` object.
             InvalidOptionError, PullError, ConsumerDeletedError, ConnectionClosedError: as `fetch()`.
 
         """
-        return self._fetch(no_wait_request(batch, max_bytes), NO_WAIT_TIMEOUT_S, priority)
+        left = self._api.deadline().left()
+        return self._fetch(no_wait_request(batch, max_bytes), left, priority)
 
     def next(
         self,

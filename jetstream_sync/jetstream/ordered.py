@@ -40,7 +40,6 @@ from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import (
-    NO_WAIT_TIMEOUT_S,
     ContinuousOptions,
     continuous_pull,
     fetch_request,
@@ -50,7 +49,7 @@ from .consumer_api import consumer_info
 from .message import JetStreamMsg
 from .messages import MessageIterator, MessagePuller
 from .ordered_cursor import OrderedCursor, OrderedOptions, check_options, pull_cursor
-from .pull import Fetch, GapError, PullInbox, PullRequester
+from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -485,15 +484,16 @@ class OrderedConsumer:
             max_bytes: maximum number of bytes; ``None``: no limit.
 
         Returns:
-            The messages in order; ``[]`` when there are none.
+            The messages in order; ``[]`` when the server says that there are none.
 
         Raises:
+            TimeoutError: the server did not reply within the timeout of the `JetStream` object.
             InvalidOptionError, StreamNotFoundError, StreamRecreatedError, BadRequestError, OrderedConsumerResetError,
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
         request = no_wait_request(batch, max_bytes)
-        return self._fetch(request, Deadline(NO_WAIT_TIMEOUT_S))
+        return self._fetch(request, self._api.deadline())
 
     def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
         """Pull until there are messages, the server reports that there are none, or the deadline."""
@@ -525,8 +525,10 @@ class OrderedConsumer:
             count = len(messages)
             try:
                 complete = self._pull(request, deadline, messages)
-            except TimeoutError:
-                return  # no connection or no leader
+            except TimeoutError:  # no connection or no leader
+                if request.no_wait and not messages:
+                    raise
+                return
             except _CONSUMER_LOST as error:
                 complete = False
                 # Not a consumer or server that is gone: the next consumer may be answered.
@@ -540,6 +542,8 @@ class OrderedConsumer:
             if deadline.expired():
                 if refusal is not None and not messages:
                     raise refusal  # every consumer refused the request
+                if request.no_wait and not messages:
+                    raise self._api.core.timed_out(NO_REPLY)
                 return
 
     def _pull(self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]) -> bool:

@@ -517,6 +517,10 @@ _REPLY_MARGIN_S: Final = 0.25
 MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
+#: Why a pull that the server answers at once has no result: silence is not an empty stream.
+NO_REPLY: Final = "the server did not reply to the pull request"
+
+
 class Fetch:
     """A bounded pull: it ends with a complete batch, at its deadline, or with an error."""
 
@@ -603,6 +607,8 @@ class Fetch:
         except TimeoutError:
             if self._fail_fast and not self._messages:
                 raise NoHeartbeatError(self._requester.consumer, _REPLY_MARGIN_S) from None
+            if self._request.no_wait and not self._messages:
+                raise self._requester.core.timed_out(NO_REPLY) from None
         except Error:
             if not self._messages:
                 raise

@@ -208,3 +208,19 @@ def test_a_given_up_request_gets_no_messages(durable, fresh_server):
         wait_until(lambda: same.info().num_waiting == 0)
         js.publish("s", b"0")
         assert [msg.data for msg in same.fetch(1, timeout=2)] == [b"0"]
+
+
+@pytest.mark.parametrize("kind", ["consumer", "ordered"])
+def test_a_fetch_without_waiting_raises_for_a_silent_server(fresh_server, kind):
+    """Silence is not an empty stream: the server answers such a pull at once, or the call raises."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream(timeout=0.5)
+        stream = js.create_stream(name="SILENT", subjects=["silent"], storage="memory")
+        consumer = stream.ordered_consumer() if kind == "ordered" else stream.create_consumer()
+        assert consumer.fetch_no_wait(1) == []
+        fresh_server.pause()
+        try:
+            with between(0.4, 1.0), pytest.raises(TimeoutError, match="did not reply"):
+                consumer.fetch_no_wait(1)
+        finally:
+            fresh_server.resume()
