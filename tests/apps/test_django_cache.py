@@ -238,6 +238,23 @@ def test_wrong_options_are_refused_before_the_first_call(nats_server):
             assert "jetstream.E003" in {message.id for message in check_jetstream()}
 
 
+def test_the_checks_find_the_options_of_a_subclass(nats_server, monkeypatch):
+    """A cache of a project that is derived from `KeyValueCache` is checked as well."""
+    from django.test import override_settings
+
+    from jetstream_sync.django import cache as module
+    from jetstream_sync.django.checks import check_jetstream
+
+    class OwnCache(module.KeyValueCache):
+        pass
+
+    monkeypatch.setattr(module, "OwnCache", OwnCache, raising=False)
+    name = "jetstream_sync.django.cache.OwnCache"
+    backend = {"BACKEND": name, "LOCATION": "CACHE", "OPTIONS": {"max_byte": 1}}
+    with override_settings(JETSTREAM={"servers": nats_server.url}, CACHES={"default": backend}):
+        assert [message.id for message in check_jetstream()] == ["jetstream.E003"]
+
+
 @contextmanager
 def cache_of_name(server: NatsServer, options: dict[str, Any]) -> Iterator[None]:
     """Set the options of the default cache, without making it."""
