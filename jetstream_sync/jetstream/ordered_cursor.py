@@ -199,7 +199,7 @@ class OrderedCursor:
         self._stamp: tuple[int, int] | None = None
         #: Called with the error when the stream is another one, before the reader starts again; ``None``: it
         #: ends.
-        self.on_recreated: Callable[[StreamRecreatedError], None] | None = None
+        self.on_recreated: Callable[[StreamRecreatedError], object] | None = None
         self._ended: StreamRecreatedError | None = None
         #: Returns whether the stream is the known one if the message at the position was removed, ``None``: it
         #: is not known. Otherwise later messages decide that, which does not find values that were rolled

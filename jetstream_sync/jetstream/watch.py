@@ -15,14 +15,13 @@
 # 3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
 #    the stream holds older revisions behind the last sequence. Revisions that were handed out are dropped.
 #    Afterwards a new consumer starts behind the last message.
-# 4. Markers of deletions may be removed while the watch has no consumer. So with each further consumer, it
-#    compares the keys that it has returned with those of the stream, and returns a marker for each missing
-#    one. The reply subject of such a marker has the delivery number 0.
+# 4. Markers of deletions may be removed while the watch has no consumer. With each further one it compares the
+#    keys that it has returned with those of the stream, and makes a marker, with delivery number 0, for each
+#    missing key.
 # 5. A message counts as handed out when the call that returns it is complete. After an exception before
 #    that, such as a Ctrl-C, the next call creates a consumer that starts with this message.
-# 6. If the bucket is another one (see `OrderedCursor`), or none of the last messages shows that it is the
-#    known one, the watch is not current any more, and starts again with all values. With rule 4, the caller
-#    then has what the bucket has.
+# 6. If the bucket is another one (see `OrderedCursor`), or none of the last messages shows that it is not, the
+#    watch is not current any more, and starts again with all values; see rule 4 for missing keys.
 
 from __future__ import annotations
 
@@ -100,6 +99,8 @@ _STALLED_CHECKS: Final = 3
 _MAX_REPLACED: Final = 4
 #: Maximum number of the last messages that are looked for after a loss of the consumer.
 _MAX_VERIFIED: Final = 16
+#: Minimum timeout of the comparison of keys, in seconds.
+_MIN_LOST_TIMEOUT_S: Final = 0.25
 #: Interval in which a thread that waits for another one checks whether the watch is current.
 _CURRENT_POLL_S: Final = 0.05
 
@@ -381,7 +382,7 @@ class _LiveKeys:
         else:
             self._subjects.discard(delivery[0])
 
-    def lost(self) -> list[Delivery] | None:
+    def lost(self, deadline: Deadline) -> list[Delivery] | None:
         """Return a marker for each key that had a value, and is not in the bucket any more."""
         # Its marker was stored while the watch had no consumer, and was removed before there was
         # another; or the bucket is another one. None: the stream cannot be asked now.
@@ -390,7 +391,7 @@ class _LiveKeys:
         stored: set[str] = set()
         try:
             for pattern in self._filters:
-                info = stream_info(self._api, self._cursor.stream, pattern)
+                info = stream_info(self._api, self._cursor.stream, pattern, deadline=deadline)
                 stored.update(info.state.subjects or ())
         except (PermissionsError, NoRespondersError):
             log.warning("watch of %r: keys without a marker are not noticed", self._cursor.stream)
@@ -459,14 +460,9 @@ class Watch(Generic[E]):
         cursor.from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
         cursor.keeps_start = cursor.reads_end = True
         if follows:
-            # The messages hold the cursor, and must not hold the watch: it is stopped when it is collected.
-            on_recreated = WeakMethod(self._on_recreated)
-
-            def call(error: StreamRecreatedError) -> None:
-                if (method := on_recreated()) is not None:
-                    method(error)
-
-            cursor.on_recreated = call
+            # Weak, because the messages hold the cursor, and a watch that is collected is stopped.
+            method = WeakMethod(self._on_recreated)
+            cursor.on_recreated = lambda error: (call := method()) and call(error)
         # All revisions are read again if the caller wanted all from the start, or from a revision on.
         keeps_all = policy in (DeliverPolicy.ALL, DeliverPolicy.BY_START_SEQUENCE)
         self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
@@ -712,7 +708,9 @@ class Watch(Generic[E]):
         if initial is not None:
             wait = deadline.sooner(_FIRST_CHECK_S)
         if messages.markers_lost and self._live is not None:
-            lost = self._live.lost()
+            left = deadline.left()  # a caller that does not wait must find them, too
+            enough = self._api.timeout if left is None else max(left, _MIN_LOST_TIMEOUT_S)
+            lost = self._live.lost(self._api.deadline(enough))
             if lost is None:
                 wait = wait.sooner(_MAX_CHECK_S)  # tried again later
             else:

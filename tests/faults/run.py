@@ -13,8 +13,9 @@ Six connections, each through networks of its own, publish with message ids and 
 there is, while links break, servers are killed, stopped and paused, and an operator changes consumers and
 the stream. What was not acknowledged is published again with the same id. Publishers pause now and then.
 A lone thread adds, replaces, deletes and reads keys of a bucket, which others watch and list. In a cluster,
-the stream gets its replicas in the middle of the run. After the faults, all goes on for some seconds in
-which nothing goes wrong.
+the stream gets its replicas in the middle of the run. Another stream and bucket are deleted and created
+again and again; an ordered reader and a replica follow them, and others are left in the middle. After the
+faults, all goes on for some seconds in which nothing goes wrong.
 
 Then come some rounds of two steps: a large write of messages without ids is cut in the middle, and
 links stall or are cut in the middle of the last messages, after which nothing is published. Each
@@ -22,7 +23,8 @@ reader has to reach the end. Then nothing goes wrong any more, and all has to be
 
 What is checked: every acknowledged message is in the stream exactly once (read by a client that
 shares nothing with the package); every consumer saw each message at least once, the ordered ones
-exactly once and in order; listings of keys left out none, and the watcher ended with the keys of the bucket;
+exactly once and in order, also of each stream that was created again; listings of keys left out none, and
+the watcher and the replica ended with the keys of their buckets;
 every call returned within its timeout and some slack; each error, timeout and redelivery had a fault shortly
 before it; every future was settled, soon after its link broke at the latest; and no thread, no
 socket, no pull request and no consumer of an ordered reader is left.
@@ -62,6 +64,7 @@ from .plan import LINES, Fault, network_plan, operator_plan, process_plan, serve
 from .publishing import Crowd, Single
 from .reading import DURABLES, Reader, RequestReader, check_alive, readers
 from .recorder import SLACK, Recorder, payload_of
+from .recreated import RECREATED, CopyOfBucket, DroppedReaders, GenerationReader, Recreator
 from .testbed import STREAM, Testbed
 from .workers import PROCESSES, run_workers
 from .workers import Outcome as WorkersOutcome
@@ -258,6 +261,20 @@ class _Run:
         self.publishers.append(
             self.thread("key writer", lambda: self.writer.run(self.stop_publishing))
         )
+        watching = lines["watching"]
+        self.recreator = Recreator(nc)
+        self.generations = GenerationReader(watching, self.recorder)
+        self.copy = CopyOfBucket(watching)
+        self.dropped = DroppedReaders(watching)
+        self.publishers.append(
+            self.thread("recreator", lambda: self.recreator.run(self.stop_publishing))
+        )
+        for name, part in (
+            ("generation reader", self.generations),
+            ("copy of a bucket", self.copy),
+            ("dropped readers", self.dropped),
+        ):
+            self.readers.append(self.thread(name, lambda part=part: part.run(self.stop_reading)))
         for reader in [*reading, asking]:
             self.readers.append(
                 self.thread(reader.name, lambda reader=reader: reader.run(self.stop_reading))
@@ -435,6 +452,7 @@ class _Run:
                     f"all is acknowledged by {name}",
                     lambda name=name: _info(raw, name, "num_ack_pending", "num_pending") == 0,
                 )
+            self._judge_recreated(raw)
             self.stop_reading.set()
             self.wait_for("every reader has ended", lambda: not _alive(self.readers), 20 * SCALE)
             for name in DURABLES:
@@ -450,6 +468,12 @@ class _Run:
                 lambda: set(raw.api(f"CONSUMER.NAMES.{STREAM}")["consumers"]) == set(DURABLES),
                 20 * SCALE,
             )
+            for stream in (RECREATED, f"KV_{RECREATED}"):
+                self.wait_for(
+                    f"no consumer of {stream} is left",
+                    lambda stream=stream: not raw.api(f"CONSUMER.NAMES.{stream}")["consumers"],
+                    60 * SCALE,
+                )
             self.wait_for(
                 "no consumer of a watch is left",
                 # The server removes one that could not be deleted after its inactivity threshold.
@@ -457,6 +481,18 @@ class _Run:
                 60 * SCALE,
             )
         return stored
+
+    def _judge_recreated(self, raw: RawClient) -> None:
+        """Compare the readers of what was created again with the last stream and bucket."""
+        js = self.testbed.connections["publishing"].jetstream(timeout=5 * SCALE)
+        last = raw.api(f"STREAM.INFO.{RECREATED}")["state"]["last_seq"]
+        expected = self.recreator.generation, last
+        self.wait_for(
+            f"the last of {expected[0]} streams was read, of {last} messages",
+            lambda: self.generations.last == expected,
+            30 * SCALE,
+        )
+        self.wait_for("the copy equals its bucket", lambda: self.copy.is_right(js), 30 * SCALE)
 
     def _no_pulls(self) -> bool:
         return not any(
