@@ -5,10 +5,10 @@
 #
 # 1. A new consumer starts after that message. Before the first message it starts as configured; with the
 #    policies ``new`` and ``last``, it starts at the position that the server reported for the first one.
-# 2. A position is used only in the stream that it belongs to. A stream that was created again has another
-#    creation time. One that was restored to an older copy keeps it, so each new consumer is used only after
-#    one of these checks: the message at the position has the known time; or it was removed, and every
-#    message that was stored after that time comes after the position.
+# 2. A position is used only in the stream that it belongs to. One that was restored to an older copy keeps its
+#    creation time, and before 2.11 an update and a restart change that of a stream. So each new consumer is
+#    used only after one of these checks: the message at the position has the known time; or it was removed,
+#    and every message that was stored after that time comes after the position.
 # 3. If the check fails, the reader ends with `StreamRecreatedError`, or starts again.
 
 from __future__ import annotations
@@ -460,13 +460,21 @@ class OrderedCursor:
             with suppress(*_NOT_PERMITTED):
                 last = self.last_seq(deadline)
         created = self._created_seen
+        # Not enough: before 2.11, the time changes with an update of the stream and a restart.
+        is_new = bool(known and created and created != known)
         reason = ""
-        if known and created and created != known:
-            reason = "it was deleted and re-created"
-        elif position is not None and last is not None and last < position:
+        if position is not None and last is not None and last < position:
             reason = f"its last sequence is {last}, and the next one to read is {position + 1}"
-        elif stamp is not None and self._is_replaced(*stamp, last, deadline):
-            reason = f"it has another message at sequence {stamp[0]}"
+        elif stamp is not None:
+            replaced = self._is_replaced(*stamp, last, deadline)
+            if replaced is None and not is_new:
+                raise UnverifiedStreamError(self.stream, reason="what was read last is not in it")
+            if replaced is not False:
+                reason = f"it has another message at sequence {stamp[0]}"
+        elif is_new and position is not None and self._is_behind(position, deadline):
+            reason = "it has later messages before the position"
+        if reason and is_new:
+            reason = "it was deleted and re-created"
         if reason:
             raise StreamRecreatedError(self.stream, _ns_of(known), _ns_of(created), reason)
         if late:
@@ -475,21 +483,29 @@ class OrderedCursor:
             raise _LaggingServerError(f"the server of {consumer.name!r} lags behind")
         self._stream_created = created
 
-    def _is_replaced(self, seq: int, time_ns: int, last: int | None, deadline: Deadline) -> bool:
-        """Return whether the stream has another message than the one with this sequence and time."""
+    def _is_replaced(
+        self, seq: int, time_ns: int, last: int | None, deadline: Deadline
+    ) -> bool | None:
+        """Return whether a message is not the one with this sequence and time; ``None``: it is not known."""
         if last is not None and last < seq:
             return True
         with suppress(MessageNotFoundError, *_NOT_PERMITTED):
             found = leader_get(self._api, self.stream, {"seq": seq}, deadline)
             return found.time_ns != time_ns
         # It was removed, or the user may not get it.
+        if self.verify is None:
+            return self._has_later_before(seq, time_ns, deadline)
+        verified = self.verify(deadline)
+        return None if verified is None else not verified
+
+    def _is_behind(self, position: int, deadline: Deadline) -> bool:
+        """Return whether a position without a message is one of another stream."""
         if self.verify is not None:
-            verified = self.verify(deadline)
-            if verified is None:
-                raise UnverifiedStreamError(
-                    self.stream, reason="what was read last is not in it any more"
-                )
-            return not verified
+            raise UnverifiedStreamError(self.stream, reason="nothing was read that could be in it")
+        return self._has_later_before(position, self._began_ns, deadline)
+
+    def _has_later_before(self, seq: int, time_ns: int, deadline: Deadline) -> bool:
+        """Return whether the stream has a message that was stored after a time, up to a sequence."""
         # A consumer of all later messages shows the sequence of the first one.
         name = f"{self._prefix}_{self._serial}_later"
         config = {**self._first, **_from_time(time_ns + 1), "name": name}
