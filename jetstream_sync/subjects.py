@@ -27,6 +27,9 @@ _FORBIDDEN_BY_SERVERS = re.compile(r"[ \t\r\n\f>*./\\\x00\ud800-\udfff]")
 # Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 
+#: The first tokens of subjects that call a server, or that only one client reads.
+_RESERVED: Final = frozenset({"$JS", "$SYS", "_INBOX"})
+
 
 def check_publish_subject(subject: str) -> str:
     """Validate a subject to publish to, and return it."""
@@ -53,6 +56,13 @@ def check_subject(subject: str) -> str:
     if ">" in subject and ">" in subject.split(".")[:-1]:
         raise BadSubjectError(subject, "'>' must be the last token")
     return subject
+
+
+def is_reserved(subject: str, api_prefix: str | None = None) -> bool:
+    """Return whether a subject calls a server API, also behind the prefix of another account, or is an inbox."""
+    if subject.partition(".")[0] in _RESERVED:
+        return True
+    return api_prefix is not None and f"{subject}.".startswith(f"{api_prefix}.")
 
 
 def fits_request(subject: str) -> bool:

@@ -208,12 +208,16 @@ def test_the_pages_for_a_prompt_are_typed_into_one():
     assert pages == sorted(TYPED)
 
 
-def test_the_tests_of_the_feature_table_exist():
-    """Each row of the table of features names an existing test."""
-    table = (ROOT / "docs" / "topics" / "feature-tests.rst").read_text(encoding="utf-8")
-    rows = re.findall(r"^   \* - (?!Feature$).+\n     - (.+)$", table, re.MULTILINE)
+@pytest.mark.parametrize("page", ["feature-tests", "threats"])
+def test_the_tests_that_a_page_names_exist(page):
+    """Each row of the table of features, and of the claims about threats, names an existing test."""
+    text = (ROOT / "docs" / "topics" / f"{page}.rst").read_text(encoding="utf-8")
+    if page == "threats":
+        text = text.partition(".. _threat-tests:")[2]
+    rows = re.findall(r"^   \* - (?!(?:Feature|Claim)$).+\n     - (.+)$", text, re.MULTILINE)
     named = [re.fullmatch(r"``(test_\w+)::(\w+)``", row) for row in rows]
-    assert len(rows) == table.count("   * - ") - table.count("   * - Feature\n")
+    assert rows
+    assert len(rows) == len(re.findall(r"^   \* - (?!(?:Feature|Claim)$)", text, re.MULTILINE))
     defined = {
         (path.stem, name)
         for path in (ROOT / "tests").rglob("test_*.py")

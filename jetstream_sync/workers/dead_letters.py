@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from .. import (
+    BadSubjectError,
     Headers,
     InvalidOptionError,
     MaxPayloadError,
@@ -21,6 +22,7 @@ from .. import (
     TimeoutError,
     ValueTooLargeError,
 )
+from ..subjects import is_reserved
 
 if TYPE_CHECKING:
     from .. import (
@@ -419,6 +421,7 @@ class DeadLetters:
 
         Raises:
             MessageNotFoundError: the message is no longer stored.
+            BadSubjectError: the subject begins with ``$JS``, ``$SYS`` or ``_INBOX``; nothing was sent.
             NoStreamResponseError: no stream stores the subject.
 
         """
@@ -427,6 +430,11 @@ class DeadLetters:
         if msg is None:
             text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
             raise MessageNotFoundError(404, 10037, text)
+        # The headers of a copy name the subject, and any client that may write to its stream wrote them.
+        if is_reserved(msg.subject):
+            raise BadSubjectError(
+                msg.subject, "a dead letter must not call a server API or go to an inbox"
+            )
         headers = copied_headers(msg, (*_PUBLISH_HEADERS, *_RETRY_HEADERS))
         headers[_REQUEUED_FROM] = f"{letter.stream} {letter.consumer} {letter.seq}"
         return self._js.publish(

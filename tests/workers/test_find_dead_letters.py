@@ -20,6 +20,7 @@ from jetstream_sync import (
     RetentionPolicy,
     Stream,
 )
+from jetstream_sync.errors import BadSubjectError
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import (
     DeadLetter,
@@ -260,3 +261,23 @@ def test_no_letter_is_missed_while_a_leader_moves(cluster):
         finally:
             ended.set()
             mover.join()
+
+
+@pytest.mark.parametrize("subject", ["$JS.API.STREAM.PURGE.{}", "$SYS.REQ.USER.INFO", "_INBOX.a.b"])
+def test_a_forged_dead_letter_calls_no_server(js, stream, subject):
+    """A copy that names a subject of the server as the original one is refused, and changes nothing."""
+    js.publish(f"{stream.name}.a", b"kept")
+    js.create_stream(name="DEAD", subjects=["dead.>"])
+    forged = {
+        "Dead-Stream": stream.name,
+        "Dead-Consumer": "C",
+        "Dead-Sequence": "1",
+        "Dead-Attempts": "1",
+        "Dead-Subject": subject.format(stream.name),
+    }
+    js.publish(f"dead.{stream.name}.C.a", b"", headers=forged)
+    letters = DeadLetters(js)
+    (letter,) = letters.find()
+    with pytest.raises(BadSubjectError, match="dead letter"):
+        letters.requeue(letter)
+    assert stream.info().state.messages == 1

@@ -20,7 +20,7 @@ from ...api.publish import publish_headers
 from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...speedups import are_subjects
-from ...subjects import MAX_CONTROL_LINE, check_publish_subject, subject_matches
+from ...subjects import MAX_CONTROL_LINE, check_publish_subject, is_reserved, subject_matches
 from ..bytes_column import NO_BYTES, BytesColumn
 from ..retry import RowError
 from ..schema import READ_TYPES, SchemaError
@@ -234,17 +234,6 @@ def _plain(values: Sequence[Any]) -> BytesColumn | None:
         if kinds <= {bytes, bytearray}:
             return BytesColumn.of(values)
     return None
-
-
-#: The first tokens of subjects that call a server, or that only one client reads.
-_RESERVED: Final = frozenset({"$JS", "$SYS", "_INBOX"})
-
-
-def is_reserved(subject: str, api_prefix: str | None = None) -> bool:
-    """Return whether a subject calls a server API, also behind the prefix of another account, or is an inbox."""
-    if subject.partition(".")[0] in _RESERVED:
-        return True
-    return api_prefix is not None and f"{subject}.".startswith(f"{api_prefix}.")
 
 
 def header_start(name: str) -> bytes:

@@ -20,14 +20,14 @@ from ...api.routes import DEFAULT_PREFIX
 from ...api.stream import StreamConfig
 from ...errors import StreamNotFoundError
 from ...jetstream.context import JetStream
-from ...subjects import subject_matches
+from ...subjects import is_reserved, subject_matches
 from ..connections import api_requests, jetstream
 from ..options import WriteOptions
 from ..retry import SinkError, retry_transient
 from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
-from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout, is_reserved
+from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
 from .transactions import BATCH_ROWS, RowBatches, TransactionWriter
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
