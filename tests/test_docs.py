@@ -227,6 +227,32 @@ def test_the_tests_that_a_page_names_exist(page):
     assert {test.groups() for test in named if test} - defined == set()
 
 
+def test_quoted_figures_agree_with_the_file_of_measurements():
+    """README and pages quote the numbers of docs/figures.json, rounded at most."""
+    figures = json.loads((ROOT / "docs" / "figures.json").read_text(encoding="utf-8"))
+    for path, sentences in figures["sentences"].items():
+        text = " ".join((ROOT / path).read_text(encoding="utf-8").split())
+        assert [sentence for sentence in sentences if sentence not in text] == [], path
+    for name, figure in figures["quoted"].items():
+        numbers = [
+            float(each.replace(",", "")) for each in re.findall(r"[\d.,]*\d", figure["text"])
+        ]
+        values = figure["values"]
+        assert numbers == sorted({min(values.values()), max(values.values())}), name
+        assert set(values) <= set(figures["runs"]), name
+    for page, row in (
+        ("README.md", r"^\| (.+?) +\| ([\d.]+) \| ([\d.]+) \|$"),
+        ("docs/topics/performance.rst", r"^   \* - (.+)\n     - ([\d.]+)\n     - ([\d.]+)$"),
+    ):
+        table = (ROOT / page).read_text(encoding="utf-8").partition("C client")[2]
+        found = {
+            name.replace("`", "").partition(",")[0]: {"nats-py": float(first), "c": float(second)}
+            for name, first, second in re.findall(row, table, re.MULTILINE)
+        }
+        wanted = figures["ratios"]
+        assert {name: ratios for name, ratios in found.items() if name in wanted} == wanted, page
+
+
 def not_called(found: list[Block], called: set[int]) -> list[str]:
     """Return the functions in blocks that were not called; tests are run by pytest elsewhere."""
     return [
