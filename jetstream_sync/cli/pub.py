@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import NoRespondersError, TimeoutError
+from ..errors import Error, NoRespondersError, NoStreamResponseError, TimeoutError
 from ..headers import MSG_ID, MSG_TTL, NO_RESPONDERS
 from ..net.clock import Deadline, monotonic
 from .consumer_info import UNTIL
@@ -152,7 +152,21 @@ def _stored(js: JetStream, message: Message, schedule: dict[str, Any] | None) ->
         return js.publish(message.subject, message.body, headers=message.headers)
 
     # Without an id it could be stored twice.
-    return failover(publish) if message.headers and MSG_ID in message.headers else publish()
+    try:
+        return failover(publish) if message.headers and MSG_ID in message.headers else publish()
+    except NoStreamResponseError as error:
+        raise _unstored(js, message.subject, error) from error
+
+
+def _unstored(js: JetStream, subject: str, error: NoStreamResponseError) -> Exception:
+    """Return the error for a message that no stream stored: there is none, or it has no leader."""
+    try:
+        name = js.find_stream_name_by_subject(subject)
+    except Error:
+        return error
+    text = f"stream {name} did not store {subject!r}: it has no leader, or its servers are down"
+    hint = "see 'jsm stream ls' and 'jsm server report health'"
+    return CommandError(text, ExitStatus.FAILED, hint=hint)
 
 
 class _Published:
