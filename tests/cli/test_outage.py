@@ -213,7 +213,7 @@ def wait_for_leaders(account: Account, lost: set[str]) -> None:
         if not found.out:
             return False
         known, missing = split(found.json)
-        return missing == lost and all(row["cluster"]["leader"] for row in known.values())
+        return missing == lost and all(row["cluster"].get("leader") for row in known.values())
 
     wait_until(are_led, 40)
 
