@@ -28,7 +28,10 @@ KAFKA_OPTIONS: Final = (
     KafkaOption("subscribe", "use stream for the streams, and subjects to filter them"),
     KafkaOption("subscribePattern", "use streamPattern, such as ORDERS_* or /ORDERS_[0-9]+/"),
     KafkaOption("assign", "use stream: a stream has no partitions to choose from"),
-    KafkaOption("topic", "use subject for the subject of all rows, and stream for the stream"),
+    KafkaOption(
+        "topic",
+        "use stream for the stream, and subject for the subject, which a column subject or topic overrides: drop the column",
+    ),
     KafkaOption("startingOffsets", _SAME),
     KafkaOption("endingOffsets", _SAME),
     KafkaOption("startingTimestamp", _SAME),

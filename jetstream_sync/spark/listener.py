@@ -13,7 +13,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from .progress import QueryProgress, log_progress, query_progress
+from .progress import QueryProgress, log, log_progress, query_progress
+from .session import START_FAILURE_HELP, is_start_failure
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -92,4 +93,6 @@ class ProgressListener(StreamingQueryListener):
         """Do nothing: an idle query has reported its progress."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - PySpark's name
-        """Do nothing: Spark reports the end of a query."""
+        """Log what to do if Spark could not start a Python process; Spark reports other ends itself."""
+        if is_start_failure(event.exception):
+            log.error(START_FAILURE_HELP)

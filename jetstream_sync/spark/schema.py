@@ -8,12 +8,14 @@ no PySpark. The functions that create Arrow types import PyArrow when they are c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 #: The columns that can be read, with their Spark types as ``simpleString`` prints them.
 READ_TYPES: Final[Mapping[str, str]] = {
@@ -79,6 +81,16 @@ def check_read_columns(
             raise SchemaError(name, "is duplicated")
         names.append(name)
     return tuple(names)
+
+
+def spark_arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark requires of a read, with times in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - the rest works without it
+
+    parameters = signature(to_arrow_schema).parameters
+    # Before PySpark 4.2 the time zone is always UTC.
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in parameters else {}
+    return to_arrow_schema(schema, **zone)
 
 
 def arrow_schema(columns: Iterable[str] = READ_COLUMNS) -> pa.Schema:

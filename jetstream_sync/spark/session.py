@@ -40,6 +40,11 @@ _START_FAILURES: Final = (
     "Python worker failed to connect back",
     "Timed out while waiting for the Python worker to connect back",
 )
+#: The last line of the log after such an error.
+START_FAILURE_HELP: Final = (
+    "Python worker failed to connect back: this machine was too busy to start a Python process within the 10 s that"
+    " Spark waits, so nothing was read or written; start the query again, with start_query, when it is less busy"
+)
 #: How the status of a streaming query begins before its source is initialized.
 _INITIALIZING: Final = "Initializing"
 _STATUS_INTERVAL_S: Final = 0.1
@@ -87,12 +92,20 @@ def register(spark: SparkSession) -> None:
         ImportError: PySpark is older than 4.0, or PyArrow is missing.
 
     """
-    from .source import RedactedDataSource  # noqa: PLC0415 - it imports PySpark and PyArrow
+    try:
+        from .source import RedactedDataSource  # noqa: PLC0415 - it imports PySpark and PyArrow
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark.sql.datasource":
+            raise
+        raise ImportError(
+            f"data sources in Python need PySpark 4.0 or newer, and this is {spark.version}: use the functions"
+            " for tasks, publish_partition, read_range and take_work of jetstream_sync.spark"
+        ) from None
 
     # A Spark Connect session has no context: its workers are configured on the Spark server.
     context = getattr(spark, "sparkContext", None)
     if context is None:
-        spark.dataSource.register(RedactedDataSource)
+        _register_source(spark, RedactedDataSource)
     else:
         if context.master.startswith("local") and not _interpreter_is_configured():
             context.pythonExec = sys.executable
@@ -100,7 +113,7 @@ def register(spark: SparkSession) -> None:
         sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
         _link_shipped_files()
         _silence_replacement(context)
-        spark.dataSource.register(RedactedDataSource)
+        _register_source(spark, RedactedDataSource)
     if spark.conf.get(_ADAPTIVE_CONF, None) is None:
         spark.conf.set(_ADAPTIVE_CONF, "false")
     hidden = spark.conf.get(_REDACTION_CONF) or ""
@@ -108,6 +121,15 @@ def register(spark: SparkSession) -> None:
         spark.conf.set(
             _REDACTION_CONF, f"{hidden}|{_REDACTED_OPTIONS}" if hidden else _REDACTED_OPTIONS
         )
+
+
+def _register_source(spark: SparkSession, source: type[Any]) -> None:
+    try:
+        spark.dataSource.register(source)
+    except Exception as error:
+        # PySpark 4.0 keeps the same data source that it has found itself.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
 
 
 def _interpreter_is_configured() -> bool:
@@ -156,7 +178,7 @@ def start_query(start: Callable[[], T], *, attempts: int = 5) -> T:
         attempts: the number of calls.
 
     Returns:
-        The result of ``start``.
+        The result of ``start``. If all attempts fail so, the log says what to do in its last line.
 
     Raises:
         InvalidArgumentError: ``attempts`` is less than 1.
@@ -169,13 +191,21 @@ def start_query(start: Callable[[], T], *, attempts: int = 5) -> T:
         try:
             started = start()
         except Exception as error:
-            if not _is_start_failure(error):
+            if not is_start_failure(error):
                 raise
         else:
-            if not _is_start_failure(_initial_error(started)):
+            if not is_start_failure(_initial_error(started)):
                 return started
         log.warning("Spark could not start a Python process in time (attempt %d)", attempt)
-    return start()
+    try:
+        started = start()
+    except Exception as error:
+        if is_start_failure(error):
+            log.error(START_FAILURE_HELP)  # noqa: TRY400 - the caller gets the error
+        raise
+    if is_start_failure(_initial_error(started)):
+        log.error(START_FAILURE_HELP)
+    return started
 
 
 def _initial_error(query: Any) -> Exception | None:
@@ -191,6 +221,7 @@ def _initial_error(query: Any) -> Exception | None:
     return error
 
 
-def _is_start_failure(error: Exception | None) -> bool:
+def is_start_failure(error: object) -> bool:
+    """Return whether an error says that Spark could not start a Python process in time."""
     text = str(error)
     return any(reason in text for reason in _START_FAILURES)

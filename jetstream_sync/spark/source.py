@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -85,6 +85,23 @@ class BucketReader(DataSourceReader):
         return f"BucketReader({self._options.bucket})"
 
 
+class _NoStreamReader(DataSourceStreamReader):
+    """Raises an error: before PySpark 4.2 a source does not know where a batch starts."""
+
+    @one_line_errors()
+    def initialOffset(self) -> NoReturn:  # noqa: N802 - PySpark's name
+        raise Error(
+            "streaming reads need PySpark 4.2 or newer: use spark.read, or the functions for tasks"
+        )
+
+    def latestOffset(self, *_: object) -> NoReturn:  # noqa: N802 - PySpark's name
+        self.initialOffset()
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        del partition
+        self.initialOffset()
+
+
 class JetStreamDataSource(DataSource):
     """
     JetStream streams as tables that Spark reads and writes, in batches and in streaming queries.
@@ -138,7 +155,10 @@ class JetStreamDataSource(DataSource):
 
         An error here would be lost: PySpark 4.3 shows one of its own code in place of it.
         """
-        from .streaming.reader import JetStreamStreamReader  # noqa: PLC0415 - its base needs PySpark 4.2
+        try:
+            from .streaming.reader import JetStreamStreamReader  # noqa: PLC0415 - its base needs PySpark 4.2
+        except ImportError:
+            return _NoStreamReader()
 
         try:
             _check_columns(schema)
@@ -181,7 +201,7 @@ class JetStreamDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Return the writer for ``df.writeStream``; raises like `writer()`."""
-        from .writing.stream_sink import stream_writer  # noqa: PLC0415 - its base needs PySpark 4.1
+        from .writing.stream_sink import stream_writer  # noqa: PLC0415 - readers do not need it
 
         return stream_writer(self._write_options(), schema, overwrite)
 

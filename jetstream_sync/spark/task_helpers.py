@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from ..durations import time_from_ns
 from ..errors import InvalidArgumentError
@@ -25,14 +25,11 @@ from .reading.ranges import SequenceRange
 from .retry import SinkError
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
 from .writing.message_ids import WriteTaskId
-from .writing.rows import RowColumns, RowLayout
+from .writing.rows import RowColumns, RowLayout, row_parts
 from .writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Rows that are converted to columns at once.
-_ROWS_PER_PART: Final = 4096
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -126,21 +123,16 @@ def _columns(
         return layout, (arrow_columns(layout, batch) for batch in every)
     if isinstance(first, (bytes, bytearray, memoryview, str)):
         layout = RowLayout.of_names(("data",))
-        return layout, (layout.columns([part]) for part in _parts(every))
+        return layout, (layout.columns([part]) for part in row_parts(every))
     if isinstance(first, Mapping):
         known = tuple(first) if names is None else tuple(names)
         layout = RowLayout.of_names(known)
-        return layout, (layout.columns(_by_name(part, known)) for part in _parts(every))
+        return layout, (layout.columns(_by_name(part, known)) for part in row_parts(every))
     found = names or getattr(first, "__fields__", None) or getattr(first, "_fields", None)
     if found is None:
         raise InvalidArgumentError("the rows do not name their columns: set columns=...")
     layout = RowLayout.of_names(found)
-    return layout, (layout.columns(zip(*part, strict=True)) for part in _parts(every))
-
-
-def _parts(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    while part := list(islice(rows, _ROWS_PER_PART)):
-        yield part
+    return layout, (layout.columns(zip(*part, strict=True)) for part in row_parts(every))
 
 
 def _by_name(rows: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[list[Any]]:

@@ -96,7 +96,10 @@ class DataLossPolicy:
         if found.problem is None:
             return found.next_seq
         if self._mode == "strict" or (found.is_fatal and self._mode == "true"):
-            raise DataLossError(f"{found.problem}; set failOnDataLoss=false to continue anyway")
+            remedy = "true" if self._mode == "strict" and not found.is_fatal else "false"
+            raise DataLossError(
+                f"{found.problem}; set the option failOnDataLoss={remedy} of the source to continue anyway"
+            )
         if not found.is_fatal:
             log.debug("%s", found.problem)
         elif self._last_warnings.get(found.stream) != found.problem:

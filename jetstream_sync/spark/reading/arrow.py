@@ -30,7 +30,7 @@ from ..columns import (
 from ..connections import jetstream
 from ..options import ReadOptions
 from ..retry import one_line_errors
-from ..schema import arrow_schema
+from ..schema import arrow_schema, spark_arrow_schema
 from .chunks import MAX_REQUEST_ROWS, Chunk
 from .range_reader import ReadPlan, read_chunks
 from .ranges import SequenceRange
@@ -162,13 +162,11 @@ class PartitionReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - `to_batch` works without it
-
         each: SequenceRange | None = partition.value
         if each is None:
             return
         columns = frozenset(self._schema.names)
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = spark_arrow_schema(self._schema)
         with one_line_errors():
             for chunk in read_chunks(jetstream(self._settings), each, columns, self._plan):
                 yield to_batch(chunk, schema, self._settings.domain)

@@ -23,7 +23,7 @@ from ...jetstream.direct_get import StoredMsg
 from ..connections import jetstream
 from ..options import BucketReadOptions
 from ..retry import retry_transient
-from ..schema import utf8_text
+from ..schema import spark_arrow_schema, utf8_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +40,7 @@ def check_bucket_exists(options: BucketReadOptions) -> None:
 
 def read_bucket(options: BucketReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the current entries of a bucket, in the order of their revisions."""
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - the rest works without it
-
-    columns = to_arrow_schema(schema, timezone="UTC")
+    columns = spark_arrow_schema(schema)
     read = partial(_read, options, meta_only="value" not in columns.names)
     entries = retry_transient(read, options.planning_timeout, "reading the bucket")
     for part in _parts(entries, options.batch_bytes):

@@ -23,7 +23,7 @@ class RangeLostError(RangeError):
     def __str__(self) -> str:
         return (
             f"stream {self.stream!r} lost the sequences {self.start_seq} to {self.end_seq - 1} "
-            "before they were read; set failOnDataLoss=false to read the remaining messages"
+            "before they were read; set the option failOnDataLoss=false of the source to read the others"
         )
 
 

@@ -84,8 +84,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         """Return the end offset of the next batch; see `QueryPlanner.latest`."""
-        if start is None:
-            raise Error("streaming reads need PySpark 4.2 or newer")
+        assert start is not None  # since PySpark 4.2
         return self._planned.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - PySpark's name

@@ -8,11 +8,11 @@ they have values that must be checked or converted one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final
 
 from ...api.key_value import check_key, check_writable
@@ -160,6 +160,16 @@ def _check_types(schema: Any, names: Sequence[str], types: Mapping[str, tuple[st
             if name == "data":
                 reason += f": use to_json({field.name}) or cast({field.name} AS string)"
             raise SchemaError(field.name, reason)
+
+
+#: Rows that are converted to columns at once.
+_ROWS_PER_PART: Final = 4096
+
+
+def row_parts(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    """Yield rows in lists that are converted to columns at once."""
+    while part := list(islice(rows, _ROWS_PER_PART)):
+        yield part
 
 
 class RowColumns:

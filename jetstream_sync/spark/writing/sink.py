@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
@@ -70,16 +70,19 @@ def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) 
 
 
 def write_batches(
-    plan: WritePlan, task_id: WriteTaskId, batches: Iterator[pa.RecordBatch]
+    plan: WritePlan, task_id: WriteTaskId, batches: Iterator[pa.RecordBatch | list[Any]]
 ) -> CommitMessage:
-    """Write the rows of a task."""
+    """Write the rows of a task, given as record batches or as lists of rows."""
     count = 0
 
     def columns() -> Iterator[RowColumns]:
         nonlocal count
         for batch in batches:
-            count += batch.num_rows
-            yield arrow_columns(plan.layout, batch)
+            count += len(batch)
+            if isinstance(batch, list):
+                yield plan.layout.columns(zip(*batch, strict=True))
+            else:
+                yield arrow_columns(plan.layout, batch)
 
     written = plan.write(task_id, columns())
     if written.rows != count:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import WriterCommitMessage
 
 from ...errors import InvalidOptionError
 from ..options import WriteOptions
 from ..retry import SinkError, one_line_errors
 from .message_ids import WriteTaskId
+from .rows import row_parts
 from .sink import commit_write, log_abort, make_write_plan, write_batches
 from .write_plan import WritePlan
 
@@ -34,7 +36,14 @@ def stream_writer(
     return _StreamWriter(make_write_plan(options, schema, overwrite), overwrite)
 
 
-class _StreamWriter(DataSourceStreamArrowWriter):
+#: PySpark 4.0 passes rows in place of record batches.
+_TAKES_BATCHES: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+_Base: Any = (
+    datasource.DataSourceStreamArrowWriter if _TAKES_BATCHES else datasource.DataSourceStreamWriter
+)
+
+
+class _StreamWriter(_Base):  # type: ignore[misc]
     """Writer of a micro-batch; Spark sends it to all tasks, and commits on another instance."""
 
     def __init__(self, plan: WritePlan, overwrite: bool) -> None:
@@ -52,7 +61,9 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             raise SinkError("the Spark task has no query id or batch id: write with writeStream")
         task_id = WriteTaskId(name=query, batch=int(batch), partition=context.partitionId())
-        return write_batches(self._plan, task_id, iterator)
+        return write_batches(
+            self._plan, task_id, iterator if _TAKES_BATCHES else row_parts(iterator)
+        )
 
     @one_line_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
