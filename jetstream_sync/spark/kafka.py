@@ -30,7 +30,7 @@ KAFKA_OPTIONS: Final = (
     KafkaOption("assign", "use stream: a stream has no partitions to choose from"),
     KafkaOption(
         "topic",
-        "use stream for the stream, and subject for the subject, which a column subject or topic overrides: drop the column",
+        "use stream for the stream, and subject for rows without a subject: unlike topic, it does not override the column",
     ),
     KafkaOption("startingOffsets", _SAME),
     KafkaOption("endingOffsets", _SAME),

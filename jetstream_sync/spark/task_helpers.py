@@ -228,6 +228,10 @@ def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:
         return [time_from_ns(each) for each in chunk.times_ns]
     if name in {"stream", "domain"}:
         return [chunk.stream if name == "stream" else domain] * count
+    if name == "data" and (markers := chunk.markers()) is not None:
+        return [
+            None if is_marker else data for is_marker, data in zip(markers, chunk.data, strict=True)
+        ]
     lists: dict[str, Sequence[Any]] = {
         "data": chunk.data,
         "sequence": chunk.sequences,

@@ -114,7 +114,6 @@ def test_rows_are_put(nc, js, kv, nats_server):
         (("_kv", "x"), "reserved"),
         ((None, "x"), "key is NULL"),
         (("k" * 5000, "x"), "has 5000 bytes"),
-        (("a", None), "value is NULL"),
     ],
 )
 def test_rows_that_are_no_entries(nc, js, kv, nats_server, row, text):

@@ -238,7 +238,6 @@ def test_a_missing_stream_is_named(spark, target):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"data": None}, "data is NULL"),
         ({"subject": "not.stored.anywhere"}, "does not store it"),
         ({"headers": {"A": [None]}}, "NULL"),
         ({"expected": 4711}, "wrong last sequence"),

@@ -604,6 +604,48 @@ def test_a_payload_of_another_type_is_a_row_error(server):
         publish_partition([{"data": b"1"}, {"data": 1}], options(server))
 
 
+def test_tombstones_are_written_and_read(server):
+    """NULL is an empty payload with the marker of buckets, is read as NULL, and can be copied."""
+    make_stream(server, allow_direct=True)
+    rows = [{"data": b"1", "headers": {"A": "b"}}, {"data": None, "headers": {"A": "b"}}]
+    at_least_once = options(server, delivery="at-least-once")
+    publish_partition([*rows, {"data": b"", "headers": None}], at_least_once)
+    given = {"servers": server.url, "stream": STREAM}
+    (part,) = plan_ranges(given)
+    found = list(read_range(part, given, ("data", "headers")))
+    marker = {"A": ["b"], "KV-Operation": ["DEL"]}
+    assert found[0][0] == b"1"
+    expected = {"Nats-Expected-Stream": [STREAM]}
+    assert found[1] == (None, marker | expected)
+    assert found[2] == (b"", expected)
+    for mode in ("direct", "pull"):
+        (batch,) = read_range_batches(part, given | {"readMode": mode}, ("data",))
+        assert batch.column("data").to_pylist() == [b"1", None, b""]
+    publish_partition(found, at_least_once, columns=("data", "headers"))
+    again = list(read_range(plan_ranges(given)[0], given, ("data", "headers")))
+    assert again[3:] == found
+
+
+def test_keys_of_a_bucket_are_deleted_and_purged(server, js):
+    """A NULL value deletes a key, and the operation PURGE removes its history too."""
+    kv = js.create_key_value(bucket="B", history=5)
+    for key in "abc":
+        kv.put(key, b"1")
+        kv.put(key, b"2")
+    wanted = WriteOptions.from_options({"servers": server.url, "bucket": "B"})
+    layout = RowLayout(names=("subject", "data", "operation"))
+    target = check_target(js, wanted, layout)
+    plan = WritePlan(options=wanted, layout=layout, target=target)
+    values = [["a", "b", "c"], [None, None, b"3"], [None, "PURGE", "PUT"]]
+    plan.write(origin(), iter([layout.columns(values)]))
+    assert kv.keys() == ["c"]
+    assert len(kv.history("a")) == 3
+    assert len(kv.history("b")) == 1
+    values = [["c"], [b"4"], ["DEL"]]
+    with pytest.raises(RowError, match="DEL or PURGE without one"):
+        plan.write(origin(), iter([layout.columns(values)]))
+
+
 def test_option_values_may_be_numbers(server):
     """Options of a helper may be numbers and booleans, as for ``option()`` of Spark."""
     make_stream(server)

@@ -123,7 +123,7 @@ def to_batch(
     headers = HeaderColumns(chunk.headers if has_headers else NO_BYTES, len(chunk))
     arrays: dict[str, Callable[[pa.DataType], pa.Array]] = {
         "subject": lambda kind: string_column(chunk.subjects, kind),
-        "data": lambda kind: binary_column(chunk.data, kind),
+        "data": lambda kind: _data_array(chunk, kind),
         "headers": headers.map_array,
         "sequence": lambda kind: _sequence_array(chunk.sequences, kind),
         "timestamp": lambda kind: _timestamp_array(chunk.times_ns, kind),
@@ -135,6 +135,14 @@ def to_batch(
     }
     made = [arrays[field.name](field.type) for field in schema]
     return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _data_array(chunk: Chunk, kind: pa.DataType) -> pa.Array:
+    """Return the payloads, NULL for a message that marks that a key was deleted."""
+    data, markers = binary_column(chunk.data, kind), chunk.markers()
+    if markers is None:
+        return data
+    return pc.if_else(number_column(markers, pa.bool_()), pa.nulls(1, kind)[0], data)
 
 
 def _constant_array(value: str | None, count: int, kind: pa.DataType) -> pa.Array:

@@ -11,6 +11,10 @@ from typing import Any, Final
 from ..bytes_column import NO_BYTES, BytesColumn
 from .ranges import SequenceRange
 
+#: Finds the header of a message that marks that a key was deleted, by a client or by the server.
+_MARKER: Final = re.compile(
+    rb"\r\n(?:KV-Operation: *(?:DEL|PURGE)|Nats-Marker-Reason:)", re.IGNORECASE
+).search
 #: Bytes of a row in Arrow besides its strings and payload: numbers and string offsets.
 _ROW_OVERHEAD_BYTES: Final = 80
 #: Factor for the size of a header block in Arrow; it covers the string offsets of its headers.
@@ -26,6 +30,11 @@ class FieldSelection:
     headers: bool
     times: bool
     sizes: bool
+
+    @property
+    def keeps_headers(self) -> bool:
+        """Whether to keep header blocks: they also tell whether a message without a payload is a marker."""
+        return self.headers or self.data
 
     @classmethod
     def of(cls, columns: Collection[str]) -> FieldSelection:
@@ -88,6 +97,13 @@ class Chunk:
             times_ns=self.times_ns[start:end],
             sizes=self.sizes[start:end],
         )
+
+    def markers(self) -> list[bool] | None:
+        """Return for each message whether it only marks that a key was deleted; ``None``: none does."""
+        if not self.data or not _MARKER(self.headers.data):
+            return None
+        blocks = zip(self.headers, self.data, strict=True)
+        return [not data and _MARKER(block) is not None for block, data in blocks]
 
     def select(self, indices: Sequence[int]) -> Chunk:
         """Return some of the messages, by their indices."""

@@ -148,7 +148,7 @@ class DirectReader:
             sequences=sequences,
             subjects=subjects if fields.subjects else NO_BYTES,
             data=data if fields.data else NO_BYTES,
-            headers=own if fields.headers and own.total_bytes else NO_BYTES,
+            headers=own if fields.keeps_headers and own.total_bytes else NO_BYTES,
             times_ns=times_ns if fields.times else (),
             sizes=data.sizes() if fields.sizes else (),
         )

@@ -219,7 +219,7 @@ class PullReader:
         """Return the columns of messages, without those after the end of the range."""
         fields = self._task.fields
         headers = data = NO_BYTES
-        if fields.headers or self._headers_only:
+        if fields.keeps_headers or self._headers_only:
             headers = items.column(HEADER)
         if fields.data or fields.sizes:
             data = items.column(PAYLOAD)
@@ -233,7 +233,7 @@ class PullReader:
             sequences=sequences,
             subjects=items.column(SUBJECT) if fields.subjects else NO_BYTES,
             data=data if fields.data else NO_BYTES,
-            headers=headers if fields.headers and headers.total_bytes else NO_BYTES,
+            headers=headers if fields.keeps_headers and headers.total_bytes else NO_BYTES,
             times_ns=times_ns,
             sizes=sizes if fields.sizes else (),
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count, islice
+from itertools import count, islice, repeat
 from typing import Any, Final
 
 from ...api.key_value import check_key, check_writable
@@ -63,8 +63,18 @@ BUCKET_WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "key": ("string",),
     "value": ("binary", "string"),
 }
+#: A column that need not be there.
+_OPERATION: Final[Mapping[str, tuple[str, ...]]] = {"operation": ("string",)}
 #: What they are called in `RowColumns`.
-_BUCKET_COLUMNS: Final = {"key": "subject", "value": "data"}
+_BUCKET_COLUMNS: Final = {"key": "subject", "value": "data", "operation": "operation"}
+#: Finds the header of a marker, by a client or by the server.
+_HAS_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
+#: The header lines of the operations of a key-value bucket.
+_MARKERS: Final = {
+    "PUT": b"",
+    "DEL": b"KV-Operation: DEL\r\n",
+    "PURGE": b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n",
+}
 #: Columns that become headers; they are checked value by value.
 _HEADER_COLUMNS: Final = (
     "key",
@@ -113,8 +123,9 @@ class RowLayout:
         """
         given = [field.name for field in schema.fields]
         names = [name.lower() for name in given]
-        _check_names(given, names, BUCKET_WRITE_TYPES, BUCKET_WRITE_TYPES)
-        _check_types(schema, names, BUCKET_WRITE_TYPES)
+        types = {**BUCKET_WRITE_TYPES, **_OPERATION}
+        _check_names(given, names, types, BUCKET_WRITE_TYPES)
+        _check_types(schema, names, types)
         return cls(names=tuple(_BUCKET_COLUMNS[name] for name in names))
 
     @classmethod
@@ -309,6 +320,9 @@ class RowEncoder:
         else:
             subjects = self._checked_subjects(values.get("subject"), start, end, first)
         header_lines = self._header_lines(values, start, end, first, subjects)
+        operations = values.get("operation", ())[start:end]
+        if operations or not isinstance(given, BytesColumn):
+            header_lines = self._with_markers(header_lines, given, operations, first)
         given = values.get("msg_id", ())[start:end]
         ids = _plain(given)
         if ids is None or any(byte in ids.data for byte in _LINE_BREAKS):
@@ -334,8 +348,7 @@ class RowEncoder:
         if isinstance(value, (bytearray, memoryview)):
             return bytes(value)
         if value is None:
-            reason = f"{self._data_name} is NULL: use an empty value for an empty payload"
-            raise self.error(row, b"", reason)
+            return b""  # a marker, see `_with_markers`
         kind = type(value).__name__
         raise self.error(row, b"", f"{self._data_name} is neither binary nor a string: {kind}")
 
@@ -441,6 +454,25 @@ class RowEncoder:
         ]
         if header_lines:
             made = [a + b for a, b in zip(made, header_lines, strict=True)]
+        return BytesColumn.of(made)
+
+    def _with_markers(
+        self, lines: BytesColumn, data: Sequence[Any], operations: Sequence[Any], first: int
+    ) -> BytesColumn:
+        """Return header lines, with the marker of key-value buckets for each row without a payload."""
+        if None not in data and not any(operations):
+            return lines
+        made = list(lines or repeat(b"", len(data)))
+        for i, value in enumerate(data):
+            operation = operations[i] if operations else None
+            if operation is None:
+                operation = "PUT" if value is not None else "DEL"
+            if operation not in _MARKERS or (operation == "PUT") != (value is not None):
+                reason = "operation must be PUT with a value, or DEL or PURGE without one"
+                raise self.error(first + i, b"", f"{reason}, not {operation!r}")
+            # A marker that was read has its header already.
+            if not _HAS_MARKER(made[i]):
+                made[i] += _MARKERS[operation]
         return BytesColumn.of(made)
 
     def _lines(self, items: Any, row: int, subject: bytes) -> bytes:
