@@ -124,9 +124,11 @@ def register(spark: SparkSession) -> None:
 
 
 def _register_source(spark: SparkSession, source: type[Any]) -> None:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - this module can be imported without PySpark
+
     try:
         spark.dataSource.register(source)
-    except Exception as error:
+    except PySparkException as error:
         # PySpark 4.0 keeps the same data source that it has found itself.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
