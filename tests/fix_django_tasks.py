@@ -9,7 +9,7 @@ try:
 except ImportError:
     from django_tasks import task
 
-__all__ = ["add", "fail", "runs", "times"]
+__all__ = ["add", "fail", "runs", "times", "write"]
 
 #: The arguments of all runs.
 runs: list[tuple[Any, ...]] = []
@@ -31,3 +31,13 @@ def fail(text: str) -> None:
 def times(context: Any, text: str) -> list[Any]:
     runs.append((text, context.attempt))
     return [text, context.attempt]
+
+
+@task()
+def write(text: str) -> str:
+    from fix_django import execute
+
+    execute("default", "INSERT INTO effects VALUES (%s)", text)
+    if text == "bad":
+        raise ValueError(text)
+    return text

@@ -139,6 +139,24 @@ def test_a_task_that_does_not_exist(js):
     assert all("the task cannot be found" in reason for reason in reasons), reasons
 
 
+def test_a_task_that_fails_in_a_transaction_leaves_no_row():
+    """With ``atomic`` the transaction of a failed task is rolled back; that of a good one commits."""
+    from django.test import override_settings
+    from fix_django import clear, effects
+    from fix_django_tasks import write
+
+    backend = {**BACKEND, "OPTIONS": {"atomic": True}}
+    with override_settings(TASKS={"default": backend}):
+        good, bad = write.enqueue("good"), write.enqueue("bad")
+        with running(worker()):
+            for each in (good, bad):
+                wait_until(lambda each=each: each.refresh() or each.is_finished, 20)
+    assert (good.status, good.return_value, bad.status) == ("SUCCESSFUL", "good", "FAILED")
+    assert bad.errors[0].exception_class is ValueError
+    assert effects("default") == ["good"]
+    clear("default")
+
+
 def test_a_queued_task_can_be_cancelled(js):
     """It does not run, and its result has failed."""
     from fix_django_tasks import add, runs
