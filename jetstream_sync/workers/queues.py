@@ -21,7 +21,6 @@ from .handler import (
     Handler,
     HandlerFunction,
     check_plain,
-    check_pool,
 )
 from .resources import Resource, Wanted, resources_of
 from .schedules import module_of
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from .testing import EagerCalls
 
 #: Options of a queue that its tasks have, too.
-_SHARED: Final = ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters")
+_SHARED: Final = ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters", "pool")
 
 
 class QueueOwner(Protocol):
@@ -156,7 +155,6 @@ class TaskQueues:
             states = self._states.get(results) or CallStates(self._sender, results)
             options = {**options, "state": TaskState(states, token)}
         task = self._owner.task_class(function, token, calls, states, self)
-        check_pool(self._find(queue).handler.pool, function)
         task.handler = self.add_handler(queue, task.runner(), states, options)
         self.tasks[token] = task
         return task

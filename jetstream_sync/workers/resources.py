@@ -88,6 +88,8 @@ class Wanted(NamedTuple):
 
 
 def _of_handler(handler: Handler) -> Iterator[Resource]:
+    for task in (handler.tasks or {}).values():
+        yield from _of_handler(task)
     if handler.once is not None:
         yield KeyValueConfig(bucket=handler.once, ttl=_ONCE_TTL)
     if isinstance(handler.dead_letters, str):

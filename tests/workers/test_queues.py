@@ -466,3 +466,23 @@ def is_running(pid: int) -> bool:
 
 def fork_elsewhere(number: int) -> None:
     """Stand for the task of the program."""
+
+
+def test_options_of_a_task_need_their_buckets_and_their_pool(worker, js):
+    """The bucket of ``once`` is created; a soft limit and a local function are refused in processes."""
+    runs: list[int] = []
+
+    @worker.task(name="count", once="ONCE")
+    def count(number: int) -> None:
+        runs.append(number)
+
+    count.delay(1)
+    with running(worker):
+        wait_until(lambda: runs == [1])
+        assert "ONCE" in js.key_value_names()
+    js.delete_key_value("ONCE")
+    worker.queue("apart", pool="processes")
+    with pytest.raises(InvalidOptionError, match="soft_timeout"):
+        worker.task(queue="apart", soft_timeout=1.0)(print_nothing)
+    with pytest.raises(InvalidOptionError, match="top level"):
+        worker.task(name="local", queue="apart")(count.function)
