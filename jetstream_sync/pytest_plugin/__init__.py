@@ -68,6 +68,21 @@ def jetstream_worker(
         yield start
 
 
+@pytest.fixture
+def jetstream_eager() -> Iterator[Callable[[Worker], None]]:
+    """
+    A function that has the calls of a worker's tasks run at once until the end of the test.
+
+    No server is needed; see `Worker.eager`.
+    """
+    with ExitStack() as stack:
+
+        def start(worker: Worker) -> None:
+            stack.enter_context(worker.eager())
+
+        yield start
+
+
 class RunningWorker:
     """
     A worker that runs in a thread; the fixture `jetstream_worker` returns it.

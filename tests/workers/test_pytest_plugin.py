@@ -45,6 +45,17 @@ def test_orders(orders, jetstream, jetstream_server, jetstream_worker, again):
         assert running.stop() == 0
         assert worker.servers == "nats://127.0.0.1:1"
 
+@worker.task(name="double", results="R")
+def double(number: int) -> int:
+    return 2 * number
+
+def test_eager(jetstream_eager):
+    jetstream_eager(worker)
+    assert double.delay(4).get() == 8
+
+def test_eager_ends():
+    assert worker.eager_calls is None
+
 def test_no_stream(jetstream_worker):
     jetstream_worker(worker).wait_idle()
 
@@ -88,7 +99,7 @@ def test_a_worker_handles_messages_of_a_test(tmp_path):
         "ERROR test_shop.py::test_no_stream - Failed: the worker has ended with status 3" in summary
     )
     assert "FAILED test_shop.py::test_too_slow - Failed: after 0 s, handler bill has " in summary
-    assert "2 failed, 2 passed, 1 error" in summary, output
+    assert "2 failed, 4 passed, 1 error" in summary, output
 
 
 def test_the_tests_on_the_page_pass(tmp_path):
