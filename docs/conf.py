@@ -93,6 +93,7 @@ nitpick_ignore = [
     ("py:class", "TaskOptions"),
     ("py:class", "jetstream_sync.workers.queues.TaskQueues"),
     ("py:class", "jetstream_sync.workers.worker.TaskDecorator"),
+    ("py:class", "jetstream_sync.workers.tasks.TaskDecorator"),
 ]
 # Type variables.
 nitpick_ignore_regex = [
