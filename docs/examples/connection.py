@@ -108,6 +108,13 @@ print(nc.request("all", timeout=2.0).data)
 shop.add_endpoint("wine", lambda request: request.respond_error(404, "no wine today"))
 print(nc.request("wine", timeout=2.0).headers["Nats-Service-Error"])
 
+# --- Connection.add_listener
+events: list[jetstream_sync.ConnectionEvent] = []
+nc.add_listener(events.append)  # for all events of the connection
+
+# --- Connection.remove_listener
+nc.remove_listener(events.append)
+
 # --- Connection.service_ping
 print([(each.name, each.version) for each in nc.service_ping()])
 
