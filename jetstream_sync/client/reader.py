@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..errors import (
     BadSubscriptionError,
@@ -15,6 +15,7 @@ from ..errors import (
     ConnectionLostError,
     Error,
     PermissionsError,
+    SubscriptionError,
 )
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
@@ -28,6 +29,9 @@ from .mailbox import MessageReceiver
 from .subscription_table import SubscriptionTable
 from .transport import Transport
 from .writer import Writer
+
+#: The text of a server that refuses a subscription because of its limit, or that of the account.
+_OVER_LIMIT: Final = "maximum subscriptions exceeded"
 
 
 class _Stop(NamedTuple):
@@ -60,6 +64,8 @@ class Reader:
         self._on_info = on_info
         #: Errors that servers sent so far.
         self.errors_received: int = 0
+        # The ids of the subscriptions that the server has refused because of a limit.
+        self._over_limit: set[int] = set()
         #: See `Parser.packed_sids`.
         self.packed_sids: set[int] = set()
         # Messages received for a subscription; bytes on earlier transports, and the parser of this one.
@@ -158,9 +164,21 @@ class Reader:
         if ends_connection(error):
             self._final_error = error
             return
+        if type(error) is SubscriptionError and str(error).lower() == _OVER_LIMIT:
+            error = self._refusal_of_newest(error)
         self._events.error(error)
         if isinstance(error, PermissionsError):
             self._dispatch_permission_error(error)
+
+    def _refusal_of_newest(self, error: Error) -> Error:
+        """Return the error for the subscription that is refused, which the server does not name."""
+        # At the limit the server refuses each new one, and reports each: the newest ones are refused.
+        for sid, subscription in sorted(self._table.by_sid.copy().items(), reverse=True):
+            if sid not in self._over_limit and not subscription.delivered:
+                self._over_limit.add(sid)
+                subject, queue = subscription.subject, subscription.queue
+                return PermissionsError(str(error), "subscribe", subject, queue)
+        return error
 
     def _dispatch_permission_error(self, error: PermissionsError) -> None:
         """Notify the receiver that the refused command belongs to."""

@@ -304,3 +304,64 @@ def test_requests_wait_for_the_next_link_otherwise():
             peer.close()
             assert isinstance(asked.exception(LONG), TimeoutError)
         nc.close()
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full() -> Iterator[Connection]:
+    """A connection that has as many subscriptions as the server accepts."""
+    with (
+        NatsServer(config="max_subscriptions: 3") as server,
+        jetstream_sync.connect(server.url, error_cb=lambda _: None) as nc,
+    ):
+        nc.jetstream(timeout=5).create_stream(name="S", subjects=["s"])
+        kept = [nc.subscribe(f"kept.{number}") for number in range(2)]
+        nc.flush(5)
+        yield nc
+        assert all(sub.is_valid for sub in kept)
+
+
+def test_a_subscription_above_the_limit_raises(full):
+    """Reading it raises at once, as after a refused permission; the others stay."""
+    subs = [full.subscribe(f"refused.{number}") for number in range(2)]
+    for sub in subs:
+        with within(1), pytest.raises(PermissionsError, match="maximum subscriptions"):
+            sub.next_msg(timeout=10)
+    assert full.request("$JS.API.INFO", timeout=5).data
+
+
+def test_a_fetch_above_the_limit_raises(full):
+    """A fetch has no inbox then: that is an error, and not an empty list."""
+    js = full.jetstream(timeout=5)
+    consumer = js.create_consumer("S", durable_name="C")
+    with within(1), pytest.raises(PermissionsError, match="maximum"):
+        consumer.fetch(1, timeout=10)
+    with within(1), pytest.raises(PermissionsError, match="maximum"):
+        next(iter(consumer.messages()))
+    with within(1), pytest.raises(PermissionsError, match="maximum"):
+        list(full.request_many("s", timeout=10))
+
+
+def test_a_publish_above_the_limit_raises(full):
+    """The acknowledgements of `publish_async` have an inbox, too."""
+    js = full.jetstream(timeout=10)
+    with within(1), pytest.raises(PermissionsError, match="maximum"):
+        js.publish_async("s").result(10)
+    assert js.publish("s").seq
+
+
+def test_requests_above_the_limit_raise():
+    """The inbox of requests is refused: each request raises, until there is room."""
+    with (
+        NatsServer(config="max_subscriptions: 2") as server,
+        jetstream_sync.connect(server.url, error_cb=lambda _: None) as nc,
+    ):
+        subs = [nc.subscribe("a"), nc.subscribe("b")]
+        nc.flush(5)
+        with within(1), pytest.raises(PermissionsError, match="maximum"):
+            nc.request("$JS.API.INFO", timeout=10)
+        subs[0].unsubscribe()
+        nc.flush(5)
+        assert nc.request("$JS.API.INFO", timeout=5).data
