@@ -284,7 +284,8 @@ class Connection(ForeignNames):
         before the current one, and the first attempt is made at once. While the connection is
         reconnecting, this ends the delay between two rounds. Any thread may call it, callbacks included.
 
-        Use it to move to another server of a cluster, or to log in with changed credentials.
+        Use it to move to another server of a cluster, or to log in with changed credentials. With
+        ``allow_reconnect=False`` the connection closes instead, as after a lost connection.
 
         Raises:
             ConnectionDrainingError: the connection is draining.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from .. import speedups
-from ..errors import BadSubjectError, InvalidArgumentError, MaxPayloadError
+from ..errors import BadSubjectError, InvalidArgumentError, InvalidHeaderError, MaxPayloadError
 from ..headers import HeadersLike, encode_headers
 from ..protocol.session import ServerInfo, publish_command, publish_with_headers_command
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
@@ -38,6 +38,10 @@ class EncodeFunction(Protocol[_Subject_contra]):
         """Return the command, and the size of its headers and payload."""
 
 
+def _headers_refused(headers: HeadersLike) -> InvalidHeaderError:
+    return InvalidHeaderError(str(next(iter(headers))), "the server has no_header_support set")
+
+
 class MessageEncoder:
     """Encodes messages as commands."""
 
@@ -46,6 +50,8 @@ class MessageEncoder:
     def __init__(self) -> None:
         #: The largest message that the server accepts, headers included, in bytes.
         self.max_payload: int = ServerInfo().max_payload
+        #: Whether the server accepts headers.
+        self.accepts_headers: bool = True
         # Cache of validated subjects: subject -> its bytes.
         self._checked: dict[str, bytes] = {}
 
@@ -60,6 +66,8 @@ class MessageEncoder:
         self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
         """Return the command for a message; as `encode_command()`, but with validation of the subjects."""
+        if headers and not self.accepts_headers:
+            raise _headers_refused(headers)
         if speedups.encode_message is not None:
             # The code below is for unusual messages, and decides what is an error.
             encoded = speedups.encode_message(subject, payload, reply, headers, self.max_payload)
@@ -84,6 +92,8 @@ class MessageEncoder:
         self, subject: bytes, payload: bytes, reply: bytes = b"", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
         """Return the command that publishes a message, and the size of its headers and payload."""
+        if headers and not self.accepts_headers:
+            raise _headers_refused(headers)
         if speedups.encode_command is not None:
             encoded = speedups.encode_command(subject, payload, reply, headers, self.max_payload)
             if encoded is not None:

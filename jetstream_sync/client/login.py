@@ -65,7 +65,11 @@ class Dialer:
         return open_transport(
             address,
             options,
-            lambda info: {**identity, **self.login_fields(address, info)},
+            lambda info: {
+                **identity,
+                **dict.fromkeys(("headers", "no_responders"), info.accepts_headers),
+                **self.login_fields(address, info),
+            },
             Deadline(options.connect_timeout),
             self._wrap,
             keep_tls=self._used_tls and not options.tls_allow_downgrade,

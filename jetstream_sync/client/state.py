@@ -132,6 +132,7 @@ class ConnectionState:
         """Take over the INFO of a server."""
         self.info = info
         self._encoder.max_payload = info.max_payload
+        self._encoder.accepts_headers = info.accepts_headers
 
     def forked(self) -> None:
         """Become closed in a forked child, where a thread of the parent may have held the lock."""

@@ -75,6 +75,11 @@ class ServerInfo:
     fields: dict[str, object] = field(default_factory=dict, repr=False)
     """All fields of the INFO, unchanged."""
 
+    @property
+    def accepts_headers(self) -> bool:
+        """Whether the server accepts messages with headers: not with its option ``no_header_support``."""
+        return self.fields.get("headers") is not False
+
     @classmethod
     def from_fields(cls, fields: dict[str, object]) -> ServerInfo:
         """

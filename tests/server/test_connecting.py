@@ -311,3 +311,19 @@ def test_garbage_in_mid_stream_breaks_the_link(garbage):
         again.send(b"MSG orders %d 6\r\nsecond\r\n" % sub.sid)
         assert waiter.result(5 * SCALE).data == b"second"
         nc.close()
+
+
+def test_a_server_without_headers():
+    """With ``no_header_support``, messages without headers pass, and others raise an error that says so."""
+    with (
+        NatsServer(config="no_header_support: true", jetstream=False) as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        sub = nc.subscribe("a")
+        nc.publish("a", b"x")
+        assert sub.next_msg(5).data == b"x"
+        with pytest.raises(jetstream_sync.InvalidHeaderError, match="no_header_support"):
+            nc.publish("a", b"x", headers={"A": "1"})
+        with pytest.raises(jetstream_sync.InvalidHeaderError, match="no_header_support"):
+            nc.request("a", b"x", timeout=5, headers={"A": "1"})
+        assert nc.is_connected
