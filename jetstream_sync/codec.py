@@ -64,7 +64,13 @@ _loads: Callable[[bytes | str], Any]
 
 try:
     import orjson
-except ImportError:  # the package runs from a zip file without its dependencies
+
+    # Records and datetimes are converted by encode(); orjson would use its own format.
+    _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+    orjson.dumps(None, option=_OPTIONS)
+except (ImportError, TypeError):
+    # The package runs from a zip file without its dependencies, or in a subinterpreter: there the import
+    # fails, or, if another interpreter of the process has imported orjson, its calls do.
     import json
 
     def _refuse_constant(name: str) -> None:
@@ -77,9 +83,6 @@ except ImportError:  # the package runs from a zip file without its dependencies
 
     _loads = partial(json.loads, parse_constant=_refuse_constant)
 else:
-    # Records and datetimes are converted by encode(); orjson would use its own format.
-    _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-
     _dumps = partial(orjson.dumps, option=_OPTIONS)
     _loads = orjson.loads
 

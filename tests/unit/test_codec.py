@@ -7,6 +7,7 @@ import inspect
 import pickle
 import pydoc
 import re
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -493,3 +494,30 @@ def test_help_lists_each_field_with_its_meaning(record):
     text = pydoc.render_doc(record, renderer=pydoc.plaintext)
     for each in dataclasses.fields(record):
         assert re.search(rf"\b{each.name}: [A-Z]", text), each.name
+
+
+SUBINTERPRETER = """
+import sys
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import orjson  # as another application of the same process
+orjson.dumps({}, option=orjson.OPT_SORT_KEYS)
+code = f"import sys; sys.path[:] = {sys.path!r}; from jetstream_sync.codec import dumps, loads; " \\
+    "assert loads(dumps({'a': [1]})) == {'a': [1]}; print('right', flush=True)"
+try:
+    made = interpreters.create("legacy")
+except TypeError:
+    made = interpreters.create(isolated=False)
+failed = interpreters.run_string(made, code)
+assert failed is None, failed
+"""
+
+
+def test_json_in_a_subinterpreter():
+    """As under mod_wsgi: if orjson cannot be used there, the standard library is."""
+    done = subprocess.run(
+        [sys.executable, "-c", SUBINTERPRETER], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "right\n", done.stderr
