@@ -157,7 +157,7 @@ _SUGGESTED: Final = re.compile(
 #: Texts of click and of records, and how they are written instead.
 _REWORDED: Final = (
     # The text of the value says that it is invalid.
-    (re.compile(r"^Invalid value for '\[?([^']+?)\]?': (?=.*\binvalid\b)"), r"\1: "),
+    (re.compile(r"^Invalid value for ('[^']+'): (?=.*\binvalid\b)"), r"\1: "),
     (re.compile(r"\b[A-Z]\w+\.(\w+): required field is missing"), r"the field '\1' is missing"),
 )
 
