@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from itertools import starmap
 from types import TracebackType
 from typing import Final, Protocol, cast
@@ -31,10 +32,11 @@ class InterruptSafeLock:
     __slots__ = ("__exit__", "acquire", "locked", "release")
 
     def __init__(self, lock: _PlainLock) -> None:
-        self.acquire = lock.acquire
-        self.release = lock.release
-        self.__exit__ = lock.__exit__
-        self.locked = getattr(lock, "locked", None)  # a reentrant lock has it from Python 3.14 on
+        self.acquire: Callable[..., bool] = lock.acquire
+        self.release: Callable[[], None] = lock.release
+        self.__exit__: Callable[..., None] = lock.__exit__
+        #: ``None``: a reentrant lock has it from Python 3.14 on.
+        self.locked: Callable[[], bool] | None = getattr(lock, "locked", None)
 
     def __enter__(self) -> None:
         # The result is recorded without bytecode in between; see `net.clock.call_and_record`.

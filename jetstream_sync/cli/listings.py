@@ -135,7 +135,7 @@ class Lister:
     def __init__(self, settings: Settings, nc: Connection) -> None:
         self._settings = settings
         self._nc = nc
-        self.js = settings.jetstream_on(nc)
+        self.js: JetStream = settings.jetstream_on(nc)
 
     def patient(self, items: int) -> JetStream:
         """Return JetStream with a timeout for pages that the meta leader sends late."""

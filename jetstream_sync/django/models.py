@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from django.db import IntegrityError, models, transaction
 from django.utils import timezone
@@ -215,7 +215,9 @@ class DeadLetter(models.Model):
     """A place for the dead letters of the server in Django's admin site; it has no table."""
 
     class Meta:
+        """Options of the model for Django."""
+
         managed = False
-        default_permissions = ("view", "change", "delete")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view", "change", "delete")
         verbose_name = "dead letter"
         verbose_name_plural = "dead letters"

@@ -134,8 +134,8 @@ class Worker(workers.Worker):
     """
 
     process_setup = "django:setup"
-    task_class = Task
-    queues_class = _TaskQueues
+    task_class: type[workers.Task[..., Any]] = Task
+    queues_class: type[TaskQueues] = _TaskQueues
 
     def __init__(self, servers: str | Sequence[str] | None = None, **options: Any) -> None:
         config = Config.load()

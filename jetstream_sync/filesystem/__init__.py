@@ -20,7 +20,7 @@ import io
 import os
 from base64 import urlsafe_b64encode
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -122,7 +122,9 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         }
         self._connecting = {"servers": servers, "context": context, **options}
         #: `_new_index` of the last objects.
-        self.index = lru_cache(_KEPT_INDEXES)(self._new_index)
+        self.index: Callable[[str, str, int], list[tuple[int, int]]] = lru_cache(_KEPT_INDEXES)(
+            self._new_index
+        )
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -331,11 +333,11 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     # --- several files --------------------------------------------------------------------------
 
-    glob = _listing_once("glob")
-    copy = _listing_once("copy")
-    get = _listing_once("get")
-    put = _listing_once("put")
-    tree = _listing_once("tree")
+    glob: Callable[..., Any] = _listing_once("glob")
+    copy: Callable[..., Any] = _listing_once("copy")
+    get: Callable[..., Any] = _listing_once("get")
+    put: Callable[..., Any] = _listing_once("put")
+    tree: Callable[..., Any] = _listing_once("tree")
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kw: Any) -> Any:
         """Return the data of files; see fsspec. ``on_error="omit"`` leaves out what does not exist."""

@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, overload
 
 from ..api.echo import Release, fields_left_out, fields_refused, release, server_release
 from ..api.routes import Routes
@@ -203,7 +203,7 @@ class Listing(Sequence[T]):
             return NotImplemented
         return list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         missing = f", missing={self.missing!r}" if self.missing else ""

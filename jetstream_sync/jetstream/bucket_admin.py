@@ -66,8 +66,13 @@ class BucketAdmin:
 
     if TYPE_CHECKING:
 
-        def create_stream(self, config: StreamConfig) -> Stream: ...  # noqa: D102 - of `JetStream`
-        def update_stream(self, config: StreamConfig) -> Stream: ...  # noqa: D102
+        def create_stream(self, config: StreamConfig) -> Stream:
+            """Create a stream; see `JetStream`."""
+            ...
+
+        def update_stream(self, config: StreamConfig) -> Stream:
+            """Change a stream; see `JetStream`."""
+            ...
 
     def _new_bucket(self, what: str, wanted: StreamConfig) -> Stream:
         """Create the stream of a bucket; name the fields that differ if it exists."""

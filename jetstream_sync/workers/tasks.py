@@ -91,7 +91,7 @@ class TaskError(Error):
         self.status = status
         self.traceback = traceback
         if traceback:
-            self.__cause__ = _RemoteTraceback(traceback)
+            self.__cause__: BaseException | None = _RemoteTraceback(traceback)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.status, self.traceback)

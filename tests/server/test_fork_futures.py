@@ -63,7 +63,7 @@ def test_a_child_s_futures_are_settled_at_once(held, looked_at):
             held.js.publish_async_completed()
 
     in_child(check)
-    for seq, future in enumerate(futures):
+    for seq, future in enumerate(futures, 1):
         assert not future.done()
         held.acknowledge(seq)
         assert future.result(5) == PubAck("HELD", seq)
@@ -177,7 +177,7 @@ def test_a_callback_that_forks(held):
     futures[0].add_done_callback(forks)
     for future in futures[1:]:
         future.add_done_callback(lambda each: seen.append(each.result().seq))
-    for seq in range(10):
+    for seq in range(1, 11):
         held.acknowledge(seq)
     wait_until(lambda: len(seen) == 10)
     _, status = os.waitpid(children[0], 0)
