@@ -10,6 +10,7 @@ from ..address import Server, parse_servers
 from ..errors import (
     BadSubscriptionError,
     ConnectionClosedError,
+    ConnectionLostError,
     DrainTimeoutError,
     Error,
     TimeoutError,
@@ -312,6 +313,10 @@ class Connection(ForeignNames):
         try:
             if kind is None and (self.is_connected or self.is_draining or self._has_lost()):
                 self.drain()
+        except ConnectionLostError:
+            # Where every message had a reply, nothing can be lost.
+            if self._core.engine.writer.unanswered:
+                raise
         finally:
             self.close()
 

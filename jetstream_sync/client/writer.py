@@ -259,6 +259,11 @@ class Writer:
         return self._size + max(0, len(self._batch) - sum(self._sent))
 
     @property
+    def unanswered(self) -> int:
+        """The number of messages of the program, sent or not, for whose reply no caller has waited."""
+        return max(0, self.out_msgs - self._awaited)
+
+    @property
     def unsent(self) -> int:
         """The number of messages of the program, without a waiting caller, that were not sent or are lost."""
         is_sent = sum(self._sent) == len(self._batch)

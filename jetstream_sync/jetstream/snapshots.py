@@ -209,6 +209,7 @@ class StreamSnapshot:
             raise self._broken(0, f"chunk {self.pieces + 1} did not arrive")
         self._sink.answered = reply
         core = self._api.core
+        core.count_internal(1)
         core.send(core.encode_command(reply, b"")[0], 1, 0)
 
     def _end(self, block: bytes) -> None:

@@ -9,13 +9,9 @@ import textwrap
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fsspec
-import pandas as pd
-import pyarrow as pa
-import pyarrow.dataset
-import pyarrow.parquet as pq
 import pytest
 from fix_threads import SCALE
 from fsspec.tests import abstract
@@ -23,6 +19,10 @@ from pages import DOCUMENTED_URL, ROOT
 
 from jetstream_sync import JetStream, shared_connection
 from jetstream_sync.server import NatsServer
+
+# The tools are imported where they are used: other runs collect this file without them.
+if TYPE_CHECKING:
+    import pandas as pd
 
 pytestmark = pytest.mark.apps
 
@@ -216,6 +216,7 @@ def _relative(value: Any, at: str) -> Any:
     return value.replace(at, "") if isinstance(value, str) else value
 
 
+@pytest.mark.timeout(240)
 def test_calls_have_the_results_of_the_memory_filesystem(fs: Any) -> None:
     """Each call returns or raises the same, and leaves the same files."""
     differences = {}
@@ -238,6 +239,8 @@ _ROWS = 200_000
 @pytest.fixture
 def frame() -> pd.DataFrame:
     """A table of a few megabytes."""
+    import pandas as pd
+
     return pd.DataFrame(
         {
             "number": range(_ROWS),
@@ -249,6 +252,8 @@ def frame() -> pd.DataFrame:
 
 def test_pandas(options: dict[str, str], frame: pd.DataFrame) -> None:
     """Parquet, CSV and JSON, also compressed and in an archive."""
+    import pandas as pd
+
     small = frame.head(1000)
     for name in ("a.parquet", "a.csv", "a.csv.gz", "a.csv.zip", "a.tar.gz", "a.json"):
         where = f"jetstream://DATA/{name}"
@@ -268,6 +273,11 @@ def test_pandas(options: dict[str, str], frame: pd.DataFrame) -> None:
 
 def test_pyarrow(fs: Any, js: JetStream, frame: pd.DataFrame) -> None:
     """A dataset in several directories, of which some columns are read."""
+    import pyarrow as pa
+    import pyarrow.dataset
+    import pyarrow.fs
+    import pyarrow.parquet as pq
+
     table = pa.Table.from_pandas(frame)
     pq.write_to_dataset(table, "DATA/set", filesystem=fs, partition_cols=["part"])
     assert len(fs.glob("DATA/set/part=*/*.parquet")) == 3
@@ -290,6 +300,7 @@ def test_pyarrow(fs: Any, js: JetStream, frame: pd.DataFrame) -> None:
 def test_polars(fs: Any, frame: pd.DataFrame) -> None:
     """A frame is written to and read from files."""
     import polars as pl
+    import pyarrow.dataset
 
     table = pl.from_pandas(frame)
     with fs.open("DATA/a.parquet", "wb") as file:

@@ -298,7 +298,7 @@ def test_an_endpoint_that_could_not_be_added(world, fault):
 
 
 #: Calls whose object may be complete, and not yet returned, when the Ctrl-C arrives.
-_HANDED_ON = {"messages", "consume", "kv.keys", "objects.get", "group.consume"}
+_HANDED_ON = {"messages", "consume", "kv.keys", "objects.get", "group.consume", "snapshot"}
 #: Number of points of each call at which it is interrupted.
 _SAMPLE = 12
 

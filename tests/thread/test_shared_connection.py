@@ -392,5 +392,5 @@ def test_a_ctrl_c_at_any_moment(listener):
         assert found[0].is_connected
         assert not shared._shared._openings
         found.pop().close()
-        moment += 7
+        moment += 13
     assert moment > 50
