@@ -22,7 +22,7 @@ from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
 from .reading.range_reader import ReadPlan, read_chunks
 from .reading.ranges import SequenceRange
-from .retry import SinkError
+from .retry import RowError, SinkError
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
 from .writing.message_ids import WriteTaskId
 from .writing.rows import RowColumns, RowLayout, row_parts
@@ -71,7 +71,7 @@ def publish_partition(
     """
     parsed = WriteOptions.from_options(options)
     task_id = _write_task_id(parsed, partition)
-    layout, parts = _columns(rows, columns)
+    layout, parts = _columns(_present(rows, task_id.partition), columns)
     if layout is None:
         return Written(partition=task_id.partition)
     target = check_target(jetstream(parsed.connection), parsed, layout)
@@ -105,6 +105,14 @@ def _task_context() -> Any:
     except ImportError:
         return None
     return TaskContext.get()
+
+
+def _present(rows: Iterable[Any], partition: int) -> Iterator[Any]:
+    """Yield the rows; raise `RowError` for one that is ``None``, which is neither a payload nor a tombstone."""
+    for number, row in enumerate(rows):
+        if row is None:
+            raise RowError(partition, number, "", "it is None: a tombstone is {'data': None}")
+        yield row
 
 
 def _columns(

@@ -667,12 +667,21 @@ def test_headers_that_are_not_utf8(server):
     assert row == ({"A": ["\ufffd"], "Nats-Msg-Id": ["\ufffd"]}, "\ufffd")
 
 
-def test_an_invalid_row_is_named(server):
-    """The error contains the row number and the partition."""
+@pytest.mark.parametrize(
+    ("rows", "number"),
+    [
+        ([b"a", None], 1),
+        ([None, b"a"], 0),
+        ([{"data": b"a"}, {"data": 1}], 1),
+        ([(b"a",), None], 1),
+    ],
+)
+def test_an_invalid_row_is_named(server, rows, number):
+    """The error contains the row number and the partition; a row that is None is not the end of the rows."""
     make_stream(server)
     with pytest.raises(RowError) as error:
-        publish_partition([b"a", None], options(server), partition=3)
-    assert (error.value.row, error.value.partition) == (1, 3)
+        publish_partition(rows, options(server), columns=["data"], partition=3)
+    assert (error.value.row, error.value.partition) == (number, 3)
 
 
 @pytest.mark.smoke
