@@ -256,6 +256,8 @@ class _Arguments:
             self._signature = inspect.signature(function, eval_str=True)
         except NameError:  # the annotations do not exist at run time, and are not checked
             self._signature = inspect.signature(function)
+        except ValueError as error:  # a function written in C that does not describe its parameters
+            raise InvalidOptionError("function", function, "must have a signature") from error
         parameters = self._signature.parameters.values()
         self.context = [each.name for each in parameters if is_context(each.annotation)]
         self._sent = self._signature.replace(

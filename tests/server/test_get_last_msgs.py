@@ -181,6 +181,7 @@ def test_more_than_1024_subjects_are_refused(js, stream_name):
 # --- what goes wrong ----------------------------------------------------------------------------
 
 
+@pytest.mark.server(">=2.11")
 def test_an_old_replica_is_named(nats_server, stream):
     """An old server among newer ones may answer with one message and nothing behind it."""
 
@@ -230,6 +231,7 @@ def test_a_stream_without_direct_gets_has_no_responders(js, stream):
             stream.get_last_msgs([all_subjects(stream)])
 
 
+@pytest.mark.server(">=2.11")
 def test_a_page_from_a_replica_that_is_behind_is_requested_again(nats_server, stream):
     """An answer with fewer messages than announced is not the end."""
     asked = []
@@ -254,6 +256,7 @@ def test_a_page_from_a_replica_that_is_behind_is_requested_again(nats_server, st
     assert asked[1:] == [b'{"multi_last":["s.*"],"max_bytes":4000000,"seq":2,"up_to_seq":9}'] * 3
 
 
+@pytest.mark.server(">=2.11")
 def test_a_page_that_broke_off_is_requested_again(nats_server, stream):
     """Messages of an incomplete page are dropped; the end status is needed for the other pages."""
 
@@ -269,6 +272,7 @@ def test_a_page_that_broke_off_is_requested_again(nats_server, stream):
         assert [msg.seq for msg in fake.get_last_msgs(["s.*"])] == [7]
 
 
+@pytest.mark.server(">=2.11")
 @pytest.mark.parametrize(
     ("block", "error"),
     [
