@@ -728,7 +728,10 @@ class Fetch:
             # A fetch without a timeout consists of many requests with an expiry.
             return self._end.left() is None and self._request_again(inbox)
         if status.kind is PullStatusKind.FULL:
-            if self._request.max_bytes and not self._messages:
+            limit = self._request.max_bytes
+            is_unused = status.pending is None or status.pending[1] >= limit
+            # If bytes were sent, their messages were lost with a connection, and come again.
+            if limit and is_unused and not self._messages:
                 # No request with this limit can be answered.
                 text = f"the next message is larger than max_bytes={self._request.max_bytes}"
                 raise RequestLimitError(409, text)
