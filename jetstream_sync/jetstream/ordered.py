@@ -529,6 +529,10 @@ class OrderedConsumer:
                 if request.no_wait and not messages:
                     raise
                 return
+            except RequestLimitError:
+                if messages:
+                    return
+                raise  # no consumer can answer this request
             except _CONSUMER_LOST as error:
                 complete = False
                 # Not a consumer or server that is gone: the next consumer may be answered.

@@ -20,6 +20,7 @@ from jetstream_sync import (
     IteratorClosedError,
     JetStreamMsg,
     OrderedConsumer,
+    RequestLimitError,
 )
 
 pytestmark = pytest.mark.usefixtures("short_reply_margin")
@@ -244,3 +245,13 @@ def test_close_ends_a_fetch_that_has_no_consumer(js, stream, far, proxy):
         with pytest.raises(IteratorClosedError):
             waiting.result(10)
     wait_until(lambda: not stream.consumer_names(), 2)
+
+
+def test_a_fetch_whose_limit_no_message_fits_raises_at_once(js, stream):
+    """With a max_bytes below the next message, an ordered fetch raises, and creates one consumer only."""
+    fill(js, stream.name, 1, size=5000)
+    created = stream.info().state.consumer_count
+    ordered = stream.ordered_consumer()
+    with pytest.raises(RequestLimitError, match="max_bytes=100"):
+        ordered.fetch(max_bytes=100, timeout=5)
+    assert stream.info().state.consumer_count <= created + 1
