@@ -565,10 +565,7 @@ class StreamRecreatedError(RangeError):
     found_ns: int = 0
     """When the known stream and this one were created, in nanoseconds since 1970; 0: not known."""
     reason: str = "it was deleted and re-created"
-    _template = (
-        "stream {stream!r} is not the one that was read: {reason}; start a new read "
-        "(created {planned_ns} ns after 1970, found {found_ns})"
-    )
+    _template = "stream {stream!r} is not the one that was read: {reason}; start a new read"
 
 
 class MessagesChangedError(JetStreamError):
