@@ -565,7 +565,14 @@ class StreamRecreatedError(RangeError):
     found_ns: int = 0
     """When the known stream and this one were created, in nanoseconds since 1970; 0: not known."""
     reason: str = "it was deleted and re-created"
-    _template = "stream {stream!r} is not the one that was read: {reason}; start a new read"
+
+    def __str__(self) -> str:
+        text = (
+            f"stream {self.stream!r} is not the one that was read: {self.reason}; start a new read"
+        )
+        if self.planned_ns and self.found_ns:
+            text += f" (created {self.planned_ns} ns after 1970, found {self.found_ns})"
+        return text
 
 
 class MessagesChangedError(JetStreamError):
