@@ -65,12 +65,17 @@ def waits(nc: Connection, js: JetStream, name: str) -> dict[str, Callable[[], ob
     consumer = stream.create_consumer(durable_name="C")
     sub = nc.subscribe(f"{name}.core")
     nc.subscribe(f"{name}.slow", cb=lambda _: None)
+
+    def iterate() -> None:
+        with consumer.messages() as messages:
+            messages.next(0.3)
+
     return {
         "next_msg": lambda: sub.next_msg(0.3),
         "request": lambda: nc.request(f"{name}.slow", timeout=0.3),
         "fetch": lambda: consumer.fetch(10, timeout=0.3),
         "next": lambda: consumer.next(timeout=0.3),
-        "iterator": lambda: consumer.messages().next(0.3),
+        "iterator": iterate,
         "ordered": lambda: stream.ordered_consumer().next(0.3),
         "wait_closed": lambda: consumer.consume(lambda _: None).wait_closed(0.3),
     }
