@@ -45,7 +45,7 @@ def test_options_of_times_are_checked():
         {"every": "60"},
     ):
         with pytest.raises(InvalidOptionError):
-            worker.task(name="report", **options)(print)  # type: ignore[call-overload]
+            worker.task(name="report", **options)(lambda: None)  # type: ignore[call-overload]
         worker.queues.tasks.clear()
         worker.handlers[0].tasks.clear()
 
