@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from .errors import InvalidOptionError
+from . import errors
 
 #: A secret, or a function that returns it, called on every connect and reconnect.
 Secret = str | Callable[[], str]
@@ -18,9 +18,9 @@ def left_out() -> NoReturn:
     raise missing_secret("secret")
 
 
-def missing_secret(option: str) -> InvalidOptionError:
+def missing_secret(option: str) -> errors.InvalidOptionError:
     """Return the error for an option whose secret was removed by pickling."""
-    return InvalidOptionError(
+    return errors.InvalidOptionError(
         option,
         "...",
         "secrets are not pickled: to use the options in another process, pass secrets as files or as "
@@ -109,13 +109,13 @@ class ServerAddress:
         from urllib.parse import unquote, urlsplit  # noqa: PLC0415
 
         if not isinstance(text, str):
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "servers", "...", "a server must be a URL such as nats://host:port"
             )
         found = _PUBLIC_PART.match(text.rpartition("@")[2])
         shown = found[0] if found else ""
         if any(character.isspace() for character in text):
-            raise InvalidOptionError("servers", shown, "a URL must not contain white space")
+            raise errors.InvalidOptionError("servers", shown, "a URL must not contain white space")
         try:
             parts = urlsplit(text if _HAS_SCHEME.match(text) else f"nats://{text}")
             port = _DEFAULT_PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
@@ -123,23 +123,25 @@ class ServerAddress:
             parts = None
         if parts is None:
             # Raised outside of the except block: the context of the error would contain credentials.
-            raise InvalidOptionError("servers", shown, "must be a URL with a port from 1 to 65535")
+            raise errors.InvalidOptionError(
+                "servers", shown, "must be a URL with a port from 1 to 65535"
+            )
         if parts.scheme not in _DEFAULT_PORTS:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "servers", shown, "the scheme must be nats://, tls://, ws:// or wss://"
             )
         if not parts.hostname or not {"[", "]"}.isdisjoint(parts.hostname):
-            raise InvalidOptionError("servers", shown, "the host name is missing")
+            raise errors.InvalidOptionError("servers", shown, "the host name is missing")
         if port == 0:
-            raise InvalidOptionError("servers", shown, "the port must be from 1 to 65535")
+            raise errors.InvalidOptionError("servers", shown, "the port must be from 1 to 65535")
         path = parts.path if parts.scheme in ("ws", "wss") and parts.path != "/" else ""
         if parts.path not in ("", "/", path) or parts.query or parts.fragment:
-            raise InvalidOptionError("servers", shown, "must end after the port")
+            raise errors.InvalidOptionError("servers", shown, "must end after the port")
         user = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
         token = None
         if user is None and password:
-            raise InvalidOptionError("servers", shown, "a password requires a user")
+            raise errors.InvalidOptionError("servers", shown, "a password requires a user")
         if user is not None and password is None:
             user, token = None, user
         return cls(
@@ -156,19 +158,21 @@ class ServerAddress:
 def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
     """Parse the URLs of one or more servers."""
     if not isinstance(servers, Iterable):
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "servers", servers, "a server must be a URL such as nats://host:port"
         )
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     if not urls:
-        raise InvalidOptionError("servers", servers, "at least one server is required")
+        raise errors.InvalidOptionError("servers", servers, "at least one server is required")
     try:
         return tuple(
             ServerAddress.parse(url.strip() if isinstance(url, str) else url) for url in urls
         )
-    except InvalidOptionError as caught:
+    except errors.InvalidOptionError as caught:
         # Any piece may be part of a login that has a comma.
         if not (isinstance(servers, str) and len(urls) > 1 and "@" in servers):
             raise
         reason = caught.reason
-    raise InvalidOptionError("servers", "...", f"{reason}; a comma of a login is written as %2C")
+    raise errors.InvalidOptionError(
+        "servers", "...", f"{reason}; a comma of a login is written as %2C"
+    )

@@ -49,6 +49,7 @@ from typing import (
     overload,
 )
 
+from . import errors
 from .durations import (
     check_time,
     duration,
@@ -57,7 +58,6 @@ from .durations import (
     time_from_text,
     time_to_text,
 )
-from .errors import InvalidArgumentError, InvalidOptionError, InvalidResponseError
 from .records import RecordBase, record
 
 _loads: Callable[[bytes | str], Any]
@@ -94,7 +94,7 @@ def dumps(value: Any) -> bytes:
     try:
         return _dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"value cannot be encoded as JSON: {error}") from error
+        raise errors.InvalidArgumentError(f"value cannot be encoded as JSON: {error}") from error
 
 
 def loads(data: bytes | str) -> Any:
@@ -103,7 +103,7 @@ def loads(data: bytes | str) -> Any:
         return _loads(data)
     except (ValueError, RecursionError) as error:
         start = data[:_MAX_EXCERPT_CHARS]
-        raise InvalidResponseError(f"invalid JSON ({error}): {start!r}") from error
+        raise errors.InvalidResponseError(f"invalid JSON ({error}): {start!r}") from error
 
 
 # --- records ------------------------------------------------------------------------------------
@@ -172,15 +172,17 @@ class Record(RecordBase):
                     try:
                         assign(self, conversions.accept(value))
                     except _MismatchError as error:
-                        raise InvalidOptionError(name, value, str(error)) from None
+                        raise errors.InvalidOptionError(name, value, str(error)) from None
                 elif optional:
                     assign(self, None)
                 else:
-                    raise InvalidOptionError(name, value, "must not be None")
+                    raise errors.InvalidOptionError(name, value, "must not be None")
             if extra and (known := codec.names & extra.keys()):
                 # They would be ignored if the field is set, and not be checked otherwise.
                 name = type(self).__name__
-                raise InvalidOptionError("extra", extra, f"{min(known)!r} is a field of {name}")
+                raise errors.InvalidOptionError(
+                    "extra", extra, f"{min(known)!r} is a field of {name}"
+                )
             object.__setattr__(self, "extra", Extra(extra) if extra else _NO_EXTRA)
             for name, (low, high) in codec.ranges.items():
                 if getattr(self, name) != _NO_DURATION:  # it means that there is no limit
@@ -193,7 +195,7 @@ class Record(RecordBase):
     def _refuse_if(self, wrong: bool, name: str, reason: str) -> None:
         """Raise `InvalidOptionError` for a field if ``wrong`` is true."""
         if wrong:
-            raise InvalidOptionError(name, getattr(self, name), reason)
+            raise errors.InvalidOptionError(name, getattr(self, name), reason)
 
     def _refuse_set(self, reason: str, *names: str) -> None:
         """Raise `InvalidOptionError` for the first of these fields that is set."""
@@ -210,7 +212,7 @@ class Record(RecordBase):
             if not low <= number <= high:
                 allowed = f"at least {low}" if high == _INFINITE else f"from {low} to {high}"
                 unit = " seconds" if isinstance(value, timedelta) else ""
-                raise InvalidOptionError(name, value, f"must be {allowed}{unit}")
+                raise errors.InvalidOptionError(name, value, f"must be {allowed}{unit}")
 
     def __repr__(self) -> str:
         shown = [
@@ -269,7 +271,7 @@ def decode(cls: type[R], data: Any) -> R:
     # and an absent field gets its default. Without a default, a number, flag or duration is 0, and a record
     # has no fields set: servers leave out such values in some contexts (``omitempty`` in nats-server).
     if not isinstance(data, dict):
-        raise InvalidResponseError(f"{cls.__name__}: expected an object, got {_short(data)}")
+        raise errors.InvalidResponseError(f"{cls.__name__}: expected an object, got {_short(data)}")
     codec = _record_codec(cls)
     record = cls.__new__(cls)
     found = 0
@@ -283,11 +285,13 @@ def decode(cls: type[R], data: Any) -> R:
                 continue
             if default is dataclasses.MISSING:
                 if conversions.zero is None:
-                    raise InvalidResponseError(f"{cls.__name__}.{name}: required field is missing")
+                    raise errors.InvalidResponseError(
+                        f"{cls.__name__}.{name}: required field is missing"
+                    )
                 default = conversions.zero()  # noqa: PLW2901 - of this record only
             assign(record, default)
     except _MismatchError as error:
-        raise InvalidResponseError(f"{cls.__name__}.{name}: {error}") from None
+        raise errors.InvalidResponseError(f"{cls.__name__}.{name}: {error}") from None
     extra = _NO_EXTRA
     if len(data) > found:
         unknown = {key: value for key, value in data.items() if key not in codec.names}
@@ -456,7 +460,7 @@ def _decode_duration(raw: Any) -> timedelta:
 def _accept_duration(value: Any) -> timedelta:
     try:
         return duration(value)
-    except InvalidOptionError as error:
+    except errors.InvalidOptionError as error:
         raise _MismatchError(error.reason) from None
 
 
@@ -470,7 +474,7 @@ def _decode_time(raw: Any) -> datetime:
 def _accept_time(value: Any) -> datetime:
     try:
         return check_time(value)
-    except InvalidOptionError as error:
+    except errors.InvalidOptionError as error:
         raise _MismatchError(f"{error.reason}, got {_short(value)}") from None
 
 

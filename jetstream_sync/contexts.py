@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from .errors import InvalidOptionError
+from . import errors
 from .options import TLSOptions
 
 #: The keys of a context with their defaults.
@@ -117,20 +117,20 @@ def read_context(name: str) -> tuple[str | None, dict[str, Any]]:
     # Raises InvalidOptionError: there is no such context, its file is invalid, or it has a key that
     # this client does not support.
     if not isinstance(name, str) or not is_context_name(name):
-        raise InvalidOptionError("context", name, "is not the name of a context")
+        raise errors.InvalidOptionError("context", name, "is not the name of a context")
     path = contexts_root() / "context" / f"{name}.json"
     try:
         fields = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise InvalidOptionError("context", name, f"there is no file {path}") from None
+        raise errors.InvalidOptionError("context", name, f"there is no file {path}") from None
     except (OSError, ValueError) as error:
-        raise InvalidOptionError("context", name, f"{path}: {error}") from error
+        raise errors.InvalidOptionError("context", name, f"{path}: {error}") from error
     fault = fault_in(fields)
     if fault:
-        raise InvalidOptionError("context", name, f"{path}: {fault}")
+        raise errors.InvalidOptionError("context", name, f"{path}: {fault}")
     key = unsupported_key(fields)
     if key is not None:
-        raise InvalidOptionError("context", name, f"{key!r} is not supported")
+        raise errors.InvalidOptionError("context", name, f"{key!r} is not supported")
     for file in FILES:
         if fields.get(file):
             fields[file] = os.path.expanduser(os.path.expandvars(fields[file]))  # noqa: PTH111 - text

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import InvalidOptionError
+from . import errors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -78,13 +78,15 @@ def duration(value: timedelta | float, option: str = "duration") -> timedelta:
     """Normalize a duration given by the user to a `timedelta`."""
     if isinstance(value, timedelta):
         if abs(duration_to_ns(value)) > _MAX_NS:
-            raise InvalidOptionError(option, value, "must not exceed 292 years")
+            raise errors.InvalidOptionError(option, value, "must not exceed 292 years")
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidOptionError(option, value, "must be a timedelta or a number of seconds")
+        raise errors.InvalidOptionError(option, value, "must be a timedelta or a number of seconds")
     # The negated form also catches NaN.
     if not abs(value) * _NS_PER_S <= _MAX_NS:
-        raise InvalidOptionError(option, value, "must be a finite duration of at most 292 years")
+        raise errors.InvalidOptionError(
+            option, value, "must be a finite duration of at most 292 years"
+        )
     if isinstance(value, int) or value.is_integer():
         return duration_from_ns(int(value) * _NS_PER_S)
     # Imported late to keep the import time of the package low.
@@ -142,11 +144,13 @@ def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timede
 def check_time(value: object, option: str = "time") -> datetime:
     """Validate a time given by the user, and return it."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidOptionError(option, value, "must be a datetime with a time zone")
+        raise errors.InvalidOptionError(option, value, "must be a datetime with a time zone")
     try:
         value.astimezone(timezone.utc)
     except OverflowError:
-        raise InvalidOptionError(option, value, "must be in the years 1 to 9999 UTC") from None
+        raise errors.InvalidOptionError(
+            option, value, "must be in the years 1 to 9999 UTC"
+        ) from None
     return value
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from .errors import InvalidHeaderError
+from . import errors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -185,7 +185,7 @@ class Headers(MutableMapping[str, str]):
         if isinstance(other, Mapping):
             try:
                 return self == Headers(other)
-            except InvalidHeaderError:
+            except errors.InvalidHeaderError:
                 return False
         return NotImplemented
 
@@ -201,19 +201,21 @@ HeadersLike: TypeAlias = Headers | Mapping[str, str | Sequence[str]]
 
 def _check(name: str, value: str) -> None:
     if not isinstance(name, str) or not _NAME_PATTERN.fullmatch(name):
-        raise InvalidHeaderError(
+        raise errors.InvalidHeaderError(
             str(name), "a name must be printable ASCII without colons and spaces"
         )
     if not isinstance(value, str):
-        raise InvalidHeaderError(name, f"a value must be a str, not {type(value).__name__}")
+        raise errors.InvalidHeaderError(name, f"a value must be a str, not {type(value).__name__}")
     if _FORBIDDEN_IN_VALUES.search(value):
-        raise InvalidHeaderError(name, "a value must not contain line breaks, NULs or surrogates")
+        raise errors.InvalidHeaderError(
+            name, "a value must not contain line breaks, NULs or surrogates"
+        )
 
 
 def _values_of(name: str, values: object) -> Iterable[str]:
     """Return the values of a name; raise if they are not iterable."""
     if not isinstance(values, Iterable):
-        raise InvalidHeaderError(
+        raise errors.InvalidHeaderError(
             str(name), f"a value must be a str or a list of str, not {type(values).__name__}"
         )
     return values

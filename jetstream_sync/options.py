@@ -18,8 +18,8 @@ from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from . import errors
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
-from .errors import BadSubjectError, InvalidOptionError
 from .subjects import check_publish_subject
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class TLSOptions:
 
     def __post_init__(self) -> None:
         if self.cert_file is None and self.key_file is not None:
-            raise InvalidOptionError("key_file", self.key_file, "requires a cert_file")
+            raise errors.InvalidOptionError("key_file", self.key_file, "requires a cert_file")
         if self.key_file is None and self.cert_file is None and self.key_password is not None:
-            raise InvalidOptionError("key_password", "...", "requires a cert_file")
+            raise errors.InvalidOptionError("key_password", "...", "requires a cert_file")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), _without_secrets(self, ("key_password",)))
@@ -307,34 +307,36 @@ class ConnectionOptions:
     def __post_init__(self) -> None:
         for option in _STRINGS:
             if not isinstance(getattr(self, option), (str, type(None))):
-                raise InvalidOptionError(option, "...", "must be a str")
+                raise errors.InvalidOptionError(option, "...", "must be a str")
         for option in _SECRETS:
             value = getattr(self, option)
             if callable(value):
                 check_callback(option, value)
             elif not isinstance(value, (str, type(None))):
-                raise InvalidOptionError(option, "...", "must be a str or a function")
+                raise errors.InvalidOptionError(option, "...", "must be a str or a function")
         for each in fields(self):
             value = getattr(self, each.name)
             if each.type == "bool" and not isinstance(value, bool):
-                raise InvalidOptionError(each.name, value, "must be True or False")
+                raise errors.InvalidOptionError(each.name, value, "must be True or False")
             if (each.name.endswith("_cb") or each.name == "dialer") and value is not None:
                 check_callback(each.name, value)
         for option in ("connect_timeout", "ping_interval", "drain_timeout"):
             if self._in_seconds(option) <= 0:
-                raise InvalidOptionError(option, getattr(self, option), "must be above 0")
+                raise errors.InvalidOptionError(option, getattr(self, option), "must be above 0")
         for option in ("reconnect_time_wait", "reconnect_jitter"):
             if option == "reconnect_jitter" and self.reconnect_jitter is None:
                 continue
             if self._in_seconds(option) < 0:
-                raise InvalidOptionError(option, getattr(self, option), "must be 0 or above")
+                raise errors.InvalidOptionError(option, getattr(self, option), "must be 0 or above")
         check_int("max_outstanding_pings", self.max_outstanding_pings, 1)
         check_int("pending_size", self.pending_size, 0)
         check_int("max_reconnect_attempts", self.max_reconnect_attempts, -1)
         try:
             check_publish_subject(self.inbox_prefix)
-        except BadSubjectError as error:
-            raise InvalidOptionError("inbox_prefix", self.inbox_prefix, error.reason) from None
+        except errors.BadSubjectError as error:
+            raise errors.InvalidOptionError(
+                "inbox_prefix", self.inbox_prefix, error.reason
+            ) from None
         self._check_login()
         self._check_secure()
 
@@ -361,33 +363,37 @@ class ConnectionOptions:
         for ways in _EXCLUSIVE_LOGINS:
             given = [option for option in ways if getattr(self, option) is not None]
             if len(given) > 1:
-                raise InvalidOptionError(given[1], "...", f"cannot be combined with {given[0]}")
+                raise errors.InvalidOptionError(
+                    given[1], "...", f"cannot be combined with {given[0]}"
+                )
         if self.password is not None and self.user is None:
-            raise InvalidOptionError("password", "...", "requires a user")
+            raise errors.InvalidOptionError("password", "...", "requires a user")
         if self.nkey is not None and not self.nkey.startswith("U"):
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "nkey", "...", "must be the public nkey of a user, which begins with U"
             )
         if self.nkey is not None and self.signature_cb is None:
-            raise InvalidOptionError("nkey", self.nkey, "requires a signature_cb")
+            raise errors.InvalidOptionError("nkey", self.nkey, "requires a signature_cb")
         if self.signature_cb is not None and self.nkey is None and self.user_jwt_cb is None:
-            raise InvalidOptionError("signature_cb", "...", "requires an nkey or a user_jwt_cb")
+            raise errors.InvalidOptionError(
+                "signature_cb", "...", "requires an nkey or a user_jwt_cb"
+            )
         credentials = self.user_credentials
         if callable(credentials):
             check_callback("user_credentials", credentials)
         elif isinstance(credentials, tuple):
             if len(credentials) != 2 or not all(map(_is_path, credentials)):
-                raise InvalidOptionError(
+                raise errors.InvalidOptionError(
                     "user_credentials", "...", "a tuple must contain two paths"
                 )
         elif credentials is not None and not _is_path(credentials):
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "user_credentials",
                 "...",
                 "must be a path, a pair of paths, or a function that returns the content",
             )
         if self.nkeys_seed is not None and not _is_path(self.nkeys_seed):
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "nkeys_seed", "...", "must be a path; pass the seed itself as nkeys_seed_str"
             )
 
@@ -395,13 +401,15 @@ class ConnectionOptions:
         tls = self.tls
         # An SSLContext is recognized by its method, because this module does not import ssl.
         if not isinstance(tls, (bool, TLSOptions, type(None))) and not hasattr(tls, "wrap_bio"):
-            raise InvalidOptionError("tls", "...", "must be a bool, an SSLContext or TLSOptions")
+            raise errors.InvalidOptionError(
+                "tls", "...", "must be a bool, an SSLContext or TLSOptions"
+            )
         if tls is False and self.tls_handshake_first:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "tls_handshake_first", True, "cannot be combined with tls=False"
             )
         if tls not in (None, False) and self.tls_allow_downgrade:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "tls_allow_downgrade",
                 True,
                 "cannot be combined with tls, which requires TLS from every server",
@@ -410,7 +418,7 @@ class ConnectionOptions:
         if headers is None or headers is left_out:
             return
         if not isinstance(headers, Mapping):
-            raise InvalidOptionError("ws_connection_headers", "...", "must be a mapping")
+            raise errors.InvalidOptionError("ws_connection_headers", "...", "must be a mapping")
         for name, value in headers.items():
             values: Sequence[object] = [value] if isinstance(value, str) else value
             if not isinstance(values, (list, tuple)):
@@ -418,7 +426,7 @@ class ConnectionOptions:
             if not all(
                 isinstance(each, str) and not _LINE_BREAKS & set(each) for each in [name, *values]
             ):
-                raise InvalidOptionError(
+                raise errors.InvalidOptionError(
                     "ws_connection_headers",
                     "...",
                     "names and values must be strings without line breaks",
@@ -429,7 +437,9 @@ class ConnectionOptions:
         if isinstance(value, timedelta):
             value = value.total_seconds()
         if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise InvalidOptionError(option, value, "must be a number of seconds or a timedelta")
+            raise errors.InvalidOptionError(
+                option, value, "must be a number of seconds or a timedelta"
+            )
         value = float(min(value, _MAX_TIMEOUT_S))
         object.__setattr__(self, option, value)
         return value
@@ -466,7 +476,7 @@ def check_callback(option: str, callback: object) -> None:
     """Check that a callback is a plain function."""
     # The value is omitted: it may be the secret that the function should return.
     if not callable(callback):
-        raise InvalidOptionError(option, "...", "must be a function")
+        raise errors.InvalidOptionError(option, "...", "must be a function")
     inner: Any = callback
     while isinstance(inner, partial):
         inner = inner.func
@@ -475,7 +485,7 @@ def check_callback(option: str, callback: object) -> None:
         inner = getattr(inner, "__func__", type(inner).__call__)
     if iscoroutinefunction(inner) or isasyncgenfunction(inner) or isgeneratorfunction(inner):
         rule = "must be a plain function, not an async one or a generator"
-        raise InvalidOptionError(option, "...", rule)
+        raise errors.InvalidOptionError(option, "...", rule)
 
 
 def check_int(option: str, value: object, least: int, most: int | None = None) -> None:
@@ -483,7 +493,7 @@ def check_int(option: str, value: object, least: int, most: int | None = None) -
     is_int = isinstance(value, int) and not isinstance(value, bool)
     if not is_int or value < least or (most is not None and value > most):  # type: ignore[operator]
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InvalidOptionError(option, value, f"must be an integer {limits}")
+        raise errors.InvalidOptionError(option, value, f"must be an integer {limits}")
 
 
 def check_known(
@@ -496,7 +506,7 @@ def check_known(
         close = closest_match(name, known)
         hint = f"did you mean {close}?" if close else f"not one of {', '.join(sorted(known))}"
         # The value is omitted: it may be a secret under a misspelled name.
-        raise InvalidOptionError(name, "...", f"{problem}; {hint}")
+        raise errors.InvalidOptionError(name, "...", f"{problem}; {hint}")
 
 
 def closest_match(name: str, known: Iterable[str]) -> str | None:

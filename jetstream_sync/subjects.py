@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from .errors import BadSubjectError, InvalidNameError
+from . import errors
 
 #: Maximum length of a protocol command in bytes, without line end and payload: the default of
 #: nats-server (``MAX_CONTROL_LINE_SIZE``). The server closes the connection on a longer command.
@@ -36,25 +36,25 @@ def check_publish_subject(subject: str) -> str:
     check_subject(subject)
     # "a*b" and "a>b" are literal tokens; only "*" and ">" as whole tokens are wildcards.
     if ("*" in subject or ">" in subject) and not {"*", ">"}.isdisjoint(subject.split(".")):
-        raise BadSubjectError(subject, "a subject to publish to must not contain wildcards")
+        raise errors.BadSubjectError(subject, "a subject to publish to must not contain wildcards")
     return subject
 
 
 def check_subject(subject: str) -> str:
     """Validate a subject that may contain wildcards, and return it."""
     if not isinstance(subject, str):
-        raise BadSubjectError(repr(subject), f"must be a str, not {type(subject).__name__}")
+        raise errors.BadSubjectError(repr(subject), f"must be a str, not {type(subject).__name__}")
     if not subject:
-        raise BadSubjectError(subject, "must not be empty")
+        raise errors.BadSubjectError(subject, "must not be empty")
     _check_length(subject)
     if _FORBIDDEN_IN_SUBJECTS.search(subject):
-        raise BadSubjectError(
+        raise errors.BadSubjectError(
             subject, "must not contain white space, control characters or surrogates"
         )
     if subject[0] == "." or subject[-1] == "." or ".." in subject:
-        raise BadSubjectError(subject, "must not contain an empty token")
+        raise errors.BadSubjectError(subject, "must not contain an empty token")
     if ">" in subject and ">" in subject.split(".")[:-1]:
-        raise BadSubjectError(subject, "'>' must be the last token")
+        raise errors.BadSubjectError(subject, "'>' must be the last token")
     return subject
 
 
@@ -75,12 +75,12 @@ def fits_request(subject: str) -> bool:
 def check_queue(queue: str) -> str:
     """Validate the name of a queue group, and return it."""
     if not isinstance(queue, str):
-        raise BadSubjectError(
+        raise errors.BadSubjectError(
             repr(queue), f"a queue group must be a str, not {type(queue).__name__}"
         )
     _check_length(queue)
     if _FORBIDDEN_IN_SUBJECTS.search(queue):
-        raise BadSubjectError(
+        raise errors.BadSubjectError(
             queue, "a queue group must not contain white space or control characters"
         )
     return queue
@@ -89,7 +89,7 @@ def check_queue(queue: str) -> str:
 def _check_length(text: str) -> None:
     """Reject a text that exceeds any command; the encoder checks the length of the whole line."""
     if len(text) > MAX_CONTROL_LINE:
-        raise BadSubjectError(
+        raise errors.BadSubjectError(
             text, f"must not exceed {MAX_CONTROL_LINE} bytes, the maximum of a command"
         )
 
@@ -106,15 +106,15 @@ def check_consumer_name(name: str, *, new: bool = False) -> str:
 
 def _check_name(kind: str, name: str, new: bool) -> str:
     if not isinstance(name, str):
-        raise InvalidNameError(kind, repr(name), f"must be a str, not {type(name).__name__}")
+        raise errors.InvalidNameError(kind, repr(name), f"must be a str, not {type(name).__name__}")
     if not name:
-        raise InvalidNameError(kind, name, "must not be empty")
+        raise errors.InvalidNameError(kind, name, "must not be empty")
     if (_FORBIDDEN_IN_NAMES if new else _FORBIDDEN_BY_SERVERS).search(name):
-        raise InvalidNameError(
+        raise errors.InvalidNameError(
             kind, name, "must not contain white space, '.', '*', '>', '/' or '\\'"
         )
     if len(name) > _MAX_NAME_BYTES or len(name.encode()) > _MAX_NAME_BYTES:
-        raise InvalidNameError(kind, name, f"must not exceed {_MAX_NAME_BYTES} bytes")
+        raise errors.InvalidNameError(kind, name, f"must not exceed {_MAX_NAME_BYTES} bytes")
     return name
 
 

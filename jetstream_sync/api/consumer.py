@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+from .. import errors
 from ..codec import UNSET, Duration, Durations, Record
-from ..errors import InvalidOptionError
 from ..records import record, setting
 from ..subjects import check_consumer_name, check_publish_subject, check_queue, check_subject
 from .account import ClusterInfo
@@ -282,7 +282,7 @@ class ConsumerConfig(Record):
                 is_set and policy != needing, name, f"requires deliver_policy {needing}"
             )
             if policy == needing and not is_set:
-                raise InvalidOptionError("deliver_policy", policy, f"requires {name}")
+                raise errors.InvalidOptionError("deliver_policy", policy, f"requires {name}")
         self._refuse_if(
             policy == DeliverPolicy.LAST_PER_SUBJECT
             and not (self.filter_subject or self.filter_subjects),

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
+from .. import errors
 from ..codec import Record, decode, dumps, encode, loads
-from ..errors import ConsumerGroupError, Error
 from ..records import record
 from ..subjects import check_subject
 
@@ -99,17 +99,19 @@ class GroupConfig(Record):
     def check(self) -> None:
         """Raise if the group would not work."""
         if self.max_members < 1:
-            raise ConsumerGroupError(f"invalid max_members {self.max_members}: must be at least 1")
+            raise errors.ConsumerGroupError(
+                f"invalid max_members {self.max_members}: must be at least 1"
+            )
         mappings = self.member_mappings
         if not mappings:
             return
         if self.members:
-            raise ConsumerGroupError("members and member_mappings exclude each other")
+            raise errors.ConsumerGroupError("members and member_mappings exclude each other")
         if len(self.member_names) != len(set(self.member_names)):
-            raise ConsumerGroupError("a member has several member_mappings")
+            raise errors.ConsumerGroupError("a member has several member_mappings")
         mapped = sorted(p for mapping in mappings for p in mapping.partitions or ())
         if mapped != list(range(self.max_members)) or len(mappings) > self.max_members:
-            raise ConsumerGroupError(
+            raise errors.ConsumerGroupError(
                 f"member_mappings must contain each partition from 0 to {self.max_members - 1} exactly "
                 f"once, and at most {self.max_members} members"
             )
@@ -182,12 +184,12 @@ class ElasticGroupConfig(GroupConfig):
             tokens = check_subject(each.filter).split(".")
             stars = tokens.count("*")
             if not stars and tokens[-1] != ">":
-                raise ConsumerGroupError(
+                raise errors.ConsumerGroupError(
                     f"invalid filter {each.filter!r}: it must have a '*' wildcard or end with '>'"
                 )
             wildcards = list(each.partitioning_wildcards or ())
             if len(wildcards) != len(set(wildcards)) or not all(1 <= w <= stars for w in wildcards):
-                raise ConsumerGroupError(
+                raise errors.ConsumerGroupError(
                     f"invalid partitioning_wildcards {wildcards} of filter {each.filter!r}: expected "
                     f"different numbers from 1 to {stars}, the number of its '*' wildcards"
                 )
@@ -214,8 +216,8 @@ def parse_config(cls: type[_C], key: str, value: bytes) -> _C:
     """Return the config in the value of a key; raise `ConsumerGroupError` if it is invalid."""
     try:
         config = decode(cls, loads(value))
-    except (ValueError, Error) as error:
-        raise ConsumerGroupError(f"invalid config of group {key!r}: {error}") from error
+    except (ValueError, errors.Error) as error:
+        raise errors.ConsumerGroupError(f"invalid config of group {key!r}: {error}") from error
     config.check()
     return config
 

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from itertools import combinations, takewhile
 from typing import Any, Final, Protocol
 
+from .. import errors
 from ..codec import UNSET, Duration, Record
 from ..durations import duration_from_text, time_from_ns, time_to_ns
-from ..errors import InvalidNameError, InvalidOptionError
 from ..headers import Headers, parse_headers
 from ..records import record, setting
 from ..subjects import (
@@ -98,7 +98,9 @@ class Base64Keys:
                 for token in key.split(".")
             )
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise InvalidNameError("key", key, f"not the Base64 of a text: {error}") from None
+            raise errors.InvalidNameError(
+                "key", key, f"not the Base64 of a text: {error}"
+            ) from None
 
 
 def _encoded_token(token: str) -> str:
@@ -141,7 +143,7 @@ class PathKeys:
         first = "" if first == _ROOT else _ROOT if first == _ESCAPED_ROOT else first
         path = "/".join((first, *rest)).replace("=2E", ".").replace("=3D", "=") or "/"
         if self.encode(path) != key:
-            raise InvalidNameError("key", key, "not the stored form of a path")
+            raise errors.InvalidNameError("key", key, "not the stored form of a path")
         return path
 
 
@@ -172,7 +174,7 @@ def encode_pattern(codec: KeyCodec, pattern: str) -> str:
     encode = getattr(codec, "encode_filter", None)
     if encode is None and ("*" in pattern or ">" in pattern):
         reason = f"{type(codec).__name__} cannot encode patterns"
-        raise InvalidOptionError("pattern", pattern, reason)
+        raise errors.InvalidOptionError("pattern", pattern, reason)
     return str((encode or codec.encode)(pattern))
 
 
@@ -213,14 +215,16 @@ def check_bucket(bucket: str) -> str:
     """Validate the name of a bucket, and return it."""
     if not isinstance(bucket, str) or not _BUCKET.fullmatch(bucket):
         shown = bucket if isinstance(bucket, str) else repr(bucket)
-        raise InvalidNameError("bucket", shown, "must consist of letters, digits, '_' and '-'")
+        raise errors.InvalidNameError(
+            "bucket", shown, "must consist of letters, digits, '_' and '-'"
+        )
     return bucket
 
 
 def check_key(key: str) -> str:
     """Validate a key, and return it."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise InvalidNameError("key", key if isinstance(key, str) else repr(key), _KEY_RULE)
+        raise errors.InvalidNameError("key", key if isinstance(key, str) else repr(key), _KEY_RULE)
     return key
 
 
@@ -228,14 +232,16 @@ def check_pattern(pattern: str) -> str:
     """Validate a key that may have the wildcards ``*`` for a token and ``>`` for the rest, and return it."""
     if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
         shown = pattern if isinstance(pattern, str) else repr(pattern)
-        raise InvalidNameError("key", shown, f"{_KEY_RULE}; wildcards are whole tokens")
+        raise errors.InvalidNameError("key", shown, f"{_KEY_RULE}; wildcards are whole tokens")
     return pattern
 
 
 def check_writable(key: str) -> str:
     """Check that a key is not reserved, and return it."""
     if key.startswith(_RESERVED):
-        raise InvalidNameError("key", key, f"keys that start with {_RESERVED!r} are reserved")
+        raise errors.InvalidNameError(
+            "key", key, f"keys that start with {_RESERVED!r} are reserved"
+        )
     return key
 
 
@@ -450,7 +456,9 @@ def new_stream_config(config: KeyValueConfig) -> StreamConfig:
 def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> StreamConfig:
     """Return the config of a bucket's stream with the set fields of a bucket config."""
     if config.mirror is not None and current.mirror is None:
-        raise InvalidOptionError("mirror", config.mirror, "the bucket exists and is not a mirror")
+        raise errors.InvalidOptionError(
+            "mirror", config.mirror, "the bucket exists and is not a mirror"
+        )
     fields = _given_fields(config)
     return replace(current, **fields | {"extra": {**current.extra, **config.extra}})
 
@@ -573,7 +581,7 @@ class BucketSubjects:
         """Return the stored form of a key whose value is written."""
         stored = check_writable(self.encoded(key))
         if not fits_request(self.write + stored):
-            raise InvalidNameError(
+            raise errors.InvalidNameError(
                 "key", key, f"with {self.write!r} it must not exceed {MAX_REQUEST_SUBJECT} bytes"
             )
         return stored

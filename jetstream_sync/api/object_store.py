@@ -14,9 +14,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from .. import errors
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
-from ..errors import InvalidNameError, InvalidOptionError, InvalidResponseError
 from ..records import record
 from ..subjects import MAX_REQUEST_SUBJECT, fits_request
 from .enums import DiscardPolicy, StorageType, StoreCompression
@@ -213,17 +213,19 @@ def infos_subject(bucket: str) -> str:
 def info_subject(bucket: str, name: str) -> str:
     """Return the subject of the info of an object."""
     if not isinstance(name, str):
-        raise InvalidNameError("object", repr(name), f"must be a str, not {type(name).__name__}")
+        raise errors.InvalidNameError(
+            "object", repr(name), f"must be a str, not {type(name).__name__}"
+        )
     if not name:
-        raise InvalidNameError("object", name, "must not be empty")
+        raise errors.InvalidNameError("object", name, "must not be empty")
     try:
         encoded = base64.urlsafe_b64encode(name.encode()).decode()
     except UnicodeEncodeError:
-        raise InvalidNameError("object", name, "must not contain surrogates") from None
+        raise errors.InvalidNameError("object", name, "must not contain surrogates") from None
     subject = f"$O.{bucket}.M.{encoded}"
     if not fits_request(subject):
         rule = f"must not exceed {MAX_REQUEST_SUBJECT} bytes in Base64, with the bucket"
-        raise InvalidNameError("object", name, rule)
+        raise errors.InvalidNameError("object", name, rule)
     return subject
 
 
@@ -244,7 +246,9 @@ def decode_info(data: bytes, time: datetime, name: str | None = None) -> ObjectI
             }
     info = decode(ObjectInfo, found)
     if not _NUID.fullmatch(info.nuid):
-        raise InvalidResponseError(f"ObjectInfo.nuid: {info.nuid!r:.60} is not valid in a subject")
+        raise errors.InvalidResponseError(
+            f"ObjectInfo.nuid: {info.nuid!r:.60} is not valid in a subject"
+        )
     return info
 
 
@@ -252,7 +256,7 @@ def is_object(payload: bytes) -> bool:
     """Return whether a message is the info of an object that was not deleted."""
     try:
         info = loads(payload)
-    except InvalidResponseError:
+    except errors.InvalidResponseError:
         return False
     return isinstance(info, dict) and not info.get("deleted")
 
@@ -339,7 +343,7 @@ def status_of(info: StreamInfo) -> ObjectStoreStatus:
     config = info.config
     name = config.name
     if not name.startswith(STREAM_PREFIX):
-        raise InvalidOptionError("stream", name, f"must begin with {STREAM_PREFIX}")
+        raise errors.InvalidOptionError("stream", name, f"must begin with {STREAM_PREFIX}")
     limit = config.max_bytes
     return ObjectStoreStatus(
         bucket=name.removeprefix(STREAM_PREFIX),

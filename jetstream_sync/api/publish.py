@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
 
-from .. import speedups
+from .. import errors, speedups
 from ..codec import loads
 from ..durations import duration, duration_to_ns
-from ..errors import APIError, InvalidOptionError, InvalidResponseError
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
@@ -103,7 +102,9 @@ class Retries(NamedTuple):
         check_int("retry_attempts", attempts, -1)
         wait = duration(options.get("retry_wait", DEFAULT_RETRIES.wait_s), "retry_wait")
         if wait < timedelta(0):
-            raise InvalidOptionError("retry_wait", options["retry_wait"], "must be 0 or above")
+            raise errors.InvalidOptionError(
+                "retry_wait", options["retry_wait"], "must be 0 or above"
+            )
         return cls(attempts, wait.total_seconds())
 
 
@@ -147,12 +148,12 @@ def _add_options(extra: dict[str, str], options: Mapping[str, Any], names: froze
     subject = options.get("expected_last_subject")
     if subject is not None and options.get("expected_last_subject_sequence") is None:
         reason = "needs expected_last_subject_sequence"
-        raise InvalidOptionError("expected_last_subject", subject, reason)
+        raise errors.InvalidOptionError("expected_last_subject", subject, reason)
 
 
 def _text(value: str, option: str) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidOptionError(option, value, "must be a str that is not empty")
+        raise errors.InvalidOptionError(option, value, "must be a str that is not empty")
     return value
 
 
@@ -165,11 +166,13 @@ def ttl_text(value: float | timedelta | Literal["never"], option: str = "msg_ttl
     """Return the header value of a time to live; raise `InvalidOptionError` if it is invalid."""
     if isinstance(value, str):
         if value != NEVER:
-            raise InvalidOptionError(option, value, "must be seconds, a timedelta or 'never'")
+            raise errors.InvalidOptionError(
+                option, value, "must be seconds, a timedelta or 'never'"
+            )
         return NEVER
     ns = duration_to_ns(duration(value, option))
     if ns < _SECOND:
-        raise InvalidOptionError(option, value, "must be at least one second")
+        raise errors.InvalidOptionError(option, value, "must be at least one second")
     # Whole seconds or a Go duration (ADR-43).
     return f"{ns}ns" if ns % _SECOND else str(ns // _SECOND)
 
@@ -231,7 +234,7 @@ class PubAck(NamedTuple):
 
         """
         if not isinstance(data, dict):
-            raise InvalidResponseError(f"PubAck: expected an object, got {data!r:.60}")
+            raise errors.InvalidResponseError(f"PubAck: expected an object, got {data!r:.60}")
         get = data.get
         stream = get("stream")
         seq = get("seq")
@@ -240,11 +243,13 @@ class PubAck(NamedTuple):
             return tuple.__new__(cls, (stream, seq, False, None, None, None, None))
         error = get("error")
         if isinstance(error, dict):
-            raise APIError.from_response(error)
+            raise errors.APIError.from_response(error)
         if error is not None:
-            raise InvalidResponseError(f"PubAck: expected an object as error, got {error!r:.60}")
+            raise errors.InvalidResponseError(
+                f"PubAck: expected an object as error, got {error!r:.60}"
+            )
         if not stream or type(stream) is not str or type(seq) is not int or seq < 1:
-            raise InvalidResponseError(f"PubAck: expected stream and seq, got {data!r:.60}")
+            raise errors.InvalidResponseError(f"PubAck: expected stream and seq, got {data!r:.60}")
         return cls(
             stream,
             seq,

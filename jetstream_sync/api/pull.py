@@ -12,18 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from .. import errors
 from ..codec import dumps
 from ..durations import duration, duration_to_ns
-from ..errors import (
-    BadRequestStatusError,
-    ConsumerDeletedError,
-    ConsumerIsPushBasedError,
-    InvalidOptionError,
-    LeadershipChangeError,
-    PinIDMismatchError,
-    PullError,
-    RequestLimitError,
-)
 from ..headers import (
     NO_RESPONDERS,
     PENDING_BYTES,
@@ -101,11 +92,15 @@ class PullRequest:
         check_int("batch", self.batch, 1)
         check_int("max_bytes", self.max_bytes, 0)
         if self.expires_ns < 0 or not (self.no_wait or self.expires_ns):
-            raise InvalidOptionError("timeout", self.expires_ns / _NS_PER_S, "must be above 0")
+            raise errors.InvalidOptionError(
+                "timeout", self.expires_ns / _NS_PER_S, "must be above 0"
+            )
         if self.heartbeat_ns < 0:
-            raise InvalidOptionError("heartbeat", self.heartbeat_ns / _NS_PER_S, "must be above 0")
+            raise errors.InvalidOptionError(
+                "heartbeat", self.heartbeat_ns / _NS_PER_S, "must be above 0"
+            )
         if self.heartbeat_ns * 2 > self.expires_ns and self.heartbeat_ns:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "heartbeat",
                 self.heartbeat_ns / _NS_PER_S,
                 f"must be at most half of the {self.expires_ns / _NS_PER_S:g} s of the request",
@@ -116,7 +111,7 @@ class PullRequest:
         check_int("min_ack_pending", self.min_ack_pending, 0)
         for option, default in (("min_pending", 0), ("min_ack_pending", 0), ("priority", None)):
             if getattr(self, option) != default and not self.group:
-                raise InvalidOptionError(option, getattr(self, option), "requires a group")
+                raise errors.InvalidOptionError(option, getattr(self, option), "requires a group")
 
     def single(self) -> PullRequest:
         """Return the request for one message, to which there is exactly one reply."""
@@ -171,7 +166,7 @@ class ContinuousPull:
             for option in (*_LIMITS, "threshold_messages", "threshold_bytes"):
                 if get(option) is not None:
                     reason = "cannot be combined with on_demand"
-                    raise InvalidOptionError(option, get(option), reason)
+                    raise errors.InvalidOptionError(option, get(option), reason)
         for option in _LIMITS:
             if get(option) is not None:
                 check_int(option, get(option), 1)
@@ -185,7 +180,7 @@ class ContinuousPull:
         threshold_bytes = get("threshold_bytes")
         if threshold_bytes is not None and not buffered_bytes:
             reason = "requires max_bytes without max_messages"
-            raise InvalidOptionError("threshold_bytes", threshold_bytes, reason)
+            raise errors.InvalidOptionError("threshold_bytes", threshold_bytes, reason)
         expires_ns, heartbeat_ns = _times(options, config)
         request = PullRequest(
             batch=batch,
@@ -229,12 +224,12 @@ def _times(options: Mapping[str, Any], config: ConsumerConfig | None) -> tuple[i
     else:
         expires_ns = DEFAULT_EXPIRES_NS
     if expires_ns < MIN_EXPIRES_NS:
-        raise InvalidOptionError("expires", expires, "must be at least 1 second")
+        raise errors.InvalidOptionError("expires", expires, "must be at least 1 second")
     if heartbeat is None:
         return expires_ns, min(_MAX_HEARTBEAT_NS, expires_ns // 2)
     heartbeat_ns = duration_to_ns(duration(heartbeat, "heartbeat"))
     if not _MIN_HEARTBEAT_NS <= heartbeat_ns <= _MAX_HEARTBEAT_NS:
-        raise InvalidOptionError("heartbeat", heartbeat, "must be from 0.5 to 30 seconds")
+        raise errors.InvalidOptionError("heartbeat", heartbeat, "must be from 0.5 to 30 seconds")
     return expires_ns, heartbeat_ns
 
 
@@ -397,7 +392,7 @@ class PullStatus(NamedTuple):
     """A parsed status message."""
 
     kind: PullStatusKind
-    error: PullError | None
+    error: errors.PullError | None
     """The error to raise or report; ``None`` for heartbeats and normal ends."""
     pending: tuple[int, int] | None
     """Undelivered messages and bytes of the request; ``None``: not reported."""
@@ -407,22 +402,27 @@ _HEARTBEAT: Final = PullStatus(PullStatusKind.HEARTBEAT, None, None)
 
 # (code, text) -> kind and error class. The first row whose text is contained in the description
 # applies; an empty text matches every status with the code.
-_STATUSES: Final[tuple[tuple[int, str, PullStatusKind, type[PullError] | None], ...]] = (
+_STATUSES: Final[tuple[tuple[int, str, PullStatusKind, type[errors.PullError] | None], ...]] = (
     (404, "", PullStatusKind.QUIET, None),
     (408, "", PullStatusKind.QUIET, None),
     (409, "message size exceeds maxbytes", PullStatusKind.FULL, None),
     (409, "batch completed", PullStatusKind.FULL, None),
-    (409, "consumer deleted", PullStatusKind.FATAL, ConsumerDeletedError),
-    (409, "consumer is push based", PullStatusKind.FATAL, ConsumerIsPushBasedError),
-    (409, "leadership change", PullStatusKind.AWAY, LeadershipChangeError),
-    (409, "server shutdown", PullStatusKind.AWAY, PullError),
-    (409, "exceeded max", PullStatusKind.WARNING, RequestLimitError),
-    (409, "", PullStatusKind.WARNING, PullError),  # other texts, including those of newer servers
-    (400, "", PullStatusKind.FATAL, BadRequestStatusError),
-    (412, "", PullStatusKind.FATAL, PullError),  # the server is too old for the request
-    (423, "", PullStatusKind.WARNING, PinIDMismatchError),
+    (409, "consumer deleted", PullStatusKind.FATAL, errors.ConsumerDeletedError),
+    (409, "consumer is push based", PullStatusKind.FATAL, errors.ConsumerIsPushBasedError),
+    (409, "leadership change", PullStatusKind.AWAY, errors.LeadershipChangeError),
+    (409, "server shutdown", PullStatusKind.AWAY, errors.PullError),
+    (409, "exceeded max", PullStatusKind.WARNING, errors.RequestLimitError),
+    (
+        409,
+        "",
+        PullStatusKind.WARNING,
+        errors.PullError,
+    ),  # other texts, including those of newer servers
+    (400, "", PullStatusKind.FATAL, errors.BadRequestStatusError),
+    (412, "", PullStatusKind.FATAL, errors.PullError),  # the server is too old for the request
+    (423, "", PullStatusKind.WARNING, errors.PinIDMismatchError),
     # No responders: the consumer has no leader now, or it or its stream was deleted.
-    (503, "", PullStatusKind.AWAY, PullError),
+    (503, "", PullStatusKind.AWAY, errors.PullError),
 )
 
 
@@ -442,7 +442,7 @@ def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
             for code, fragment, kind, error in _STATUSES
             if code == status.code and fragment in text
         ),
-        (PullStatusKind.WARNING, PullError),
+        (PullStatusKind.WARNING, errors.PullError),
     )
     described = status.description
     if status.code == NO_RESPONDERS and not described:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
-from ..errors import NotJSMessageError
+from .. import errors
 
 _PREFIX: Final = b"$JS.ACK."
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -54,7 +54,7 @@ def ack_tokens(reply: bytes) -> list[bytes]:
         return tokens[2:]
     if len(tokens) >= 11 and reply.startswith(_PREFIX):
         return tokens[4:11]
-    raise NotJSMessageError(
+    raise errors.NotJSMessageError(
         "the message is not from a stream: it has no reply subject"
         if not reply
         else f"{reply.decode('utf-8', 'replace')!r} is not the reply subject of a message from a stream"
@@ -69,7 +69,7 @@ def consumer_sequence(reply: bytes) -> int:
             return int(tokens[6 if len(tokens) == 9 else 8])
     except (IndexError, ValueError):
         pass
-    raise NotJSMessageError(f"{reply!r} is not the reply subject of a message")
+    raise errors.NotJSMessageError(f"{reply!r} is not the reply subject of a message")
 
 
 def metadata_of(reply: bytes) -> Metadata:
@@ -90,7 +90,9 @@ def metadata_of(reply: bytes) -> Metadata:
             int(timestamp),
         )
     except ValueError:
-        raise NotJSMessageError(f"{reply!r} has something else where numbers belong") from None
+        raise errors.NotJSMessageError(
+            f"{reply!r} has something else where numbers belong"
+        ) from None
 
 
 class DeliverySequence:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ..errors import InvalidOptionError
+from .. import errors
 from ..subjects import check_publish_subject, check_stream_name, fits_request
 
 #: The API prefix without a domain or a custom prefix.
@@ -35,7 +35,9 @@ class Routes:
     def of(cls, domain: str | None = None, prefix: str | None = None) -> Routes:
         """Return the routes for a domain or a prefix."""
         if domain is not None and prefix is not None:
-            raise InvalidOptionError("prefix", prefix, f"cannot be combined with domain={domain!r}")
+            raise errors.InvalidOptionError(
+                "prefix", prefix, f"cannot be combined with domain={domain!r}"
+            )
         try:
             if domain is not None:
                 return cls(f"$JS.{check_stream_name(domain)}.API")
@@ -43,7 +45,7 @@ class Routes:
                 return cls(check_publish_subject(prefix.rstrip(".")))
         except ValueError as error:
             option = "domain" if domain is not None else "prefix"
-            raise InvalidOptionError(option, domain or prefix, str(error)) from None
+            raise errors.InvalidOptionError(option, domain or prefix, str(error)) from None
         return cls()
 
     @property

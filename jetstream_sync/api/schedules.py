@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from .. import errors
 from ..durations import check_time, duration, duration_to_ns, time_to_text
-from ..errors import InvalidOptionError
 from ..headers import (
     SCHEDULE,
     SCHEDULE_ROLLUP,
@@ -93,11 +93,11 @@ def schedule_headers(
     rules = {"at": at, "every": every, "cron": cron}
     given = [name for name, value in rules.items() if value is not None]
     if len(given) != 1:
-        raise InvalidOptionError("at, every, cron", given, "give exactly one of them")
+        raise errors.InvalidOptionError("at, every, cron", given, "give exactly one of them")
     headers = {SCHEDULE_TARGET: check_publish_subject(target)}
     if time_zone is not None:
         if cron is None:
-            raise InvalidOptionError("time_zone", time_zone, "needs 'cron'")
+            raise errors.InvalidOptionError("time_zone", time_zone, "needs 'cron'")
         headers[SCHEDULE_TIME_ZONE] = time_zone
     if source is not None:
         headers[SCHEDULE_SOURCE] = check_publish_subject(source)
@@ -115,7 +115,7 @@ def schedule_headers(
 def _every(value: float | timedelta) -> str:
     ns = duration_to_ns(duration(value, "every"))
     if ns < _SECOND:
-        raise InvalidOptionError("every", value, "must be at least one second")
+        raise errors.InvalidOptionError("every", value, "must be at least one second")
     return f"@every {ns}ns" if ns % _SECOND else f"@every {ns // _SECOND}s"
 
 
@@ -129,5 +129,5 @@ def _cron(value: str) -> str:
             "must have six fields, the first one for seconds, five fields as in a crontab, or be a name "
             "such as '@daily'"
         )
-        raise InvalidOptionError("cron", value, rule)
+        raise errors.InvalidOptionError("cron", value, rule)
     return " ".join(fields)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 
+from .. import errors
 from ..codec import UNSET, Duration, Record, UnknownEnumValue
-from ..errors import InvalidOptionError
 from ..records import record, setting
 from ..subjects import check_stream_name, check_subject
 from .account import ClusterInfo, Placement
@@ -355,7 +355,9 @@ class StreamConfig(Record):
         for subject in self.subjects or ():
             check_subject(subject)
         if self.subjects and len(set(self.subjects)) < len(self.subjects):
-            raise InvalidOptionError("subjects", self.subjects, "must not contain a subject twice")
+            raise errors.InvalidOptionError(
+                "subjects", self.subjects, "must not contain a subject twice"
+            )
 
     def _check_window(self) -> None:
         self._refuse_if(

@@ -10,13 +10,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from ..errors import (
-    ConfigMismatchError,
-    DuplicateSubscriptionError,
-    InvalidOptionError,
-    PullOnPushConsumerError,
-    PushOnPullConsumerError,
-)
+from .. import errors
 from ..subjects import check_consumer_name, check_queue, check_stream_name, check_subject
 from .consumer import ConsumerConfig, ConsumerInfo
 from .enums import AckPolicy
@@ -77,9 +71,9 @@ class SubscribeRequest:
         if stream is not None:
             check_stream_name(stream)
         if not subject and not stream:
-            raise InvalidOptionError("subject", subject, "is required to find the stream")
+            raise errors.InvalidOptionError("subject", subject, "is required to find the stream")
         if config is not None and not isinstance(config, ConsumerConfig):
-            raise InvalidOptionError("config", config, "expected a ConsumerConfig")
+            raise errors.InvalidOptionError("config", config, "expected a ConsumerConfig")
         requested = _fields_set_in(config)
         given = {name: value for name, value in (options or {}).items() if value is not None}
         requested.update(given)
@@ -120,17 +114,17 @@ class SubscribeRequest:
             return
         policy = self.requested.get("ack_policy")
         if policy in (AckPolicy.NONE, AckPolicy.ALL):
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "ack_policy", policy, "must be explicit for a pull subscription"
             )
         if self.requested.get("deliver_subject"):
-            raise PullOnPushConsumerError(self.consumer, self.requested["deliver_subject"])
+            raise errors.PullOnPushConsumerError(self.consumer, self.requested["deliver_subject"])
 
     def _check_queue(self, heartbeat: timedelta | None, flow_control: bool | None) -> None:
         """Check a queue group: the server would send heartbeats and requests to a random member."""
         for wrong, feature in ((heartbeat, "idle heartbeats"), (flow_control, "flow control")):
             if self.queue and wrong:
-                raise InvalidOptionError(
+                raise errors.InvalidOptionError(
                     "queue", self.queue, f"queue groups do not support {feature}"
                 )
 
@@ -153,9 +147,9 @@ class SubscribeRequest:
         self._check_filter(config)
         if self.pull:
             if config.deliver_subject:
-                raise PullOnPushConsumerError(info.name, config.deliver_subject)
+                raise errors.PullOnPushConsumerError(info.name, config.deliver_subject)
         elif not config.deliver_subject:
-            raise PushOnPullConsumerError(info.name, config.deliver_subject)
+            raise errors.PushOnPullConsumerError(info.name, config.deliver_subject)
         else:
             self._check_group(info)
         self._check_config(config)
@@ -166,9 +160,9 @@ class SubscribeRequest:
         single = self.subject or self.requested.get("filter_subject")
         asked = list(several) if several else [single] if single else []
         if several and not found:
-            raise ConfigMismatchError("filter_subjects", asked, None)
+            raise errors.ConfigMismatchError("filter_subjects", asked, None)
         if asked and found and set(asked) != set(found):
-            raise ConfigMismatchError(
+            raise errors.ConfigMismatchError(
                 "subject", asked if several else single, found if len(found) > 1 else found[0]
             )
 
@@ -176,9 +170,9 @@ class SubscribeRequest:
         config = info.config
         group = config.deliver_group
         if (group or "") != self.queue:
-            raise ConfigMismatchError("queue", self.queue or None, group)
+            raise errors.ConfigMismatchError("queue", self.queue or None, group)
         if not group and info.push_bound:
-            raise DuplicateSubscriptionError(info.name, config.deliver_subject)
+            raise errors.DuplicateSubscriptionError(info.name, config.deliver_subject)
         self._check_queue(config.idle_heartbeat, config.flow_control)
 
     def _check_config(self, config: ConsumerConfig) -> None:
@@ -187,7 +181,7 @@ class SubscribeRequest:
                 continue  # the first value of backoff is the ack_wait
             found = getattr(config, name)
             if _differs(name, asked, found):
-                raise ConfigMismatchError(name, asked, found)
+                raise errors.ConfigMismatchError(name, asked, found)
 
 
 def _changes(subject: str, requested: Mapping[str, Any], config: ConsumerConfig) -> dict[str, Any]:
@@ -214,7 +208,9 @@ def _same(option: str, value: str, field: str, requested: Mapping[str, Any]) -> 
     """Return a name given as an argument or in the config; raise if both differ."""
     other = requested.get(field)
     if value and other and value != other:
-        raise InvalidOptionError(option, value, f"must be equal to {field}={other!r} of the config")
+        raise errors.InvalidOptionError(
+            option, value, f"must be equal to {field}={other!r} of the config"
+        )
     return value or other
 
 
@@ -241,19 +237,19 @@ def ordered_config(request: SubscribeRequest, name: str, deliver_subject: str) -
     """Return the config of the first consumer of an ordered push subscription (ADR-17)."""
     requested = request.requested
     if request.queue:
-        raise InvalidOptionError("queue", request.queue, "an ordered consumer is not shared")
+        raise errors.InvalidOptionError("queue", request.queue, "an ordered consumer is not shared")
     for option in ("durable_name", "deliver_subject"):
         if requested.get(option):
             reason = "is not possible for an ordered consumer"
-            raise InvalidOptionError(option, requested[option], reason)
+            raise errors.InvalidOptionError(option, requested[option], reason)
     for option, only in _ORDERED_FIELDS.items():
         if requested.get(option, only) != only:
             reason = f"must be {only} for an ordered consumer"
-            raise InvalidOptionError(option, requested[option], reason)
+            raise errors.InvalidOptionError(option, requested[option], reason)
     # Explicit is the default of a config.
     if requested.get("ack_policy", AckPolicy.NONE) not in (AckPolicy.NONE, AckPolicy.EXPLICIT):
         reason = "must be none for an ordered consumer"
-        raise InvalidOptionError("ack_policy", requested["ack_policy"], reason)
+        raise errors.InvalidOptionError("ack_policy", requested["ack_policy"], reason)
     return replace(
         request.config,
         **_ORDERED_FIELDS,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from .. import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from .. import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig, errors
 from ..declare import (
     CREATE,
     DELETE,
@@ -26,7 +26,6 @@ from ..declare import (
     plan,
     set_of,
 )
-from ..errors import APIError, Error, InvalidArgumentError, StreamNotFoundError
 from ..subjects import check_stream_name
 from .config import config_of, difference_documents, read_documents, update_error
 from .listings import Lister, lister
@@ -111,17 +110,17 @@ def _of_item(item: Any, where: str, kind: Any) -> Iterator[Declared]:
         resource = Declared(config=config_of(kind, fields, {}), fields=frozenset(fields))
         yield resource
         if not isinstance(inside, list):
-            raise InvalidArgumentError("consumers: expected a list")
+            raise errors.InvalidArgumentError("consumers: expected a list")
         for each in inside:
             yield _consumer(each, resource.name)
-    except Error as error:
+    except errors.Error as error:
         raise CommandError(f"{where}: {error}") from error
 
 
 def _config_fields(item: Any) -> dict[str, Any]:
     """Return the fields of a config, or of the config inside an info document."""
     if not isinstance(item, dict):
-        raise InvalidArgumentError("expected an object")
+        raise errors.InvalidArgumentError("expected an object")
     inner = item.get("config")
     return dict(inner) if isinstance(inner, dict) else dict(item)
 
@@ -131,13 +130,13 @@ def _consumer(item: Any, stream: object) -> Declared:
     for key in ("stream", "stream_name"):
         fields.pop(key, None)
     if not isinstance(stream, str):
-        raise InvalidArgumentError("a consumer needs the name of its stream: set 'stream'")
+        raise errors.InvalidArgumentError("a consumer needs the name of its stream: set 'stream'")
     check_stream_name(stream)
     if isinstance(alias := fields.pop("durable", None), str):
         fields["durable_name"] = alias
     name = fields.get("durable_name") or fields.get("name")
     if not name:
-        raise InvalidArgumentError(f"a consumer of {stream} has no name")
+        raise errors.InvalidArgumentError(f"a consumer of {stream} has no name")
     if "inactive_threshold" not in fields:
         # A consumer without an inactive threshold is meant to stay, so it must be durable.
         fields["durable_name"] = name
@@ -291,7 +290,7 @@ def _plan(
 ) -> list[Step]:
     try:
         steps = plan(lists.js, declared, strict=strict)
-    except StreamNotFoundError as error:
+    except errors.StreamNotFoundError as error:
         raise CommandError(error.description, ExitStatus.NOT_FOUND, cause=error) from error
     for step in steps:
         owner = next((each.before for each in step.found if each.field == "metadata"), None)
@@ -305,7 +304,7 @@ def _execute(lists: Lister, step: Step) -> None:
     title = step.declared.title
     try:
         step.run(lists.js)
-    except APIError as error:
+    except errors.APIError as error:
         if step.action == UPDATE:
             raise update_error(title, error, step.found) from error
         raise CommandError(f"{title}: {error}", ExitStatus.FAILED) from error

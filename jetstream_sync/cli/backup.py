@@ -25,19 +25,9 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from .. import (
-    JetStream,
-    RestoreNameInUseError,
-    SnapshotBrokenError,
-    SnapshotInfo,
-    Stream,
-    StreamConfig,
-    StreamInfo,
-    StreamSnapshot,
-)
+from .. import JetStream, SnapshotInfo, Stream, StreamConfig, StreamInfo, StreamSnapshot, errors
 from ..codec import decode, encode, loads
 from ..differences import differences
-from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
 from .config import config_of_file
 from .long_running import failover, failover_options
 from .names import find_stream, stream_argument
@@ -122,7 +112,7 @@ def back_up(
     try:
         with file_errors(directory, ExitStatus.FAILED):
             return failover(save)
-    except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
+    except (errors.ConnectionClosedError, errors.TimeoutError, errors.SnapshotBrokenError) as error:
         text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
         raise CommandError(text, exit_status(error)) from error
 
@@ -196,7 +186,7 @@ def open_backup(directory: Path) -> Backup:
         raise _error(directory, error.strerror or error) from error
     except UnicodeDecodeError as error:
         raise _error(directory / _SUMS, "the file is damaged: it is not UTF-8 text") from error
-    except Error as error:
+    except errors.Error as error:
         raise _error(directory / _INFO, error) from error
     if sums.get(_DATA, sha256) != sha256:
         raise _error(directory / _DATA, f"the file is damaged: the checksum differs from {_SUMS}")
@@ -315,7 +305,7 @@ def restore(
 def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: bool) -> None:
     try:
         found = js.get_stream(name).cached_info
-    except StreamNotFoundError:
+    except errors.StreamNotFoundError:
         return
     Asker(settings).confirm(
         f"Delete Stream {name} with {counted(found.state.messages, 'message')} "
@@ -337,15 +327,15 @@ def bring_back(
             _ProgressFile(saved.directory / _DATA, show) as file,
         ):
             stream = js.restore_stream(info, file, timeout=settings.timeout)
-    except RestoreNameInUseError as error:
+    except errors.RestoreNameInUseError as error:
         name = config.name
         raise CommandError(
             f"stream {name} already exists",
             ExitStatus.FAILED,
             hint="delete it, or use 'jsm stream restore --overwrite'",
         ) from error
-    except Error as error:
-        if isinstance(error, APIError):
+    except errors.Error as error:
+        if isinstance(error, errors.APIError):
             raise
         raise _restore_error(js, config.name, error) from error
     except OSError as error:
@@ -355,13 +345,13 @@ def bring_back(
     return found
 
 
-def _restore_error(js: JetStream, name: str, error: Error) -> CommandError:
+def _restore_error(js: JetStream, name: str, error: errors.Error) -> CommandError:
     """Return the error of a failed restore, which says what is left on the server."""
     try:
         js.get_stream(name)
-    except StreamNotFoundError:
+    except errors.StreamNotFoundError:
         left = "nothing is left on the server"
-    except Error:
+    except errors.Error:
         left = f"check with 'jsm stream info {name}' whether a partial stream is left"
     else:
         left = f"a partial stream is left on the server: delete it with 'jsm stream rm {name}'"
@@ -458,8 +448,8 @@ def _attempt(
         saved = do(name)
         messages = saved.info.state.messages
         return {**result, "bytes": saved.size, "messages": messages, "ok": True}
-    except (Error, CommandError) as error:
-        if isinstance(error.__cause__ or error, ConnectionClosedError):
+    except (errors.Error, CommandError) as error:
+        if isinstance(error.__cause__ or error, errors.ConnectionClosedError):
             raise
         note(settings, f"{name}: {one_line(error)}")
         return {**result, "ok": False, "error": one_line(error)}

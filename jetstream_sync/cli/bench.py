@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import Error, StreamNotFoundError, TimeoutError
+from .. import errors
 from ..subjects import check_publish_subject
 from .long_running import pause
 from .output import count as count_text
@@ -166,7 +166,7 @@ def _sub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Ru
         while not meter.done and not meter.stopped:
             try:
                 sub.next_msg(_WAIT_SLICE_S)
-            except TimeoutError:
+            except errors.TimeoutError:
                 continue
             meter.started = time.monotonic()
             meter.done = 1
@@ -288,9 +288,9 @@ def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterat
             # The name is generated, so the stream cannot belong to another program.
             try:
                 js.delete_stream(workload.name)
-            except StreamNotFoundError:
+            except errors.StreamNotFoundError:
                 pass
-            except Error as error:
+            except errors.Error as error:
                 note(settings, f"warning: stream {workload.name} could not be deleted: {error}")
 
 
@@ -343,7 +343,7 @@ class _Client:
         try:
             meter.started = time.monotonic()
             self._run()
-        except (Error, CommandError) as error:
+        except (errors.Error, CommandError) as error:
             self.failure = error
         finally:
             meter.ended = time.monotonic()

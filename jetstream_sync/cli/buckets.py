@@ -11,10 +11,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import click
 
-from .. import JetStream, Listing, StreamInfo
+from .. import JetStream, Listing, StreamInfo, errors
 from ..differences import without_server_labels
 from ..durations import duration_to_ns, time_to_text
-from ..errors import NotFoundError
 from ..net.clock import Deadline
 from .config import changed, config_options, display_fields, take_fields
 from .env import single_line, visible
@@ -107,7 +106,7 @@ class BucketKind(Generic[_B]):
         """Return the bucket with a name, or raise the error for an unknown name."""
         try:
             return self.open(js, name)
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             raise not_found("bucket", name, self.names(js), error) from error
 
     @contextlib.contextmanager
@@ -275,7 +274,7 @@ class BucketKind(Generic[_B]):
             try:
                 self.look_up(store, name)
                 found.append(name)
-            except NotFoundError:
+            except errors.NotFoundError:
                 missing.append(single_line(name))
         if missing and not ignore_missing:
             text = f"bucket {store.bucket} has no {self.item} {', '.join(missing)}"

@@ -18,8 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from .. import PeerInfo, PriorityPolicy, StreamInfo, StreamSourceInfo
-from ..errors import Error, InvalidArgumentError, KeyNotFoundError, MessageNotFoundError
+from .. import PeerInfo, PriorityPolicy, StreamInfo, StreamSourceInfo, errors
 from ..net.clock import monotonic
 from .env import readable
 from .listings import Listed, lister
@@ -163,9 +162,9 @@ def _check(
             check = _Check(suite, name or suite.capitalize(), values)
             try:
                 function(settings, check)
-            except InvalidArgumentError:
+            except errors.InvalidArgumentError:
                 raise
-            except (Error, CommandError, OSError) as error:
+            except (errors.Error, CommandError, OSError) as error:
                 check.critical.append(one_line(error))
             check.write(settings, layout)
             # A scraper reads the status from the output.
@@ -340,7 +339,7 @@ def message(settings: Settings, check: _Check) -> None:
     with settings.jetstream() as js:
         try:
             found = js.get_stream(stream).get_msg(last_by_subject=subject)
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             check.critical.append(f"no message of {subject}")
             return
     text = found.data.decode("utf-8", "replace")
@@ -446,7 +445,7 @@ def kv(settings: Settings, check: _Check) -> None:
             try:
                 bucket.get(key)
                 check.ok.append(f"key {key} found")
-            except KeyNotFoundError:
+            except errors.KeyNotFoundError:
                 check.critical.append(f"key {key} not found")
     check.add("values", status.values, "Stored values", levels="values", below=None)
     check.add("bytes", status.bytes, "Bytes in the bucket", "B")

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import click
 
-from .. import ClusterInfo, Connection, ConsumerInfo, JetStream, StreamInfo
-from ..errors import APIError, NoStreamResponseError, TimeoutError
+from .. import ClusterInfo, Connection, ConsumerInfo, JetStream, StreamInfo, errors
 from ..net.clock import Deadline
 from .listings import lister
 from .long_running import pause
@@ -72,7 +71,7 @@ class _Group:
             pause(_CHECK_INTERVAL_S)
             try:
                 now = self.refresh()
-            except (NoStreamResponseError, TimeoutError, APIError):
+            except (errors.NoStreamResponseError, errors.TimeoutError, errors.APIError):
                 continue  # there is no leader during the election
             if now is not None and now.leader and now.leader != self.leader:
                 return now.leader

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
-from ..errors import APIError
+from .. import errors
 from .groups import NounGroup
 from .output import emit
 from .render import Block, Field, show_blocks, show_rows
@@ -226,9 +226,9 @@ def _known() -> list[dict[str, Any]]:
     ]
 
 
-def _class_of(error: dict[str, Any]) -> type[APIError]:
-    by_code = APIError.by_code.get(error["code"], APIError)
-    return APIError.by_err_code.get(error["err_code"], by_code)
+def _class_of(error: dict[str, Any]) -> type[errors.APIError]:
+    by_code = errors.APIError.by_code.get(error["code"], errors.APIError)
+    return errors.APIError.by_err_code.get(error["err_code"], by_code)
 
 
 @command()

@@ -27,11 +27,10 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from .. import StreamConfig, StreamSource
+from .. import StreamConfig, StreamSource, errors
 from ..codec import Record, decode, encode, loads
 from ..differences import Difference, differences, without_server_labels
 from ..durations import duration_text, duration_to_ns, time_to_text
-from ..errors import APIError, Error, InvalidArgumentError, InvalidResponseError
 from ..options import closest_match
 from .output import count, emit, limit, say, size, to_json
 from .prompts import Asker
@@ -196,7 +195,9 @@ def _record_type(kind: type[Record]) -> Parsed:
         try:
             made = decode(kind, _document(text.strip()))
         except ValueError as error:
-            raise error if isinstance(error, Error) else ValueError(f"{text!r}: {error}") from None
+            raise (
+                error if isinstance(error, errors.Error) else ValueError(f"{text!r}: {error}")
+            ) from None
         if made.extra:
             raise ValueError(f"{text!r}: unknown fields: {', '.join(made.extra)}")
         # Decoding checks only types; creating a copy runs the other checks.
@@ -446,7 +447,7 @@ def read_documents(settings: Settings, path: str) -> list[Any]:
     text = read_text(settings, path)
     try:
         return [loads(text)]
-    except InvalidResponseError as error:
+    except errors.InvalidResponseError as error:
         if text.lstrip().startswith(("{", "[")):
             raise CommandError(f"{path}: {error}") from error
         return _yaml_documents(text, path)
@@ -490,7 +491,7 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
     if isinstance(document, dict) and isinstance(document.get("config"), dict):
         document = document["config"]
     if not isinstance(document, dict):
-        raise InvalidArgumentError("expected an object with the fields of a config")
+        raise errors.InvalidArgumentError("expected an object with the fields of a config")
     values = _with_units(record, {**document, **more})
     labels = values.get("metadata")
     if isinstance(labels, dict):
@@ -502,7 +503,9 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
     for name in config.extra:
         # A newer server may support the field, unless the name looks like a typing error.
         if close := closest_match(name, known):
-            raise InvalidArgumentError(f"unknown config field {name!r}; did you mean {close!r}?")
+            raise errors.InvalidArgumentError(
+                f"unknown config field {name!r}; did you mean {close!r}?"
+            )
     # Decoding checks types only; replace() validates the values as well.
     return replace(config)
 
@@ -516,7 +519,7 @@ def _with_units(record: type[Record], document: dict[str, Any]) -> dict[str, Any
             try:
                 read[name] = _without_units(known[name], value)
             except ValueError as error:
-                raise InvalidArgumentError(f"{name}: {error}") from None
+                raise errors.InvalidArgumentError(f"{name}: {error}") from None
     return read
 
 
@@ -545,9 +548,9 @@ def config_of_file(settings: Settings, record: type[R], path: str, more: dict[st
     try:
         documents = read_documents(settings, path)
         if len(documents) != 1:
-            raise InvalidArgumentError(f"expected one config, found {len(documents)}")
+            raise errors.InvalidArgumentError(f"expected one config, found {len(documents)}")
         return config_of(record, documents[0], more)
-    except Error as error:
+    except errors.Error as error:
         raise CommandError(f"{path}: {error}") from error
 
 
@@ -586,7 +589,7 @@ def show_differences(settings: Settings, found: list[Difference]) -> None:
     emit(settings, document, lambda: settings.env.stdout.writelines(lines))
 
 
-def update_error(title: str, error: APIError, found: Sequence[Difference]) -> CommandError:
+def update_error(title: str, error: errors.APIError, found: Sequence[Difference]) -> CommandError:
     """Return the error for a change that the server rejected, with the differences."""
     listed = "; ".join(each.text for each in found)
     text = f"{title} cannot be changed: {error} [{listed}]"
@@ -602,7 +605,7 @@ def _in_editor(config: R, names: Mapping[str, Any]) -> R:
             return config
         try:
             return config_of(type(config), json.loads(edited), dict(names))
-        except (ValueError, Error) as error:
+        except (ValueError, errors.Error) as error:
             if not click.confirm(f"{error}\nEdit it again?", default=True, err=True):
                 raise CommandError("nothing was done") from error
             text = edited
@@ -647,5 +650,5 @@ def edit_config(
     Asker(settings).confirm(f"Change {title}?", force=options["force"])
     try:
         return update(without_server_labels(after))
-    except APIError as error:
+    except errors.APIError as error:
         raise update_error(title, error, found) from error

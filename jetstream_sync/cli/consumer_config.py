@@ -14,10 +14,10 @@ from .. import (
     DeliverPolicy,
     JetStream,
     StreamConfig,
+    errors,
 )
 from ..differences import without_server_labels
 from ..durations import duration_text
-from ..errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ..subjects import check_consumer_name, subjects_overlap
 from .config import (
     changed,
@@ -182,7 +182,7 @@ def add(
         config = changed(base, {**fields, **name})
         try:
             stream_config = js.get_stream(stream).cached_info.config
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             raise no_stream(js, stream, error) from error
         check_against_stream(settings, config, stream_config)
         if output is not None:
@@ -251,7 +251,7 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
     if update and name is not None:
         try:
             js.consumer_info(stream, name)
-        except ConsumerNotFoundError:
+        except errors.ConsumerNotFoundError:
             pass
         else:
             return _update(js, stream, config)
@@ -259,7 +259,7 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
         if config.deliver_subject is not None:
             return js.create_push_consumer(stream, config)
         return js.create_consumer(stream, config).cached_info
-    except ConsumerExistsError as error:
+    except errors.ConsumerExistsError as error:
         raise CommandError(
             f"consumer {name} exists with another configuration",
             ExitStatus.FAILED,

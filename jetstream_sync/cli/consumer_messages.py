@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import DuplicateSubscriptionError
+from .. import errors
 from .env import readable
 from .long_running import reconnect_options
 from .names import consumer_arguments, find_consumer, find_pull, title
@@ -209,7 +209,7 @@ def _source_of(js: JetStream, info: ConsumerInfo, count: int | None, group: str 
         subscription = js.subscribe_bind(
             info.stream_name, info.name, manual_ack=True, queue=info.config.deliver_group
         )
-    except DuplicateSubscriptionError as error:
+    except errors.DuplicateSubscriptionError as error:
         raise CommandError(
             f"another client is subscribed to {title(info)}",
             hint=f"to receive the same messages, use 'jsm sub {info.config.deliver_subject}'",

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import click
 
-from .. import ConsumerInfo, ConsumerPause, JetStream, PriorityPolicy
+from .. import ConsumerInfo, ConsumerPause, JetStream, PriorityPolicy, errors
 from ..durations import duration_text, seconds_text
-from ..errors import ConsumerNotFoundError, StreamNotFoundError
 from .consumer_info import UNTIL, show
 from .listings import Listed, Lister, emit_listed_names, lister, long_option, show_listed
 from .names import (
@@ -337,7 +336,7 @@ def rm(
         for info in found:
             try:
                 js.delete_consumer(stream, info.name)
-            except ConsumerNotFoundError:
+            except errors.ConsumerNotFoundError:
                 continue  # deleted by another client
             deleted.append(info.name)
             if not settings.json:
@@ -353,9 +352,9 @@ def _look_up(
     for name in dict.fromkeys(names):
         try:
             found.append(js.consumer_info(stream, name))
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             raise no_stream(js, stream, error) from error
-        except ConsumerNotFoundError as error:
+        except errors.ConsumerNotFoundError as error:
             if not ignore_missing:
                 raise no_consumer(js, stream, name, error) from error
     return found

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import click
 
+from .. import errors
 from ..address import parse_servers
 from ..contexts import KEYS, fault_in
-from ..errors import InvalidOptionError
 from .context_store import Contexts, complete_context, redacted
 from .output import emit_names, emit_text, note
 from .prompts import Asker
@@ -70,7 +70,7 @@ def add(
     fields.update({key: value for key, value in own_fields.items() if value is not None})
     try:
         parse_servers(fields.get("url") or DEFAULT_SERVER)
-    except InvalidOptionError as error:
+    except errors.InvalidOptionError as error:
         raise CommandError(f"context {name} was not saved: {error}") from error
     store.save(name, fields)
     if select:

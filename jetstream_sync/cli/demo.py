@@ -38,8 +38,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from .. import JetStream, JetStreamMsg, Stream, StreamConfig
-from ..errors import Error, JetStreamNotEnabledError, StreamNotFoundError
+from .. import JetStream, JetStreamMsg, Stream, StreamConfig, errors
 from ..net.clock import Deadline
 from ..server import NatsServer
 from ..subjects import check_stream_name
@@ -270,9 +269,9 @@ def _remove_stream(settings: Settings, js: JetStream, name: str, owner: dict[str
         metadata = js.get_stream(name).cached_info.config.metadata or {}
         if owner.items() <= metadata.items():
             js.delete_stream(name)
-    except (StreamNotFoundError, JetStreamNotEnabledError):
+    except (errors.StreamNotFoundError, errors.JetStreamNotEnabledError):
         pass
-    except Error as error:
+    except errors.Error as error:
         note(settings, f"warning: stream {name} could not be removed: {error}")
 
 

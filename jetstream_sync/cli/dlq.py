@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from .. import errors
 from ..durations import time_to_text
-from ..errors import Error
 from ..workers import DeadLetter, DeadLetters
 from .env import readable
 from .names import (
@@ -273,7 +273,7 @@ def _remove(settings: Settings, letters: DeadLetters, letter: DeadLetter, *, del
         if delete:
             letters.delete_original(letter)
         letters.discard(letter)
-    except Error as error:
+    except errors.Error as error:
         text = f"dead letter {letter.seq} was published, but not removed"
         note(settings, f"warning: {text}: {one_line(error)}")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from .. import errors
 from ..codec import loads
 from ..durations import seconds_text, time_from_text
-from ..errors import InvalidResponseError, TimeoutError
 from ..net.clock import Deadline
 from ..subjects import check_subject
 from .env import readable, single_line
@@ -103,7 +103,7 @@ def _listen(
         while seen != count:
             try:
                 msg = wait_interruptibly(source.next, Deadline(wait))
-            except TimeoutError:
+            except errors.TimeoutError:
                 break
             if msg is None:
                 break
@@ -119,7 +119,7 @@ def _listen(
 def _read(msg: Msg) -> dict[str, Any] | None:
     try:
         event = loads(msg.data)
-    except InvalidResponseError:
+    except errors.InvalidResponseError:
         return None
     return event if isinstance(event, dict) else None
 

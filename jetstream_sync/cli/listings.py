@@ -13,14 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ..errors import (
-    APIError,
-    Error,
-    InvalidNameError,
-    NoRespondersError,
-    StreamNotFoundError,
-    TimeoutError,
-)
+from .. import errors
 from ..net.clock import Deadline
 from .long_running import failover_options
 from .names import no_stream
@@ -65,7 +58,7 @@ class Listed(Generic[T]):
     noun: str
     found: list[T] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
-    more: Error | None = None
+    more: errors.Error | None = None
     """Why items are left out that have no name."""
     selected: bool = False
     """Whether the items are those that match conditions."""
@@ -92,7 +85,7 @@ class Listed(Generic[T]):
         if not listing.is_complete and not missing:
             try:
                 listing.check()
-            except Error as error:
+            except errors.Error as error:
                 found.more = error
         return found
 
@@ -149,7 +142,7 @@ class Lister:
         names = self.js.stream_names(subject)
         try:
             listing = self.patient(len(names)).list_streams(subject, allow_incomplete=True)
-        except TimeoutError as error:
+        except errors.TimeoutError as error:
             missing = [_missing_stream(name, one_line(error)) for name in names]
             listed = Listed[StreamInfo]("stream", missing=missing)
         else:
@@ -171,7 +164,7 @@ class Lister:
             return self.consumers_of(self.streams())
         try:
             return self._consumers(stream, "")
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             raise no_stream(self.js, stream, error) from error
 
     def consumers_of(self, streams: Listed[StreamInfo]) -> Listed[ConsumerInfo]:
@@ -197,18 +190,18 @@ class Lister:
         """Return the consumers of one of all streams; without an answer they are missing."""
         try:
             return self._consumers(stream, f"{stream} > ")
-        except (StreamNotFoundError, InvalidNameError):
+        except (errors.StreamNotFoundError, errors.InvalidNameError):
             return Listed("consumer")  # deleted meanwhile, or a name that this client rejects
-        except (TimeoutError, NoRespondersError, APIError) as error:
+        except (errors.TimeoutError, errors.NoRespondersError, errors.APIError) as error:
             return _unknown(stream, one_line(error))
 
     def _named(self, stream: str) -> Listed[ConsumerInfo]:
         """Return the consumers of a stream that cannot be reached."""
         try:
             names = self.js.consumer_names(stream)
-        except (StreamNotFoundError, InvalidNameError):
+        except (errors.StreamNotFoundError, errors.InvalidNameError):
             return Listed("consumer")
-        except (TimeoutError, NoRespondersError, APIError):
+        except (errors.TimeoutError, errors.NoRespondersError, errors.APIError):
             return _unknown(stream)
         rows = [
             Missing(f"{stream} > {name}", _document(stream, name), "unreachable", _LOST)

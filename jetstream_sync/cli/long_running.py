@@ -13,12 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
-from ..errors import (
-    ConnectionLostError,
-    NoStreamResponseError,
-    SnapshotBrokenError,
-    TimeoutError,
-)
+from .. import errors
 from ..net.clock import Deadline
 from .output import note
 from .settings import Settings
@@ -60,9 +55,9 @@ def failover(call: Callable[[], T]) -> T:
     for _ in range(_FAILOVER_CALLS - 1):
         try:
             return call()
-        except NoStreamResponseError:
+        except errors.NoStreamResponseError:
             pause(_ELECTION_WAIT_S)
-        except (TimeoutError, ConnectionLostError, SnapshotBrokenError):
+        except (errors.TimeoutError, errors.ConnectionLostError, errors.SnapshotBrokenError):
             pass
     return call()
 
@@ -99,7 +94,7 @@ def wait_interruptibly(take: Callable[[float], T], deadline: Deadline) -> T:
         left = deadline.left()
         try:
             return take(_MAX_SLICE_S if left is None else min(left, _MAX_SLICE_S))
-        except TimeoutError:
+        except errors.TimeoutError:
             if deadline.expired():
                 raise
 

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 import click
 
-from ..errors import Error
+from .. import errors
 from ..version import __version__
 from .env import Environment
 from .groups import Entry, MissingCommandError, NounGroup
@@ -360,7 +360,7 @@ def run(args: Sequence[str], env: Environment) -> int:
         click.ClickException,
         click.Abort,
         CommandError,
-        Error,
+        errors.Error,
         OSError,
         KeyboardInterrupt,
     ) as error:

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ..errors import (
-    APIError,
-    ConsumerIsPushBasedError,
-    ConsumerNotFoundError,
-    Error,
-    StreamNotFoundError,
-)
+from .. import errors
 from ..subjects import check_consumer_name, check_stream_name
 from .prompts import Asker
 from .settings import Settings
@@ -47,7 +41,7 @@ def find_stream(js: JetStream, name: str) -> Stream:
     """Return the stream with a name, or raise the error for an unknown name."""
     try:
         return js.get_stream(name)
-    except StreamNotFoundError as error:
+    except errors.StreamNotFoundError as error:
         raise not_found("stream", name, js.stream_names(), error) from error
 
 
@@ -69,7 +63,7 @@ def names_of(
         def known() -> list[str]:
             try:
                 return js.consumer_names(chosen)
-            except StreamNotFoundError as error:
+            except errors.StreamNotFoundError as error:
                 raise no_stream(js, chosen, error) from error
 
         consumer = ask.select("Select a consumer", known, "CONSUMER")
@@ -100,7 +94,7 @@ def find_pull(
     stream, consumer = names_of(settings, js, stream, consumer)
     try:
         return _fetch(js, js.get_consumer, stream, consumer)
-    except ConsumerIsPushBasedError as error:
+    except errors.ConsumerIsPushBasedError as error:
         raise CommandError(
             f"consumer {stream} > {consumer} is a push consumer",
             hint=f"read it with 'jsm consumer sub {stream} {consumer}'",
@@ -110,18 +104,18 @@ def find_pull(
 def _fetch(js: JetStream, get: Callable[[str, str], _Found], stream: str, consumer: str) -> _Found:
     try:
         return get(stream, consumer)
-    except StreamNotFoundError as error:
+    except errors.StreamNotFoundError as error:
         raise no_stream(js, stream, error) from error
-    except ConsumerNotFoundError as error:
+    except errors.ConsumerNotFoundError as error:
         raise no_consumer(js, stream, consumer, error) from error
 
 
-def no_stream(js: JetStream, name: str, cause: APIError) -> CommandError:
+def no_stream(js: JetStream, name: str, cause: errors.APIError) -> CommandError:
     """Return the error for a stream that does not exist."""
     return not_found("stream", name, js.stream_names(), cause)
 
 
-def no_consumer(js: JetStream, stream: str, name: str, cause: APIError) -> CommandError:
+def no_consumer(js: JetStream, stream: str, name: str, cause: errors.APIError) -> CommandError:
     """Return the error for a consumer that does not exist."""
     close = did_you_mean(name, js.consumer_names(stream))
     text = f'stream {stream} has no consumer "{name}"{close}'
@@ -164,7 +158,7 @@ class _Completer:
         try:
             with settings.jetstream(error_cb=_ignore, connect_timeout=_TIMEOUT_S) as js:
                 names = self._ask(js, outer)
-        except (Error, CommandError, click.ClickException, OSError):
+        except (errors.Error, CommandError, click.ClickException, OSError):
             return []
         finally:
             logging.disable(logging.NOTSET)

@@ -13,9 +13,8 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from .. import ObjectInfo, ObjectMeta, ObjectStore, ObjectStoreConfig
+from .. import ObjectInfo, ObjectMeta, ObjectStore, ObjectStoreConfig, errors
 from ..codec import encode
-from ..errors import ObjectNotFoundError
 from .buckets import BucketKind, time_text
 from .config import PAIR
 from .env import single_line, visible
@@ -287,7 +286,7 @@ def _confirm_replacement(settings: Settings, store: ObjectStore, name: str, *, f
         return
     try:
         found = store.info(name)
-    except ObjectNotFoundError:
+    except errors.ObjectNotFoundError:
         return
     text = f"Replace {found.bucket} > {single_line(name)} with {size(found.size)}?"
     Asker(settings).confirm(text, force=force)

@@ -14,8 +14,7 @@ from typing import Final
 
 import click
 
-from .. import Connection, Headers
-from ..errors import PermissionsError, ServerTooOldError
+from .. import Connection, Headers, errors
 from ..options import closest_match
 from .env import Environment
 from .long_running import read_interruptibly
@@ -42,7 +41,7 @@ def require_2_11(nc: Connection, feature: str) -> None:
     """Raise `ServerTooOldError` before a message is sent whose headers the server would ignore."""
     version = nc.server_info.version
     if _OLD_VERSION.match(version):
-        raise ServerTooOldError(feature, "2.11", version)
+        raise errors.ServerTooOldError(feature, "2.11", version)
 
 
 def _header_pairs(
@@ -230,12 +229,12 @@ class PermissionWatch:
     """Collects permission errors: pass `on_error` as the ``error_cb`` of a connection."""
 
     def __init__(self) -> None:
-        self._errors: list[PermissionsError] = []
+        self._errors: list[errors.PermissionsError] = []
         self._received = threading.Event()
 
     def on_error(self, error: Exception) -> None:
         """Record an error; called on a thread of the library."""
-        if isinstance(error, PermissionsError):
+        if isinstance(error, errors.PermissionsError):
             self._errors.append(error)
             self._received.set()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import Error, NoRespondersError, NoStreamResponseError, TimeoutError
+from .. import errors
 from ..headers import MSG_ID, MSG_TTL, NO_RESPONDERS
 from ..net.clock import Deadline, monotonic
 from .consumer_info import UNTIL
@@ -154,15 +154,15 @@ def _stored(js: JetStream, message: Message, schedule: dict[str, Any] | None) ->
     # Without an id it could be stored twice.
     try:
         return failover(publish) if message.headers and MSG_ID in message.headers else publish()
-    except NoStreamResponseError as error:
+    except errors.NoStreamResponseError as error:
         raise _unstored(js, message.subject, error) from error
 
 
-def _unstored(js: JetStream, subject: str, error: NoStreamResponseError) -> Exception:
+def _unstored(js: JetStream, subject: str, error: errors.NoStreamResponseError) -> Exception:
     """Return the error for a message that no stream stored: there is none, or it has no leader."""
     try:
         name = js.find_stream_name_by_subject(subject)
-    except Error:
+    except errors.Error:
         return error
     text = f"stream {name} did not store {subject!r}: it has no leader, or its servers are down"
     hint = "see 'jsm stream ls' and 'jsm server report health'"
@@ -334,10 +334,10 @@ def _replies(
                 left = min(left or 0.0, between)
             try:
                 msg = sub.next_msg(left)
-            except TimeoutError:
+            except errors.TimeoutError:
                 return
             if msg.status is not None and msg.status.code == NO_RESPONDERS:
-                raise NoRespondersError(message.subject)
+                raise errors.NoRespondersError(message.subject)
             received += 1
             yield msg
 

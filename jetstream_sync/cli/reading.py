@@ -31,13 +31,7 @@ from .. import (
     OrderedMessages,
     PushSubscription,
     Subscription,
-)
-from ..errors import (
-    BadSubscriptionError,
-    ConsumerNotFoundError,
-    Error,
-    IteratorClosedError,
-    TimeoutError,
+    errors,
 )
 from ..net.clock import Deadline, monotonic
 from ..subjects import subject_matches
@@ -90,7 +84,7 @@ class PullSource:
             return None
         try:
             msg = self._messages.next(timeout)
-        except IteratorClosedError:
+        except errors.IteratorClosedError:
             return None
         self._at_end = self._to_end and not msg.metadata.num_pending
         return msg
@@ -130,7 +124,7 @@ class PushSource:
         """Return the next message."""
         try:
             return self._subscription.next_msg(timeout)
-        except BadSubscriptionError:
+        except errors.BadSubscriptionError:
             return None
 
     def end(self) -> None:
@@ -167,8 +161,8 @@ class CoreSource:
         with self._arrived:
             if not self._arrived.wait_for(lambda: bool(self._queued), timeout):
                 if not any(each.is_valid for each in self._subscriptions):
-                    raise BadSubscriptionError("all subscriptions are closed")
-                raise TimeoutError("no message in time")
+                    raise errors.BadSubscriptionError("all subscriptions are closed")
+                raise errors.TimeoutError("no message in time")
             self._arrived.notify_all()
             return self._queued.popleft()
 
@@ -260,7 +254,7 @@ def stream_source(
         return PullSource(messages, ordered=ordered, to_end=to_end, at_end=at_end)
     try:
         consumer = found.get_consumer(durable)
-    except ConsumerNotFoundError:
+    except errors.ConsumerNotFoundError:
         consumer = found.create_consumer(
             ConsumerConfig(durable_name=durable, ack_policy="explicit", **fields)
         )
@@ -401,7 +395,7 @@ class Reading:
         finally:
             # Also after Ctrl-C, a broken pipe, or a lost connection. In the last case the server
             # redelivers the messages without a nak.
-            with suppress(Error):
+            with suppress(errors.Error):
                 self._nak_unshown()
         if self.flush is not None:
             self.flush()
@@ -413,7 +407,7 @@ class Reading:
                 deadline = Deadline(wait)
             try:
                 msg = wait_interruptibly(self.source.next, deadline)
-            except TimeoutError:
+            except errors.TimeoutError:
                 break
             if msg is None:
                 return
@@ -443,7 +437,7 @@ class Reading:
     def _received(self) -> Iterator[Msg]:
         """Request no more messages, and yield those that were received."""
         self.source.end()
-        with suppress(TimeoutError):
+        with suppress(errors.TimeoutError):
             while (msg := self.source.next(0)) is not None:
                 yield msg
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from .. import errors
 from ..durations import duration_from_ns, seconds_text, time_from_text
-from ..errors import ServerUnavailableError, TimeoutError
 from ..net.clock import monotonic
 from .config import PAIR, read_text
 from .long_running import failover_options
@@ -95,11 +95,11 @@ def run(
         )
         with one:
             _watch(settings, [one], kept=store_dir)
-    except ServerUnavailableError as error:
+    except errors.ServerUnavailableError as error:
         raise _not_started(error) from error
 
 
-def _not_started(error: ServerUnavailableError) -> CommandError:
+def _not_started(error: errors.ServerUnavailableError) -> CommandError:
     """Return the error for a server that did not start, with the fatal line of its log."""
     said = _FATAL.search(one_line(error))
     if said is None:
@@ -403,7 +403,7 @@ def info(settings: Settings, *, server: str | None) -> None:
         body = {} if by_id else {"server_name": asked, "exact_match": True}
         try:
             found = next(answers(settings, nc, subject, body, max_messages=1), None)
-        except TimeoutError:
+        except errors.TimeoutError:
             found = None
     if found is None:
         raise CommandError(f"no server {asked!r} answered", ExitStatus.NOT_FOUND)

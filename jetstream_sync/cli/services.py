@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import InvalidResponseError, NoRespondersError
+from .. import errors
 from ..net.clock import monotonic
 from .env import single_line, visible
 from .output import emit_item, emit_text
@@ -110,11 +110,13 @@ def ping(settings: Settings, *, name: str | None) -> None:
                     fields: dict[str, Any] = json.loads(reply.data)
                     shown = f"{fields['name']} {fields['version']} {fields['id']}"
                 except (ValueError, KeyError, TypeError) as error:
-                    raise InvalidResponseError(f"invalid reply to {subject}: {error}") from error
+                    raise errors.InvalidResponseError(
+                        f"invalid reply to {subject}: {error}"
+                    ) from error
                 count += 1
                 text = f"{single_line(shown)} in {took:.2f} ms"
                 emit_item(settings, {**fields, "rtt_ms": round(took, 3)}, text)
-        except NoRespondersError:
+        except errors.NoRespondersError:
             pass
     if not count:
         raise CommandError(

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from .. import errors
 from ..contexts import OPTIONS, TLS_OPTIONS, connect_options, unsupported_key
-from ..errors import InvalidOptionError, SubscriptionError
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, single_line, unescaped
 from .status import CommandError, file_errors, one_line
@@ -134,7 +134,7 @@ class Settings:
         def on_error(error: Exception) -> None:
             # Fatal errors are raised by the failing call. Each warning is written once.
             text = f"jsm: warning: {one_line(error)}\n"
-            if isinstance(error, SubscriptionError) and text not in warnings:
+            if isinstance(error, errors.SubscriptionError) and text not in warnings:
                 warnings.append(text)
                 if long_running:
                     env.stderr.write(text)
@@ -157,11 +157,11 @@ class Settings:
         try:
             try:
                 opened = connect(login.servers, **wanted)
-            except InvalidOptionError as error:
+            except errors.InvalidOptionError as error:
                 raise login.named(error) from error
             with opened as connection:
                 yield connection
-        except SubscriptionError:
+        except errors.SubscriptionError:
             warnings.clear()  # the exception has the same text
             raise
         finally:
@@ -181,12 +181,12 @@ class Settings:
             return connection.jetstream(
                 domain=login.domain, prefix=login.api_prefix, timeout=timeout or self.timeout
             )
-        except InvalidOptionError as error:
+        except errors.InvalidOptionError as error:
             raise login.named(error) from error
 
     # --- errors ---------------------------------------------------------------------------------
 
-    def named_error(self, error: InvalidOptionError) -> Exception:
+    def named_error(self, error: errors.InvalidOptionError) -> Exception:
         """Return an error of the library as an error of the command option with the invalid value."""
         context = click.get_current_context()
         for parameter in context.command.params:
@@ -356,7 +356,7 @@ class Login:
         """The prefix of the JetStream API; ``None``: the default."""
         return self.values.get("api_prefix")
 
-    def named(self, error: InvalidOptionError) -> Exception:
+    def named(self, error: errors.InvalidOptionError) -> Exception:
         """Return an error of the library as an error of the option, variable or context at fault."""
         part = next((name for name, option in _LIBRARY.items() if option == error.option), "")
         if part not in self.sources:
@@ -595,7 +595,7 @@ def common_options(function: _Function) -> _Function:
     def with_settings(settings: Settings, /, *args: Any, **options: Any) -> object:
         try:
             return function(settings, *args, **options)
-        except InvalidOptionError as error:
+        except errors.InvalidOptionError as error:
             raise settings.named_error(error) from error
 
     decorated: Any = with_settings

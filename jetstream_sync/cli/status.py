@@ -17,24 +17,7 @@ from typing import Final
 
 import click
 
-from ..errors import (
-    APIError,
-    AuthorizationError,
-    ConnectionClosedError,
-    ConsumerDeletedError,
-    ConsumerIsPushBasedError,
-    Error,
-    InvalidArgumentError,
-    JetStreamNotEnabledError,
-    JetStreamNotEnabledForAccountError,
-    NoRespondersError,
-    NoServersError,
-    NotFoundError,
-    PullOnPushConsumerError,
-    PushOnPullConsumerError,
-    ServerUnavailableError,
-    TimeoutError,
-)
+from .. import errors
 from ..options import closest_match
 from .env import readable
 
@@ -80,7 +63,7 @@ class CommandError(Exception):
         status: ExitStatus = ExitStatus.USAGE,
         *,
         hint: str = "",
-        cause: APIError | None = None,
+        cause: errors.APIError | None = None,
     ) -> None:
         super().__init__(message, status)
         self.message = message
@@ -98,18 +81,18 @@ _STATUS_OF: tuple[tuple[type[BaseException], ExitStatus], ...] = (
     (click.Abort, ExitStatus.INTERRUPTED),
     (BrokenPipeError, ExitStatus.BROKEN_PIPE),
     (click.UsageError, ExitStatus.USAGE),
-    (InvalidArgumentError, ExitStatus.USAGE),
-    (ConsumerIsPushBasedError, ExitStatus.USAGE),
-    (ConsumerDeletedError, ExitStatus.NOT_FOUND),
-    (NotFoundError, ExitStatus.NOT_FOUND),
-    (JetStreamNotEnabledError, ExitStatus.NO_CONNECTION),
-    (JetStreamNotEnabledForAccountError, ExitStatus.NO_CONNECTION),
-    (ConnectionClosedError, ExitStatus.NO_CONNECTION),
-    (NoServersError, ExitStatus.NO_CONNECTION),
-    (ServerUnavailableError, ExitStatus.NO_CONNECTION),
-    (NoRespondersError, ExitStatus.NO_RESPONDERS),
-    (TimeoutError, ExitStatus.TIMED_OUT),
-    (Error, ExitStatus.FAILED),
+    (errors.InvalidArgumentError, ExitStatus.USAGE),
+    (errors.ConsumerIsPushBasedError, ExitStatus.USAGE),
+    (errors.ConsumerDeletedError, ExitStatus.NOT_FOUND),
+    (errors.NotFoundError, ExitStatus.NOT_FOUND),
+    (errors.JetStreamNotEnabledError, ExitStatus.NO_CONNECTION),
+    (errors.JetStreamNotEnabledForAccountError, ExitStatus.NO_CONNECTION),
+    (errors.ConnectionClosedError, ExitStatus.NO_CONNECTION),
+    (errors.NoServersError, ExitStatus.NO_CONNECTION),
+    (errors.ServerUnavailableError, ExitStatus.NO_CONNECTION),
+    (errors.NoRespondersError, ExitStatus.NO_RESPONDERS),
+    (errors.TimeoutError, ExitStatus.TIMED_OUT),
+    (errors.Error, ExitStatus.FAILED),
     (click.ClickException, ExitStatus.FAILED),
     (OSError, ExitStatus.FAILED),
 )
@@ -120,13 +103,13 @@ _NO_JETSTREAM = "start the server with -js, or choose another with --server or -
 
 # The remedy for each error; the first matching row is used.
 _HINT_OF: tuple[tuple[type[BaseException], str], ...] = (
-    (AuthorizationError, _LOG_IN),
-    (NoServersError, "choose one with --server, or start one with 'jsm server run'"),
-    (ServerUnavailableError, "choose a server with --server"),
-    (JetStreamNotEnabledError, _NO_JETSTREAM),
-    (ConsumerIsPushBasedError, _USE_SUB),
-    (PullOnPushConsumerError, _USE_SUB),
-    (PushOnPullConsumerError, "it is a pull consumer: read it with 'jsm consumer next'"),
+    (errors.AuthorizationError, _LOG_IN),
+    (errors.NoServersError, "choose one with --server, or start one with 'jsm server run'"),
+    (errors.ServerUnavailableError, "choose a server with --server"),
+    (errors.JetStreamNotEnabledError, _NO_JETSTREAM),
+    (errors.ConsumerIsPushBasedError, _USE_SUB),
+    (errors.PullOnPushConsumerError, _USE_SUB),
+    (errors.PushOnPullConsumerError, "it is a pull consumer: read it with 'jsm consumer next'"),
 )
 
 
@@ -173,9 +156,9 @@ def _reworded(error: BaseException, text: str) -> str:
     text = _SUGGESTED.sub(_suggestion, text)
     for pattern, better in _REWORDED:
         text = pattern.sub(better, text)
-    if isinstance(error, APIError) and error.err_code == _NO_META_LEADER:
+    if isinstance(error, errors.APIError) and error.err_code == _NO_META_LEADER:
         return "JetStream has no meta leader"
-    found = _UNREACHABLE.fullmatch(text) if isinstance(error, TimeoutError) else None
+    found = _UNREACHABLE.fullmatch(text) if isinstance(error, errors.TimeoutError) else None
     if found is None:
         return text
     kind, stream, consumer = found.groups()
@@ -188,14 +171,14 @@ def hint_of(error: BaseException) -> str:
     """Return the remedy for an error in one line; empty when none is known."""
     if isinstance(error, CommandError):
         return error.hint
-    if isinstance(error, APIError) and error.err_code == _NO_META_LEADER:
+    if isinstance(error, errors.APIError) and error.err_code == _NO_META_LEADER:
         return "see 'jsm server report health'"
-    if isinstance(error, TimeoutError) and _UNREACHABLE.fullmatch(str(error)):
+    if isinstance(error, errors.TimeoutError) and _UNREACHABLE.fullmatch(str(error)):
         return "see 'jsm stream ls' and 'jsm server report health'"
     for kind, text in _HINT_OF:
         if isinstance(error, kind):
             return text
-    if isinstance(error, APIError) and error.err_code:
+    if isinstance(error, errors.APIError) and error.err_code:
         return f"see 'jsm errors lookup {error.err_code}'"
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"see '{error.ctx.command_path} --help'"
@@ -207,7 +190,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted"
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    if isinstance(error, OSError) and not isinstance(error, Error) and error.strerror:
+    if isinstance(error, OSError) and not isinstance(error, errors.Error) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = readable(" ".join(text.split())).removesuffix(".")
     return _reworded(error, text) or type(error).__name__
@@ -220,7 +203,7 @@ def document_of(error: BaseException) -> dict[str, object]:
         "description": one_line(error),
     }
     said = error.cause if isinstance(error, CommandError) else error
-    if isinstance(said, APIError):
+    if isinstance(said, errors.APIError):
         fields.update(code=said.code, err_code=said.err_code)
         if said is error:
             fields["description"] = said.description
@@ -237,7 +220,7 @@ def file_errors(path: object, status: ExitStatus = ExitStatus.USAGE) -> Iterator
     except UnicodeDecodeError as error:
         raise CommandError(f"{path}: the file is not UTF-8 text", status) from error
     except OSError as error:
-        if isinstance(error, Error):
+        if isinstance(error, errors.Error):
             raise
         raise CommandError(f"{path}: {error.strerror or error}", status) from error
 
@@ -253,7 +236,7 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 
 
 def not_found(
-    kind: str, name: str, names: Sequence[str], cause: APIError | None = None
+    kind: str, name: str, names: Sequence[str], cause: errors.APIError | None = None
 ) -> CommandError:
     """Return the error for an unknown name, with status `ExitStatus.NOT_FOUND`."""
     text = f'{kind} "{name}" not found{did_you_mean(name, names)}'

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import click
 
-from .. import JetStream, Stream, StreamConfig
+from .. import JetStream, Stream, StreamConfig, errors
 from ..differences import without_server_labels
-from ..errors import StreamNotFoundError
 from ..subjects import check_stream_name
 from .config import (
     changed,
@@ -108,7 +107,7 @@ def _create(
     """Create or update the stream; return it and the verb for the output."""
     try:
         found = js.get_stream(config.name)
-    except StreamNotFoundError:
+    except errors.StreamNotFoundError:
         return js.create_stream(config), "was created"
     if if_not_exists:
         return found, "exists"

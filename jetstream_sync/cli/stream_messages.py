@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import click
 
-from .. import StoredMsg, Stream
-from ..errors import MessageNotFoundError
+from .. import StoredMsg, Stream, errors
 from .env import readable
 from .long_running import failover_options, pause
 from .names import optional_stream_argument, stream_argument, stream_of
@@ -85,7 +84,7 @@ class Reader:
             middle = (low + high) // 2
             try:
                 msg = self._stream.get_msg(seq=middle, next_by_subject=_ALL_SUBJECTS)
-            except MessageNotFoundError:
+            except errors.MessageNotFoundError:
                 high = middle
                 continue
             if msg.time < moment:
@@ -274,7 +273,7 @@ def rmm(
             try:
                 stream.delete_msg(seq, secure=not no_erase)
                 deleted.append(seq)
-            except MessageNotFoundError:
+            except errors.MessageNotFoundError:
                 missing.append(seq)
     result: dict[str, Any] = {"deleted": deleted}
     if missing:

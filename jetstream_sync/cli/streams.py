@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from .. import ClusterInfo, JetStream, PeerInfo, StreamInfo
-from ..errors import InvalidNameError, NoRespondersError, StreamNotFoundError, TimeoutError
+from .. import ClusterInfo, JetStream, PeerInfo, StreamInfo, errors
 from ..subjects import check_stream_name
 from .listings import (
     Listed,
@@ -121,9 +120,9 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool | None:
         return True
     try:
         consumers = js.list_consumers(info.config.name, allow_incomplete=True)
-    except (StreamNotFoundError, InvalidNameError):
+    except (errors.StreamNotFoundError, errors.InvalidNameError):
         return False  # the stream was deleted meanwhile, or has a name that this client rejects
-    except (TimeoutError, NoRespondersError):
+    except (errors.TimeoutError, errors.NoRespondersError):
         return None
     moments = (each.delivered.last_active for each in consumers)
     if any(moment is not None and moment > since for moment in moments):
@@ -264,7 +263,7 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
         for each in found:
             try:
                 js.delete_stream(each.config.name)
-            except StreamNotFoundError:
+            except errors.StreamNotFoundError:
                 if not ignore_missing:
                     raise
                 continue
@@ -282,7 +281,7 @@ def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) ->
         check_stream_name(name)
         try:
             found.append(js.get_stream(name).cached_info)
-        except StreamNotFoundError:
+        except errors.StreamNotFoundError:
             if not ignore_missing:
                 raise not_found("stream", name, js.stream_names()) from None
     return found

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import InvalidResponseError, NoRespondersError, TimeoutError
+from .. import errors
 from .env import single_line
 from .output import Missing, counted
 from .settings import Settings
@@ -49,13 +49,13 @@ def answers(
                 answer: Row = json.loads(reply.data)
                 problem = answer.get("error")
             except (ValueError, AttributeError) as error:
-                raise InvalidResponseError(f"invalid reply to {subject}: {error}") from error
+                raise errors.InvalidResponseError(f"invalid reply to {subject}: {error}") from error
             if problem:
                 server = answer.get("server", {}).get("name", "a server")
                 text = f"{server}: {problem.get('description', problem)}"
                 raise CommandError(single_line(text), ExitStatus.FAILED)
             yield answer
-    except NoRespondersError:
+    except errors.NoRespondersError:
         raise CommandError(
             "the servers do not answer this user",
             ExitStatus.NO_RESPONDERS,
@@ -69,7 +69,7 @@ def all_answers(
     """Return the answers of the servers that answer in time; see `answers`."""
     try:
         return list(answers(settings, nc, subject, body, **options))
-    except TimeoutError:
+    except errors.TimeoutError:
         return []
 
 

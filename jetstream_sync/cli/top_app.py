@@ -32,7 +32,7 @@ from textual.widgets import (
     TabPane,
 )
 
-from ..errors import Error
+from .. import errors
 from ..workers import DeadLetter, DeadLetters
 from .consumer_info import info_blocks as consumer_blocks
 from .env import readable, single_line
@@ -125,7 +125,7 @@ class ViewTable(DataTable[Text]):
             return self.down
         return self.view.is_down(self.shown, self.sort_column)
 
-    def show(self, rows: Sequence[Row], text: str, error: Error | None = None) -> None:
+    def show(self, rows: Sequence[Row], text: str, error: errors.Error | None = None) -> None:
         """Show the rows that contain a text, and keep the cursor on its row; or why there are none."""
         selected, before = self.selected, [row.key for row in self.shown]
         self.shown = self.view.sorted(rows, self.sort_column, text, down=self.down)[:_MAX_ROWS]
@@ -625,7 +625,7 @@ class TopApp(App[None]):
         def guarded() -> None:
             try:
                 work()
-            except Error as error:
+            except errors.Error as error:
                 text = partial(self._report, one_line(error), failed=True)
                 self.call_from_thread(text)
 

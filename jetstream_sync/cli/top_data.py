@@ -333,15 +333,15 @@ class Collector:
         self.has_waited = bool(snapshot.missing_streams or snapshot.missing_consumers)
         found = self._history.add(snapshot)
         rows = {**self._frame.rows, **found.rows}
-        errors = dict(self._frame.errors)
-        errors.pop(view, None)
+        failed = dict(self._frame.errors)
+        failed.pop(view, None)
         if view in self._sources:
             try:
                 rows[view] = self._sources[view](snapshot)
             except Error as error:
                 # The other views go on: the user may lack a permission, or a bucket was deleted.
-                errors[view] = error
-        self._frame = replace(found, rows=rows, errors=errors)
+                failed[view] = error
+        self._frame = replace(found, rows=rows, errors=failed)
         return self._frame
 
     def _workers(self) -> list[Row]:

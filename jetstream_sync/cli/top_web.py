@@ -28,7 +28,7 @@ import jinja2
 from aiohttp import web
 from textual_serve.server import Server
 
-from ..errors import InvalidOptionError
+from .. import errors
 from ..workers.http_server import parse_address
 from .output import announce, emit_line
 from .settings import Settings
@@ -68,7 +68,7 @@ class WebAddress:
         """Return the address of the options, if it is safe."""
         try:
             host, port = parse_address(listen)
-        except InvalidOptionError as error:
+        except errors.InvalidOptionError as error:
             raise click.UsageError(f"--listen {listen!r}: {error.reason}") from error
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         if public_url is not None:

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import click
 
-from .. import Headers
-from ..errors import InvalidResponseError, TimeoutError
+from .. import Headers, errors
 from ..net.clock import Deadline
 from .env import single_line
 from .long_running import wait_interruptibly
@@ -71,13 +70,13 @@ def trace(
         while len(events) < wanted:
             try:
                 msg = wait_interruptibly(subscription.next_msg, deadline)
-            except TimeoutError:
+            except errors.TimeoutError:
                 break
             try:
                 events.append(json.loads(msg.data))
                 wanted += int(events[-1].get("hops", 0))
             except (ValueError, AttributeError) as error:
-                raise InvalidResponseError(f"invalid trace event: {error}") from error
+                raise errors.InvalidResponseError(f"invalid trace event: {error}") from error
     if not events:
         raise CommandError("no trace arrived", ExitStatus.TIMED_OUT)
     emit(settings, events, lambda: _show(settings, events))

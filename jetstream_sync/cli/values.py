@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import click
 
+from .. import errors
 from ..durations import GO_UNITS, duration_from_text, duration_to_ns
-from ..errors import Error
 from ..subjects import check_stream_name
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Parsed(ParamType):
             return value
         try:
             return self.parse(value)
-        except (ValueError, Error) as error:
+        except (ValueError, errors.Error) as error:
             self.fail(str(error), param, ctx)
 
     def shell_complete(

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
-from .. import Headers, JetStreamMsg, Metadata, Msg, StoredMsg
+from .. import Headers, JetStreamMsg, Metadata, Msg, StoredMsg, errors
 from ..api.reply import metadata_of
 from ..durations import time_from_ns, time_to_text
-from ..errors import NotJSMessageError
 from .env import Environment, readable, visible
 from .output import emit_line, to_json
 from .settings import Settings
@@ -75,7 +74,7 @@ def _about(msg: Msg) -> Metadata | None:
         return None
     try:
         return metadata_of(msg.reply.encode("utf-8", "surrogateescape"))
-    except NotJSMessageError:
+    except errors.NotJSMessageError:
         return None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import InvalidOptionError
+from .. import errors
 from ..workers.command import RUN_OPTIONS, flag_of, load_worker, run_options, run_worker
 from ..workers.running import ProcessReport, RunningMessage, request_reports
 from .env import single_line, visible
@@ -78,7 +78,7 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
     options = run_options(target, argparse.Namespace(servers=servers, **given))
     try:
         ctx.exit(run_worker(options, settings.env.stderr))
-    except InvalidOptionError as error:
+    except errors.InvalidOptionError as error:
         if error.option != "worker":
             raise
         raise _usage_error(error) from error
@@ -360,11 +360,11 @@ def _load(target: str, settings: Settings) -> Worker:
     """Import the worker that ``MODULE:ATTRIBUTE`` names."""
     try:
         found = load_worker(target)
-    except InvalidOptionError as error:
+    except errors.InvalidOptionError as error:
         raise _usage_error(error) from error
     found.servers = settings.servers or found.servers or settings.env.variables.get("NATS_URL")
     return found
 
 
-def _usage_error(error: InvalidOptionError) -> CommandError:
+def _usage_error(error: errors.InvalidOptionError) -> CommandError:
     return CommandError(f"{error.option} {error.value!r}: {error.reason}")

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NoReturn
 
+from .. import errors
 from ..address import Server, parse_servers
-from ..errors import (
-    BadSubscriptionError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    DrainTimeoutError,
-    Error,
-    TimeoutError,
-)
 from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
@@ -256,18 +249,20 @@ class Connection(ForeignNames):
         if not core.engine.start_draining():
             # A callback must not wait: the other drain may be waiting for it.
             if not in_callback() and not core.wait_closed(deadline.left() or 0.0):
-                raise DrainTimeoutError("another drain is still in progress")
+                raise errors.DrainTimeoutError("another drain is still in progress")
             failure = core.engine.drain_error
             if failure is not None and not in_callback():
-                is_known = isinstance(failure, Error)
+                is_known = isinstance(failure, errors.Error)
                 raise copy_exception(failure if is_known else closed_error_for(failure))
             return
         try:
             _drain_subscriptions(core, deadline)
             core.flush(deadline)
         except BaseException as error:
-            if isinstance(error, TimeoutError) and not isinstance(error, DrainTimeoutError):
-                late = DrainTimeoutError("the server did not confirm in time")
+            if isinstance(error, errors.TimeoutError) and not isinstance(
+                error, errors.DrainTimeoutError
+            ):
+                late = errors.DrainTimeoutError("the server did not confirm in time")
                 core.engine.drain_error = late
                 raise late from error
             core.engine.drain_error = error
@@ -313,7 +308,7 @@ class Connection(ForeignNames):
         try:
             if kind is None and (self.is_connected or self.is_draining or self._has_lost()):
                 self.drain()
-        except ConnectionLostError:
+        except errors.ConnectionLostError:
             # Where every message had a reply, nothing can be lost.
             if self._core.engine.writer.unanswered:
                 raise
@@ -323,7 +318,7 @@ class Connection(ForeignNames):
     def _has_lost(self) -> bool:
         """Return whether messages were not sent, unless the program has closed the connection."""
         reason = self._core.closed_reason
-        closed = isinstance(reason, ConnectionClosedError) and is_deliberate_close(reason)
+        closed = isinstance(reason, errors.ConnectionClosedError) and is_deliberate_close(reason)
         return self._core.engine.writer.unsent > 0 and not closed
 
     # --- state ----------------------------------------------------------------------------------
@@ -473,12 +468,14 @@ def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
         core.drain_subscriptions(subscriptions, deadline)
     finally:
         for subscription in subscriptions:
-            subscription.receiver.on_closed(BadSubscriptionError("the connection was drained"))
+            subscription.receiver.on_closed(
+                errors.BadSubscriptionError("the connection was drained")
+            )
     late = [each.subject for each in subscriptions if not each.receiver.wait_drained(deadline)]
     if late:
-        raise DrainTimeoutError(f"the callback for {late[0]!r} is still running")
+        raise errors.DrainTimeoutError(f"the callback for {late[0]!r} is still running")
     name = core.engine.callbacks.wait(deadline)
     if name is not None:
-        raise DrainTimeoutError(f"the callback of {name!r} is still running")
+        raise errors.DrainTimeoutError(f"the callback of {name!r} is still running")
     if not all(each.receiver.wait_drained(deadline) for each in core.subscriptions()):
-        raise DrainTimeoutError("some published messages are not acknowledged yet")
+        raise errors.DrainTimeoutError("some published messages are not acknowledged yet")

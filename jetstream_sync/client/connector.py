@@ -15,17 +15,8 @@ from __future__ import annotations
 import logging
 import random
 
+from .. import errors
 from ..address import ServerAddress
-from ..errors import (
-    AuthorizationError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    Error,
-    InvalidArgumentError,
-    InvalidOptionError,
-    NoServersError,
-    ProtocolError,
-)
 from ..net.clock import monotonic, seconds
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo
@@ -81,9 +72,9 @@ class Connector:
         for address in self._pool.addresses():
             try:
                 return self._open(address)
-            except InvalidArgumentError:
+            except errors.InvalidArgumentError:
                 raise
-            except (Error, OSError) as error:
+            except (errors.Error, OSError) as error:
                 failures[address] = error
                 self._note_first_failure(address, error)
         raise _no_server(failures) from list(failures.values())[-1]
@@ -109,7 +100,7 @@ class Connector:
                     continue  # the pool was replaced meanwhile
                 try:
                     return self._open(address)
-                except (Error, OSError) as error:
+                except (errors.Error, OSError) as error:
                     failures[address] = error
                     self._failed(address, error)
             if not self._pool.addresses():
@@ -162,12 +153,12 @@ class Connector:
         log.info("%s: %s: %s", self._name, address.url, reason)
         self._pool.skipped(address)
         self._pool.is_new_failure(address, reason)
-        if isinstance(error, AuthorizationError):
+        if isinstance(error, errors.AuthorizationError):
             self._pool.refused(address, str(error))
 
     def _note_loss(self, lost: ServerAddress, cause: BaseException) -> None:
         self._pool.lost(lost)
-        if isinstance(cause, AuthorizationError):
+        if isinstance(cause, errors.AuthorizationError):
             self._pool.refused(lost, str(cause))
 
     def _failed(self, address: ServerAddress, error: Exception) -> None:
@@ -175,7 +166,7 @@ class Connector:
         reason = describe(error)
         log.info("%s: %s: %s", self._name, address.url, reason)
         is_new = self._pool.is_new_failure(address, reason)
-        refused_twice = isinstance(error, AuthorizationError) and self._pool.refused(
+        refused_twice = isinstance(error, errors.AuthorizationError) and self._pool.refused(
             address, reason
         )
         self._pool.failed(address)
@@ -224,7 +215,7 @@ class Connector:
         for address in self._pool.addresses():
             if address.url == url:
                 return address
-        raise InvalidOptionError("reconnect_to_cb", url, "is not in the server pool")
+        raise errors.InvalidOptionError("reconnect_to_cb", url, "is not in the server pool")
 
     def _delay(self, rounds: int) -> float:
         """Return the delay in seconds after a number of rounds."""
@@ -244,19 +235,19 @@ class Connector:
 
 def _is_unreachable(error: Exception) -> bool:
     """Return whether a server is only unreachable, which reconnecting handles without a report."""
-    if isinstance(error, Error):
-        return type(error) is ConnectionLostError or isinstance(error, TimeoutError)
+    if isinstance(error, errors.Error):
+        return type(error) is errors.ConnectionLostError or isinstance(error, TimeoutError)
     return isinstance(error, OSError)
 
 
-def _no_server(failures: dict[ServerAddress, Exception]) -> Error:
+def _no_server(failures: dict[ServerAddress, Exception]) -> errors.Error:
     """Return the error that describes best why no server accepted the connection."""
     if len({type(error) for error in failures.values()}) == 1:
         address, last = list(failures.items())[-1]
-        if isinstance(last, ProtocolError):
-            return ProtocolError(f"{address.url}: {last.reason}", last.excerpt)
-        if isinstance(last, ConnectionClosedError):
+        if isinstance(last, errors.ProtocolError):
+            return errors.ProtocolError(f"{address.url}: {last.reason}", last.excerpt)
+        if isinstance(last, errors.ConnectionClosedError):
             return type(last)(f"{address.url}: {last}")
-    return NoServersError(
+    return errors.NoServersError(
         tuple((address.url, describe(error)) for address, error in failures.items())
     )

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn, TypeAlias
 
+from .. import errors
 from ..address import ServerAddress
-from ..errors import Error, TimeoutError
 from ..net.clock import Deadline
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo, SubscriptionState
@@ -88,7 +88,7 @@ class ConnectionCore:
         self.spawn_callbacks: Callable[
             [str, Callable[[], None], Callable[[BaseException], None]], threading.Thread
         ] = engine.callbacks.spawn
-        self.timed_out: Callable[[str], TimeoutError] = state.timed_out
+        self.timed_out: Callable[[str], errors.TimeoutError] = state.timed_out
         self.with_outage: Callable[[str], str] = state.with_outage
         self.flush: Callable[[Deadline], None] = engine.flush
         self.wait_closed: Callable[[float], bool] = engine.wait_closed
@@ -179,7 +179,7 @@ def _stop_dropped(
         return
 
     def run() -> None:
-        with contextlib.suppress(Error):  # the connection is closed
+        with contextlib.suppress(errors.Error):  # the connection is closed
             stop()
 
     spawn_from_finalizer(f"closer-{engine.name}", run)

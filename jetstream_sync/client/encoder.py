@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from .. import speedups
-from ..errors import BadSubjectError, InvalidArgumentError, InvalidHeaderError, MaxPayloadError
+from .. import errors, speedups
 from ..headers import HeadersLike, encode_headers
 from ..protocol.session import ServerInfo, publish_command, publish_with_headers_command
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
@@ -38,8 +37,10 @@ class EncodeFunction(Protocol[_Subject_contra]):
         """Return the command, and the size of its headers and payload."""
 
 
-def _headers_refused(headers: HeadersLike) -> InvalidHeaderError:
-    return InvalidHeaderError(str(next(iter(headers))), "the server has no_header_support set")
+def _headers_refused(headers: HeadersLike) -> errors.InvalidHeaderError:
+    return errors.InvalidHeaderError(
+        str(next(iter(headers))), "the server has no_header_support set"
+    )
 
 
 class MessageEncoder:
@@ -60,7 +61,7 @@ class MessageEncoder:
         try:
             return self._checked.get(subject) or self._check(subject)
         except TypeError:  # not hashable
-            raise BadSubjectError(repr(subject), _NOT_A_STR) from None
+            raise errors.BadSubjectError(repr(subject), _NOT_A_STR) from None
 
     def encode_message(
         self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
@@ -76,7 +77,7 @@ class MessageEncoder:
         try:
             known = self._checked.get(subject)
         except TypeError:  # not hashable
-            raise BadSubjectError(repr(subject), _NOT_A_STR) from None
+            raise errors.BadSubjectError(repr(subject), _NOT_A_STR) from None
         if known is None or reply or headers or payload.__class__ is not bytes:
             known = known or self._check(subject)
             return self.encode_command(
@@ -84,7 +85,7 @@ class MessageEncoder:
             )
         size = len(payload)
         if size > self.max_payload:
-            raise MaxPayloadError(size, self.max_payload)
+            raise errors.MaxPayloadError(size, self.max_payload)
         # Repeats publish_command() to save a call: this runs once per message.
         return b"PUB %b %d\r\n%b\r\n" % (known, size, payload), size
 
@@ -100,20 +101,20 @@ class MessageEncoder:
                 return encoded
         if payload.__class__ is not bytes:
             if not isinstance(payload, (bytes, bytearray, memoryview)):
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     f"a payload must be bytes, not {type(payload).__name__}; encode it first"
                 )
             payload = bytes(payload)
         header = encode_headers(headers) if headers else b""
         size = len(header) + len(payload)
         if size > self.max_payload:
-            raise MaxPayloadError(size, self.max_payload)
+            raise errors.MaxPayloadError(size, self.max_payload)
         if header:
             command = publish_with_headers_command(subject, reply, header, payload)
         else:
             command = publish_command(subject, reply, payload)
         if len(command) - size > MAX_CONTROL_LINE + _LINE_END_BYTES:
-            raise BadSubjectError(
+            raise errors.BadSubjectError(
                 subject.decode("utf-8", "replace"),
                 "the command line with it and its reply subject has"
                 f" {len(command) - size - _LINE_END_BYTES} bytes; a server accepts {MAX_CONTROL_LINE}",
@@ -126,7 +127,7 @@ class MessageEncoder:
         try:
             checked = subject.encode()
         except UnicodeEncodeError as error:
-            raise BadSubjectError(subject, "it cannot be encoded as UTF-8") from error
+            raise errors.BadSubjectError(subject, "it cannot be encoded as UTF-8") from error
         if len(checked) > _MAX_CACHED_SUBJECT_BYTES:
             return checked  # `encode_command()` checks the length of the whole line each time
         if len(self._checked) >= _MAX_CACHED_SUBJECTS:

@@ -14,17 +14,8 @@ import logging
 import threading
 import warnings
 
+from .. import errors
 from ..address import ServerAddress
-from ..errors import (
-    ConnectionClosedError,
-    ConnectionLostError,
-    DrainTimeoutError,
-    Error,
-    ForkedConnectionError,
-    InvalidArgumentError,
-    StaleConnectionError,
-    TimeoutError,
-)
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
@@ -130,18 +121,18 @@ class Engine:
                 self._threads.append(spawn(f"{name}-{self.name}", target, self._on_thread_error))
         except BaseException:
             # Too many threads, or a KeyboardInterrupt: the caller has no object to close.
-            self._end(ConnectionClosedError("connecting was interrupted"))
+            self._end(errors.ConnectionClosedError("connecting was interrupted"))
             if transport is not None and not self._threads:
                 transport.stream.close()  # otherwise the reader closes it
             raise
 
-    def _connect_first(self) -> tuple[Transport | None, Error | None]:
+    def _connect_first(self) -> tuple[Transport | None, errors.Error | None]:
         """Return the first transport, or the error if ``retry_on_failed_connect`` permits it."""
         try:
             return self.connector.first(), None
-        except InvalidArgumentError:
+        except errors.InvalidArgumentError:
             raise
-        except Error as error:
+        except errors.Error as error:
             if not self.options.retry_on_failed_connect:
                 raise
             return None, error
@@ -160,7 +151,7 @@ class Engine:
                 log.warning("%s: closed with %d messages unsent", self.name, self.writer.unsent)
         finally:
             # Also after a KeyboardInterrupt: the connection must be closed in every case.
-            self._end(ConnectionClosedError("the connection is closed"))
+            self._end(errors.ConnectionClosedError("the connection is closed"))
         ended = [
             thread is not threading.current_thread() and join(thread, _CLOSE_TIMEOUT_S)
             for thread in self._threads
@@ -181,7 +172,9 @@ class Engine:
     def start_draining(self) -> bool:
         """Enter the draining state, which refuses new subscriptions; ``close()`` must follow."""
         # Returns whether this call started the drain; ``False``: another drain is in progress.
-        reason = ConnectionClosedError("the connection was drained while it was disconnected")
+        reason = errors.ConnectionClosedError(
+            "the connection was drained while it was disconnected"
+        )
         with self.state.lock:
             self.state.check_usable(draining=True)
             if self.state.status is ConnectionStatus.DRAINING:
@@ -200,7 +193,7 @@ class Engine:
         """Wait up to ``seconds`` until the connection is closed; return whether it is."""
         return self.state.status is ConnectionStatus.CLOSED or self.connector.stopped(seconds)
 
-    def _end(self, reason: ConnectionClosedError) -> None:
+    def _end(self, reason: errors.ConnectionClosedError) -> None:
         """Close with a reason, or complete a close that a KeyboardInterrupt cut short."""
         with self.state.lock:
             if self.state.status is not ConnectionStatus.CLOSED:
@@ -209,7 +202,7 @@ class Engine:
                 return
         self._finish(closed_error_for(self.state.closed_error()))
 
-    def _finish(self, reason: ConnectionClosedError) -> None:
+    def _finish(self, reason: errors.ConnectionClosedError) -> None:
         """Wake all waiting threads with the reason. The status is CLOSED; a second call is harmless."""
         self.connector.stop()
         with self.state.lock:
@@ -234,7 +227,7 @@ class Engine:
 
     def forked(self) -> None:
         """Become unusable in a forked child, without sending anything to the server; see `ForkAware`."""
-        reason = ForkedConnectionError(
+        reason = errors.ForkedConnectionError(
             "the connection was opened in the parent process; open one after the fork"
         )
         self.writer.forked(reason)
@@ -275,7 +268,7 @@ class Engine:
         self.direct.end()
         try:
             self.keepalive.flush(deadline)
-        except TimeoutError as error:
+        except errors.TimeoutError as error:
             raise self.state.timed_out(str(error)) from None
 
     def drain_subscriptions(
@@ -286,14 +279,14 @@ class Engine:
         try:
             # The server answers a ping only after all messages that it sent before.
             self.flush(deadline)
-        except TimeoutError as error:
-            raise DrainTimeoutError("the server did not confirm in time") from error
+        except errors.TimeoutError as error:
+            raise errors.DrainTimeoutError("the server did not confirm in time") from error
         finally:
             self.table.forget(subscriptions)
 
     # --- the reader -----------------------------------------------------------------------------
 
-    def _read(self, transport: Transport | None, failure: Error | None) -> None:
+    def _read(self, transport: Transport | None, failure: errors.Error | None) -> None:
         """Run the reader thread: read, and reconnect whenever the transport breaks, until closed."""
         if transport is None and failure is not None:
             transport = self._reconnect(None, failure)
@@ -318,7 +311,7 @@ class Engine:
             transport = self.state.transport
         self.connector.skip_wait()
         if transport is not None:
-            reason = ConnectionLostError("reconnect() was called")
+            reason = errors.ConnectionLostError("reconnect() was called")
             self.reader.stop_reading(transport, _FINAL_READ_TIMEOUT_S, reason)
             self.writer.flush_and_shutdown(transport.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
 
@@ -347,7 +340,7 @@ class Engine:
             self._finish(reason)
             return None
         self.table.on_connection_change(connected=False)
-        if isinstance(cause, Error) and type(cause) is not ConnectionLostError:
+        if isinstance(cause, errors.Error) and type(cause) is not errors.ConnectionLostError:
             # The server sent an error or stopped answering pings: more than a lost connection.
             self.events.error(cause)
         return self._reconnect(broken.address, cause)
@@ -355,7 +348,7 @@ class Engine:
     def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
         try:
             transport = self.connector.reconnect(lost, cause)
-        except Error as error:
+        except errors.Error as error:
             error.__cause__ = error.__cause__ or cause
             self.events.error(error)
             self._end(closed_error_for(error))
@@ -391,7 +384,7 @@ class Engine:
             log.debug("%s: sending failed: %s", self.name, error)
             stream.shutdown()
 
-    def _on_stale(self, error: StaleConnectionError) -> None:
+    def _on_stale(self, error: errors.StaleConnectionError) -> None:
         """Shut the transport down with the given error, so that the reader reconnects."""
         transport = self.state.transport
         if transport is not None:
@@ -400,7 +393,7 @@ class Engine:
 
     def _on_thread_error(self, error: BaseException) -> None:
         """Close the connection after an unexpected exception in one of its threads."""
-        closed = ConnectionClosedError("an internal error ended the connection")
+        closed = errors.ConnectionClosedError("an internal error ended the connection")
         closed.__cause__ = error
         self.events.error(error)
         transport = self.state.transport

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
-from ..errors import ConnectionClosedError, ConnectionDrainingError, InvalidOptionError
+from .. import errors
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import ConnectionEvent, ConnectionOptions, ErrorCallback, EventCallback, EventKind
@@ -112,7 +112,7 @@ class Events:
         """Report the end of the connection once; the thread ends after this event."""
         if self._closed.acquire(blocking=False):
             self.tell(event, needed=True)
-        self._calls.close(ConnectionClosedError("closed"))
+        self._calls.close(errors.ConnectionClosedError("closed"))
 
     def wait_closed(self, timeout: float) -> None:
         """Wait until ``closed_cb`` has returned, unless called from a callback of this thread."""
@@ -131,7 +131,7 @@ class Events:
         self._thread = None
         self._lock = new_lock()
         self._calls = Mailbox()
-        self._calls.close(ConnectionClosedError("forked"))
+        self._calls.close(errors.ConnectionClosedError("forked"))
 
     def _add(self, call: _Call, *, needed: bool = False) -> None:
         with self._lock:
@@ -158,7 +158,7 @@ class Events:
         while True:
             try:
                 call = self._calls.get(FOREVER)
-            except ConnectionClosedError:
+            except errors.ConnectionClosedError:
                 self._done.set()
                 return
             try:
@@ -257,7 +257,7 @@ def _listener(option: str, callback: EventCallback) -> _Listener:
         return _without_event(callback)
     if _takes(signature, None):
         return cast("_Listener", callback)
-    raise InvalidOptionError(option, callback, "must take no argument, or the event alone")
+    raise errors.InvalidOptionError(option, callback, "must take no argument, or the event alone")
 
 
 def _without_event(callback: EventCallback) -> _Listener:
@@ -277,17 +277,17 @@ def _takes(signature: inspect.Signature, *arguments: object) -> bool:
     return True
 
 
-def closed_error_for(cause: BaseException) -> ConnectionClosedError:
+def closed_error_for(cause: BaseException) -> errors.ConnectionClosedError:
     """Return ``cause`` if it is a `ConnectionClosedError`, else a new one caused by it."""
-    if isinstance(cause, ConnectionClosedError):
+    if isinstance(cause, errors.ConnectionClosedError):
         return cause
-    closed = ConnectionClosedError(f"the connection is closed: {cause}")
+    closed = errors.ConnectionClosedError(f"the connection is closed: {cause}")
     closed.__cause__ = cause
     return closed
 
 
-def is_deliberate_close(error: ConnectionClosedError) -> bool:
+def is_deliberate_close(error: errors.ConnectionClosedError) -> bool:
     """Return whether the user closed or drained the connection, so that iteration ends normally."""
-    if isinstance(error, ConnectionDrainingError):
+    if isinstance(error, errors.ConnectionDrainingError):
         return True
-    return type(error) is ConnectionClosedError and error.__cause__ is None
+    return type(error) is errors.ConnectionClosedError and error.__cause__ is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import ConnectionLostError, StaleConnectionError, TimeoutError
+from .. import errors
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
 from ..protocol.session import PING
@@ -25,7 +25,7 @@ class KeepAlive:
         writer: Writer,
         interval: float,
         max_outstanding: int,
-        on_stale: Callable[[StaleConnectionError], None],
+        on_stale: Callable[[errors.StaleConnectionError], None],
     ) -> None:
         self._writer = writer
         self._interval = interval
@@ -51,7 +51,7 @@ class KeepAlive:
         self._writer.send_buffered()
         if not slot.arrived(deadline):
             # The entry stays, because its pong will arrive and must not be matched to another ping.
-            raise TimeoutError("the server did not confirm in time")
+            raise errors.TimeoutError("the server did not confirm in time")
         slot.result()
 
     def pong_awaited(self) -> bool:
@@ -77,7 +77,7 @@ class KeepAlive:
             return self._interval
         if self._outstanding >= self._max_outstanding:
             self._on_stale(
-                StaleConnectionError(f"the server did not answer {self._outstanding} pings")
+                errors.StaleConnectionError(f"the server did not answer {self._outstanding} pings")
             )
             return self._interval
         with self._lock:
@@ -93,7 +93,7 @@ class KeepAlive:
             waiters, self._waiters = self._waiters, []
             self._connected = False
             self._outstanding = 0
-        lost = ConnectionLostError("the connection was lost before the server confirmed")
+        lost = errors.ConnectionLostError("the connection was lost before the server confirmed")
         lost.__cause__ = error
         for waiter in waiters:
             if waiter is not None:

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from .. import errors
 from ..address import Secret, ServerAddress
-from ..errors import CredentialsError
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
 from ..options import ConnectionOptions, FilePath
@@ -160,7 +160,7 @@ class Dialer:
             return secret
         text = self._call_user(option, secret)
         if not isinstance(text, str):
-            raise CredentialsError(option, "...", "the function did not return a str")
+            raise errors.CredentialsError(option, "...", "the function did not return a str")
         return text
 
     def _call_user(self, option: str, function: Callable[[], T]) -> T:
@@ -171,7 +171,7 @@ class Dialer:
             # SystemExit and KeyboardInterrupt may only reach the thread that called connect().
             if not isinstance(error, Exception) and threading.get_ident() == self._opener:
                 raise
-            raise CredentialsError(
+            raise errors.CredentialsError(
                 option, "...", f"the function raised {type(error).__name__}"
             ) from error
 
@@ -181,7 +181,7 @@ def _as_bytes(option: str, content: object) -> bytearray:
         return bytearray(content.encode("utf-8", "replace"))
     if isinstance(content, (bytes, bytearray)):
         return bytearray(content)
-    raise CredentialsError(option, "...", "the function did not return a str or bytes")
+    raise errors.CredentialsError(option, "...", "the function did not return a str or bytes")
 
 
 def _read(option: str, path: str) -> bytearray:
@@ -189,11 +189,11 @@ def _read(option: str, path: str) -> bytearray:
         with open(os.path.expanduser(path), "rb", buffering=0) as file:  # noqa: PTH111, PTH123
             content = bytearray(file.read(_MAX_FILE_BYTES + 1))
     except OSError as error:
-        raise CredentialsError(
+        raise errors.CredentialsError(
             option, path, f"it cannot be read: {error.strerror or type(error).__name__}"
         ) from error
     if len(content) > _MAX_FILE_BYTES:
-        raise CredentialsError(
+        raise errors.CredentialsError(
             option, path, f"it is not a credentials file: larger than {_MAX_FILE_BYTES} bytes"
         )
     return content
@@ -204,7 +204,7 @@ def _checked(option: str, source: str, look: Callable[[], T]) -> T:
     try:
         return look()
     except BadCredentialsError as error:
-        raise CredentialsError(option, source, str(error)) from None
+        raise errors.CredentialsError(option, source, str(error)) from None
 
 
 def _signed(option: str, source: str, seed: bytearray, nonce: str) -> tuple[str, str | None]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import ClassVar, Generic, TypeVar
 
-from ..errors import ForkedConnectionError, PermissionsError, TimeoutError
+from .. import errors
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
@@ -95,7 +95,9 @@ class Mailbox(Generic[T]):
 
     __slots__ = ("_gates", "_lock", "_reason", "_timed_out", "items")
 
-    def __init__(self, timed_out: Callable[[str], TimeoutError] = TimeoutError) -> None:
+    def __init__(
+        self, timed_out: Callable[[str], errors.TimeoutError] = errors.TimeoutError
+    ) -> None:
         self._timed_out = timed_out
         self.items: deque[T] = deque()
         self._lock = new_lock()
@@ -141,7 +143,7 @@ class Mailbox(Generic[T]):
     def close(self, reason: BaseException) -> None:
         """Close the mailbox with a reason, and wake all waiting threads; the first reason stays."""
         # In a forked child the items are dropped, because they belong to the parent.
-        if isinstance(reason, ForkedConnectionError):
+        if isinstance(reason, errors.ForkedConnectionError):
             # A thread of the parent may have held the lock, and no thread is waiting here.
             self._lock = new_lock()
             self._gates.clear()
@@ -219,7 +221,7 @@ class MessageReceiver:
     def on_connection_change(self, *, connected: bool) -> None:
         """React to a lost or new connection; called by the reader, must not wait."""
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """React to a permission error of the server; called by the reader, must not wait."""
         # Returns whether the error belongs to a request of this receiver. The server sends one error
         # for each refused message, so one receiver is enough.

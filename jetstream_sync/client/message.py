@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import Error
+from .. import errors
 from ..headers import Headers, HeadersLike, Status, parse_headers, parse_status
 from ..speedups import MessageFields
 
@@ -77,7 +77,7 @@ class Msg(MessageFields):
 
         """
         if not self._reply:
-            raise Error("the message has no reply subject")
+            raise errors.Error("the message has no reply subject")
         core = self._core
         command, size = core.encode_message(self.reply, payload, "", headers)
         # Sent by this thread, not by the flusher: the requester is waiting for it.

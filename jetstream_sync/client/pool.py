@@ -6,8 +6,8 @@ import contextlib
 import random
 from dataclasses import dataclass, replace
 
+from .. import errors
 from ..address import Server, ServerAddress
-from ..errors import InvalidOptionError
 from ..locks import new_lock
 
 #: Maximum number of servers used from one INFO, and of endpoints remembered as known.
@@ -135,7 +135,7 @@ class ServerPool:
         # server announced by its IP address must have a certificate for the current name.
         announced = {}
         for url in urls[:_MAX_DISCOVERED]:
-            with contextlib.suppress(InvalidOptionError):
+            with contextlib.suppress(errors.InvalidOptionError):
                 address = ServerAddress.parse(url)
                 announced[_endpoint(address)] = address
         if not announced:

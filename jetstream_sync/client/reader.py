@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ..errors import (
-    BadSubscriptionError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    Error,
-    PermissionsError,
-    SubscriptionError,
-)
+from .. import errors
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
 from ..protocol.parser import Delivery, ErrorLine, Info, Messages, Operation, Parser, Ping, Pong
@@ -39,7 +32,7 @@ class _Stop(NamedTuple):
 
     transport: Transport
     deadline: Deadline  # of the data received on it
-    reason: ConnectionClosedError | None
+    reason: errors.ConnectionClosedError | None
 
 
 class Reader:
@@ -73,7 +66,7 @@ class Reader:
         self._in_bytes = 0
         self._parser: Parser | None = None
         # The error that the server sent before it closes the connection.
-        self._final_error: Error | None = None
+        self._final_error: errors.Error | None = None
         # A transport that this client shuts down.
         self._stopping: _Stop | None = None
 
@@ -94,7 +87,7 @@ class Reader:
                     break
                 taken = pause(stream, parser) if isinstance(stream, TCPStream) else None
                 data = receive() if taken is None else taken
-            ended: BaseException = ConnectionLostError("the server closed the connection")
+            ended: BaseException = errors.ConnectionLostError("the server closed the connection")
         except OSError as error:
             ended = error  # also ProtocolError, which is a ConnectionError
         stop = self._stopping
@@ -103,7 +96,10 @@ class Reader:
         return self._final_error or ended
 
     def stop_reading(
-        self, transport: Transport, timeout: float, reason: ConnectionClosedError | None = None
+        self,
+        transport: Transport,
+        timeout: float,
+        reason: errors.ConnectionClosedError | None = None,
     ) -> None:
         """Read a transport for at most ``timeout`` more seconds; called by any thread before a shutdown."""
         # The shutdown alone is not enough: a server that ignores it may continue to send.
@@ -142,7 +138,7 @@ class Reader:
         subscription.receiver.deliver(deliveries[: len(deliveries) - surplus])
         self._table.on_limit_reached(subscription)
         subscription.receiver.on_closed(
-            BadSubscriptionError(
+            errors.BadSubscriptionError(
                 f"the subscription ended after its limit of {subscription.limit} messages"
             )
         )
@@ -158,29 +154,29 @@ class Reader:
         elif isinstance(operation, ErrorLine):
             self._handle_error(error_from_text(operation.text))
 
-    def _handle_error(self, error: Error) -> None:
+    def _handle_error(self, error: errors.Error) -> None:
         """Report an error of the server, or keep it if the server closes the connection after it."""
         self.errors_received += 1
         if ends_connection(error):
             self._final_error = error
             return
-        if type(error) is SubscriptionError and str(error).lower() == _OVER_LIMIT:
+        if type(error) is errors.SubscriptionError and str(error).lower() == _OVER_LIMIT:
             error = self._refusal_of_newest(error)
         self._events.error(error)
-        if isinstance(error, PermissionsError):
+        if isinstance(error, errors.PermissionsError):
             self._dispatch_permission_error(error)
 
-    def _refusal_of_newest(self, error: Error) -> Error:
+    def _refusal_of_newest(self, error: errors.Error) -> errors.Error:
         """Return the error for the subscription that is refused, which the server does not name."""
         # At the limit the server refuses each new one, and reports each: the newest ones are refused.
         for sid, subscription in sorted(self._table.by_sid.copy().items(), reverse=True):
             if sid not in self._over_limit and not subscription.delivered:
                 self._over_limit.add(sid)
                 subject, queue = subscription.subject, subscription.queue
-                return PermissionsError(str(error), "subscribe", subject, queue)
+                return errors.PermissionsError(str(error), "subscribe", subject, queue)
         return error
 
-    def _dispatch_permission_error(self, error: PermissionsError) -> None:
+    def _dispatch_permission_error(self, error: errors.PermissionsError) -> None:
         """Notify the receiver that the refused command belongs to."""
         # A malformed text from the server may contain a surrogate.
         subject = error.subject.encode("utf-8", "replace")

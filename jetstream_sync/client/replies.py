@@ -14,14 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..errors import (
-    BadSubscriptionError,
-    ConnectionLostError,
-    InvalidOptionError,
-    NoRespondersError,
-    PermissionsError,
-    TimeoutError,
-)
+from .. import errors
 from ..headers import NO_RESPONDERS, HeadersLike, parse_status
 from ..net.clock import Deadline, seconds
 from ..options import check_int
@@ -71,7 +64,7 @@ class _ReplyInbox(MessageReceiver):
         """End with an error; return whether this was the end."""
         raise NotImplementedError
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Fail if the server does not permit the request or the inbox."""
         concerned = error.operation == "subscribe" or subject in {self._asked, self._reply}
         return concerned and self._fail(error)
@@ -143,7 +136,7 @@ class ReplyCollector(_ReplyInbox):
         """Fail when the connection is lost: the rest of the reply is lost too."""
         if not connected:
             self._settle(
-                ConnectionLostError("the connection was lost before the answer was complete")
+                errors.ConnectionLostError("the connection was lost before the answer was complete")
             )
 
     def _fail(self, error: BaseException) -> bool:
@@ -198,7 +191,7 @@ class _ReplyQueue(_ReplyInbox):
         fails = self._core.options.fail_requests_on_disconnect or self._deadline.left() is None
         if fails and not connected and not self.mailbox.closed:
             self._fail(
-                ConnectionLostError("the connection was lost before the answer was complete")
+                errors.ConnectionLostError("the connection was lost before the answer was complete")
             )
             self._core.remove_subscription_deferred(self.subscription)
 
@@ -206,7 +199,7 @@ class _ReplyQueue(_ReplyInbox):
         if self.mailbox.closed:
             return False
         # The reader reports the end of a subscription with a limit as an error.
-        is_limit = isinstance(error, BadSubscriptionError)
+        is_limit = isinstance(error, errors.BadSubscriptionError)
         self.mailbox.close(_End("count") if is_limit else error)
         return True
 
@@ -237,7 +230,7 @@ class ReplyIterator:
         self._subject = subject
         self._stall = None if stall is None else seconds(stall, "stall")
         if self._stall is not None and self._stall <= 0:
-            raise InvalidOptionError("stall", stall, "must be above 0 seconds")
+            raise errors.InvalidOptionError("stall", stall, "must be above 0 seconds")
         self._sentinel = _checked_sentinel(sentinel)
         if max_messages is not None:
             check_int("max_messages", max_messages, 1)
@@ -287,7 +280,7 @@ class ReplyIterator:
         if status is not None:
             self._end("status")
             if is_first and status.code == NO_RESPONDERS:
-                raise NoRespondersError(self._subject)
+                raise errors.NoRespondersError(self._subject)
             raise StopIteration
         msg = Msg(delivery, self._core)
         if self._sentinel is not None:
@@ -317,7 +310,7 @@ class ReplyIterator:
                 deadline = deadline.sooner(self._stall)
             try:
                 mailbox.wait(deadline)
-            except TimeoutError:
+            except errors.TimeoutError:
                 self._end("timeout" if self._deadline.expired() else "stall")
                 return None
             except _End as end:
@@ -349,4 +342,6 @@ def _checked_sentinel(sentinel: Sentinel | str | None) -> Sentinel | None:
         return lambda msg: not msg.data
     if sentinel is None or callable(sentinel):
         return sentinel
-    raise InvalidOptionError("sentinel", sentinel, "must be 'empty' or a function of a message")
+    raise errors.InvalidOptionError(
+        "sentinel", sentinel, "must be 'empty' or a function of a message"
+    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from typing import Protocol
 
-from ..errors import ConnectionLostError, Error, NoRespondersError, PermissionsError
+from .. import errors
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
@@ -129,7 +129,7 @@ class RequestMux(MessageReceiver):
             self._fail_on_disconnect.discard(token)
         delivery = replies[0] if replies else slot.result()
         if delivery[2] and is_no_responders(delivery[2], delivery[3]):
-            raise NoRespondersError(subject.decode())
+            raise errors.NoRespondersError(subject.decode())
         return delivery
 
     def caller_waits(self) -> bool:
@@ -151,9 +151,11 @@ class RequestMux(MessageReceiver):
             return
         fail_all = self._fail_all_on_disconnect
         for token in (self._waiting if fail_all else self._fail_on_disconnect).copy():
-            self._fail(token, ConnectionLostError("the connection was lost before the reply"))
+            self._fail(
+                token, errors.ConnectionLostError("the connection was lost before the reply")
+            )
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Fail the last request to the subject, or all requests if the inbox was refused."""
         if error.operation == "subscribe":
             self._on_inbox_refused(error)
@@ -167,7 +169,7 @@ class RequestMux(MessageReceiver):
                 return True
         return False
 
-    def _on_inbox_refused(self, error: PermissionsError) -> None:
+    def _on_inbox_refused(self, error: errors.PermissionsError) -> None:
         with self._lock:
             subscription, self._subscription = self._subscription, None
             self._subscribed = False
@@ -176,7 +178,7 @@ class RequestMux(MessageReceiver):
         for token in self._waiting.copy():
             self._fail(token, error)
 
-    def _fail(self, token: bytes, error: Error) -> bool:
+    def _fail(self, token: bytes, error: errors.Error) -> bool:
         """Fail a request; return whether it was still pending."""
         waiting = self._waiting.pop(token, None)
         if waiting is not None:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Final
 
-from ..errors import ConnectionClosedError, ConnectionDrainingError, TimeoutError
+from .. import errors
 from ..locks import new_lock
 from ..net.clock import monotonic
 from ..protocol.session import ServerInfo
@@ -107,7 +107,7 @@ class ConnectionState:
 
     # --- changing it, with the lock held --------------------------------------------------------
 
-    def transition(self, event: Event, reason: ConnectionClosedError) -> bool:
+    def transition(self, event: Event, reason: errors.ConnectionClosedError) -> bool:
         """Change the status; return whether it is CLOSED now, with ``reason``."""
         status = next_status(self.status, event)
         if status is ConnectionStatus.CLOSED:
@@ -148,7 +148,7 @@ class ConnectionState:
     def closed_error(self) -> BaseException:
         """Return the error for a call on the closed connection."""
         return copy_exception(
-            self._writer.closed or ConnectionClosedError("the connection is closed")
+            self._writer.closed or errors.ConnectionClosedError("the connection is closed")
         )
 
     def check_usable(self, *, draining: bool = False) -> None:
@@ -156,11 +156,11 @@ class ConnectionState:
         if self.status is ConnectionStatus.CLOSED:
             raise self.closed_error()
         if self.status is ConnectionStatus.DRAINING and not draining:
-            raise ConnectionDrainingError("the connection is draining")
+            raise errors.ConnectionDrainingError("the connection is draining")
 
-    def timed_out(self, text: str) -> TimeoutError:
+    def timed_out(self, text: str) -> errors.TimeoutError:
         """Return the error for a wait that timed out; while disconnected, it names the outage."""
-        return TimeoutError(self.with_outage(text))
+        return errors.TimeoutError(self.with_outage(text))
 
     def with_outage(self, text: str) -> str:
         """Return the text of an error, and while disconnected how long that has lasted."""

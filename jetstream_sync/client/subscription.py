@@ -13,17 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..errors import (
-    BadSubscriptionError,
-    ConnectionClosedError,
-    DrainTimeoutError,
-    ForkedConnectionError,
-    InvalidOptionError,
-    PermissionsError,
-    SlowConsumerError,
-    SubscriptionError,
-    TimeoutError,
-)
+from .. import errors
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
@@ -165,7 +155,7 @@ class Subscription:
             core.add_subscription(subject, queue, self._receiver)
             self._start_threads()
         except BaseException:
-            self._end_with(BadSubscriptionError("the subscription could not be created"))
+            self._end_with(errors.BadSubscriptionError("the subscription could not be created"))
             raise
 
     def _start_threads(self) -> None:
@@ -248,9 +238,9 @@ class Subscription:
         while True:
             try:
                 msg = self._next(FOREVER)
-            except BadSubscriptionError:
+            except errors.BadSubscriptionError:
                 return
-            except ConnectionClosedError as error:
+            except errors.ConnectionClosedError as error:
                 if is_deliberate_close(error):
                     return
                 raise
@@ -264,7 +254,7 @@ class Subscription:
 
     def _must_be_readable(self) -> None:
         if self._callback is not None:
-            raise SubscriptionError(
+            raise errors.SubscriptionError(
                 "the subscription has a callback, which receives its messages;"
                 " subscribe without cb to read them"
             )
@@ -289,7 +279,7 @@ class Subscription:
 
         """
         if limit < 0:
-            raise InvalidOptionError("limit", limit, "must be 0 or above")
+            raise errors.InvalidOptionError("limit", limit, "must be 0 or above")
         if self._limit_is_reached():
             if not limit:
                 self._mailbox.items.clear()
@@ -301,7 +291,9 @@ class Subscription:
         elif limit <= self._state.delivered:
             self._drop_above(limit)
         if limit <= self._state.delivered:
-            self._on_closed(BadSubscriptionError("the subscription was ended by unsubscribe()"))
+            self._on_closed(
+                errors.BadSubscriptionError("the subscription was ended by unsubscribe()")
+            )
 
     def _limit_is_reached(self) -> bool:
         """Return whether the subscription ended by its limit."""
@@ -342,9 +334,9 @@ class Subscription:
                 self._core.drain_subscriptions([self._state], deadline)
             finally:
                 self._draining = True
-                self._on_closed(BadSubscriptionError("the subscription was drained"))
+                self._on_closed(errors.BadSubscriptionError("the subscription was drained"))
         if not self._wait_drained(deadline):
-            raise DrainTimeoutError(f"the callback for {self.subject!r} is still running")
+            raise errors.DrainTimeoutError(f"the callback for {self.subject!r} is still running")
 
     def _is_ending(self) -> bool:
         """Return whether only the callback has to end; raise if the subscription has ended before."""
@@ -396,12 +388,12 @@ class Subscription:
         if not self._slow:
             # Reported once each time the subscription falls behind, not for each message.
             self._slow = True
-            self._core.report_error(SlowConsumerError(self.subject, self.sid, self._dropped))
+            self._core.report_error(errors.SlowConsumerError(self.subject, self.sid, self._dropped))
 
     def _on_connection_change(self, *, connected: bool) -> None:
         """Do nothing: the connection restores its subscriptions."""
 
-    def _on_refused(self, error: PermissionsError) -> bool:
+    def _on_refused(self, error: errors.PermissionsError) -> bool:
         """End a subscription that is not permitted; reading raises the error after the last message."""
         if self._mailbox.closed:
             return False
@@ -412,10 +404,12 @@ class Subscription:
 
     def _on_closed(self, reason: BaseException) -> None:
         """End the subscription; after a close by the user, the callback gets no more messages."""
-        if isinstance(reason, ForkedConnectionError):
+        if isinstance(reason, errors.ForkedConnectionError):
             self._intake = new_lock()  # the parent's reader may have held it
         self._mailbox.close(reason)
-        deliberate = isinstance(reason, ConnectionClosedError) and is_deliberate_close(reason)
+        deliberate = isinstance(reason, errors.ConnectionClosedError) and is_deliberate_close(
+            reason
+        )
         if self._callback is not None and deliberate:
             self._mailbox.items.clear()
 
@@ -435,10 +429,10 @@ class Subscription:
                 try:
                     msg = self._next(FOREVER)
                 except (
-                    BadSubscriptionError,
-                    ConnectionClosedError,
-                    PermissionsError,
-                    TimeoutError,
+                    errors.BadSubscriptionError,
+                    errors.ConnectionClosedError,
+                    errors.PermissionsError,
+                    errors.TimeoutError,
                 ):
                     return
                 try:
@@ -478,7 +472,7 @@ class SubscriptionReceiver(MessageReceiver):
         if subscription is not None:
             subscription._on_connection_change(connected=connected)
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Pass a refusal of the subscription on; the subscription publishes nothing."""
         del subject
         subscription = self._owner()

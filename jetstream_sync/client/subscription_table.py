@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 
-from ..errors import ConnectionClosedError
+from .. import errors
 from ..protocol.session import Session, SubscriptionState
 from .direct_reads import DirectReads
 from .events import Events
@@ -164,7 +164,7 @@ class SubscriptionTable:
         log.error(
             "%s: the receiver of %r raised", self._events.name, subscription.subject, exc_info=error
         )
-        ended = ConnectionClosedError(
+        ended = errors.ConnectionClosedError(
             f"an internal error ended the subscription to {subscription.subject!r}"
         )
         ended.__cause__ = error

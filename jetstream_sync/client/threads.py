@@ -23,7 +23,7 @@ from itertools import islice
 from operator import methodcaller
 from typing import Final, Protocol
 
-from ..errors import Error
+from .. import errors
 from ..net.clock import FOREVER, Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.threads")
@@ -278,7 +278,7 @@ def check_patches() -> None:
     patched = [name for name in _USED if monkey.is_module_patched(name)]
     if patched and len(patched) < len(_USED):
         missing = [name for name in _USED if name not in patched]
-        raise Error(
+        raise errors.Error(
             f"gevent has patched {' and '.join(patched)}, but not {' and '.join(missing)}:"
             " call gevent.monkey.patch_all() without exclusions"
         )

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from ..errors import ConnectionClosedError, ForkedConnectionError
+from .. import errors
 from ..locks import new_lock
 from ..net.clock import FOREVER
 from ..net.layer import ByteStream
@@ -79,7 +79,7 @@ class Tracer:
     def close(self, timeout: float = 0.0) -> None:
         """Accept no more lines; the thread ends after the queued ones."""
         with self.lock:
-            self._lines.close(ConnectionClosedError("closed"))
+            self._lines.close(errors.ConnectionClosedError("closed"))
             thread = self._thread
         if thread is None or not timeout or thread is threading.current_thread():
             return
@@ -91,7 +91,7 @@ class Tracer:
         self.lock = new_lock()
         self._thread = None
         self._lines = Mailbox()
-        self._lines.close(ForkedConnectionError("forked"))
+        self._lines.close(errors.ForkedConnectionError("forked"))
 
     def _drop_note(self) -> list[str]:
         """Return the line that reports the dropped lines, if there are any; the lock is held."""
@@ -104,7 +104,7 @@ class Tracer:
         while True:
             try:
                 line = self._lines.get(FOREVER)
-            except ConnectionClosedError:
+            except errors.ConnectionClosedError:
                 return
             self._call(line)
             with self.lock:

@@ -8,14 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .. import errors
 from ..address import ServerAddress
-from ..errors import (
-    ConnectionLostError,
-    Error,
-    InvalidOptionError,
-    ProtocolError,
-    SecureConnectionError,
-)
 from ..net import tcp
 from ..net.clock import Deadline
 from ..net.layer import ByteStream, handshake_left
@@ -34,7 +28,7 @@ _FINAL_ERROR_WAIT_S: Final = 0.2
 _MAX_EXCERPT_BYTES: Final = 64
 
 _DISCONNECT_ERRORS: Final = (
-    ConnectionLostError,
+    errors.ConnectionLostError,
     ConnectionResetError,
     ConnectionAbortedError,
     BrokenPipeError,
@@ -66,7 +60,9 @@ def open_transport(
     """Connect to a server and log in."""
     # `keep_tls`: require TLS, because the connection used it before.
     if address.tls and options.tls is False:
-        raise SecureConnectionError(f"{address.scheme}:// requires TLS, but tls=False forbids it")
+        raise errors.SecureConnectionError(
+            f"{address.scheme}:// requires TLS, but tls=False forbids it"
+        )
     if keep_tls and address.websocket and not address.tls:
         raise _downgrade("a ws:// address does not use TLS")
     opening = _Opening(_dial(address, options, deadline), address, options, deadline)
@@ -171,10 +167,10 @@ class _Opening:
         if self._secure or self._address.websocket:
             return False
         if info.tls_required and self._options.tls is False:
-            raise SecureConnectionError("the server requires TLS, but tls=False forbids it")
+            raise errors.SecureConnectionError("the server requires TLS, but tls=False forbids it")
         offered = info.tls_required or info.tls_available
         if self._wants_tls and not offered:
-            raise SecureConnectionError("TLS is required, but the server does not offer it")
+            raise errors.SecureConnectionError("TLS is required, but the server does not offer it")
         if self.keep_tls and not offered:
             raise _downgrade("this server does not offer it")
         if not (self._wants_tls or self.keep_tls or info.tls_required):
@@ -182,7 +178,7 @@ class _Opening:
         extra = self._greeting.partition(b"\r\n")[2]
         if extra:
             # An attacker in between could have injected it, to be processed as if TLS protected it.
-            raise ProtocolError(
+            raise errors.ProtocolError(
                 "the server sent more than INFO before TLS", extra[:_MAX_EXCERPT_BYTES]
             )
         return True
@@ -196,7 +192,9 @@ class _Opening:
         try:
             stream = TLSStream(self._carrier, context, server_name(self._name))
         except ValueError as error:  # not UTF-8, too long, a dot in front
-            raise InvalidOptionError("tls_hostname", self._name, "must be a host name") from error
+            raise errors.InvalidOptionError(
+                "tls_hostname", self._name, "must be a host name"
+            ) from error
         self._secure = True
         stream.handshake(self._deadline)
         if self.secured is not None:
@@ -216,7 +214,7 @@ class _Opening:
         """Set the protocol's stream: the current carrier with the user's wrapper, if any."""
         self.stream = self._carrier if wrap is None else wrap(self._carrier)
 
-    def tls_error_for(self, error: BaseException) -> SecureConnectionError | None:
+    def tls_error_for(self, error: BaseException) -> errors.SecureConnectionError | None:
         """Return the TLS error that explains ``error``; ``None``: it is not related to TLS."""
         if not self._secure or not isinstance(error, OSError):
             return None
@@ -225,7 +223,7 @@ class _Opening:
         if isinstance(error, _DISCONNECT_ERRORS) and not self._received_secure:
             # With TLS 1.3 the server checks the client certificate after the client's handshake is
             # complete, and may close the connection without an alert.
-            return SecureConnectionError(
+            return errors.SecureConnectionError(
                 "the server closed the connection during or right after the TLS handshake;"
                 " it may require another client certificate"
             )
@@ -238,7 +236,9 @@ class _Opening:
         self.stream.set_timeout(handshake_left(self._deadline))
         data = self.stream.receive()
         if not data:
-            raise ConnectionLostError("the server closed the connection during the handshake")
+            raise errors.ConnectionLostError(
+                "the server closed the connection during the handshake"
+            )
         if keep:
             self._greeting += data
         self._received_secure = self._received_secure or self._secure
@@ -268,8 +268,8 @@ class _Opening:
                 self.stream.receive()
 
 
-def _downgrade(why: str) -> SecureConnectionError:
-    return SecureConnectionError(
+def _downgrade(why: str) -> errors.SecureConnectionError:
+    return errors.SecureConnectionError(
         f"this connection used TLS before, but {why}; the login would be sent unencrypted, "
         "which only tls_allow_downgrade=True permits"
     )
@@ -277,7 +277,7 @@ def _downgrade(why: str) -> SecureConnectionError:
 
 def describe(error: BaseException) -> str:
     """Return the reason why a server could not be reached, for error messages and logs."""
-    if isinstance(error, Error):
+    if isinstance(error, errors.Error):
         return str(error)
     if isinstance(error, TimeoutError):
         return "timed out"

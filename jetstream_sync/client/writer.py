@@ -27,14 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .. import speedups
-from ..errors import (
-    ConnectionClosedError,
-    Error,
-    ForkedConnectionError,
-    OutboundBufferLimitError,
-    TimeoutError,
-)
+from .. import errors, speedups
 from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record
 from ..net.layer import ByteStream
@@ -123,7 +116,7 @@ class Writer:
                 self._wake()
             length = len(command)
             if self._stream is None and self._size + length > self._pending_size:
-                raise OutboundBufferLimitError(self._pending_size)
+                raise errors.OutboundBufferLimitError(self._pending_size)
             self.out_msgs += 1
             self.out_bytes += size
             self._size += length
@@ -194,7 +187,7 @@ class Writer:
             raise copy_exception(self.closed)
         with self._lock:
             if self._stream is None and self._size + len(command) > self._pending_size:
-                raise OutboundBufferLimitError(self._pending_size)
+                raise errors.OutboundBufferLimitError(self._pending_size)
             self.out_msgs += messages
             if deadline is not None:
                 self._awaited += messages
@@ -221,7 +214,7 @@ class Writer:
             schedule = Deadline(next_wake())
             try:
                 self.send_buffered(schedule)
-            except TimeoutError:
+            except errors.TimeoutError:
                 continue  # the socket is full, and scheduled work is due
             with self._lock:
                 if self.closed is not None:
@@ -249,7 +242,7 @@ class Writer:
             try:
                 if not self._send_if_free(deadline.lock_timeout(), deadline):
                     return False
-            except TimeoutError:
+            except errors.TimeoutError:
                 return False
         return True
 
@@ -294,18 +287,18 @@ class Writer:
         while self._size > _SEND_ABOVE_BYTES and self._stream is not None:
             if limit is None and progress != (progress := (id(self._batch), sum(self._sent))):
                 deadline = Deadline(_STALL_LIMIT_S)
-            with suppress(TimeoutError):  # raised below, unless there was progress
+            with suppress(errors.TimeoutError):  # raised below, unless there was progress
                 self._send_if_free(deadline.sooner(_STREAM_CHECK_S).lock_timeout(), deadline)
             if self._sender == threading.get_ident():
                 # This thread holds _sending further down its stack and would wait for itself.
-                raise Error(
+                raise errors.Error(
                     "a signal handler interrupted this thread while it was sending and cannot wait "
                     "for that; the message is buffered. Do not publish in signal handlers"
                 )
             if self._size > _SEND_ABOVE_BYTES and deadline.expired():
                 stalled = progress == (id(self._batch), sum(self._sent))
                 if limit is not None or stalled:
-                    raise TimeoutError(
+                    raise errors.TimeoutError(
                         "the server accepts no more data; the message is buffered and may be sent later"
                     )
         if self.closed is not None:
@@ -350,7 +343,7 @@ class Writer:
                 if deadline is None:
                     return False
                 if deadline.expired():
-                    raise TimeoutError("the server accepts no more data") from None
+                    raise errors.TimeoutError("the server accepts no more data") from None
                 if self._stream is not stream or self.closed is not None:
                     return False
                 stream.wait_writable(deadline.sooner(_STREAM_CHECK_S).lock_timeout())
@@ -415,10 +408,10 @@ class Writer:
 
     def check_not_forked(self) -> None:
         """Raise in a forked child, where a thread of the parent may have held any lock."""
-        if isinstance(self.closed, ForkedConnectionError):
+        if isinstance(self.closed, errors.ForkedConnectionError):
             raise copy_exception(self.closed)
 
-    def forked(self, reason: ConnectionClosedError) -> None:
+    def forked(self, reason: errors.ConnectionClosedError) -> None:
         """Refuse all commands, and replace the locks that a thread of the parent may have held."""
         self.closed = reason
         self._new_lock()
@@ -426,7 +419,7 @@ class Writer:
         self._stream = None
         self._chunks, self._size, self._batch = [], 0, _NOTHING
 
-    def close(self, reason: ConnectionClosedError) -> None:
+    def close(self, reason: errors.ConnectionClosedError) -> None:
         """Refuse all commands from now on with ``reason``, and end the flusher."""
         with self._lock:
             if self.closed is None:

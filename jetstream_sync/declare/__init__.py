@@ -15,14 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .. import (
-    ConsumerConfig,
-    KeyValueConfig,
-    NotFoundError,
-    ObjectStoreConfig,
-    StreamConfig,
-    StreamNotFoundError,
-)
+from .. import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig, errors
 from ..differences import Difference, differences, without_server_labels
 
 if TYPE_CHECKING:
@@ -181,7 +174,7 @@ def plan(js: JetStream, declared: Iterable[Declared], *, strict: bool = False) -
 def _step(js: JetStream, declared: Declared, created: set[str], *, strict: bool) -> Step:
     try:
         found = _KINDS[type(declared.config)].find(js, declared)
-    except NotFoundError:
+    except errors.NotFoundError:
         if declared.stream and declared.stream not in created:
             _require_stream(js, declared)
         return Step(action=CREATE, declared=declared)
@@ -201,9 +194,9 @@ def _step(js: JetStream, declared: Declared, created: set[str], *, strict: bool)
 def _require_stream(js: JetStream, declared: Declared) -> None:
     try:
         js.get_stream(declared.stream)
-    except StreamNotFoundError as error:
+    except errors.StreamNotFoundError as error:
         text = f"{declared.title}: stream {declared.stream} does not exist and is not declared"
-        raise StreamNotFoundError(error.code, error.err_code, text) from error
+        raise errors.StreamNotFoundError(error.code, error.err_code, text) from error
 
 
 def _merged(found: Config, declared: Declared) -> Config:

@@ -13,7 +13,7 @@ from django.shortcuts import redirect
 from django.template import engines
 from django.template.response import TemplateResponse
 
-from .. import Error
+from .. import errors
 from ..workers import DeadLetters
 from .models import DeadLetter, Outbox
 from .publishing import jetstream
@@ -122,7 +122,7 @@ class DeadLetterAdmin(admin.ModelAdmin):
                 text = "it is not stored any more" if msg is None else _text(msg.data)
                 subject = letter.subject if msg is None else msg.subject
                 rows.append({"key": key, "letter": letter, "subject": subject, "text": text})
-        except Error as error:
+        except errors.Error as error:
             problem = str(error)
         context = {
             **self.admin_site.each_context(request),
@@ -152,7 +152,7 @@ class DeadLetterAdmin(admin.ModelAdmin):
                 if action == "requeue":
                     letters.requeue(letter)
                 letters.discard(letter)
-            except Error as error:
+            except errors.Error as error:
                 self.message_user(request, f"{key}: {error}", messages.ERROR)
             else:
                 done += 1

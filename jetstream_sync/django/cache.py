@@ -31,24 +31,14 @@ from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import (
-    APIError,
-    BucketNotFoundError,
     Connection,
-    ConnectionLostError,
-    Error,
-    InvalidArgumentError,
     JetStream,
-    KeyNotFoundError,
     KeyValue,
     KeyValueConfig,
     KeyValueEntry,
-    NoStreamResponseError,
-    ServerTooOldError,
     Stream,
     StreamConfig,
-    StreamNameInUseError,
-    StreamNotFoundError,
-    WrongLastSequenceError,
+    errors,
 )
 from .config import Config
 from .publishing import connection
@@ -123,7 +113,7 @@ class KeyValueCache(BaseCache):
         self._prefix = f"$KV.{bucket}."
         try:
             self._config = _stream_config(bucket, options)
-        except (InvalidArgumentError, TypeError) as error:
+        except (errors.InvalidArgumentError, TypeError) as error:
             raise ImproperlyConfigured(f"OPTIONS of the cache {bucket!r}: {error}") from error
 
     # --- the bucket -----------------------------------------------------------------------------
@@ -132,21 +122,21 @@ class KeyValueCache(BaseCache):
         """Return the open bucket; raise at once while the connection is lost."""
         key = self._name, self._timeout
         if time.monotonic() < KeyValueCache._retry_at:
-            raise ConnectionLostError("the server could not be reached a moment ago")
+            raise errors.ConnectionLostError("the server could not be reached a moment ago")
         try:
             nc = connection()
         except ConnectionError:
             KeyValueCache._retry_at = time.monotonic() + _RETRY_INTERVAL_S
             raise
         if not nc.is_connected:
-            raise ConnectionLostError("the connection to the server is lost")
+            raise errors.ConnectionLostError("the connection to the server is lost")
         found = self._open_buckets.get(key)
         if found is None or found.nc is not nc:
             config = Config.load()
             js = nc.jetstream(timeout=self._timeout or config.timeout)
             try:
                 stream = js.get_stream(self._config.name)
-            except StreamNotFoundError:
+            except errors.StreamNotFoundError:
                 if not create:
                     raise
                 stream = self._create(js)
@@ -158,9 +148,9 @@ class KeyValueCache(BaseCache):
         config = self._config
         try:
             return js.create_stream(config)
-        except ServerTooOldError:
+        except errors.ServerTooOldError:
             return js.create_stream(replace(config, allow_msg_ttl=None))
-        except StreamNameInUseError:  # another process was faster
+        except errors.StreamNameInUseError:  # another process was faster
             return js.get_stream(config.name)
 
     def _forget_bucket(self) -> None:
@@ -172,9 +162,9 @@ class KeyValueCache(BaseCache):
         """Turn errors of the server and the connection into misses, if the options say so."""
         try:
             yield
-        except (InvalidArgumentError, WrongLastSequenceError):
+        except (errors.InvalidArgumentError, errors.WrongLastSequenceError):
             raise
-        except Error as error:
+        except errors.Error as error:
             if self._errors == "raise":
                 raise
             log.warning("cache %r: %s is a miss: %s", self._name, operation, error)
@@ -194,9 +184,9 @@ class KeyValueCache(BaseCache):
         """Return the entry of a key whose value has not ended."""
         try:
             entry = self._bucket(create=False).kv.get(name, consistent=consistent)
-        except KeyNotFoundError:
+        except errors.KeyNotFoundError:
             return None
-        except StreamNotFoundError:
+        except errors.StreamNotFoundError:
             self._forget_bucket()
             return None
         return entry if _lives(entry) else None
@@ -222,9 +212,9 @@ class KeyValueCache(BaseCache):
                 for future in sent if len(values) > 1 else ():
                     future.result()  # type: ignore[union-attr]  # of publish_async
                 return
-            except WrongLastSequenceError:
+            except errors.WrongLastSequenceError:
                 raise
-            except (APIError, NoStreamResponseError):
+            except (errors.APIError, errors.NoStreamResponseError):
                 if not again:
                     raise
             again = False
@@ -245,13 +235,13 @@ class KeyValueCache(BaseCache):
             try:
                 try:
                     self._write({name: (self._end(timeout), value)}, last=0)
-                except WrongLastSequenceError:
+                except errors.WrongLastSequenceError:
                     entry = self._bucket().kv.get(name, consistent=True)
                     if _lives(entry):
                         return False
                     self._write({name: (self._end(timeout), value)}, last=entry.revision)
                 return True
-            except (KeyNotFoundError, WrongLastSequenceError):
+            except (errors.KeyNotFoundError, errors.WrongLastSequenceError):
                 pass  # another process has changed it meanwhile
         return False
 
@@ -288,7 +278,7 @@ class KeyValueCache(BaseCache):
                 if not bucket.stream.cached_info.config.allow_msg_ttl and not self._entry(name):
                     return False
                 return bucket.stream.purge(subject=self._prefix + name) > 0
-            except StreamNotFoundError:
+            except errors.StreamNotFoundError:
                 self._forget_bucket()
         return False
 
@@ -316,7 +306,7 @@ class KeyValueCache(BaseCache):
             try:
                 self._write({name: (end, value)}, last=entry.revision)
                 return value
-            except WrongLastSequenceError:
+            except errors.WrongLastSequenceError:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(random.uniform(0, delay))  # noqa: S311 - spreads the writers
@@ -331,7 +321,7 @@ class KeyValueCache(BaseCache):
             try:
                 entries = self._bucket(create=False).kv.get_many(list(names)) if names else {}
                 return {names[name]: _value(each) for name, each in entries.items() if _lives(each)}
-            except (BucketNotFoundError, StreamNotFoundError):
+            except (errors.BucketNotFoundError, errors.StreamNotFoundError):
                 self._forget_bucket()
         return {}
 
@@ -351,7 +341,7 @@ class KeyValueCache(BaseCache):
         with self._tolerance("clear"):
             try:
                 self._bucket(create=False).stream.purge()
-            except StreamNotFoundError:
+            except errors.StreamNotFoundError:
                 self._forget_bucket()
 
 

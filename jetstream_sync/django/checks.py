@@ -9,7 +9,7 @@ from django.core.cache import InvalidCacheBackendError, caches
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
-from .. import InvalidArgumentError
+from .. import errors
 from .config import Config
 from .workers import Worker, find_worker
 
@@ -19,7 +19,7 @@ def check_jetstream(**_options: Any) -> list[CheckMessage]:
     try:
         config = Config.load()
         worker = find_worker()
-    except (ImproperlyConfigured, InvalidArgumentError) as error:
+    except (ImproperlyConfigured, errors.InvalidArgumentError) as error:
         return [Error(str(error), id="jetstream.E001")]
     found: list[CheckMessage] = []
     used = {*config.outbox_databases, *worker.atomic.values()}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 
-from .. import Headers, MaxPayloadError
+from .. import Headers, errors
 from ..headers import MSG_ID, encode_headers
 from ..subjects import check_publish_subject
 from .config import Config
@@ -117,7 +117,7 @@ class Outbox(models.Model):
         size = len(row.payload) + len(encode_headers({**row.headers, MSG_ID: [row.msg_id]}))
         limit = Config.load().max_payload
         if size > limit:
-            raise MaxPayloadError(size, limit)
+            raise errors.MaxPayloadError(size, limit)
         row.save(using=using, force_insert=True)
         return row.msg_id
 

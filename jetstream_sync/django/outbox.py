@@ -28,16 +28,7 @@ from typing import TYPE_CHECKING, Final
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
-from .. import (
-    APIError,
-    ConnectionClosedError,
-    Error,
-    InvalidArgumentError,
-    NoServersError,
-    OutboundBufferLimitError,
-    ServiceUnavailableError,
-    TimeoutError,
-)
+from .. import errors
 from ..workers.status import spawn
 from .config import Config
 from .models import Inbox, Outbox, OutboxState
@@ -67,10 +58,10 @@ _BATCH: Final = 100
 _STOP_TIMEOUT_S: Final = 10.0
 #: Errors after which no message can be published; others concern one subject.
 _NOT_CONNECTED: Final = (
-    ConnectionClosedError,
-    NoServersError,
-    OutboundBufferLimitError,
-    TimeoutError,
+    errors.ConnectionClosedError,
+    errors.NoServersError,
+    errors.OutboundBufferLimitError,
+    errors.TimeoutError,
 )
 
 _GAUGES: Final = (
@@ -188,7 +179,7 @@ class OutboxRelay:
             raise failure
         return len(rows)
 
-    def _publish_rows(self, rows: Sequence[Outbox]) -> tuple[list[int], Error | None]:
+    def _publish_rows(self, rows: Sequence[Outbox]) -> tuple[list[int], errors.Error | None]:
         """Publish messages in order; return the ids of those that are stored, and why it ended early."""
         stored: list[int] = []
         refused: set[str] = set()
@@ -203,7 +194,7 @@ class OutboxRelay:
                     stored.append(row.id)
                 else:
                     refused.add(row.subject)
-        except Error as error:
+        except errors.Error as error:
             return stored, error
         return stored, None
 
@@ -214,12 +205,12 @@ class OutboxRelay:
             )
         except _NOT_CONNECTED:
             raise
-        except Error as error:
+        except errors.Error as error:
             self._refuse(row, error)
             return False
         return True
 
-    def _refuse(self, row: Outbox, error: Error) -> None:
+    def _refuse(self, row: Outbox, error: errors.Error) -> None:
         """Try a message again later, or set it aside."""
         if row.attempts + 1 >= _ATTEMPTS and _is_about_message(error):
             row.note_failure(str(error), delay=None)
@@ -231,11 +222,11 @@ class OutboxRelay:
         self._report(("subject", row.subject), text)
 
 
-def _is_about_message(error: Error) -> bool:
+def _is_about_message(error: errors.Error) -> bool:
     """Return whether an error is due to the message, and not to the state of the stream or the server."""
-    if isinstance(error, APIError):
-        return not isinstance(error, ServiceUnavailableError)
-    return isinstance(error, InvalidArgumentError)
+    if isinstance(error, errors.APIError):
+        return not isinstance(error, errors.ServiceUnavailableError)
+    return isinstance(error, errors.InvalidArgumentError)
 
 
 def _before_gap(rows: Sequence[Outbox], ids: Iterable[int]) -> list[Outbox]:

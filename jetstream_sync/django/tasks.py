@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 from django.utils.timezone import is_naive, make_aware
 
-from .. import BucketNotFoundError, InvalidArgumentError, KeyNotFoundError
+from .. import errors
 from ..workers import Context, Reject, WorkerCrashedError
 from ..workers.calls import (
     CANCELLED,
@@ -149,7 +149,11 @@ class JetStreamBackend(BaseTaskBackend):
         try:
             assert self._states is not None
             return self._from_record(self._states.read(result_id))
-        except (KeyNotFoundError, BucketNotFoundError, InvalidArgumentError) as error:
+        except (
+            errors.KeyNotFoundError,
+            errors.BucketNotFoundError,
+            errors.InvalidArgumentError,
+        ) as error:
             raise TaskResultDoesNotExist(result_id) from error
 
     def cancel(self, result_id: str) -> bool:

@@ -22,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from .. import Headers, InvalidOptionError, workers
+from .. import Headers, errors, workers
 from ..workers import Context, Handler, TaskResult
 from ..workers.handler import HandlerFunction, Middleware, TaskOptions
 from ..workers.queues import TaskQueues
@@ -267,7 +267,9 @@ class Worker(workers.Worker):
 
         """
         if "atomic" in options:
-            raise InvalidOptionError("atomic", options["atomic"], "is not possible for batches")
+            raise errors.InvalidOptionError(
+                "atomic", options["atomic"], "is not possible for batches"
+            )
         return super().batch(stream=stream, consumer=consumer, **options)
 
     def run(self, *, burst: bool = False) -> int:

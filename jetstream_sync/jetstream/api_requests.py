@@ -17,25 +17,13 @@ from datetime import datetime, timedelta
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, overload
 
+from .. import errors
 from ..api.echo import Release, fields_left_out, fields_refused, release, server_release
 from ..api.routes import Routes
 from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
 from ..client.mailbox import MessageReceiver
 from ..codec import Record, decode, dumps, encode, loads
-from ..errors import (
-    APIError,
-    BadRequestError,
-    Error,
-    IncompleteListingError,
-    InvalidOptionError,
-    InvalidResponseError,
-    JetStreamNotEnabledError,
-    NoRespondersError,
-    PermissionsError,
-    ServerTooOldError,
-    StreamNotFoundError,
-)
 from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
 from ..options import check_callback, check_int, check_known
@@ -54,7 +42,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 # The error of nats-server if JetStream is disabled; raised for "no responders".
-_NOT_ENABLED: Final = JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
+_NOT_ENABLED: Final = errors.JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
 #: The error of nats-server while there is no leader, and the delay before a request is repeated.
 _UNAVAILABLE: Final = 10008
 _UNAVAILABLE_DELAY_S: Final = 0.25
@@ -169,7 +157,7 @@ class Listing(Sequence[T]):
 
         """
         if not self.is_complete:
-            raise IncompleteListingError(self._kind, self.missing, self._unnamed)
+            raise errors.IncompleteListingError(self._kind, self.missing, self._unnamed)
 
     def _parts(self) -> tuple[list[T], int, bool]:
         return self._items, self._unnamed, self._allow_incomplete
@@ -303,9 +291,9 @@ class APIRequests:
         while True:
             try:
                 return self.call(route.encode(), payload, deadline, read, repeat_after)
-            except NoRespondersError as error:
-                raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
-            except APIError as error:
+            except errors.NoRespondersError as error:
+                raise errors.JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
+            except errors.APIError as error:
                 if error.err_code == _LEVEL_TOO_LOW and self._headers is not None:
                     raise self._level_error(int(self._headers[REQUIRED_API_LEVEL])) from error
                 left = deadline.left()
@@ -314,11 +302,11 @@ class APIRequests:
                     raise
             self.core.wait_closed(_UNAVAILABLE_DELAY_S)
 
-    def _level_error(self, level: int) -> ServerTooOldError:
+    def _level_error(self, level: int) -> errors.ServerTooOldError:
         """Return the error for a server without the API level that a request demands."""
         first = _LEVELS.get(level)
         needs = f"{first[0]}.{first[1]}" if first else f"with API level {level}"
-        return ServerTooOldError(f"API level {level}", needs, self.core.info.version)
+        return errors.ServerTooOldError(f"API level {level}", needs, self.core.info.version)
 
     def call(
         self,
@@ -369,7 +357,7 @@ class APIRequests:
         """Send a request that is answered with ``success``; raises as `ask()`."""
         success = self.ask(route, body, deadline).get("success")
         if success is not True:
-            raise InvalidResponseError(f"{route} answered with success={success!r:.60}")
+            raise errors.InvalidResponseError(f"{route} answered with success={success!r:.60}")
 
     def ask_for(
         self,
@@ -393,7 +381,7 @@ class APIRequests:
         """Ask for a list of names page by page, and return all of them, sorted."""
         found = self.pages(route, items, body, deadline or self.deadline())
         if found.short or found.missing:
-            raise IncompleteListingError(items, found.missing, found.short)
+            raise errors.IncompleteListingError(items, found.missing, found.short)
         return sorted(found.items)
 
     def infos(
@@ -414,7 +402,7 @@ class APIRequests:
         missing, unnamed = found.missing, found.short
         if unnamed:
             # The server counts items that it neither lists nor names: the names are compared.
-            with suppress(Error):
+            with suppress(errors.Error):
                 known = self.names(self.routes.to(f"{action}.NAMES", *names), items, body, deadline)
                 left_out = [name for name in known if name not in found.items]
                 missing = {**dict.fromkeys(left_out, "the server left it out"), **missing}
@@ -435,7 +423,7 @@ class APIRequests:
             before, last_total = known.count(), total
             total = answer.get("total")
             if type(total) is not int:
-                raise InvalidResponseError(f"{route} answered with total={total!r:.60}")
+                raise errors.InvalidResponseError(f"{route} answered with total={total!r:.60}")
             size = known.add(answer, items, route)
             # After a deletion the later items have moved towards the beginning, past the offset.
             if total < last_total and not went_back:
@@ -473,7 +461,7 @@ class _Pages:
         names = listed(answer, "missing", route) if "missing" in answer else []
         offline = answer.get("offline") or {}
         if not isinstance(offline, dict):
-            raise InvalidResponseError(f"{route} answered with offline={offline!r:.60}")
+            raise errors.InvalidResponseError(f"{route} answered with offline={offline!r:.60}")
         reasons = {name: str(reason) for name, reason in offline.items()}
         for name in (_name_of(name, "missing", route) for name in names):
             reasons.setdefault(
@@ -495,12 +483,14 @@ def read_answer(route: str, delivery: Delivery) -> dict[str, Any]:
     """Return the decoded answer; raise the error that it has."""
     answer = loads(delivery[3])
     if not isinstance(answer, dict):
-        raise InvalidResponseError(f"{route} replied with something other than a JSON object")
+        raise errors.InvalidResponseError(
+            f"{route} replied with something other than a JSON object"
+        )
     refusal = answer.get("error")
     if isinstance(refusal, dict):
-        raise APIError.from_response(refusal)
+        raise errors.APIError.from_response(refusal)
     if refusal is not None:
-        raise InvalidResponseError(f"{route} answered with error={refusal!r:.60}")
+        raise errors.InvalidResponseError(f"{route} answered with error={refusal!r:.60}")
     return answer
 
 
@@ -511,7 +501,7 @@ def listed(answer: Mapping[str, Any], items: str, route: str) -> list[Any]:
         return []
     if not isinstance(found, list):
         shown = f"{found!r:.60}" if items in answer else "nothing"
-        raise InvalidResponseError(f"{route}: expected a list of {items}, got {shown}")
+        raise errors.InvalidResponseError(f"{route}: expected a list of {items}, got {shown}")
     return found
 
 
@@ -520,7 +510,7 @@ def names_by_subject(api: APIRequests, subject: str) -> list[str]:
     route = api.routes.to("STREAM.NAMES")
     found = listed(api.ask(route, {"subject": subject}), "streams", route)
     if not found:
-        raise StreamNotFoundError(404, 10059, f"no stream has the subject {subject!r}")
+        raise errors.StreamNotFoundError(404, 10059, f"no stream has the subject {subject!r}")
     return [_name_of(name, "streams", route) for name in found]
 
 
@@ -532,7 +522,7 @@ def _name_of(item: Any, items: str, route: str) -> str:
         config = item.get("config")
         name = item.get("name") or (config.get("name") if isinstance(config, dict) else None)
     if not isinstance(name, str) or not name:
-        raise InvalidResponseError(f"{route}: one of the {items} has no name: {item!r:.60}")
+        raise errors.InvalidResponseError(f"{route}: one of the {items} has no name: {item!r:.60}")
     return name
 
 
@@ -562,7 +552,9 @@ def stream_info(
         if not isinstance(state, dict) or not page:
             break
         if not isinstance(page, dict) or type(total) is not int:
-            raise InvalidResponseError(f"an info with subjects={page!r:.60}, total={total!r:.60}")
+            raise errors.InvalidResponseError(
+                f"an info with subjects={page!r:.60}, total={total!r:.60}"
+            )
         known = len(subjects)
         subjects.update(page)
         offset += len(page)
@@ -573,7 +565,9 @@ def stream_info(
         state["subjects"] = subjects
     info = info_of(answer)
     if info.config.name != name:
-        raise InvalidResponseError(f"asked for stream {name!r}, got {info.config.name!r:.60}")
+        raise errors.InvalidResponseError(
+            f"asked for stream {name!r}, got {info.config.name!r:.60}"
+        )
     return info
 
 
@@ -595,16 +589,18 @@ def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any])
     """Return the config that was given."""
     if config is not None:
         if not isinstance(config, record):
-            raise InvalidOptionError("config", config, f"expected a {record.__name__}")
+            raise errors.InvalidOptionError("config", config, f"expected a {record.__name__}")
         if fields:
             name, value = next(iter(fields.items()))
-            raise InvalidOptionError(name, value, "excludes config: change the record instead")
+            raise errors.InvalidOptionError(
+                name, value, "excludes config: change the record instead"
+            )
         return config
     known = {each.name: each for each in fields_of(record)}
     check_known(fields, known, f"{record.__name__} has no such field")
     for name, each in known.items():
         if each.default is MISSING and each.default_factory is MISSING and name not in fields:
-            raise InvalidOptionError(name, None, "it must be given")
+            raise errors.InvalidOptionError(name, None, "it must be given")
     return record(**fields)
 
 
@@ -634,7 +630,7 @@ class EchoCheck:
         """Raise `ServerTooOldError` if the server refuses the request because it does not know a field."""
         try:
             yield
-        except BadRequestError as error:
+        except errors.BadRequestError as error:
             refused = fields_refused(self._asked, error.description)
             if error.err_code != _INVALID_JSON or not refused:
                 raise
@@ -669,9 +665,11 @@ class EchoCheck:
         return now is not None and -took <= now - created <= took
 
     @staticmethod
-    def _error(fields: dict[str, Release | None], version: str, outcome: str) -> ServerTooOldError:
+    def _error(
+        fields: dict[str, Release | None], version: str, outcome: str
+    ) -> errors.ServerTooOldError:
         needs = max((needed for needed in fields.values() if needed), default=None)
-        return ServerTooOldError(
+        return errors.ServerTooOldError(
             ", ".join(fields),
             "of a newer release" if needs is None else f"{needs[0]}.{needs[1]}",
             version,
@@ -683,7 +681,7 @@ class EchoCheck:
         """Delete what the request made, and return a sentence about that."""
         try:
             delete()
-        except Error as error:
+        except errors.Error as error:
             return f"{self._what} was created without that and could not be removed: {error}"
         return f"{self._what}, created without that, was removed"
 
@@ -710,13 +708,13 @@ def require_level(
         version = core.info.version
         if (release(version) or needs) >= needs:
             version = f"another one, at API level {known[1]}"
-        raise ServerTooOldError(feature, f"{needs[0]}.{needs[1]}", version)
+        raise errors.ServerTooOldError(feature, f"{needs[0]}.{needs[1]}", version)
 
 
 def _level(api: APIRequests, deadline: Deadline | None) -> int:
     try:
         shown = api.ask(api.routes.to("INFO"), None, deadline).get("api")
-    except (APIError, PermissionsError):
+    except (errors.APIError, errors.PermissionsError):
         found = release(api.core.info.version)
         return max(
             (level for level, first in _LEVELS.items() if (found or first) >= first), default=0

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from .. import errors
 from ..api.publish import (
     BATCH_OPTIONS,
     DEFAULT_RETRIES,
@@ -30,20 +31,6 @@ from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.message import Msg
 from ..codec import loads
-from ..errors import (
-    APIError,
-    BatchTooLargeError,
-    BatchUncertainError,
-    ConnectionLostError,
-    Error,
-    InvalidOptionError,
-    MaxPayloadError,
-    NoStreamResponseError,
-    PermissionsError,
-    TimeoutError,
-    TooManyBatchesError,
-    WrongLastSequenceError,
-)
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
@@ -87,7 +74,7 @@ class AtomicBatchSender(MessageReceiver):
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core.internal
         # --- written by the reader thread: replies, or an error that ends the wait for them ---
-        self._events: Mailbox[Delivery | Error] = Mailbox(self._core.timed_out)
+        self._events: Mailbox[Delivery | errors.Error] = Mailbox(self._core.timed_out)
         self._subjects: frozenset[bytes] = frozenset()
         inbox = core.new_inbox()
         self._inbox = inbox.encode()
@@ -119,16 +106,16 @@ class AtomicBatchSender(MessageReceiver):
 
     def _wait(self, reply: bytes, last: int, missing: set[int], deadline: Deadline) -> PubAck:
         """Wait for the replies to a batch."""
-        cause: Error | None = None
-        refusal: Error | None = None
+        cause: errors.Error | None = None
+        refusal: errors.Error | None = None
         while refusal is None or (missing and cause is None):
             try:
                 event = self._events.get(deadline)
-            except TimeoutError:
+            except errors.TimeoutError:
                 if refusal is None:
                     raise
                 break
-            if isinstance(event, Error):
+            if isinstance(event, errors.Error):
                 raise event
             where, _, header, payload = event
             if not where.startswith(reply):
@@ -149,7 +136,7 @@ class AtomicBatchSender(MessageReceiver):
             elif payload:
                 raise _stored_singly(reply)
             missing.discard(number)
-        if isinstance(cause, WrongLastSequenceError):
+        if isinstance(cause, errors.WrongLastSequenceError):
             raise _stored_singly(reply)  # the expectations of a batch are checked at its end
         raise cause or refusal
 
@@ -162,10 +149,10 @@ class AtomicBatchSender(MessageReceiver):
     def on_connection_change(self, *, connected: bool) -> None:
         """Queue an error when the connection is lost, since no reply will come."""
         if not connected:
-            lost = ConnectionLostError("the connection was lost before the batch was stored")
+            lost = errors.ConnectionLostError("the connection was lost before the batch was stored")
             self._events.put((lost,), 1)
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Queue a permission error that concerns the batch."""
         if error.operation != "subscribe" and subject not in self._subjects:
             return False
@@ -182,20 +169,22 @@ def _batch_of(reply: bytes) -> str:
     return reply.rsplit(b".", 2)[-2].decode()
 
 
-def _stored_singly(reply: bytes) -> BatchUncertainError:
+def _stored_singly(reply: bytes) -> errors.BatchUncertainError:
     """Return the error for replies to the single messages of a batch."""
     reason = "the leader of the stream is older than 2.12 and stores the messages one by one"
-    return BatchUncertainError(_batch_of(reply), f"{reason}; an unknown part of them is stored")
+    return errors.BatchUncertainError(
+        _batch_of(reply), f"{reason}; an unknown part of them is stored"
+    )
 
 
-def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> Error | None:
+def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> errors.Error | None:
     """Return the error in a reply; ``None``: there is none."""
     if not payload:
         text = b", ".join(sorted(subjects)[:_MAX_NAMED]).decode()
-        return NoStreamResponseError(text) if is_no_responders(header, payload) else None
+        return errors.NoStreamResponseError(text) if is_no_responders(header, payload) else None
     answer = loads(payload)
     error = answer.get("error") if isinstance(answer, dict) else None
-    return APIError.from_response(error) if isinstance(error, dict) else None
+    return errors.APIError.from_response(error) if isinstance(error, dict) else None
 
 
 def batch_commands(
@@ -219,7 +208,7 @@ def batch_commands(
         size = len(header)
         total = size + len(payload)
         if total > limit:
-            raise MaxPayloadError(total, int(limit))
+            raise errors.MaxPayloadError(total, int(limit))
         made.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, size, total, header, payload))
     return made
 
@@ -279,7 +268,7 @@ class Batch:
         """Check a message, and add it."""
         if len(self._items) >= MAX_BATCH:
             text = f"an atomic batch has at most {MAX_BATCH} messages"
-            raise BatchTooLargeError(400, 10199, text)
+            raise errors.BatchTooLargeError(400, 10199, text)
         where = self._core.encode_subject(subject)
         lines = self._stream
         if headers or payload.__class__ is not bytes:
@@ -287,7 +276,7 @@ class Batch:
             self._core.encode_command(where, payload, b"", headers)
             payload = bytes(payload)
         if len(payload) > self._core.max_payload:
-            raise MaxPayloadError(len(payload), self._core.max_payload)
+            raise errors.MaxPayloadError(len(payload), self._core.max_payload)
         if headers:
             lines += encode_headers(headers)[len(_STATUS_LINE) : -2]
             self._check_headers(headers)
@@ -296,16 +285,18 @@ class Batch:
     def _check_headers(self, headers: HeadersLike) -> None:
         if EXPECTED_LAST_MSG_ID in headers:
             reason = "is not possible in an atomic batch"
-            raise InvalidOptionError(EXPECTED_LAST_MSG_ID, headers[EXPECTED_LAST_MSG_ID], reason)
+            raise errors.InvalidOptionError(
+                EXPECTED_LAST_MSG_ID, headers[EXPECTED_LAST_MSG_ID], reason
+            )
         if headers.get(ROLLUP) == "all":
-            raise InvalidOptionError(ROLLUP, "all", "is not possible in an atomic batch")
+            raise errors.InvalidOptionError(ROLLUP, "all", "is not possible in an atomic batch")
         if EXPECTED_LAST_SEQ in headers and self._items:
             reason = "is only possible for the first message of an atomic batch"
-            raise InvalidOptionError(EXPECTED_LAST_SEQ, headers[EXPECTED_LAST_SEQ], reason)
+            raise errors.InvalidOptionError(EXPECTED_LAST_SEQ, headers[EXPECTED_LAST_SEQ], reason)
         msg_id = headers.get(MSG_ID)
         if isinstance(msg_id, str):
             if msg_id in self._ids:
-                raise InvalidOptionError("msg_id", msg_id, "is used twice in the batch")
+                raise errors.InvalidOptionError("msg_id", msg_id, "is used twice in the batch")
             self._ids.add(msg_id)
 
     def commit(self, timeout: float | timedelta | None = None) -> PubAck:
@@ -330,7 +321,7 @@ class Batch:
 
     def _commit(self, deadline: Deadline) -> PubAck:
         if not self._items:
-            raise InvalidOptionError("messages", [], "a batch needs at least one message")
+            raise errors.InvalidOptionError("messages", [], "a batch needs at least one message")
         core, items = self._core, self._items
         require_level(self._api, 2, "an atomic batch", deadline)
         first: dict[bytes, int] = {}
@@ -347,14 +338,14 @@ class Batch:
                 commands = batch_commands(items, batch, reply, answered, core.max_payload)
                 buffer = b"".join(commands)
                 return sender.commit(buffer, len(items), reply, answered, subjects, deadline)
-            except (NoStreamResponseError, TooManyBatchesError) as error:
+            except (errors.NoStreamResponseError, errors.TooManyBatchesError) as error:
                 # Nothing was stored: the stream has no leader, or has too many open batches.
-                unanswered += isinstance(error, NoStreamResponseError)
+                unanswered += isinstance(error, errors.NoStreamResponseError)
                 left = deadline.left()
                 if unanswered > DEFAULT_RETRIES.attempts or (left is not None and left <= wait):
                     raise
-            except (ConnectionLostError, TimeoutError) as error:
-                raise BatchUncertainError(batch.decode(), str(error)) from error
+            except (errors.ConnectionLostError, errors.TimeoutError) as error:
+                raise errors.BatchUncertainError(batch.decode(), str(error)) from error
             finally:
                 sender.close()
             core.wait_closed(wait)
@@ -374,7 +365,9 @@ class Batch:
 
     def _check_open(self) -> None:
         if self._done:
-            raise InvalidOptionError("batch", "...", "it is committed or abandoned; create another")
+            raise errors.InvalidOptionError(
+                "batch", "...", "it is committed or abandoned; create another"
+            )
 
     def __len__(self) -> int:
         return len(self._items)

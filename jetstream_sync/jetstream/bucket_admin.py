@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from .. import errors
 from ..api.key_value import STREAM_PREFIX as KV_PREFIX
 from ..api.key_value import (
     KeyValueConfig,
@@ -27,12 +28,6 @@ from ..api.object_store import (
 )
 from ..api.object_store import STREAM_PREFIX as OBJ_PREFIX
 from ..api.stream import StreamConfig, StreamInfo, different_fields
-from ..errors import (
-    BucketExistsError,
-    BucketNotFoundError,
-    StreamNameInUseError,
-    StreamNotFoundError,
-)
 from .api_requests import (
     APIRequests,
     Listing,
@@ -78,11 +73,11 @@ class BucketAdmin:
         """Create the stream of a bucket; name the fields that differ if it exists."""
         try:
             return self.create_stream(wanted)
-        except StreamNameInUseError as error:
+        except errors.StreamNameInUseError as error:
             names = different_fields(wanted, stream_info(self._api, wanted.name).config)
             fields = f", which differs in {', '.join(names)}" if names else ""
             text = f"{what} exists with a different config{fields}"
-            raise BucketExistsError(error.code, error.err_code, text) from error
+            raise errors.BucketExistsError(error.code, error.err_code, text) from error
 
     # --- key-value buckets ----------------------------------------------------------------------
 
@@ -161,7 +156,7 @@ class BucketAdmin:
         chosen = resolve_config(KeyValueConfig, config, fields)
         try:
             return self.update_key_value(chosen)
-        except BucketNotFoundError:
+        except errors.BucketNotFoundError:
             return self.create_key_value(chosen)
 
     def _check_markers(self, config: KeyValueConfig) -> None:
@@ -174,7 +169,7 @@ class BucketAdmin:
         if not is_bucket(info.config):
             name = info.config.name
             text = f"stream {name!r} is not a key-value bucket: it has no subjects '$KV.<bucket>.>'"
-            raise BucketNotFoundError(404, 10059, text)
+            raise errors.BucketNotFoundError(404, 10059, text)
         return info
 
     def key_value(self, bucket: str, *, validate_keys: bool = True) -> KeyValue:
@@ -320,7 +315,7 @@ class BucketAdmin:
         chosen = resolve_config(ObjectStoreConfig, config, fields)
         try:
             return self.update_object_store(chosen)
-        except BucketNotFoundError:
+        except errors.BucketNotFoundError:
             return self.create_object_store(chosen)
 
     def object_store(self, bucket: str) -> ObjectStore:
@@ -390,9 +385,9 @@ class BucketAdmin:
 
 
 @contextmanager
-def _missing_as(missing: BucketNotFoundError) -> Iterator[None]:
+def _missing_as(missing: errors.BucketNotFoundError) -> Iterator[None]:
     """Turn the error for a missing stream into the one for a missing bucket."""
     try:
         yield
-    except StreamNotFoundError as error:
+    except errors.StreamNotFoundError as error:
         raise missing from error

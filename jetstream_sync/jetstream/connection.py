@@ -19,13 +19,13 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from .. import errors
 from ..address import DEFAULT_SERVER, parse_servers
 from ..api.routes import Routes
 from ..client.connection import Connection as CoreConnection
 from ..client.engine import Engine
 from ..client.mailbox import copy_exception
 from ..client.threads import in_each_child
-from ..errors import Error
 from ..locks import new_rlock
 from ..net.clock import seconds
 from ..options import ConnectionOptions, ConnectOptions
@@ -422,7 +422,9 @@ class _SharedConnections:
                 own.gate.release()
                 self._record_result(key, own)
             if opening.opener == threading.get_ident():
-                raise Error("this thread is opening the connection, and cannot wait for itself")
+                raise errors.Error(
+                    "this thread is opening the connection, and cannot wait for itself"
+                )
             with opening.gate:
                 pass
             self._record_result(key, opening)
@@ -464,7 +466,7 @@ def _usable(connection: Connection) -> bool:
 
 def _copied(error: Exception) -> BaseException:
     # The constructor of a user's error may have any parameters.
-    return copy_exception(error) if isinstance(error, Error) else error
+    return copy_exception(error) if isinstance(error, errors.Error) else error
 
 
 _shared = _SharedConnections()

@@ -8,17 +8,11 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.threads import Signal
-from ..errors import (
-    ConnectionClosedError,
-    Error,
-    IteratorClosedError,
-    PermissionsError,
-    TimeoutError,
-)
 from ..net.clock import FOREVER, Deadline
 from ..options import ErrorCallback
 from .leases import ack_waits
@@ -41,7 +35,7 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
     if msg.is_acked:
         return
     delay = FAILED_NAK_DELAY_S
-    with suppress(Error):  # the error of the callback matters more
+    with suppress(errors.Error):  # the error of the callback matters more
         if config is not None and config.backoff:
             waits = ack_waits(config)
             delay = waits[min(msg.metadata.num_delivered, len(waits)) - 1]
@@ -84,9 +78,9 @@ class CallbackHandle:
         """
         self._core.check_not_forked()
         if self._is_callback_thread():
-            raise TimeoutError("the callback cannot wait for its own end")
+            raise errors.TimeoutError("the callback cannot wait for its own end")
         if not self._closed.wait(Deadline(timeout).left()):
-            raise TimeoutError("the callback has not handled its last message yet")
+            raise errors.TimeoutError("the callback has not handled its last message yet")
 
     def _is_callback_thread(self) -> bool:
         """Return whether the callback runs on the calling thread."""
@@ -183,7 +177,7 @@ class ConsumeHandle(CallbackHandle):
 
     def _end_with(self, reason: BaseException) -> None:
         """Stop because the connection was closed by the user, or with what the thread raised."""
-        if not isinstance(reason, ConnectionClosedError):
+        if not isinstance(reason, errors.ConnectionClosedError):
             self._error = reason
         elif is_deliberate_close(reason):
             self._messages.stop()  # the callback gets no more messages
@@ -200,15 +194,15 @@ class ConsumeHandle(CallbackHandle):
                     self._on_callback_error(msg)
                     what = f"the callback of {self._name!r}"
                     self._core.callback_raised(what, error, self._error_cb)
-        except IteratorClosedError:
+        except errors.IteratorClosedError:
             pass
-        except ConnectionClosedError as error:
+        except errors.ConnectionClosedError as error:
             # The connection reports this itself.
             self._error = None if is_deliberate_close(error) else error
-        except PermissionsError as error:
+        except errors.PermissionsError as error:
             # The reader has reported it already.
             self._error = error
-        except Error as error:
+        except errors.Error as error:
             self._error = error
             self._report(error)
         except BaseException as error:

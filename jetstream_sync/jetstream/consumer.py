@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
 from ..api.pull import (
     UNLIMITED_BATCH,
@@ -16,7 +17,6 @@ from ..api.pull import (
     default_heartbeat_ns,
 )
 from ..durations import duration, duration_to_ns
-from ..errors import ConsumerIsPushBasedError, InvalidOptionError
 from ..options import ErrorCallback, check_callback, check_int, check_known
 from .api_requests import APIRequests, resolve_config
 from .consume import ConsumeHandle, JetStreamCallback
@@ -311,7 +311,7 @@ def continuous_pull(
     """Return the limits for these options."""
     check_known(options, ContinuousOptions.__annotations__)
     if config is None and options.get("auto_in_progress"):
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "auto_in_progress",
             True,
             "cannot be used with an ordered consumer, which does not acknowledge",
@@ -341,7 +341,7 @@ def fetch_request(
 def no_wait_request(batch: int | None, max_bytes: int | None) -> PullRequest:
     """Return the request of a fetch that does not wait."""
     if batch is None and max_bytes is None:
-        raise InvalidOptionError("batch", None, "one of batch and max_bytes is required")
+        raise errors.InvalidOptionError("batch", None, "one of batch and max_bytes is required")
     if max_bytes is not None:
         check_int("max_bytes", max_bytes, 1)
     return PullRequest(
@@ -364,7 +364,7 @@ def add_pull_consumer(
     """Create or update a pull consumer with a config or its fields."""
     chosen = resolve_config(ConsumerConfig, config, fields)
     if chosen.deliver_subject is not None:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "deliver_subject",
             chosen.deliver_subject,
             "makes a push consumer: subscribe() creates one; omit the field for a pull consumer",
@@ -378,7 +378,7 @@ def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
     info = consumer_info(api, stream, name)
     subject = info.config.deliver_subject
     if subject:
-        raise ConsumerIsPushBasedError(
+        raise errors.ConsumerIsPushBasedError(
             409, f"consumer {name!r} delivers to {subject!r} and cannot be pulled from"
         )
     return PullConsumer(api, info)

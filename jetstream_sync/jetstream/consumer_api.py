@@ -10,18 +10,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE
 from ..codec import encode
 from ..durations import check_time, time_to_text
-from ..errors import (
-    Error,
-    InvalidOptionError,
-    InvalidResponseError,
-    NotFoundError,
-    ServerTooOldError,
-)
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
@@ -45,7 +39,7 @@ def consumer_info(
         ConsumerInfo, api.routes.to("CONSUMER.INFO", stream, name), deadline=deadline
     )
     if info.name != name:
-        raise InvalidResponseError(f"asked for consumer {name!r}, got {info.name!r:.60}")
+        raise errors.InvalidResponseError(f"asked for consumer {name!r}, got {info.name!r:.60}")
     return info
 
 
@@ -111,7 +105,9 @@ def add_consumer(
     config, own_name = with_name(config)
     if own_name is not None:
         if action == UPDATE:
-            raise InvalidOptionError("name", None, "an update requires the name of the consumer")
+            raise errors.InvalidOptionError(
+                "name", None, "an update requires the name of the consumer"
+            )
         with taken_back(api, stream, own_name):
             return add_consumer(
                 api, stream, config, action, deadline, pedantic=pedantic, is_ours=True
@@ -142,7 +138,7 @@ def add_push_consumer(
     """Create or update a push consumer with a config or its fields."""
     chosen = resolve_config(ConsumerConfig, config, fields)
     if chosen.deliver_subject is None:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "deliver_subject", None, "a push consumer requires a deliver_subject"
         )
     return add_consumer(api, stream, chosen, action, pedantic=pedantic)
@@ -162,7 +158,7 @@ def drop_consumer(api: APIRequests, stream: str, name: str) -> None:
         core = api.core
         core.count_internal(1)
         core.publish(*core.encode_command(route.encode(), b""))
-    except Error:
+    except errors.Error:
         return  # without a durable name, the server deletes it after its inactive_threshold
 
 
@@ -253,7 +249,9 @@ def _check_server(info: ConsumerInfo, feature: str, needs: tuple[int, int]) -> N
     # be another one.
     version = (info.config.metadata or {}).get("_nats.ver", "")
     if (release(version) or (0, 0)) < needs:
-        raise ServerTooOldError(feature, f"{needs[0]}.{needs[1]}", version or "older than 2.11")
+        raise errors.ServerTooOldError(
+            feature, f"{needs[0]}.{needs[1]}", version or "older than 2.11"
+        )
 
 
 def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None) -> ConsumerPause:
@@ -274,7 +272,7 @@ def release_consumer(
         if shared and _in_use(api, stream, name, deadline):
             return
         api.command(api.routes.to("CONSUMER.DELETE", stream, name), deadline=deadline)
-    except NotFoundError:
+    except errors.NotFoundError:
         return
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
+from .. import errors
 from ..api.account import AccountInfo
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.publish import (
@@ -22,14 +23,6 @@ from ..api.publish import (
 from ..api.schedules import schedule_headers
 from ..api.stream import SnapshotInfo, StreamConfig, StreamInfo
 from ..codec import encode
-from ..errors import (
-    APIError,
-    Error,
-    NoStreamResponseError,
-    PermissionsError,
-    ServerTooOldError,
-    StreamNotFoundError,
-)
 from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE_TTL, Headers, HeadersLike
 from ..net.clock import Deadline, monotonic
@@ -222,7 +215,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         chosen = resolve_config(StreamConfig, config, fields)
         try:
             return self.update_stream(chosen, pedantic=pedantic)
-        except StreamNotFoundError:
+        except errors.StreamNotFoundError:
             return self.create_stream(chosen, pedantic=pedantic)
 
     def _body(self, config: StreamConfig, pedantic: bool) -> dict[str, Any]:
@@ -536,11 +529,11 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             retries, timeout = self._checked(options, timeout)
         try:
             ack = self._publisher.publish(subject, payload, headers, timeout, retries, stream)
-        except NoStreamResponseError:
+        except errors.NoStreamResponseError:
             name = self._leaderless(subject)
             if name is None:
                 raise
-            raise NoStreamResponseError(subject, f"stream {name!r} has no leader") from None
+            raise errors.NoStreamResponseError(subject, f"stream {name!r} has no leader") from None
         if options:
             self._check_leader(ack, options)
         return ack
@@ -710,7 +703,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
     def _leaderless(self, subject: str) -> str | None:
         """Return the name of the stream that has a subject and did not respond; ``None``: none is known."""
         if self._api.core.info.cluster:
-            with suppress(Error), limited(Deadline(_NAMES_TIMEOUT_S)):
+            with suppress(errors.Error), limited(Deadline(_NAMES_TIMEOUT_S)):
                 return names_by_subject(self._api, subject)[0]
         return None
 
@@ -726,13 +719,13 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             now, known = monotonic(), self._leaders.get(ack.stream)
             if known is None or now - known[0] > _LEADER_CHECK_S:
                 known = now, ""
-                with suppress(APIError, PermissionsError):
+                with suppress(errors.APIError, errors.PermissionsError):
                     info = stream_info(self._api, ack.stream, deadline=deadline)
                     known = now, (info.config.metadata or {}).get("_nats.level", "0")
                 self._leaders[ack.stream] = known
             if known[1].isdigit() and int(known[1]) < level:
                 outcome = f"it has stored message {ack.seq} without that option"
-                raise ServerTooOldError(
+                raise errors.ServerTooOldError(
                     option,
                     _RELEASES[level],
                     f"the leader of {ack.stream!r}, which is older",

@@ -7,16 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from .. import errors
 from ..api.publish import PubAck
 from ..codec import loads
-from ..errors import (
-    InvalidOptionError,
-    InvalidResponseError,
-    KeyNotFoundError,
-    MessageNotFoundError,
-    ServerTooOldError,
-    WrongStreamError,
-)
 from ..headers import COUNTER_SOURCES, INCREMENT, Headers
 from ..subjects import check_publish_subject, check_subject
 from .direct_get import StoredMsg
@@ -59,7 +52,7 @@ class Counters:
         config = stream.cached_info.config
         for option in ("allow_msg_counter", "allow_direct"):
             if not getattr(config, option):
-                raise InvalidOptionError("stream", stream.name, f"it does not have {option}")
+                raise errors.InvalidOptionError("stream", stream.name, f"it does not have {option}")
         self._stream = stream
         self._publish = publish
 
@@ -105,18 +98,18 @@ class Counters:
     ) -> tuple[int, int]:
         """Add to a counter; return the total, and the sequence of the message."""
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidOptionError("value", value, "must be an int")
+            raise errors.InvalidOptionError("value", value, "must be an int")
         headers = {INCREMENT: f"{value:+d}"}
         # Without the header for the expected stream, which a server refuses in an increment.
         ack = self._publish(subject, b"", timeout, None, headers, msg_id)
         if ack.stream != self.stream:
             text = f"{subject!r} is a counter of stream {ack.stream!r}, which has added the value"
-            raise WrongStreamError(400, 10060, text)
+            raise errors.WrongStreamError(400, 10060, text)
         if ack.val is None:
             if not ack.duplicate:
                 text = f"adding to {subject!r}"
                 outcome = f"its leader stored message {ack.seq}, which is not an increment"
-                raise ServerTooOldError(text, "2.12", "older", (), outcome)
+                raise errors.ServerTooOldError(text, "2.12", "older", (), outcome)
             return self[subject], ack.seq
         return _int(ack.val), ack.seq
 
@@ -133,8 +126,8 @@ class Counters:
         check_publish_subject(subject)
         try:
             return _entry(self._stream.get_msg(last_by_subject=subject))
-        except MessageNotFoundError:
-            raise KeyNotFoundError(self.stream, subject) from None
+        except errors.MessageNotFoundError:
+            raise errors.KeyNotFoundError(self.stream, subject) from None
 
     def __getitem__(self, subject: str) -> int:
         """Return the total of a counter; raises as `get()`."""
@@ -181,7 +174,7 @@ def _entry(msg: StoredMsg) -> CounterEntry:
     headers = msg.headers or Headers()
     total = loads(msg.data) if msg.data else None
     if not isinstance(total, dict):
-        raise InvalidResponseError(f"{msg.subject!r} is not a counter: {msg.data[:60]!r}")
+        raise errors.InvalidResponseError(f"{msg.subject!r} is not a counter: {msg.data[:60]!r}")
     sources = loads(headers[COUNTER_SOURCES]) if COUNTER_SOURCES in headers else {}
     increment = headers.get(INCREMENT)
     return CounterEntry(
@@ -199,5 +192,5 @@ def _entry(msg: StoredMsg) -> CounterEntry:
 
 def _int(text: object) -> int:
     if not isinstance(text, str) or not _INTEGER.fullmatch(text):
-        raise InvalidResponseError(f"expected an integer of a counter, got {text!r:.60}")
+        raise errors.InvalidResponseError(f"expected an integer of a counter, got {text!r:.60}")
     return int(text)

@@ -12,22 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from .. import errors
 from ..api.echo import release
 from ..api.stream import StoredMsgReply
 from ..client.replies import ReplyCollector
 from ..codec import decode, dumps
 from ..durations import time_from_text, time_to_ns
-from ..errors import (
-    APIError,
-    ConnectionLostError,
-    Error,
-    InvalidResponseError,
-    MessageNotFoundError,
-    MessagesChangedError,
-    NoRespondersError,
-    ServerTooOldError,
-    TimeoutError,
-)
 from ..headers import (
     SEQUENCE,
     STREAM,
@@ -52,7 +42,7 @@ _ONE_REPLY: Final = re.compile(_REPLY + rb"\r\n")
 _NO_HEADERS: Final = b"NATS/1.0\r\n"
 
 # The server's error for a missing message; a direct get reports it as a status.
-_NOT_FOUND: Final = MessageNotFoundError(404, 10037, "no message found")
+_NOT_FOUND: Final = errors.MessageNotFoundError(404, 10037, "no message found")
 
 
 class StoredMsg(NamedTuple):
@@ -116,7 +106,9 @@ def _check_requested(request: Mapping[str, Any], subject: str, seq: int) -> None
     exact = "next_by_subj" not in request and "seq" in request
     wrong = seq != first if exact else seq < max(1, first)
     if wrong or not ("*" in last or last.endswith(">") or subject == last):
-        raise InvalidResponseError(f"asked for {request!r:.100}, got {seq} with {subject!r:.60}")
+        raise errors.InvalidResponseError(
+            f"asked for {request!r:.100}, got {seq} with {subject!r:.60}"
+        )
 
 
 def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredMsg:
@@ -148,7 +140,9 @@ def _stored(
     try:
         return StoredMsg(stream, subject, int(seq), data, headers, time_from_text(time))
     except ValueError as error:
-        raise InvalidResponseError(f"a direct get answered with seq {seq!r} of {time!r}") from error
+        raise errors.InvalidResponseError(
+            f"a direct get answered with seq {seq!r} of {time!r}"
+        ) from error
 
 
 def _pop_last(headers: Headers, name: str) -> str:
@@ -156,20 +150,22 @@ def _pop_last(headers: Headers, name: str) -> str:
     # A message that was republished has such headers of its own, which stay.
     values = headers.get_all(name)
     if not values:
-        raise InvalidResponseError(f"a direct get answered without the header {name}")
+        raise errors.InvalidResponseError(f"a direct get answered without the header {name}")
     del headers[name]
     for value in values[:-1]:
         headers.add(name, value)
     return values[-1]
 
 
-def _refusal(block: bytes) -> APIError | InvalidResponseError:
+def _refusal(block: bytes) -> errors.APIError | errors.InvalidResponseError:
     status = parse_status(block)
     if status is None:
-        return InvalidResponseError(f"a direct get answered without a message: {block[:60]!r}")
+        return errors.InvalidResponseError(
+            f"a direct get answered without a message: {block[:60]!r}"
+        )
     if status.code == 404:
-        return MessageNotFoundError(*_NOT_FOUND.args)
-    return APIError.from_response({"code": status.code, "description": status.description})
+        return errors.MessageNotFoundError(*_NOT_FOUND.args)
+    return errors.APIError.from_response({"code": status.code, "description": status.description})
 
 
 #: What one answer may have: more could fill the server's buffer for this connection.
@@ -201,7 +197,7 @@ def direct_get_many(
         if len(items) > 1:
             items.pop()  # it ends them; one alone says why there are none
         elif is_no_responders(items[0][2], b""):
-            raise NoRespondersError(route)
+            raise errors.NoRespondersError(route)
     return [
         read_direct(block, data, _ADDED if _is_of_batch(block) else ())
         for _, _, block, data in items
@@ -210,14 +206,14 @@ def direct_get_many(
 
 def _collect(
     api: APIRequests, route: str, request: Mapping[str, Any], deadline: Deadline
-) -> tuple[list[Delivery], Error | None]:
+) -> tuple[list[Delivery], errors.Error | None]:
     """Send a batched direct get; return the replies, and the error that ended them early, if any."""
     replies = ReplyCollector(api.core, _is_end)
     try:
         replies.ask(route.encode(), dumps(request))
         try:
             return replies.wait(_PATIENCE, deadline), None
-        except (TimeoutError, ConnectionLostError) as error:
+        except (errors.TimeoutError, errors.ConnectionLostError) as error:
             return list(replies.items), error
     finally:
         replies.close()
@@ -281,7 +277,7 @@ def _iter_pages(
                 break
             api.core.wait_closed(_PAGE_RETRY_DELAY_S)
         else:
-            raise MessagesChangedError(
+            raise errors.MessagesChangedError(
                 f"{expected - found} messages of the stream {stream!r} were replaced or deleted while"
                 " the last messages of its subjects were read in pages: read them again"
             )
@@ -318,16 +314,18 @@ def _page_of(api: APIRequests, route: str, items: list[Delivery]) -> _Page:
     if status is not None and status.code == 404:
         return _Page([], 0, 0)
     if status is not None and status.code == 503:
-        raise NoRespondersError(route)
+        raise errors.NoRespondersError(route)
     if status is not None and status.code == 408 and status.description == "Empty Request":
         raise _too_old(api, "multi_last")
     try:
         # Not from the end: before 2.12 that has 0 also when there are other pages.
         left = _last_number(items[-1][2], _ADDED[0])
         up_to = _last_number(end[2], _UP_TO)
-    except (IndexError, ValueError, InvalidResponseError):
+    except (IndexError, ValueError, errors.InvalidResponseError):
         if status is not None and status.code == 204:
-            raise InvalidResponseError(f"{route} replied without messages: {end[2]!r}") from None
+            raise errors.InvalidResponseError(
+                f"{route} replied without messages: {end[2]!r}"
+            ) from None
         raise _refusal(end[2]) from None
     return _Page([read_direct(block, data, _ADDED) for _, _, block, data in items], left, up_to)
 
@@ -337,11 +335,11 @@ def _last_number(block: bytes, name: str) -> int:
     return int(_pop_last(parse_headers(block) or Headers(), name))
 
 
-def _too_old(api: APIRequests, feature: str) -> ServerTooOldError:
+def _too_old(api: APIRequests, feature: str) -> errors.ServerTooOldError:
     """Return the error for a reply that shows an old server, which may be another than the connected."""
     version = api.core.info.version
     is_newer = (release(version) or (2, 11)) >= (2, 11)
-    return ServerTooOldError(feature, "2.11", "older than 2.11" if is_newer else version)
+    return errors.ServerTooOldError(feature, "2.11", "older than 2.11" if is_newer else version)
 
 
 def _is_end(delivery: Delivery) -> bool:

@@ -19,21 +19,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from .. import errors
 from ..api.publish import FAST_PUBLISH_OPTIONS, FastPublishOptions, PubAck, publish_headers
 from ..client.core import ConnectionCore
 from ..client.mailbox import MessageReceiver
 from ..client.threads import Waiters
 from ..codec import loads
-from ..errors import (
-    APIError,
-    ConnectionLostError,
-    Error,
-    FastPublishError,
-    InvalidOptionError,
-    InvalidResponseError,
-    NoStreamResponseError,
-    PermissionsError,
-)
 from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, seconds
 from ..options import check_callback, check_int
@@ -82,13 +73,13 @@ class _Flow(MessageReceiver):
         #: Number of messages from the server.
         self.heard = 0
         #: The acknowledgement or the error that ended the batch.
-        self.result: PubAck | Error | None = None
+        self.result: PubAck | errors.Error | None = None
         self.subject = b""
         #: The batch id, and the numbers of the first messages with another subject than the one before.
         self.batch_id = ""
         self.subjects: deque[tuple[int, bytes]] = deque()
         self.gaps: deque[range] = deque()
-        self.refused: deque[tuple[int, APIError]] = deque(maxlen=_MAX_REFUSED)
+        self.refused: deque[tuple[int, errors.APIError]] = deque(maxlen=_MAX_REFUSED)
         self.ping_due = False
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -96,7 +87,7 @@ class _Flow(MessageReceiver):
         for where, _, header, payload in deliveries:
             try:
                 self._process(where, header, loads(payload) if payload else None)
-            except Error as error:
+            except errors.Error as error:
                 self._end(error)
         self.heard += 1
         self.waiters.wake_all()
@@ -105,10 +96,14 @@ class _Flow(MessageReceiver):
         if answer is None:
             if is_no_responders(header, b""):
                 # The reply subject ends with the number of the message and an operation.
-                self._end(NoStreamResponseError(self._subject_of(int(where.split(b".")[-3]))))
+                self._end(
+                    errors.NoStreamResponseError(self._subject_of(int(where.split(b".")[-3])))
+                )
             return
         if not isinstance(answer, dict):
-            raise InvalidResponseError(f"unexpected answer to a fast publish: {answer!r:.60}")
+            raise errors.InvalidResponseError(
+                f"unexpected answer to a fast publish: {answer!r:.60}"
+            )
         kind = answer.get("type")
         if kind == "ack":
             self.acked = max(self.acked, int(answer["seq"]))
@@ -116,7 +111,7 @@ class _Flow(MessageReceiver):
         elif kind == "gap":
             self.gaps.append(range(int(answer["last_seq"]), int(answer["seq"])))
         elif kind == "err":
-            error = APIError.from_response(answer.get("error") or {})
+            error = errors.APIError.from_response(answer.get("error") or {})
             if self.gaps_end:
                 self._end(error)
             else:
@@ -125,7 +120,7 @@ class _Flow(MessageReceiver):
             ack = PubAck.from_json(answer)
             if ack.batch_id != self.batch_id:
                 text = "the leader of the stream is older than 2.14 and stored an ordinary message"
-                raise FastPublishError(self.acked, text)
+                raise errors.FastPublishError(self.acked, text)
             self.acked = max(self.acked, ack.batch_size or 0)
             self._end(ack)
 
@@ -137,17 +132,17 @@ class _Flow(MessageReceiver):
                 found = subject
         return found.decode()
 
-    def _end(self, result: PubAck | Error) -> None:
+    def _end(self, result: PubAck | errors.Error) -> None:
         self.result = self.result or result
 
     def on_connection_change(self, *, connected: bool) -> None:
         """End the batch, or ask for its state on the next connection."""
         if not connected and self.gaps_end:
-            self._end(ConnectionLostError("the connection was lost"))
+            self._end(errors.ConnectionLostError("the connection was lost"))
         self.ping_due = connected
         self.waiters.wake_all()
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """End the batch if the last message is not permitted."""
         if error.operation != "subscribe" and subject != self.subject:
             return False
@@ -157,7 +152,7 @@ class _Flow(MessageReceiver):
 
     def on_closed(self, reason: BaseException) -> None:
         """End the batch: the connection is closed."""
-        self._end(reason if isinstance(reason, Error) else Error(str(reason)))
+        self._end(reason if isinstance(reason, errors.Error) else errors.Error(str(reason)))
         self.waiters.wake_all()
 
 
@@ -178,7 +173,7 @@ class FastPublisher:
         timeout: float | timedelta | None,
     ) -> None:
         if gaps not in {"fail", "ok"}:
-            raise InvalidOptionError("gaps", gaps, "must be 'fail' or 'ok'")
+            raise errors.InvalidOptionError("gaps", gaps, "must be 'fail' or 'ok'")
         check_int("flow", flow, 1, _MAX_FLOW)
         check_int("outstanding", outstanding, 1, _MAX_OUTSTANDING)
         if gap_cb is not None:
@@ -208,7 +203,7 @@ class FastPublisher:
         return self._lost
 
     @property
-    def refused(self) -> list[tuple[int, APIError]]:
+    def refused(self) -> list[tuple[int, errors.APIError]]:
         """Numbers and errors of messages that the server refused, with ``gaps="ok"``; the last 1,000."""
         return list(self._flow.refused)
 
@@ -278,7 +273,7 @@ class FastPublisher:
         self._check()
         flow = self._flow
         if subject is None and not self._seq:
-            raise InvalidOptionError("subject", None, "there is no message to commit")
+            raise errors.InvalidOptionError("subject", None, "there is no message to commit")
         operation = _COMMIT_WITHOUT if subject is None else _COMMIT
         where = flow.subject.decode() if subject is None else subject
         messages = self._seq + (subject is not None)
@@ -343,7 +338,7 @@ class FastPublisher:
             if pings == _PINGS_PER_TIMEOUT:
                 self._committed = True
                 self._core.remove_subscription_deferred(flow.subscription)
-                raise FastPublishError(
+                raise errors.FastPublishError(
                     flow.acked, self._core.with_outage(f"no progress within {self._timeout:g} s")
                 )
             pings += 1
@@ -354,7 +349,7 @@ class FastPublisher:
         """Report gaps, and raise if the publish has ended."""
         self._report_gaps()
         if self._committed:
-            raise InvalidOptionError("subject", "...", "the fast publish has ended")
+            raise errors.InvalidOptionError("subject", "...", "the fast publish has ended")
         if self._flow.ping_due and self._seq:
             self._ping()
         self._raise_end()
@@ -369,16 +364,16 @@ class FastPublisher:
             raise self._gap_error()
         if self._seq <= 1 and not self._flow.acked:
             raise result
-        if isinstance(result, FastPublishError):
+        if isinstance(result, errors.FastPublishError):
             raise result
-        raise FastPublishError(self._flow.acked, str(result)) from result
+        raise errors.FastPublishError(self._flow.acked, str(result)) from result
 
-    def _gap_error(self) -> FastPublishError:
+    def _gap_error(self) -> errors.FastPublishError:
         reason = "messages were lost"
         if self._flow.gaps:
             lost = self._flow.gaps[0]
             reason = f"the messages {lost[0]} to {lost[-1]} were lost"
-        return FastPublishError(self._flow.acked, reason)
+        return errors.FastPublishError(self._flow.acked, reason)
 
     def _report_gaps(self) -> None:
         """Report the gaps after which the publish continues."""
@@ -396,7 +391,7 @@ class FastPublisher:
         try:
             if self._seq and not self._committed:
                 self.commit()
-        except Error as error:
+        except errors.Error as error:
             if kind is None:
                 raise
             self._core.report_error(error)  # the block has raised another error

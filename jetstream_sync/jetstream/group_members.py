@@ -20,25 +20,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Protocol
 
+from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..api.groups import PRIORITY_GROUP, GroupConfig, parse_config
 from ..client.events import is_deliberate_close
-from ..errors import (
-    APIError,
-    ConnectionClosedError,
-    ConsumerExistsError,
-    ConsumerGroupError,
-    ConsumerNotFoundError,
-    Error,
-    InvalidOptionError,
-    IteratorClosedError,
-    NoRespondersError,
-    PermissionsError,
-    PullError,
-    ServerTooOldError,
-    StreamNotFoundError,
-    TimeoutError,
-)
 from ..net.clock import Deadline
 from .api_requests import APIRequests
 from .consume import CallbackHandle, JetStreamCallback
@@ -133,14 +118,14 @@ class MemberConsumer:
         if running is None:
             return
         if drain:
-            with suppress(Error):
+            with suppress(errors.Error):
                 running.drain()
         running.stop()
         running.wait_closed()
 
     def take_back(self) -> None:
         """Undo `create_consumer` and `start`: the member could not join."""
-        with suppress(Error):
+        with suppress(errors.Error):
             self.stop()
             if self._is_made:
                 self.delete_consumer()
@@ -152,7 +137,7 @@ class MemberConsumer:
         """Delete the consumer, unless another instance is pinned, which deletes it itself."""
         # A consumer with the wanted filters is kept.
         pin_id = self._pin_id()
-        with suppress(ConsumerNotFoundError, StreamNotFoundError):
+        with suppress(errors.ConsumerNotFoundError, errors.StreamNotFoundError):
             info = consumer_info(self._api, self._stream, self._name)
             pinned = {group.pinned_client_id for group in info.priority_groups or ()}
             if pinned - {None, "", pin_id}:
@@ -213,7 +198,7 @@ class CallbackMember(MemberConsumer):
         reply, self._last_reply = self._last_reply, b""
         if reply:
             # The consumer handles the messages to its reply subjects in order.
-            with suppress(NoRespondersError, TimeoutError):
+            with suppress(errors.NoRespondersError, errors.TimeoutError):
                 self._api.core.request(reply, _IN_PROGRESS, Deadline(_BARRIER_TIMEOUT_S))
 
 
@@ -291,7 +276,7 @@ class GroupConsumeHandle(CallbackHandle):
 
     def _end_with(self, reason: BaseException) -> None:
         """Stop because the thread has failed; the end of the connection ends the watch."""
-        if not isinstance(reason, ConnectionClosedError):
+        if not isinstance(reason, errors.ConnectionClosedError):
             self._error = reason
 
     # --- the control thread ---------------------------------------------------------------------
@@ -299,25 +284,25 @@ class GroupConsumeHandle(CallbackHandle):
     def _run(self) -> None:
         try:
             self._follow()
-        except IteratorClosedError:
+        except errors.IteratorClosedError:
             self._leave()
-        except ConnectionClosedError as error:
+        except errors.ConnectionClosedError as error:
             self._error = None if is_deliberate_close(error) else error
-        except Error as error:
+        except errors.Error as error:
             self._error = error
             self._core.report_error(error)
         except BaseException as error:
             self._error = error
             raise
         finally:
-            with suppress(Error):
+            with suppress(errors.Error):
                 self._watch.stop()
                 self._instance.stop()
             self._closed.set()
 
     def _leave(self) -> None:
         """End the callback after `stop()` or `drain()`."""
-        with suppress(Error):
+        with suppress(errors.Error):
             self._instance.stop(drain=self._drain)
             self._instance.unpin()
 
@@ -326,9 +311,9 @@ class GroupConsumeHandle(CallbackHandle):
         while True:
             try:
                 entry = self._watch.next(self._delay())
-            except PullError as error:
+            except errors.PullError as error:
                 self._core.report_error(error)
-            except TimeoutError:
+            except errors.TimeoutError:
                 self._check()
             else:
                 if not entry.has_value:
@@ -345,7 +330,9 @@ class GroupConsumeHandle(CallbackHandle):
         old = self._config
         if not config.has_settings_of(old) or not (self._elastic or config.has_members_of(old)):
             self._end_consumer()
-            raise ConsumerGroupError(f"the config of group {self._instance.key!r} was changed")
+            raise errors.ConsumerGroupError(
+                f"the config of group {self._instance.key!r} was changed"
+            )
         before, after = (each.filters_of(self.member) for each in (old, config))
         self._config = config
         self._retry_s = _FIRST_RETRY_S
@@ -371,7 +358,7 @@ class GroupConsumeHandle(CallbackHandle):
             if not running.closed:
                 return
             error = running.error
-            if isinstance(error, (ConnectionClosedError, PermissionsError)):
+            if isinstance(error, (errors.ConnectionClosedError, errors.PermissionsError)):
                 raise error
             self._instance.stop()
         if self._config.partitions(self.member):
@@ -382,13 +369,13 @@ class GroupConsumeHandle(CallbackHandle):
         instance = self._instance
         try:
             instance.create_consumer(self._config)
-        except (ConnectionClosedError, ServerTooOldError, InvalidOptionError):
+        except (errors.ConnectionClosedError, errors.ServerTooOldError, errors.InvalidOptionError):
             raise
-        except ConsumerExistsError:
+        except errors.ConsumerExistsError:
             # It has the filters of an earlier config.
             instance.delete_consumer(self._config)
-        except Error as error:
-            if not isinstance(error, APIError) or error.err_code != _FILTER_NOT_UNIQUE:
+        except errors.Error as error:
+            if not isinstance(error, errors.APIError) or error.err_code != _FILTER_NOT_UNIQUE:
                 self._core.report_error(error)
         else:
             self._retry_s = _FIRST_RETRY_S

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
+from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DiscardPolicy, PriorityPolicy, RetentionPolicy, StorageType
 from ..api.groups import (
@@ -26,17 +27,6 @@ from ..api.groups import (
 from ..api.key_value import KeyValueConfig, KeyValueEntry
 from ..api.stream import StreamConfig, StreamSource, SubjectTransform
 from ..durations import duration
-from ..errors import (
-    BucketNotFoundError,
-    ConsumerGroupError,
-    ConsumerGroupNotFoundError,
-    ConsumerNotFoundError,
-    Error,
-    InvalidOptionError,
-    KeyExistsError,
-    KeyNotFoundError,
-    StreamNotFoundError,
-)
 from ..net.clock import seconds
 from ..options import check_callback
 from ..subjects import check_consumer_name, check_stream_name
@@ -140,12 +130,12 @@ class ConsumerGroup:
             return parse_config(
                 self._config_type, self.key, self._kv.get(self.key, consistent=True).value
             )
-        except KeyNotFoundError:
+        except errors.KeyNotFoundError:
             raise self._not_found() from None
 
-    def _not_found(self) -> ConsumerGroupNotFoundError:
+    def _not_found(self) -> errors.ConsumerGroupNotFoundError:
         text = f"stream {self._stream!r} has no consumer group {self._name!r}"
-        return ConsumerGroupNotFoundError(404, 10037, text)
+        return errors.ConsumerGroupNotFoundError(404, 10037, text)
 
     @with_one_deadline
     def partitions(self) -> dict[str, list[int]]:
@@ -221,7 +211,7 @@ class ConsumerGroup:
 
         """
         members = []
-        with suppress(ConsumerGroupError, ConsumerGroupNotFoundError):
+        with suppress(errors.ConsumerGroupError, errors.ConsumerGroupNotFoundError):
             members = self.config().member_names
         self._kv.delete(self.key)
         self._clean_up(members)
@@ -299,7 +289,7 @@ class ConsumerGroup:
         """Return the config of a member's consumer, and its ``ack_wait`` in seconds."""
         wait = seconds(duration(ack_wait, "ack_wait"))
         if wait <= 0:
-            raise InvalidOptionError("ack_wait", ack_wait, "must be above 0")
+            raise errors.InvalidOptionError("ack_wait", ack_wait, "must be above 0")
         require_level(self._api, 1, "a consumer group")
         config = ConsumerConfig(
             ack_policy=AckPolicy.EXPLICIT,
@@ -341,7 +331,7 @@ class StaticConsumerGroup(ConsumerGroup):
 
     def _clean_up(self, members: list[str]) -> None:
         for member in members:
-            with suppress(ConsumerNotFoundError):
+            with suppress(errors.ConsumerNotFoundError):
                 delete_consumer(self._api, self._stream, self.consumer_name(member))
 
     def _consumer_fields(self, consumer: str, ack_wait: float) -> dict[str, Any]:
@@ -351,7 +341,9 @@ class StaticConsumerGroup(ConsumerGroup):
     def _handle(self, instance: MemberConsumer) -> GroupConsumeHandle:
         config = self.config()
         if instance.member not in config.member_names:
-            raise ConsumerGroupError(f"{instance.member!r} is not a member of group {self.key!r}")
+            raise errors.ConsumerGroupError(
+                f"{instance.member!r} is not a member of group {self.key!r}"
+            )
         instance.create_consumer(config)
         return GroupConsumeHandle(self._api, self._kv, instance, config, elastic=False)
 
@@ -372,7 +364,7 @@ class ElasticConsumerGroup(ConsumerGroup):
 
     def _clean_up(self, members: list[str]) -> None:
         del members
-        with suppress(StreamNotFoundError):
+        with suppress(errors.StreamNotFoundError):
             self._js.delete_stream(self.consumer_stream_name)
 
     def _consumer_fields(self, consumer: str, ack_wait: float) -> dict[str, Any]:
@@ -424,7 +416,7 @@ class ElasticConsumerGroup(ConsumerGroup):
     def _change(self, function: Callable[[builtins.list[str]], builtins.list[str]]) -> list[str]:
         def change(config: GroupConfig) -> GroupConfig:
             if config.member_mappings:
-                raise ConsumerGroupError(f"group {self.key!r} has mappings: change these")
+                raise errors.ConsumerGroupError(f"group {self.key!r} has mappings: change these")
             return replace(config, members=function(config.member_names) or None)
 
         return self._modify(change).member_names
@@ -492,7 +484,7 @@ class ConsumerGroups:
         )
         group, existing = self._create(StaticConsumerGroup, stream, name, config)
         if existing is not None and not existing.has_members_of(config):
-            raise ConsumerGroupError(f"group {group.key!r} exists with other members")
+            raise errors.ConsumerGroupError(f"group {group.key!r} exists with other members")
         return group
 
     @with_one_deadline
@@ -557,7 +549,7 @@ class ConsumerGroups:
             )
         except BaseException:
             if existing is None:
-                with suppress(Error):
+                with suppress(errors.Error):
                     group._kv.delete(group.key)  # noqa: SLF001 - one module
             raise
         return group
@@ -576,17 +568,17 @@ class ConsumerGroups:
         bucket = cls._bucket
         try:
             kv = self._js.key_value(bucket)
-        except BucketNotFoundError:
+        except errors.BucketNotFoundError:
             kv = self._js.create_key_value(
                 KeyValueConfig(bucket=bucket, replicas=replicas, storage=StorageType.FILE)
             )
         group = cls(self._js, self._api, kv, stream, name)
         try:
             kv.create(group.key, encode_config(config))
-        except KeyExistsError:
+        except errors.KeyExistsError:
             existing = group.config()
             if not existing.has_settings_of(config):
-                raise ConsumerGroupError(
+                raise errors.ConsumerGroupError(
                     f"group {group.key!r} exists with another config"
                 ) from None
             return group, existing
@@ -607,12 +599,12 @@ class ConsumerGroups:
         check_stream_name(stream)
         check_stream_name(name)
         for cls in (ElasticConsumerGroup, StaticConsumerGroup):
-            with suppress(BucketNotFoundError, ConsumerGroupNotFoundError):
+            with suppress(errors.BucketNotFoundError, errors.ConsumerGroupNotFoundError):
                 group = cls(self._js, self._api, self._js.key_value(cls._bucket), stream, name)
                 group.config()
                 return group
         text = f"stream {stream!r} has no consumer group {name!r}"
-        raise ConsumerGroupNotFoundError(404, 10037, text)
+        raise errors.ConsumerGroupNotFoundError(404, 10037, text)
 
     @with_one_deadline
     def list(
@@ -632,7 +624,7 @@ class ConsumerGroups:
         pattern = f"{'*' if stream is None else check_stream_name(stream)}.*"
         groups: builtins.list[StaticConsumerGroup | ElasticConsumerGroup] = []
         for cls in (ElasticConsumerGroup, StaticConsumerGroup):
-            with suppress(BucketNotFoundError):
+            with suppress(errors.BucketNotFoundError):
                 kv = self._js.key_value(cls._bucket)
                 found = [key.split(".") for key in kv.keys(pattern)]
                 groups += [cls(self._js, self._api, kv, *names) for names in found]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from .. import errors
 from ..client.threads import Signal, start_timer
-from ..errors import NoHeartbeatError
 from ..net.clock import monotonic
 
 _SECOND: Final = 1_000_000_000
@@ -32,9 +32,9 @@ class HeartbeatTimeout:
         # last_seen is a monotonic time.
         return last_seen + self.limit - monotonic()
 
-    def error(self, consumer: str) -> NoHeartbeatError:
+    def error(self, consumer: str) -> errors.NoHeartbeatError:
         """Return the error for a consumer that missed its heartbeats."""
-        return NoHeartbeatError(consumer, self.limit)
+        return errors.NoHeartbeatError(consumer, self.limit)
 
 
 @lru_cache(maxsize=16)

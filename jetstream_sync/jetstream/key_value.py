@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict, overload
 
+from .. import errors
 from ..api.enums import DeliverPolicy, KeyValueOperation
 from ..api.key_value import (
     KEY_PREFIX,
@@ -29,22 +30,6 @@ from ..api.key_value import (
 from ..api.publish import LAST_SEQUENCE, publish_headers
 from ..api.routes import DEFAULT_PREFIX, Routes
 from ..durations import time_to_ns
-from ..errors import (
-    BucketNotFoundError,
-    InvalidOptionError,
-    KeyExistsError,
-    KeyNotFoundError,
-    MessageNotFoundError,
-    MessagesChangedError,
-    NoRespondersError,
-    ServerTooOldError,
-    StreamNotFoundError,
-    StreamRecreatedError,
-    TimeoutError,
-    TooManyResultsError,
-    WrongLastRevisionError,
-    WrongLastSequenceError,
-)
 from ..foreign_names import ForeignNames
 from ..net.clock import Deadline, monotonic, seconds
 from ..options import check_int, check_known
@@ -71,9 +56,9 @@ _MAX_CONFLICT_DELAY_S: Final = 0.1
 _READ_ATTEMPTS: Final = 3
 
 
-def bucket_not_found(bucket: str) -> BucketNotFoundError:
+def bucket_not_found(bucket: str) -> errors.BucketNotFoundError:
     """Return the error for a bucket that does not exist."""
-    return BucketNotFoundError(404, 10059, f"bucket {bucket!r} does not exist")
+    return errors.BucketNotFoundError(404, 10059, f"bucket {bucket!r} does not exist")
 
 
 class WatchOptions(TypedDict, total=False):
@@ -170,7 +155,7 @@ class KeyValue(ForeignNames):
         """
         try:
             return KeyValueStatus(self._stream.info())
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             raise bucket_not_found(self.bucket) from error
 
     # --- reading --------------------------------------------------------------------------------
@@ -203,7 +188,7 @@ class KeyValue(ForeignNames):
         entry = self._read(stored, revision, consistent=consistent)
         if entry is None or not entry.has_value:
             marker = None if entry is None else entry.revision
-            raise KeyNotFoundError(self.bucket, key, revision, marker)
+            raise errors.KeyNotFoundError(self.bucket, key, revision, marker)
         return entry
 
     def value(self, key: str, default: bytes | None = None) -> bytes | None:
@@ -233,9 +218,9 @@ class KeyValue(ForeignNames):
                 msg = self._stream.get_msg(last_by_subject=subject)
             else:
                 msg = self._stream.get_msg(seq=revision)
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             return None
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             raise bucket_not_found(self.bucket) from error
         return self._entry(msg) if msg.subject == subject else None
 
@@ -294,15 +279,20 @@ class KeyValue(ForeignNames):
         for attempt in range(attempts):
             try:
                 stored = list(self._stream.get_last_msgs(subjects, up_to_seq=up_to_revision))
-            except MessagesChangedError:
+            except errors.MessagesChangedError:
                 if up_to_revision is not None and attempt == _READ_ATTEMPTS - 1:
                     raise
                 continue
-            except MessageNotFoundError:
+            except errors.MessageNotFoundError:
                 return {}
-            except StreamNotFoundError as error:
+            except errors.StreamNotFoundError as error:
                 raise bucket_not_found(self.bucket) from error
-            except (TooManyResultsError, ServerTooOldError, NoRespondersError, TimeoutError):
+            except (
+                errors.TooManyResultsError,
+                errors.ServerTooOldError,
+                errors.NoRespondersError,
+                errors.TimeoutError,
+            ):
                 # Servers before 2.11 do not respond for a stream that does not exist.
                 if up_to_revision is not None:
                     raise
@@ -347,7 +337,7 @@ class KeyValue(ForeignNames):
 
         """
         for _ in range(_READ_ATTEMPTS - 1):
-            with suppress(StreamRecreatedError):
+            with suppress(errors.StreamRecreatedError):
                 return sorted(self.iter_keys(*patterns))
         return sorted(self.iter_keys(*patterns))
 
@@ -433,14 +423,14 @@ class KeyValue(ForeignNames):
             extra = {ROLLUP: "sub"} if rollup else None
             try:
                 return self._write(stored, self._encoded(value), extra, expected, ttl, deadline)
-            except WrongLastSequenceError as error:
+            except errors.WrongLastSequenceError as error:
                 # The leader knows the message that is in the way; a replica may not.
                 entry = self._read(stored, consistent=True)
                 refusal = error.code, error.err_code, error.description
                 if entry is not None and entry.has_value:
-                    raise KeyExistsError(*refusal, key, entry.revision) from None
+                    raise errors.KeyExistsError(*refusal, key, entry.revision) from None
                 if attempt == _CREATE_ROUNDS or deadline.expired():
-                    raise WrongLastRevisionError(*refusal, key, expected) from error
+                    raise errors.WrongLastRevisionError(*refusal, key, expected) from error
             expected = 0 if entry is None else entry.revision
             # With a history the message before this one would be the last again after the TTL, and
             # the server would not write a marker.
@@ -463,7 +453,9 @@ class KeyValue(ForeignNames):
 
         """
         if last is None:
-            raise InvalidOptionError("last", last, "must be a revision; use put() or create()")
+            raise errors.InvalidOptionError(
+                "last", last, "must be a revision; use put() or create()"
+            )
         stored = self._subjects.writable(key)
         return self._compare_and_set(key, stored, self._encoded(value), None, last)
 
@@ -555,7 +547,7 @@ class KeyValue(ForeignNames):
                     if value is None:
                         return self.delete(key, last)
                     return self.update(key, value, last)
-                except WrongLastRevisionError:
+                except errors.WrongLastRevisionError:
                     if attempt == attempts:
                         raise
                     self._api.core.wait_closed(random.uniform(0, delay))  # noqa: S311 - spreads the writers
@@ -585,7 +577,7 @@ class KeyValue(ForeignNames):
         """
         age_s = seconds(older_than, "older_than")
         if age_s < 0:
-            raise InvalidOptionError("older_than", older_than, "must be 0 or above")
+            raise errors.InvalidOptionError("older_than", older_than, "must be 0 or above")
         options = _start_options(history=False, updates_only=False, revision=None)
         options["headers_only"] = True
         before = self.status().info
@@ -595,7 +587,7 @@ class KeyValue(ForeignNames):
             return 0
         info = self.status().info
         if info.created != before.created:
-            raise StreamRecreatedError(
+            raise errors.StreamRecreatedError(
                 info.config.name, time_to_ns(before.created), time_to_ns(info.created)
             )
         now = info.ts or datetime.now(timezone.utc)
@@ -619,7 +611,9 @@ class KeyValue(ForeignNames):
         if ttl is None or self._stream.cached_info.config.allow_msg_ttl:
             return
         if not self.status().info.config.allow_msg_ttl:
-            raise InvalidOptionError("ttl", ttl, "the bucket was created without limit_marker_ttl")
+            raise errors.InvalidOptionError(
+                "ttl", ttl, "the bucket was created without limit_marker_ttl"
+            )
 
     def _compare_and_set(
         self,
@@ -634,8 +628,8 @@ class KeyValue(ForeignNames):
             check_int("last", last, 0, LAST_SEQUENCE)
         try:
             return self._write(stored, value, headers, last, ttl, self._api.deadline())
-        except WrongLastSequenceError as error:
-            raise WrongLastRevisionError(
+        except errors.WrongLastSequenceError as error:
+            raise errors.WrongLastRevisionError(
                 error.code, error.err_code, error.description, key, last or 0
             ) from None
 
@@ -850,7 +844,7 @@ def _start_options(history: bool, updates_only: bool, revision: int | None) -> O
     """Return the deliver policy of a watch."""
     if updates_only and (history or revision is not None):
         other = "history" if history else "resume_from_revision"
-        raise InvalidOptionError("updates_only", True, f"cannot be combined with {other}")
+        raise errors.InvalidOptionError("updates_only", True, f"cannot be combined with {other}")
     if revision is not None:
         check_int("resume_from_revision", revision, 1, LAST_SEQUENCE)
         return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": revision}

@@ -18,18 +18,9 @@ from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
+from .. import errors
 from ..client.threads import Signal, spawn
 from ..codec import dumps, loads
-from ..errors import (
-    Error,
-    InvalidOptionError,
-    InvalidResponseError,
-    KeyExistsError,
-    KeyNotFoundError,
-    LockLostError,
-    TimeoutError,
-    WrongLastRevisionError,
-)
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic, seconds
 from .api_requests import limited
@@ -87,7 +78,7 @@ class Lock:
         self._key = key
         self._ttl = seconds(ttl, "ttl")
         if self._ttl < _MIN_TTL_S:
-            raise InvalidOptionError("ttl", ttl, f"must be at least {_MIN_TTL_S:g} second")
+            raise errors.InvalidOptionError("ttl", ttl, f"must be at least {_MIN_TTL_S:g} second")
         self._timeout = timeout
         self._owner = ""
         # Held while the key is written, so that a renewal and a release follow each other.
@@ -136,7 +127,7 @@ class Lock:
 
         """
         if not self.held:
-            raise LockLostError(f"the lock {self._key!r} is not held any more")
+            raise errors.LockLostError(f"the lock {self._key!r} is not held any more")
 
     def wait_lost(self, timeout: float | timedelta | None = None) -> bool:
         """
@@ -169,7 +160,7 @@ class Lock:
 
         """
         if self.held:
-            raise Error(f"this object holds the lock {self._key!r} already")
+            raise errors.Error(f"this object holds the lock {self._key!r} already")
         deadline = Deadline(self._timeout if timeout is None else timeout)
         self._owner = os.urandom(11).hex()
         left = deadline.left()
@@ -182,7 +173,7 @@ class Lock:
                     return False
                 with self._kv.watch(self._key) as watch:
                     return self._acquire_after(watch, deadline)
-        except Error:
+        except errors.Error:
             raise
         except BaseException:
             self._take_back()  # a Ctrl-C, or there is no thread for the renewals
@@ -191,9 +182,9 @@ class Lock:
     def _take_back(self) -> None:
         """Delete the key if this object has written it."""
         self._released.set()
-        with suppress(Error):
+        with suppress(errors.Error):
             # A write that was interrupted is stored before this one is answered.
-            with suppress(KeyExistsError):
+            with suppress(errors.KeyExistsError):
                 self._kv.create(self._key, self._value())
             entry = self._entry_of(self._owner)
             if entry is not None:
@@ -205,7 +196,7 @@ class Lock:
         while True:
             try:
                 entry = watch.next(deadline.sooner(max(0.0, free_at - monotonic())).left())
-            except TimeoutError:
+            except errors.TimeoutError:
                 if monotonic() >= free_at:
                     if self._write_over(entry):
                         return True
@@ -222,14 +213,14 @@ class Lock:
             if entry is None or not entry.has_value:
                 revision = self._kv.create(self._key, self._value())
             elif (owner := _owner_of(entry)) is None:
-                raise Error(f"key {self._key!r} is not a lock")
+                raise errors.Error(f"key {self._key!r} is not a lock")
             elif self._entry_of(owner, entry.revision) is None:
                 return False
             else:
                 revision = self._kv.update(self._key, self._value(), entry.revision)
-        except (KeyExistsError, WrongLastRevisionError):
+        except (errors.KeyExistsError, errors.WrongLastRevisionError):
             return False
-        except TimeoutError:
+        except errors.TimeoutError:
             found = self._entry_of(self._owner)
             if found is None:
                 raise
@@ -248,7 +239,7 @@ class Lock:
 
     def _entry_of(self, owner: str, revision: int | None = None) -> KeyValueEntry | None:
         """Return the entry of the key if an owner has written it, with a revision if that is given."""
-        with suppress(KeyNotFoundError):
+        with suppress(errors.KeyNotFoundError):
             entry = self._kv.get(self._key, consistent=True)
             if _owner_of(entry) == owner and revision in (None, entry.revision):
                 return entry
@@ -263,7 +254,7 @@ class Lock:
             wait = self._ttl * _RENEWAL_FRACTION
             try:
                 is_lost = self.lost or not self._renew(released)
-            except Error:
+            except errors.Error:
                 wait = _RETRY_S  # until it is lost
                 continue
             if is_lost:
@@ -286,7 +277,7 @@ class Lock:
                 return False
             try:
                 self._kv.update(self._key, self._value(), entry.revision)
-            except WrongLastRevisionError:
+            except errors.WrongLastRevisionError:
                 # A write before this one may have been stored late, without an answer.
                 entry = self._entry_of(self._owner)
                 if entry is None:
@@ -310,14 +301,14 @@ class Lock:
         if self.lost:
             self._is_lost = True
         self._released.set()
-        with self._writing, suppress(WrongLastRevisionError):
+        with self._writing, suppress(errors.WrongLastRevisionError):
             entry = self._entry_of(self._owner)
             if entry is not None:
                 self._kv.delete(self._key, last=entry.revision)
 
     def __enter__(self) -> Self:
         if not self.acquire():
-            raise TimeoutError(f"the lock {self._key!r} was not free in time")
+            raise errors.TimeoutError(f"the lock {self._key!r} was not free in time")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -331,7 +322,7 @@ class Lock:
 def _fields_of(entry: KeyValueEntry) -> dict[str, object]:
     try:
         fields = loads(entry.value)
-    except InvalidResponseError:
+    except errors.InvalidResponseError:
         return {}
     return fields if isinstance(fields, dict) else {}
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
+from .. import errors
 from ..client.core import ConnectionCore
 from ..client.mailbox import copy_exception
 from ..client.threads import Waiters
-from ..errors import IteratorClosedError, TimeoutError
 from ..net.clock import Deadline
 from .watch import WatchHandle, is_made_up
 
@@ -159,7 +159,7 @@ class Replica(Mapping[str, bytes]):
                 return
             if deadline.expired():
                 self._check_open()
-                raise TimeoutError(f"revision {revision} did not come in time")
+                raise errors.TimeoutError(f"revision {revision} did not come in time")
 
     def _check_open(self) -> None:
         """Raise the reason of the end."""
@@ -167,7 +167,7 @@ class Replica(Mapping[str, bytes]):
         if reason is not None:
             raise copy_exception(reason)
         if self._copy.is_closed or self._handle.closed:
-            raise IteratorClosedError("the replica was closed")
+            raise errors.IteratorClosedError("the replica was closed")
 
     @property
     def error(self) -> BaseException | None:

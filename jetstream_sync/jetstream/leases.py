@@ -28,13 +28,13 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Final
 
+from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..api.enums import AckPolicy
 from ..api.reply import ack_tokens
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.threads import Signal, start_timer
-from ..errors import Error, NotJSMessageError
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
@@ -250,7 +250,7 @@ class Leases(NoLeases):
             try:
                 deadline = Deadline(_VERIFY_TIMEOUT_S)
                 config = consumer_info(self._api, self._stream, self._consumer(), deadline).config
-            except Error:
+            except errors.Error:
                 pass  # deleted or not permitted: keep the known config
         with self._lock:
             self._checked = monotonic()
@@ -291,7 +291,7 @@ def _numbers(reply: bytes) -> tuple[int, int, int] | None:
     try:
         _, _, delivered, stream_seq, consumer_seq, _, _ = ack_tokens(reply)
         return int(delivered), int(stream_seq), int(consumer_seq)
-    except (NotJSMessageError, ValueError):
+    except (errors.NotJSMessageError, ValueError):
         return None
 
 
@@ -361,7 +361,7 @@ class LeaseRenewer:
                 for reply in replies:
                     send_in_progress(self._core, reply)
                 self._core.send_buffered()
-            except Error:
+            except errors.Error:
                 pass  # the link just broke, or the connection is closed
         return self._leases.interval()
 

@@ -9,12 +9,12 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from .. import errors
 from ..api.reply import Metadata, metadata_of
 from ..client.mailbox import MessageReceiver
 from ..client.message import Msg
 from ..codec import dumps
 from ..durations import duration, duration_to_ns
-from ..errors import InvalidOptionError, MsgAlreadyAckdError, NoRespondersError, NotJSMessageError
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 
@@ -129,8 +129,8 @@ class JetStreamMsg(Msg):
             try:
                 reply = self._reply or self._no_reply()
                 self._core.request(reply, _ACK, Deadline(timeout))
-            except NoRespondersError:
-                raise NoRespondersError(self.reply) from None
+            except errors.NoRespondersError:
+                raise errors.NoRespondersError(self.reply) from None
             self._settled = True
 
     def nak(self, delay: float | timedelta | None = None) -> None:
@@ -150,7 +150,7 @@ class JetStreamMsg(Msg):
             return
         delay_ns = duration_to_ns(duration(delay, "delay"))
         if delay_ns < 0:
-            raise InvalidOptionError("delay", delay, "must be 0 or above")
+            raise errors.InvalidOptionError("delay", delay, "must be 0 or above")
         self._settle(_NAK + b" " + dumps({"delay": delay_ns}), _NAKED)
 
     def in_progress(self) -> None:
@@ -180,7 +180,7 @@ class JetStreamMsg(Msg):
             self._settle(_TERM)
             return
         if "\r" in reason or "\n" in reason:
-            raise InvalidOptionError("reason", reason, "must not contain line breaks")
+            raise errors.InvalidOptionError("reason", reason, "must not contain line breaks")
         self._settle(_TERM + b" " + reason.encode())
 
     def _settle(self, answer: bytes, settled: bool | int = True) -> None:
@@ -192,12 +192,14 @@ class JetStreamMsg(Msg):
             self._settled = settled
 
     def _no_reply(self) -> NoReturn:
-        raise NotJSMessageError("the message did not come from a stream: it has no reply subject")
+        raise errors.NotJSMessageError(
+            "the message did not come from a stream: it has no reply subject"
+        )
 
     def _open(self) -> bool:
         """Return whether an acknowledgement is expected; raise if there was one already."""
         if self._settled:
-            raise MsgAlreadyAckdError("the message was acknowledged before")
+            raise errors.MsgAlreadyAckdError("the message was acknowledged before")
         return self._settled is False
 
 

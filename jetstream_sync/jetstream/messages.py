@@ -27,23 +27,13 @@ from itertools import islice, repeat, starmap
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from .. import errors
 from ..api.pull import ContinuousPull, PullLedger, PullStatus, PullStatusKind, parse_pull_status
 from ..api.reply import consumer_sequence
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.mailbox import first_items
 from ..client.threads import after_fork
-from ..errors import (
-    ConnectionClosedError,
-    ConnectionLostError,
-    Error,
-    InvalidOptionError,
-    IteratorClosedError,
-    NotJSMessageError,
-    OutboundBufferLimitError,
-    PullError,
-    TimeoutError,
-)
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import check_int
@@ -91,9 +81,9 @@ def until_stopped(
         yield from ready()
         try:
             msg = take(FOREVER)
-        except IteratorClosedError:
+        except errors.IteratorClosedError:
             return
-        except ConnectionClosedError as error:
+        except errors.ConnectionClosedError as error:
             if is_deliberate_close(error):
                 return
             raise
@@ -123,7 +113,7 @@ class _LeasedInbox(PullInbox):
         super().on_closed(reason)
         # After a drain, buffered messages can still be taken.
         renewer = None if self.renewer is None else self.renewer()
-        if renewer is not None and isinstance(reason, ConnectionClosedError):
+        if renewer is not None and isinstance(reason, errors.ConnectionClosedError):
             renewer.stop()
 
     def wait_drained(self, deadline: Deadline) -> bool:
@@ -204,7 +194,9 @@ class MessageIterator:
 
         """
         if self._on_demand is None:
-            raise InvalidOptionError("count", count, "the iterator was created without on_demand")
+            raise errors.InvalidOptionError(
+                "count", count, "the iterator was created without on_demand"
+            )
         check_int("count", count, 1)
         self._on_demand.request(count)
 
@@ -308,7 +300,7 @@ class _Schedule:
         self.check_at: float | None = None
         self._delivered_at_failure = 0
 
-    def failed(self, error: PullError, delivered: int) -> bool:
+    def failed(self, error: errors.PullError, delivered: int) -> bool:
         """Schedule a request to an unavailable consumer; return whether the error is the first one."""
         if delivered > self._delivered_at_failure:
             self.backoff.reset()  # it was available meanwhile
@@ -422,7 +414,7 @@ class MessagePuller:
                 checked = self._handle(delivery)
                 if checked is not None:
                     return checked
-            except Error:
+            except errors.Error:
                 raise
             except BaseException:
                 # A message may not be counted, or a counted request not be sent: request again.
@@ -507,7 +499,7 @@ class MessagePuller:
             reply = run[-1][1]
             try:
                 last = consumer_sequence(reply)
-            except NotJSMessageError:
+            except errors.NotJSMessageError:
                 return
             if sequence.last is None or last != sequence.last + count:
                 return  # a gap, which is found when the message after it is taken
@@ -554,7 +546,7 @@ class MessagePuller:
                 left = self._seconds_until_due()
             try:
                 mailbox.wait(deadline if left is None else deadline.sooner(left))
-            except TimeoutError:
+            except errors.TimeoutError:
                 # Also for callers that poll with a timeout of 0.
                 self._check_consumer()
                 with self._lock:
@@ -604,7 +596,7 @@ class MessagePuller:
             due = min(due, schedule.check_at)
         return due - monotonic()
 
-    def _run_due_actions(self) -> Error | None:
+    def _run_due_actions(self) -> errors.Error | None:
         """Repeat the request if that is due; return the error to report, if any."""
         left = self._seconds_until_due()
         if left is None or left > 0:
@@ -639,7 +631,7 @@ class MessagePuller:
     def _pull(self) -> None:
         """Send a request if one is due."""
         if self._ledger.complete():
-            self._close(IteratorClosedError("the iterator has returned stop_after messages"))
+            self._close(errors.IteratorClosedError("the iterator has returned stop_after messages"))
             # Requests that seemed lost may have delivered more.
             self._arrived.clear()
             return
@@ -655,7 +647,7 @@ class MessagePuller:
             # With an empty buffer the caller soon asks for the next message. What it sends before that
             # (an ack) is then sent together with the request.
             self._requester.send(request, self._inbox, deferred=not self._arrived)
-        except (OutboundBufferLimitError, ConnectionClosedError):
+        except (errors.OutboundBufferLimitError, errors.ConnectionClosedError):
             # The connection was just lost, and the current message must not be lost with it. The next
             # item in the mailbox is DISCONNECTED, or the mailbox is closed with the reason.
             return
@@ -670,7 +662,7 @@ class MessagePuller:
                 if self._inbox.apply_connection_change(delivery):
                     if self._fail_fast:
                         self._close(
-                            ConnectionLostError("the connection was lost and re-established")
+                            errors.ConnectionLostError("the connection was lost and re-established")
                         )
                     else:
                         self._request_again()
@@ -698,7 +690,7 @@ class MessagePuller:
             whole = self._ledger.request_ended(status.pending)
             is_full = status.kind is PullStatusKind.FULL
             if is_full and whole:
-                error = PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
+                error = errors.PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
                 self._schedule.retry_at = monotonic() + self._schedule.heartbeats.limit
             if unpinned:
                 self._requester.unpin()
@@ -713,7 +705,7 @@ class MessagePuller:
         if error is not None and not unpinned:
             self._report(error)
 
-    def _consumer_unavailable(self, error: PullError) -> None:
+    def _consumer_unavailable(self, error: errors.PullError) -> None:
         """Retry later, and report the error once; close the iterator if the consumer is deleted."""
         if error.code == 503:
             gone = self._requester.check_consumer_exists(FOREVER)
@@ -729,9 +721,9 @@ class MessagePuller:
 
     def stop(self) -> None:
         """Stop, and drop the buffered messages; a second call does nothing."""
-        self.end(IteratorClosedError("the iterator was stopped"))
+        self.end(errors.IteratorClosedError("the iterator was stopped"))
 
-    def end(self, reason: Error) -> None:
+    def end(self, reason: errors.Error) -> None:
         """Stop as `stop()` does, with another reason for waiting threads."""
         self._close(reason)
         self._state = PullerState.STOPPED
@@ -742,7 +734,7 @@ class MessagePuller:
         if self._renewer is not None and (finished is None or finished(Deadline(0))):
             self._renewer.stop()
 
-    def abandon(self, reason: Error, rewind: Callable[[bytes], None]) -> None:
+    def abandon(self, reason: errors.Error, rewind: Callable[[bytes], None]) -> None:
         """Stop as `end()` does, so that another iterator continues after the last message taken."""
         unread: deque[Delivery] = deque()
 
@@ -770,7 +762,7 @@ class MessagePuller:
     def give_back(self) -> None:
         """Stop, and let the messages be delivered again that were not taken."""
         try:
-            with contextlib.suppress(Error):
+            with contextlib.suppress(errors.Error):
                 # Those in flight arrive before its end, and are not delivered for an `ack_wait` otherwise.
                 self.drain(_GIVE_BACK_LIMIT_S)
             if self._requester.settled is False:
@@ -789,7 +781,7 @@ class MessagePuller:
         try:
             self._inbox.drain(Deadline(limit))
         finally:
-            self._close(IteratorClosedError("the iterator was drained"))
+            self._close(errors.IteratorClosedError("the iterator was drained"))
 
     @property
     def closed(self) -> bool:
@@ -814,6 +806,6 @@ class MessagePuller:
         if self._renewer is not None:
             self._renewer.stop()
 
-    def _close(self, reason: Error) -> None:
+    def _close(self, reason: errors.Error) -> None:
         self._inbox.mailbox.close(reason)
         self._inbox.close()

@@ -11,6 +11,7 @@ from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
+from .. import errors
 from ..api.enums import DeliverPolicy
 from ..api.key_value import check_bucket
 from ..api.object_store import (
@@ -31,18 +32,6 @@ from ..api.object_store import (
 )
 from ..api.reply import metadata_of
 from ..codec import encode
-from ..errors import (
-    Error,
-    InvalidNameError,
-    InvalidOptionError,
-    MessageNotFoundError,
-    ObjectDeletedError,
-    ObjectExistsError,
-    ObjectLinkError,
-    ObjectNotFoundError,
-    ObjectReplacedError,
-    WrongLastSequenceError,
-)
 from ..foreign_names import ForeignNames
 from ..net.clock import Deadline, seconds
 from .api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
@@ -242,14 +231,16 @@ class ObjectStore(ForeignNames):
 
         """
         if mode not in ("rb", "wb", "xb", "r", "rt", "w", "wt", "x", "xt"):
-            raise InvalidOptionError("mode", mode, "must be 'rb', 'wb', 'xb', 'r', 'w' or 'x'")
+            raise errors.InvalidOptionError(
+                "mode", mode, "must be 'rb', 'wb', 'xb', 'r', 'w' or 'x'"
+            )
         file: ObjectReader | ObjectWriter
         if mode[0] != "r":
             wanted = ObjectMeta(name=name) if meta is None else replace(_meta_of(meta), name=name)
             exclusive = mode[0] == "x"
             file = ObjectWriter(Upload(self._bucket, wanted, None, progress, timeout, exclusive))
         elif meta is not None:
-            raise InvalidOptionError("meta", meta, "is only used to write")
+            raise errors.InvalidOptionError("meta", meta, "is only used to write")
         else:
             file = ObjectReader(self._download(name, progress, timeout))
         return file if "b" in mode else TextIOWrapper(file, encoding, newline=newline)
@@ -360,11 +351,13 @@ class ObjectStore(ForeignNames):
             elif len(seen) >= _MAX_LINKS:
                 reason = f"it leads through more than {_MAX_LINKS} links"
             if link.name is None or reason:
-                raise ObjectLinkError(self.bucket, info.name, reason)
+                raise errors.ObjectLinkError(self.bucket, info.name, reason)
             try:
                 info_subject(check_bucket(link.bucket), link.name)
-            except InvalidNameError as error:
-                raise ObjectLinkError(self.bucket, info.name, f"its target: {error}") from None
+            except errors.InvalidNameError as error:
+                raise errors.ObjectLinkError(
+                    self.bucket, info.name, f"its target: {error}"
+                ) from None
             name = link.name
             if link.bucket != bucket.name:
                 bucket = ObjectBucket(self._api, self._publisher, link.bucket)
@@ -422,7 +415,7 @@ class ObjectStore(ForeignNames):
             try:
                 self._bucket.store_info(marker, sequence, deadline)
                 break
-            except WrongLastSequenceError:
+            except errors.WrongLastSequenceError:
                 if deadline.expired():
                     raise
         self._bucket.purge_chunks(info.nuid, deadline, info.chunks)
@@ -465,7 +458,7 @@ class ObjectStore(ForeignNames):
                     self._store_new(changed, deadline)
                     self._remove_old(info, sequence, changed, deadline)
                 return changed
-            except WrongLastSequenceError:
+            except errors.WrongLastSequenceError:
                 if deadline.expired():
                     raise
 
@@ -477,7 +470,7 @@ class ObjectStore(ForeignNames):
             and not current.deleted
             and not (over_links and current.link is not None)
         ):
-            raise ObjectExistsError(self.bucket, info.name)
+            raise errors.ObjectExistsError(self.bucket, info.name)
         self._bucket.store_info(info, sequence, deadline)
 
     def _remove_old(
@@ -493,7 +486,7 @@ class ObjectStore(ForeignNames):
             if current is None or current.nuid != info.nuid or current.deleted:
                 subject = info_subject(self.bucket, renamed.name)
                 self._bucket.purge(subject, deadline)
-                raise ObjectReplacedError(self.bucket, info.name)
+                raise errors.ObjectReplacedError(self.bucket, info.name)
 
     def add_link(
         self, name: str | ObjectMeta, info: ObjectInfo, timeout: float | timedelta | None = None
@@ -519,11 +512,13 @@ class ObjectStore(ForeignNames):
 
         """
         if not isinstance(info, ObjectInfo):
-            raise InvalidOptionError("info", info, "must be the ObjectInfo of an object")
+            raise errors.InvalidOptionError("info", info, "must be the ObjectInfo of an object")
         if info.deleted:
-            raise ObjectLinkError(info.bucket, info.name, "a deleted object cannot be linked to")
+            raise errors.ObjectLinkError(
+                info.bucket, info.name, "a deleted object cannot be linked to"
+            )
         if info.link is not None:
-            raise ObjectLinkError(
+            raise errors.ObjectLinkError(
                 info.bucket, info.name, "it is a link: add a link to its target instead"
             )
         return self._link(name, ObjectLink(bucket=info.bucket, name=info.name), timeout)
@@ -544,7 +539,7 @@ class ObjectStore(ForeignNames):
 
         """
         if not isinstance(store, ObjectStore):
-            raise InvalidOptionError("store", store, "must be an ObjectStore")
+            raise errors.InvalidOptionError("store", store, "must be an ObjectStore")
         return self._link(name, ObjectLink(bucket=store.bucket), timeout)
 
     def _link(
@@ -562,7 +557,7 @@ class ObjectStore(ForeignNames):
             try:
                 self._store_new(info, deadline, over_links=True)
                 return info
-            except WrongLastSequenceError:
+            except errors.WrongLastSequenceError:
                 if deadline.expired():
                     raise
 
@@ -652,7 +647,7 @@ class ObjectStore(ForeignNames):
         def info_of_delivery(delivery: Delivery) -> ObjectInfo | None:
             try:
                 info = decode_info(delivery[3], metadata_of(delivery[1]).timestamp)
-            except Error as error:
+            except errors.Error as error:
                 report(error)  # a message of another program; the watch goes on
                 return None
             return None if ignore_deletes and info.deleted else info
@@ -683,7 +678,7 @@ class ObjectStore(ForeignNames):
                 `JetStream.account_info`.
 
         """
-        with self._bucket.errors():
+        with self._bucket.translated_errors():
             return status_of(stream_info(self._api, stream_name(self.bucket)))
 
     def purge_orphans(
@@ -711,13 +706,13 @@ class ObjectStore(ForeignNames):
         deadline = Deadline(timeout)
         stream = stream_name(self.bucket)
         with limited(deadline):
-            with self._bucket.errors():
+            with self._bucket.translated_errors():
                 state = stream_info(self._api, stream, chunk_subject(self.bucket, "*")).state
             # In this order: an upload that ends meanwhile has its info.
             used = {chunk_subject(self.bucket, info.nuid) for info in self.list()}
         deleted = 0
         for subject in sorted(set(state.subjects or ()) - used):
-            with suppress(MessageNotFoundError):
+            with suppress(errors.MessageNotFoundError):
                 last = leader_get(
                     self._api, stream, {"last_by_subj": subject}, self._limit(deadline)
                 )
@@ -740,7 +735,7 @@ class ObjectStore(ForeignNames):
 
         """
         name = stream_name(self.bucket)
-        with self._bucket.errors():
+        with self._bucket.translated_errors():
             config = stream_info(self._api, name).config
             body: dict[str, Any] = encode(replace(config, sealed=True))
             info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
@@ -753,7 +748,9 @@ def _meta_of(meta: str | ObjectMeta) -> ObjectMeta:
     if isinstance(meta, ObjectMeta):
         return meta
     if not isinstance(meta, str):
-        raise InvalidOptionError("meta", meta, "must be the name of the object or an ObjectMeta")
+        raise errors.InvalidOptionError(
+            "meta", meta, "must be the name of the object or an ObjectMeta"
+        )
     return ObjectMeta(name=meta)
 
 
@@ -763,7 +760,7 @@ def _existing(
     """Return the info of an object and its sequence."""
     info, sequence = bucket.last_info(name, deadline)
     if info is None:
-        raise ObjectNotFoundError(bucket.name, name)
+        raise errors.ObjectNotFoundError(bucket.name, name)
     if info.deleted and not deleted:
-        raise ObjectDeletedError(bucket.name, name)
+        raise errors.ObjectDeletedError(bucket.name, name)
     return info, sequence

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from .. import errors
 from ..api.object_store import (
     ObjectInfo,
     chunk_subject,
@@ -26,17 +27,6 @@ from ..api.object_store import (
 from ..api.publish import PubAck
 from ..api.routes import DEFAULT_PREFIX
 from ..codec import dumps
-from ..errors import (
-    APIError,
-    BucketNotFoundError,
-    Error,
-    InvalidResponseError,
-    MessageNotFoundError,
-    NoStreamResponseError,
-    ObjectStoreSealedError,
-    StreamNotFoundError,
-    TimeoutError,
-)
 from ..headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ..net.clock import Deadline
 from .api_requests import APIRequests
@@ -54,9 +44,9 @@ _SEALED: Final = 10109
 _REPEAT_INTERVAL_S: Final = 2.0
 
 
-def object_store_not_found(bucket: str) -> BucketNotFoundError:
+def object_store_not_found(bucket: str) -> errors.BucketNotFoundError:
     """Return the error for an object store that does not exist."""
-    return BucketNotFoundError(404, 10059, f"object store {bucket!r} does not exist")
+    return errors.BucketNotFoundError(404, 10059, f"object store {bucket!r} does not exist")
 
 
 class ObjectBucket:
@@ -69,24 +59,24 @@ class ObjectBucket:
         self.stream: str = stream_name(name)
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
+    def translated_errors(self) -> Iterator[None]:
         """Turn errors of the stream into those of the object store."""
         try:
             yield
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             raise self.not_found() from error
-        except APIError as error:
-            if error.err_code == _SEALED and not isinstance(error, ObjectStoreSealedError):
-                raise ObjectStoreSealedError(*error.args) from error
+        except errors.APIError as error:
+            if error.err_code == _SEALED and not isinstance(error, errors.ObjectStoreSealedError):
+                raise errors.ObjectStoreSealedError(*error.args) from error
             raise
-        except NoStreamResponseError as error:
+        except errors.NoStreamResponseError as error:
             prefix = self.api.routes.prefix
             hint = f"object store {self.name!r} may not exist"
             if prefix != DEFAULT_PREFIX:
                 hint = f"through the API prefix {prefix!r} object stores can only be read"
-            raise NoStreamResponseError(error.subject, hint) from error
+            raise errors.NoStreamResponseError(error.subject, hint) from error
 
-    def not_found(self) -> BucketNotFoundError:
+    def not_found(self) -> errors.BucketNotFoundError:
         """Return the error for a bucket that does not exist."""
         return object_store_not_found(self.name)
 
@@ -99,13 +89,13 @@ class ObjectBucket:
         # The leader of the stream answers, so the info of an earlier change is always seen.
         request = {"last_by_subj": info_subject(self.name, name)}
         try:
-            with self.errors():
+            with self.translated_errors():
                 msg = leader_get(self.api, self.stream, request, deadline)
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             return None, 0
         try:
             return decode_info(msg.data, msg.time, name), msg.seq
-        except InvalidResponseError:
+        except errors.InvalidResponseError:
             if not to_replace:
                 raise
             return None, msg.seq
@@ -120,7 +110,7 @@ class ObjectBucket:
     def store_info(self, info: ObjectInfo, expected: int, deadline: Deadline) -> None:
         """Publish an info, and wait until it is stored."""
         subject, headers = self._info_message(info, expected)
-        with self.errors():
+        with self.translated_errors():
             self.check_ack(
                 self.publisher.publish_expecting(subject, encode_info(info), headers, deadline)
             )
@@ -133,7 +123,7 @@ class ObjectBucket:
     def check_ack(self, ack: PubAck) -> None:
         """Check that a message was stored in this bucket."""
         if ack.stream != self.stream:
-            raise InvalidResponseError(
+            raise errors.InvalidResponseError(
                 f"stream {ack.stream!r} stored a message of bucket {self.name!r}: "
                 "its subjects overlap with those of the bucket"
             )
@@ -148,9 +138,9 @@ class ObjectBucket:
         route = self.api.routes.to("STREAM.PURGE", self.stream)
         while True:
             try:
-                with self.errors():
+                with self.translated_errors():
                     answer = self.api.ask(route, body, deadline.sooner(_REPEAT_INTERVAL_S))
-            except TimeoutError:  # a stream without a leader does not reply
+            except errors.TimeoutError:  # a stream without a leader does not reply
                 if deadline.expired():
                     raise
                 continue
@@ -172,7 +162,7 @@ class ObjectBucket:
                 count -= purged
                 if not count:
                     break
-        except ObjectStoreSealedError:
+        except errors.ObjectStoreSealedError:
             pass  # it refused the chunks, too
-        except Error as error:
+        except errors.Error as error:
             log.warning("bucket %r: chunks %s could not be purged: %s", self.name, nuid, error)

@@ -14,18 +14,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from .. import errors
 from ..api.object_store import ObjectInfo, chunk_subject, digest_text, new_sha256, parse_digest
-from ..errors import (
-    ConnectionClosedError,
-    DigestMismatchError,
-    Error,
-    MessageNotFoundError,
-    ObjectIncompleteError,
-    ObjectReplacedError,
-    StreamRecreatedError,
-    TimeoutError,
-    UnsupportedDigestError,
-)
 from ..net.clock import Deadline
 from .consumer import continuous_pull
 from .direct_get import leader_get
@@ -73,7 +63,7 @@ class Download:
         self._last_seq = 0
         self._puller: OrderedPuller | None = None
         if self._digest is None:
-            raise UnsupportedDigestError(bucket.name, info.name, info.digest or "")
+            raise errors.UnsupportedDigestError(bucket.name, info.name, info.digest or "")
         if not info.chunks:
             self._verify()
 
@@ -101,7 +91,7 @@ class Download:
         """Delete the consumer; a second call does nothing."""
         puller, self._puller = self._puller, None
         if puller is not None:
-            with suppress(ConnectionClosedError):
+            with suppress(errors.ConnectionClosedError):
                 puller.stop()
 
     def _next_message(self) -> JetStreamMsg:
@@ -112,18 +102,18 @@ class Download:
         while True:
             try:
                 return puller.take(deadline.sooner(wait))
-            except TimeoutError:
+            except errors.TimeoutError:
                 if deadline.expired():
                     name = self.info.name
                     raise self.bucket.api.core.timed_out(
                         f"no chunk of object {name!r} arrived in time"
                     ) from None
-            except StreamRecreatedError as error:
-                raise ObjectReplacedError(self.info.bucket, self.info.name) from error
-            with suppress(TimeoutError):
+            except errors.StreamRecreatedError as error:
+                raise errors.ObjectReplacedError(self.info.bucket, self.info.name) from error
+            with suppress(errors.TimeoutError):
                 if not self._is_next_stored(deadline):
                     # It may have arrived before it was purged.
-                    with suppress(TimeoutError):
+                    with suppress(errors.TimeoutError):
                         return puller.take(Deadline(0))
                     raise self._missing(deadline)
                 checks += 1
@@ -142,7 +132,7 @@ class Download:
         options: OrderedOptions = {"filter_subjects": self._subject}
         cursor = pull_cursor(api, bucket.stream, options, UNREAD_LIMIT_S)
         puller = OrderedPuller(api, cursor, pull)
-        with bucket.errors():
+        with bucket.translated_errors():
             puller.start(deadline)
         self._puller = puller
         created = cursor.info
@@ -153,7 +143,7 @@ class Download:
     def _check_next(self, deadline: Deadline) -> None:
         """Raise the error for a missing chunk, unless the leader has the next one."""
         # A consumer on a replica that is behind reports that nothing is pending.
-        with suppress(TimeoutError):
+        with suppress(errors.TimeoutError):
             if not self._is_next_stored(deadline):
                 raise self._missing(deadline)
 
@@ -161,20 +151,20 @@ class Download:
         """Return whether the stream has a chunk after the last received one."""
         request = {"seq": self._last_seq + 1, "next_by_subj": self._subject}
         try:
-            with self.bucket.errors():
+            with self.bucket.translated_errors():
                 leader_get(self.bucket.api, self.bucket.stream, request, deadline)
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             return False
         return True
 
-    def _missing(self, deadline: Deadline) -> Error:
+    def _missing(self, deadline: Deadline) -> errors.Error:
         """Return the error for a chunk that is not in the stream."""
         info = self.info
         current, _ = self.bucket.last_info(info.name, deadline)
         if current is None or current.nuid != info.nuid or current.deleted:
-            return ObjectReplacedError(info.bucket, info.name)
+            return errors.ObjectReplacedError(info.bucket, info.name)
         reason = f"{self._chunks} of {info.chunks} chunks found"
-        return ObjectIncompleteError(info.bucket, info.name, reason)
+        return errors.ObjectIncompleteError(info.bucket, info.name, reason)
 
     def _verify(self) -> None:
         """Check the number of chunks, the size and the digest."""
@@ -182,10 +172,10 @@ class Download:
         if self._chunks != info.chunks or self._size != info.size:
             found = f"{self._size} bytes in {self._chunks} chunks found"
             expected = f"expected {info.size} bytes in {info.chunks} chunks"
-            raise ObjectIncompleteError(info.bucket, info.name, f"{found}, {expected}")
+            raise errors.ObjectIncompleteError(info.bucket, info.name, f"{found}, {expected}")
         digest = self._hash.digest()
         if digest != self._digest:
-            raise DigestMismatchError(
+            raise errors.DigestMismatchError(
                 info.bucket, info.name, info.digest or "", digest_text(digest)
             )
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, TypeAlias, cast
 
+from .. import errors
 from ..api.object_store import (
     DEFAULT_CHUNK_SIZE,
     ObjectInfo,
@@ -31,19 +32,6 @@ from ..api.object_store import (
     digest_text,
     encode_info,
     new_sha256,
-)
-from ..errors import (
-    APIError,
-    ConnectionLostError,
-    Error,
-    InvalidOptionError,
-    MaxPayloadError,
-    ObjectExistsError,
-    ObjectIncompleteError,
-    ObjectLinkError,
-    OutboundBufferLimitError,
-    TimeoutError,
-    WrongLastSequenceError,
 )
 from ..headers import EXPECTED_LAST_SEQ
 from ..net.clock import Deadline, monotonic
@@ -110,20 +98,22 @@ class Upload:
         self._info: ObjectInfo | None = None
         self._commit: Future[PubAck] | None = None
         if meta.link is not None:
-            raise ObjectLinkError(bucket.name, meta.name, "a link has no data: use add_link()")
+            raise errors.ObjectLinkError(
+                bucket.name, meta.name, "a link has no data: use add_link()"
+            )
         #: The size of each chunk but the last one, in bytes.
         self.chunk_size: int = DEFAULT_CHUNK_SIZE
         if meta.options is not None and meta.options.max_chunk_size:
             self.chunk_size = meta.options.max_chunk_size
         limit = bucket.api.core.max_payload
         if self.chunk_size > limit:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "max_chunk_size", self.chunk_size, f"the server's max_payload is {limit} bytes"
             )
         self._meta = meta
         size = len(encode_info(self._make_info())) + _INFO_RESERVE
         if size > limit:
-            raise MaxPayloadError(size, limit)
+            raise errors.MaxPayloadError(size, limit)
         self._replaced, self._expected = self._current()
 
     def _deadline(self) -> Deadline:
@@ -139,7 +129,7 @@ class Upload:
         stored = info is not None and info.nuid == self._nuid
         if info is not None and not (replacing or info.deleted or stored):
             self._info = None  # no reader can find the chunks of this upload
-            raise ObjectExistsError(self._bucket.name, self._meta.name)
+            raise errors.ObjectExistsError(self._bucket.name, self._meta.name)
         return info, sequence
 
     # --- chunks ---------------------------------------------------------------------------------
@@ -168,7 +158,7 @@ class Upload:
                 return self._bucket.publisher.publish_async(
                     self._subject, chunk, None, self._deadline().left()
                 )
-            except OutboundBufferLimitError:
+            except errors.OutboundBufferLimitError:
                 if not self._pending:
                     raise
             self._await_oldest()  # for a lost chunk it raises, and otherwise it waits for the reconnect
@@ -177,9 +167,9 @@ class Upload:
         """Wait for the acknowledgement of the first pending chunk."""
         future, size = self._pending[0]
         try:
-            with self._bucket.errors():
+            with self._bucket.translated_errors():
                 ack = future.result(self._deadline().left())
-        except TimeoutError:
+        except errors.TimeoutError:
             if future.done():
                 raise
             text = f"no chunk of object {self._meta.name!r} was acknowledged in time"
@@ -206,19 +196,19 @@ class Upload:
         attempts = _COMMIT_ATTEMPTS
         while True:
             try:
-                with self._bucket.errors():
+                with self._bucket.translated_errors():
                     self._commit = None
                     self._commit = self._bucket.publish_info(
                         info, self._expected, self._deadline().left()
                     )
                     self._bucket.check_ack(self._commit.result())
                 break
-            except WrongLastSequenceError:
+            except errors.WrongLastSequenceError:
                 current, sequence = self._current()
                 if current is not None and current.nuid == info.nuid:
                     break  # an earlier attempt was stored
                 self._replaced, self._expected = current, sequence
-            except (TimeoutError, ConnectionLostError):
+            except (errors.TimeoutError, errors.ConnectionLostError):
                 attempts -= 1
                 if not attempts:
                     raise
@@ -230,14 +220,14 @@ class Upload:
         api = self._bucket.api
         if api.core.reconnects == self._reconnects:
             return
-        with self._bucket.errors():
+        with self._bucket.translated_errors():
             info = stream_info(api, self._bucket.stream, self._subject)
         found = (info.state.subjects or {}).get(self._subject, 0)
         if found != self._chunks:
             raise self._incomplete(f"{found} of {self._chunks} chunks are stored")
 
-    def _incomplete(self, reason: str) -> ObjectIncompleteError:
-        return ObjectIncompleteError(
+    def _incomplete(self, reason: str) -> errors.ObjectIncompleteError:
+        return errors.ObjectIncompleteError(
             self._bucket.name, self._meta.name, f"{reason}; put the object again"
         )
 
@@ -277,10 +267,10 @@ class Upload:
         if self._commit is not None:
             futures.append(self._commit)
         # The server may process a purge before messages that were sent earlier.
-        with suppress(TimeoutError):
+        with suppress(errors.TimeoutError):
             for future in futures:
                 future.exception(deadline.sooner(_SETTLE_TIMEOUT_S).left())
-        if any(f.done() and isinstance(f.exception(), ConnectionLostError) for f in futures):
+        if any(f.done() and isinstance(f.exception(), errors.ConnectionLostError) for f in futures):
             self._await_sent(deadline.sooner(_SETTLE_TIMEOUT_S))
         for future in futures:
             future.due = monotonic()  # type: ignore[attr-defined]  # the publisher drops it
@@ -294,7 +284,7 @@ class Upload:
         """Wait until the stream has processed the chunks that were still buffered at a lost connection."""
         # They are sent on the next connection. The stream replies in order, also to a refused message.
         headers = {EXPECTED_LAST_SEQ: _NEVER_SEQUENCE}
-        with suppress(Error):
+        with suppress(errors.Error):
             publisher = self._bucket.publisher
             publisher.publish_expecting(self._subject, b"", headers, deadline)
 
@@ -303,7 +293,9 @@ class Upload:
         # After a wrong sequence, an earlier attempt may be stored.
         commit = self._commit
         error = commit.exception() if commit is not None and commit.done() else None
-        return isinstance(error, APIError) and not isinstance(error, WrongLastSequenceError)
+        return isinstance(error, errors.APIError) and not isinstance(
+            error, errors.WrongLastSequenceError
+        )
 
     def drop(self) -> None:
         """Request the purge of the chunks without waiting for it."""
@@ -319,7 +311,7 @@ class Upload:
             self._request_purge()
 
     def _request_purge(self, _: object = None) -> None:
-        with suppress(Error):
+        with suppress(errors.Error):
             self._bucket.request_purge(self._subject)
 
 
@@ -334,22 +326,22 @@ def check_data(data: object) -> int | None:
             if isinstance(data, str)
             else "a text file: open it in mode 'rb'"
         )
-        raise InvalidOptionError("data", data, f"must be bytes, not {what}")
+        raise errors.InvalidOptionError("data", data, f"must be bytes, not {what}")
     try:
         return memoryview(cast("Buffer", data)).nbytes
     except TypeError:
         pass
     if not hasattr(data, "read"):
         if not isinstance(data, Iterable) or isinstance(data, dict):
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "data", data, "must be bytes, a binary file or an iterable of bytes"
             )
         return None
     if getattr(data, "closed", False):
-        raise InvalidOptionError("data", data, "the file is closed")
+        raise errors.InvalidOptionError("data", data, "the file is closed")
     readable = getattr(data, "readable", None)
     if callable(readable) and not readable():
-        raise InvalidOptionError("data", data, "the file is not open for reading")
+        raise errors.InvalidOptionError("data", data, "the file is not open for reading")
     return _rest_of(cast("BinaryIO", data))
 
 
@@ -411,9 +403,9 @@ def _read(file: BinaryIO, size: int) -> bytes:
     # A pipe returns what it has, which may be less.
     piece = file.read(size)
     if piece is None:
-        raise InvalidOptionError("data", file, "the file must be in blocking mode")
+        raise errors.InvalidOptionError("data", file, "the file must be in blocking mode")
     if len(piece) > size:
-        raise InvalidOptionError("data", file, f"read({size}) returned {len(piece)} bytes")
+        raise errors.InvalidOptionError("data", file, f"read({size}) returned {len(piece)} bytes")
     return piece
 
 
@@ -421,7 +413,7 @@ def _view(piece: Any) -> memoryview:
     try:
         return memoryview(piece).cast("B")
     except TypeError:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "data", piece, f"must be pieces of bytes, not {type(piece).__name__}"
         ) from None
 

@@ -18,21 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
+from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
 from ..api.pull import ContinuousPull, PullRequest
 from ..client.mailbox import copy_exception, first_items
-from ..errors import (
-    BadRequestStatusError,
-    ConnectionLostError,
-    ConsumerNotFoundError,
-    Error,
-    IteratorClosedError,
-    NoHeartbeatError,
-    PullError,
-    RequestLimitError,
-    TimeoutError,
-)
 from ..headers import NO_RESPONDERS
 from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record, seconds
@@ -75,15 +65,20 @@ _CONFIG: Final = ConsumerConfig(ack_policy=AckPolicy.NONE)
 #: Errors after which a new consumer is created.
 _RECREATE_ON: Final = (
     GapError,
-    PullError,
-    ConsumerNotFoundError,
-    NoHeartbeatError,
-    ConnectionLostError,
+    errors.PullError,
+    errors.ConsumerNotFoundError,
+    errors.NoHeartbeatError,
+    errors.ConnectionLostError,
 )
 #: The same without a gap: an error status, a missed heartbeat or a lost connection.
-_CONSUMER_LOST: Final = (PullError, ConsumerNotFoundError, NoHeartbeatError, ConnectionLostError)
+_CONSUMER_LOST: Final = (
+    errors.PullError,
+    errors.ConsumerNotFoundError,
+    errors.NoHeartbeatError,
+    errors.ConnectionLostError,
+)
 #: Errors that a new consumer would cause again.
-_FATAL: Final = (BadRequestStatusError, RequestLimitError)
+_FATAL: Final = (errors.BadRequestStatusError, errors.RequestLimitError)
 
 
 class OrderedMessages(MessageIterator):
@@ -112,7 +107,7 @@ class OrderedPuller:
         ) = None
         # Held while a consumer is created; stop() does not take it, so that it need not wait.
         self._renewing = new_lock()
-        self._stopped: IteratorClosedError | None = None
+        self._stopped: errors.IteratorClosedError | None = None
         self._messages: MessagePuller | None = None
 
     def take(self, deadline: Deadline) -> JetStreamMsg:
@@ -121,14 +116,14 @@ class OrderedPuller:
             messages = self._messages or self._recreate(None, deadline)
             try:
                 return messages.take(deadline)
-            except IteratorClosedError:
+            except errors.IteratorClosedError:
                 self._cursor.drop()
                 raise
             except _FATAL:
                 raise
             except _RECREATE_ON as error:
                 log.info("ordered consumer on %r: %s", self._cursor.stream, error)
-                if isinstance(error, NoHeartbeatError):
+                if isinstance(error, errors.NoHeartbeatError):
                     self.find_lost_replies(deadline)
                 messages.abandon(error, self._cursor.rewind)
                 self._recreate(messages, deadline)
@@ -145,7 +140,7 @@ class OrderedPuller:
         try:
             call_and_record(acquired, self._renewing.acquire, True, deadline.lock_timeout())
             if not acquired[0]:
-                raise TimeoutError("another thread is still creating the consumer")
+                raise errors.TimeoutError("another thread is still creating the consumer")
             if self._messages is not ended and self._messages is not None:
                 return self._messages
             if self._stopped is not None:
@@ -168,7 +163,7 @@ class OrderedPuller:
         if pull.stop_after:
             left = pull.stop_after - self._cursor.delivered
             if left < 1:
-                raise IteratorClosedError("the iterator has returned stop_after messages")
+                raise errors.IteratorClosedError("the iterator has returned stop_after messages")
             pull = replace(pull, stop_after=left)
         if self._api.single_replies:
             pull = pull.with_single_replies()
@@ -204,7 +199,7 @@ class OrderedPuller:
         try:
             limit = deadline.sooner(CHECK_TIMEOUT_S)
             state = consumer_info(self._api, self._cursor.stream, consumer.name, limit)
-        except Error:
+        except errors.Error:
             return None  # the next pull finds out
         return None if messages.has_arrived() else state
 
@@ -221,12 +216,12 @@ class OrderedPuller:
         messages = self._messages
         if messages is not None:
             self.find_lost_replies(deadline)
-            messages.abandon(PullError(409, reason), self._cursor.rewind)
+            messages.abandon(errors.PullError(409, reason), self._cursor.rewind)
 
     def stop(self) -> None:
         """Stop the iterator, drop the buffered messages, and delete its consumer."""
         if self._stopped is None:
-            self._stopped = IteratorClosedError("the iterator was stopped")
+            self._stopped = errors.IteratorClosedError("the iterator was stopped")
         self._cursor.stopping = True
         messages = self._messages
         if messages is not None:
@@ -236,7 +231,7 @@ class OrderedPuller:
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """Request no more messages; see `MessageIterator.drain`."""
         if self._stopped is None:
-            self._stopped = IteratorClosedError("the iterator was drained")
+            self._stopped = errors.IteratorClosedError("the iterator was drained")
         self._cursor.stopping = True
         messages = self._messages
         if messages is not None:
@@ -290,7 +285,7 @@ class OrderedConsumer:
         self._last_fetch: list[JetStreamMsg] = []
         # The reply inbox of a running fetch.
         self._inbox: PullInbox | None = None
-        self._closed: IteratorClosedError | None = None
+        self._closed: errors.IteratorClosedError | None = None
         # The cursor that was used last: the one above, or that of messages().
         self._last_used = self._cursor
         self._pullers: WeakSet[OrderedPuller] = WeakSet()
@@ -520,16 +515,16 @@ class OrderedConsumer:
         self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]
     ) -> None:
         """Pull into the list; ``_lock`` is held."""
-        refusal: PullError | None = None
+        refusal: errors.PullError | None = None
         while True:
             count = len(messages)
             try:
                 complete = self._pull(request, deadline, messages)
-            except TimeoutError:  # no connection or no leader
+            except errors.TimeoutError:  # no connection or no leader
                 if request.no_wait and not messages:
                     raise
                 return
-            except RequestLimitError:
+            except errors.RequestLimitError:
                 if messages:
                     return
                 raise  # no consumer can answer this request
@@ -537,7 +532,7 @@ class OrderedConsumer:
                 complete = False
                 # Not a consumer or server that is gone: the next consumer may be answered.
                 gone = "Shutdown" in str(error) or getattr(error, "code", 0) == NO_RESPONDERS
-                refusal = error if type(error) is PullError and not gone else None
+                refusal = error if type(error) is errors.PullError and not gone else None
             found = len(messages) > count
             if self._api.single_replies and found and len(messages) < request.batch:
                 complete = found = False  # the other messages are requested one by one
@@ -630,7 +625,7 @@ class OrderedConsumer:
         or raises `IteratorClosedError`, as all later calls do. The call does not wait for the server.
         """
         if self._closed is None:
-            self._closed = IteratorClosedError("the ordered consumer was closed")
+            self._closed = errors.IteratorClosedError("the ordered consumer was closed")
         self._cursor.stopping = True
         inbox = self._inbox
         if inbox is not None:

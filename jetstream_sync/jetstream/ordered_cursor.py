@@ -22,28 +22,13 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypedDict
 
+from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
 from ..api.reply import DeliverySequence, ack_tokens
 from ..client.mailbox import copy_exception
 from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
-from ..errors import (
-    APIError,
-    BadRequestError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    ConsumerExistsError,
-    Error,
-    InvalidResponseError,
-    IteratorClosedError,
-    MessageNotFoundError,
-    NoRespondersError,
-    OrderedConsumerResetError,
-    PermissionsError,
-    StreamNotFoundError,
-    StreamRecreatedError,
-)
 from ..net.clock import Deadline, monotonic
 from ..options import check_int, check_known
 from ..subjects import check_consumer_name
@@ -73,7 +58,7 @@ _BY_START_SEQUENCE: Final = DeliverPolicy.BY_START_SEQUENCE.value
 #: The metadata that distinguishes the consumers of readers with the same prefix.
 _READER: Final = "jetstream_sync.reader"
 #: Errors of a request that the user has no permission for.
-_NOT_PERMITTED: Final = (PermissionsError, NoRespondersError)
+_NOT_PERMITTED: Final = (errors.PermissionsError, errors.NoRespondersError)
 #: The fields of a config that only push consumers have.
 _PUSH_FIELDS: Final = ("deliver_subject", "flow_control", "idle_heartbeat")
 #: Seconds within which a consumer ends at once.
@@ -119,11 +104,11 @@ class OrderedOptions(TypedDict, total=False):
     after the last received one follow. Default false: the reader ends with this error."""
 
 
-class UnverifiedStreamError(StreamRecreatedError):
+class UnverifiedStreamError(errors.StreamRecreatedError):
     """The stream may be the one that was read, but nothing shows it."""
 
 
-class _LaggingServerError(Error):
+class _LaggingServerError(errors.Error):
     """The replica of the stream that a consumer reads ends before the position."""
 
 
@@ -150,7 +135,7 @@ class ServerConsumer(NamedTuple):
         start = delivered.get("stream_seq") if isinstance(delivered, dict) else None
         name, pending = answer.get("name"), answer.get("num_pending", 0)
         if type(name) is not str or type(start) is not int or type(pending) is not int:
-            raise InvalidResponseError(f"not the info of a consumer: {answer!r:.200}")
+            raise errors.InvalidResponseError(f"not the info of a consumer: {answer!r:.200}")
         return cls(name, start, pending, answer)
 
 
@@ -199,8 +184,8 @@ class OrderedCursor:
         self._stamp: tuple[int, int] | None = None
         #: Called with the error when the stream is another one, before the reader starts again; ``None``: it
         #: ends.
-        self.on_recreated: Callable[[StreamRecreatedError], object] | None = None
-        self._ended: StreamRecreatedError | None = None
+        self.on_recreated: Callable[[errors.StreamRecreatedError], object] | None = None
+        self._ended: errors.StreamRecreatedError | None = None
         #: Returns whether the stream is the known one if the message at the position was removed, ``None``: it
         #: is not known. Otherwise later messages decide that, which does not find values that were rolled
         #: back and are older than the position.
@@ -299,23 +284,23 @@ class OrderedCursor:
             try:
                 consumer = self._create(config, limit)
                 self._check_stream(consumer, position, limit)
-            except StreamRecreatedError as error:
+            except errors.StreamRecreatedError as error:
                 self._drop(config["name"])
                 self._start_again(error)
                 continue
-            except ConsumerExistsError:
+            except errors.ConsumerExistsError:
                 attempt -= 1
                 continue  # of another reader with the same prefix
-            except (BadRequestError, PermissionsError):
+            except (errors.BadRequestError, errors.PermissionsError):
                 raise
-            except StreamNotFoundError:
+            except errors.StreamNotFoundError:
                 if not self._created_at or gone_limit.expired():
                     raise
                 self._wait(gone_limit.sooner(_GONE_RETRY_S))
                 continue
-            except Error as error:
-                lost = isinstance(error, ConnectionLostError)
-                closed = isinstance(error, ConnectionClosedError) and not lost
+            except errors.Error as error:
+                lost = isinstance(error, errors.ConnectionLostError)
+                closed = isinstance(error, errors.ConnectionClosedError) and not lost
                 if closed or self._api.core.closed_reason is not None:
                     raise
                 self._drop(config["name"])  # it may have been created
@@ -327,12 +312,12 @@ class OrderedCursor:
                     attempt -= 1
                     continue  # the next attempt is sent after the reconnect
                 if attempt == self._attempts:
-                    raise OrderedConsumerResetError(
+                    raise errors.OrderedConsumerResetError(
                         f"no consumer on stream {self.stream!r} after {attempt} attempts"
                     ) from error
                 lagging = isinstance(error, _LaggingServerError)
                 if not self._wait(deadline.sooner(wait / 10 if lagging else wait)):
-                    raise IteratorClosedError(
+                    raise errors.IteratorClosedError(
                         "the ordered consumer was stopped while it had no consumer on the server"
                     ) from error
                 wait = min(2 * wait, _MAX_RETRY_DELAY_S)
@@ -387,7 +372,7 @@ class OrderedCursor:
         state, cluster = answer.get("state"), answer.get("cluster")
         last = state.get("last_seq") if isinstance(state, dict) else None
         if type(last) is not int:
-            raise InvalidResponseError(f"a stream info with last_seq={last!r:.60}")
+            raise errors.InvalidResponseError(f"a stream info with last_seq={last!r:.60}")
         self.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
         self._created_seen = str(answer.get("created", ""))
         return last
@@ -402,7 +387,7 @@ class OrderedCursor:
             return 0
         last = 0
         for subject in filters:
-            with suppress(MessageNotFoundError):
+            with suppress(errors.MessageNotFoundError):
                 found = leader_get(self._api, self.stream, {"last_by_subj": subject}, deadline)
                 last = max(last, found.seq)
         return last
@@ -476,7 +461,7 @@ class OrderedCursor:
         if reason and is_new:
             reason = "it was deleted and re-created"
         if reason:
-            raise StreamRecreatedError(self.stream, _ns_of(known), _ns_of(created), reason)
+            raise errors.StreamRecreatedError(self.stream, _ns_of(known), _ns_of(created), reason)
         if late:
             # A server whose replica of the stream ends before the requested start lowers it to that
             # end, and would deliver messages again.
@@ -489,7 +474,7 @@ class OrderedCursor:
         """Return whether a message is not the one with this sequence and time; ``None``: it is not known."""
         if last is not None and last < seq:
             return True
-        with suppress(MessageNotFoundError, *_NOT_PERMITTED):
+        with suppress(errors.MessageNotFoundError, *_NOT_PERMITTED):
             found = leader_get(self._api, self.stream, {"seq": seq}, deadline)
             return found.time_ns != time_ns
         # It was removed, or the user may not get it.
@@ -516,13 +501,13 @@ class OrderedCursor:
             config.pop(field, None)
         try:
             later = self._ask_to_create(config, deadline)
-        except (APIError, *_NOT_PERMITTED):
+        except (errors.APIError, *_NOT_PERMITTED):
             return False  # there is no further evidence
         finally:
             self._drop(name)
         return later.pending > 0 and later.start < seq
 
-    def _start_again(self, error: StreamRecreatedError) -> None:
+    def _start_again(self, error: errors.StreamRecreatedError) -> None:
         """Start again, as configured, in the stream that there is now; or end with the error."""
         # A configured start that does not exist would be refused again.
         if self.on_recreated is None or not (self._stamp or self._stream_created):

@@ -32,25 +32,11 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from .. import speedups
+from .. import errors, speedups
 from ..api.publish import DEFAULT_RETRIES, PubAck, Retries, parse_pub_ack
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
-from ..errors import (
-    APIError,
-    BadSubscriptionError,
-    ConnectionDrainingError,
-    ConnectionLostError,
-    Error,
-    ForkedConnectionError,
-    NoRespondersError,
-    NoStreamResponseError,
-    PermissionsError,
-    TimeoutError,
-    TooManyStalledMsgsError,
-    WrongStreamError,
-)
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
 from ..net.clock import Deadline, monotonic, seconds
@@ -68,10 +54,10 @@ _lock = new_rlock()
 _watched: weakref.WeakSet[PubAckFuture] = weakref.WeakSet()
 
 
-def _wrong_stream(ack: PubAck, expected: str) -> WrongStreamError:
+def _wrong_stream(ack: PubAck, expected: str) -> errors.WrongStreamError:
     """Return the error for the acknowledgement of another stream."""
     text = f"expected stream {expected!r}, but {ack.stream!r} has stored the message"
-    return WrongStreamError(400, 10060, text)
+    return errors.WrongStreamError(400, 10060, text)
 
 
 class PubAckFuture(speedups.FutureFields, Future[PubAck]):
@@ -150,7 +136,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
                 outcome = parse_pub_ack(outcome)
                 if self.stream is not None and outcome.stream != self.stream:
                     outcome = _wrong_stream(outcome, self.stream)
-            except Error as error:
+            except errors.Error as error:
                 outcome = error
             self._outcome = outcome
         return outcome  # type: ignore[no-any-return]
@@ -202,7 +188,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
             for call in self._calls:
                 super().add_done_callback(call)  # calls it now, and logs what it raises
 
-    def forked(self, error: ForkedConnectionError) -> None:
+    def forked(self, error: errors.ForkedConnectionError) -> None:
         """Settle it in a forked child with this error, unless it was settled just before."""
         # No lock is taken. `_settle_in_child` settles the standard part, if there is one: a thread of
         # the parent may have held its lock.
@@ -215,7 +201,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         if self._outcome is not None:
             return True
         closed = self._core.closed_reason
-        if not isinstance(closed, ForkedConnectionError):
+        if not isinstance(closed, errors.ForkedConnectionError):
             return False
         self.forked(closed)
         return True
@@ -262,7 +248,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
             self._core.send_buffered()
             self._create_standard()  # not by __getattr__: its creation may have been interrupted
             if not self._wakeups.wait_for(self._settled, Deadline(timeout)):
-                raise TimeoutError("the future was not settled in time")
+                raise errors.TimeoutError("the future was not settled in time")
         outcome = self._decoded()
         return None if isinstance(outcome, PubAck) else outcome
 
@@ -298,7 +284,7 @@ def _settle_in_child() -> None:
     _watched.clear()
     if not left:
         return
-    error = ForkedConnectionError("the message was published in the parent process")
+    error = errors.ForkedConnectionError("the message was published in the parent process")
     for future in left:
         future.forked(error)
 
@@ -369,7 +355,7 @@ class Publisher(MessageReceiver):
         # Entries to be retried, sorted by due time; used by the ack thread only.
         self._retries: list[tuple[float, bytes, PubAckFuture]] = []
         # Messages that the server did not permit, with its error; written by the reader.
-        self._denied: dict[bytes, PermissionsError] = {}
+        self._denied: dict[bytes, errors.PermissionsError] = {}
         self._start = new_lock()
         self._inbox = core.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
@@ -399,7 +385,7 @@ class Publisher(MessageReceiver):
         for retries_left in itertools.count(retries.attempts, -1):
             try:
                 answer = self._core.request(where, payload, deadline, headers)
-            except NoRespondersError:
+            except errors.NoRespondersError:
                 # A stream without a leader looks like a missing stream. Without the time for another
                 # reply, a retry would only hide the error behind a timeout.
                 left = deadline.left()
@@ -411,7 +397,7 @@ class Publisher(MessageReceiver):
             if stream is not None and ack.stream != stream:
                 raise _wrong_stream(ack, stream)
             return ack
-        raise NoStreamResponseError(subject)
+        raise errors.NoStreamResponseError(subject)
 
     def publish_expecting(
         self,
@@ -425,7 +411,7 @@ class Publisher(MessageReceiver):
         while True:
             try:
                 return self.publish(subject, payload, headers, deadline.left(), stream=stream)
-            except APIError as error:
+            except errors.APIError as error:
                 if error.err_code not in _NOT_READY or deadline.expired():
                     raise
             self._core.wait_closed(_NOT_READY_DELAY_S)
@@ -483,7 +469,7 @@ class Publisher(MessageReceiver):
     def completed(self, deadline: Deadline) -> None:
         """Wait until every message has its ack."""
         if threading.current_thread() is self._thread and self._pending:
-            raise TimeoutError("a callback of a future cannot wait for other messages")
+            raise errors.TimeoutError("a callback of a future cannot wait for other messages")
         if not self._wait_for_acks(lambda: not self._pending, deadline):
             raise self._core.timed_out(f"{len(self._pending)} messages still await their acks")
 
@@ -495,7 +481,7 @@ class Publisher(MessageReceiver):
 
     def _wait_for_room(self, deadline: Deadline) -> None:
         if not self._wait_for_acks(lambda: len(self._pending) < self._window, deadline):
-            raise TooManyStalledMsgsError(
+            raise errors.TooManyStalledMsgsError(
                 self._core.with_outage(
                     f"{len(self._pending)} messages await their acks; "
                     f"publish_async_max_pending is {self._window}"
@@ -544,7 +530,7 @@ class Publisher(MessageReceiver):
         if not connected:
             self._acks.put((_Event.DISCONNECTED,), 1)
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Fail the last message to the subject, or all if the inbox is not permitted; return whether any."""
         if error.operation == "subscribe":
             self._inbox_denied(error)
@@ -561,7 +547,7 @@ class Publisher(MessageReceiver):
                 return True
         return False
 
-    def _inbox_denied(self, error: PermissionsError) -> None:
+    def _inbox_denied(self, error: errors.PermissionsError) -> None:
         """Fail all messages; the next one subscribes again, because the permissions may change."""
         with self._start:  # not while the subscription is being created
             self._subscribed = False
@@ -571,16 +557,16 @@ class Publisher(MessageReceiver):
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the ack thread, which fails the rest; in a forked child, fail the messages here."""
-        if isinstance(reason, ForkedConnectionError):
+        if isinstance(reason, errors.ForkedConnectionError):
             self._forked(reason)
             return
-        if isinstance(reason, BadSubscriptionError):
-            reason = ConnectionDrainingError(
+        if isinstance(reason, errors.BadSubscriptionError):
+            reason = errors.ConnectionDrainingError(
                 "the connection was drained before the ack arrived; the message may be stored"
             )
         self._acks.close(reason)
 
-    def _forked(self, reason: ForkedConnectionError) -> None:
+    def _forked(self, reason: errors.ForkedConnectionError) -> None:
         self._start = new_lock()
         self._room = Waiters()
         self._retries = []
@@ -631,9 +617,9 @@ class Publisher(MessageReceiver):
                 # Settle everything that arrived with it before waking other threads.
                 for _ in range(len(acks)):
                     self._settle(acks.items.popleft())
-            except (TimeoutError, IndexError):
+            except (errors.TimeoutError, IndexError):
                 pass  # no ack; or a callback forked, and the child has no acks
-            except Error as error:
+            except errors.Error as error:
                 self._settling = False
                 self._fail_all(error)
                 return
@@ -649,7 +635,7 @@ class Publisher(MessageReceiver):
     def _crashed(self, error: BaseException) -> None:
         """Fail all messages because the thread ended; the next message starts another one."""
         self._core.report_error(error)
-        failure = Error("an internal error ended the thread for acks")
+        failure = errors.Error("an internal error ended the thread for acks")
         failure.__cause__ = error
         with self._start:
             self._thread = None
@@ -665,7 +651,7 @@ class Publisher(MessageReceiver):
         if isinstance(item, _Event):
             if item is _Event.DISCONNECTED:
                 text = "the connection was lost before the ack arrived; the message may be stored"
-                self._fail_all(ConnectionLostError(text))
+                self._fail_all(errors.ConnectionLostError(text))
             elif item is _Event.DENIED:
                 self._fail_denied()
             return
@@ -678,7 +664,7 @@ class Publisher(MessageReceiver):
         if future is None:
             return  # a late ack
         if no_responders:
-            future.failed(NoStreamResponseError(future.subject))
+            future.failed(errors.NoStreamResponseError(future.subject))
         else:
             future.acknowledged(payload)
 
@@ -709,9 +695,9 @@ class Publisher(MessageReceiver):
                 continue  # settled meanwhile
             try:
                 self._core.send_deferred(*message, 0.0)
-            except TimeoutError:
+            except errors.TimeoutError:
                 continue  # it is buffered; this thread must not wait for a full socket
-            except Error as error:
+            except errors.Error as error:
                 self._pending.pop(token, None)
                 future.failed(error)
 
@@ -726,7 +712,7 @@ class Publisher(MessageReceiver):
             ):
                 future.failed(self._core.timed_out(f"no ack for {future.subject!r} in time"))
 
-    def _fail_all(self, error: Error) -> None:
+    def _fail_all(self, error: errors.Error) -> None:
         """Fail every pending message."""
         for token in self._pending.copy():
             future = self._pending.pop(token, None)

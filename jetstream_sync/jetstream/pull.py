@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import ClassVar, Final
 from weakref import ref
 
+from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..api.echo import release
 from ..api.enums import AckPolicy, PriorityPolicy
@@ -23,21 +24,6 @@ from ..api.pull import PullRequest, PullStatus, PullStatusKind, parse_pull_statu
 from ..api.reply import DeliverySequence
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver, first_items
-from ..errors import (
-    BadSubscriptionError,
-    ConnectionClosedError,
-    ConnectionDrainingError,
-    ConnectionLostError,
-    Error,
-    InvalidOptionError,
-    LeadershipChangeError,
-    NoHeartbeatError,
-    NotFoundError,
-    PermissionsError,
-    PullError,
-    RequestLimitError,
-    TimeoutError,
-)
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
@@ -198,7 +184,7 @@ class PullInbox(MessageReceiver):
             self._renew()
         self.mailbox.put((RECONNECTED if connected else DISCONNECTED,), 1)
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Close if the server does not permit the request or this inbox; a retry would fail too."""
         if self.mailbox.closed:
             return False
@@ -215,7 +201,7 @@ class PullInbox(MessageReceiver):
         old = self.subscription
         try:
             self._core.add_subscription_deferred(subject + self._suffix, self)
-        except ConnectionClosedError:
+        except errors.ConnectionClosedError:
             return  # the connection is being closed
         self.reply = subject.encode()
         self._core.remove_subscription_deferred(old)
@@ -225,8 +211,8 @@ class PullInbox(MessageReceiver):
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the waiting threads."""
-        if isinstance(reason, BadSubscriptionError):
-            reason = ConnectionDrainingError("the connection was drained")
+        if isinstance(reason, errors.BadSubscriptionError):
+            reason = errors.ConnectionDrainingError("the connection was drained")
         self.mailbox.close(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
@@ -314,14 +300,14 @@ class RetryBackoff:
         #: Monotonic time of the next attempt; ``None``: a request is open, or none is needed.
         self.retry_at: float | None = None
         #: The last error; ``None``: the consumer is available as far as is known.
-        self.error: PullError | None = None
+        self.error: errors.PullError | None = None
 
-    def record(self, error: PullError) -> bool:
+    def record(self, error: errors.PullError) -> bool:
         """Record an error and schedule the next attempt; return whether it is the first error."""
         new = self.error is None
         if self._wait:
             self._wait = min(2 * self._wait, self._max_delay)
-        elif not new or not isinstance(error, LeadershipChangeError):
+        elif not new or not isinstance(error, errors.LeadershipChangeError):
             # After a leadership change the new leader can be asked at once, the first time.
             self._wait = _FIRST_RETRY_DELAY_S
         self.retry_at = monotonic() + self._wait
@@ -335,7 +321,7 @@ class RetryBackoff:
         self.error = None
 
 
-class GapError(Error):
+class GapError(errors.Error):
     """The deliveries of an ordered consumer have a gap."""
 
 
@@ -376,9 +362,13 @@ class PullRequester:
         """Check that this consumer can serve a request."""
         groups = self.config.priority_groups or ()
         if groups and request.group not in groups:
-            raise InvalidOptionError("group", request.group, f"must be one of {list(groups)}")
+            raise errors.InvalidOptionError(
+                "group", request.group, f"must be one of {list(groups)}"
+            )
         if request.group and not groups:
-            raise InvalidOptionError("group", request.group, "the consumer has no priority groups")
+            raise errors.InvalidOptionError(
+                "group", request.group, "the consumer has no priority groups"
+            )
 
     def send(self, request: PullRequest, inbox: PullInbox, *, deferred: bool = False) -> None:
         """Send a request with the pin id of this client; do nothing while disconnected."""
@@ -491,15 +481,15 @@ class PullRequester:
         # This is the case with servers before 2.11. Later servers reply "no responders" at once.
         return _before_2_11(self.core.info.version)
 
-    def check_consumer_exists(self, deadline: Deadline) -> Error | None:
+    def check_consumer_exists(self, deadline: Deadline) -> errors.Error | None:
         """Return the error if a silent consumer is gone; ``None``: a retry is useful."""
         try:
             consumer_info(
                 self._api, self.stream, self.consumer, deadline.sooner(_CONSUMER_CHECK_TIMEOUT_S)
             )
-        except (NotFoundError, ConnectionClosedError) as error:
+        except (errors.NotFoundError, errors.ConnectionClosedError) as error:
             return error
-        except Error:
+        except errors.Error:
             # JetStream is starting, has no leader, or does not permit the request.
             return None
         return None
@@ -566,7 +556,7 @@ class Fetch:
                 return self.run_in(inbox)
             finally:
                 inbox.close(deferred=self.answered)
-        except Error:
+        except errors.Error:
             raise
         except BaseException:
             # Such as a KeyboardInterrupt, which keeps the messages from the caller.
@@ -604,12 +594,12 @@ class Fetch:
             self._requester.send(self._request, inbox)
             self._collect(inbox)
             self.answered = True
-        except TimeoutError:
+        except errors.TimeoutError:
             if self._fail_fast and not self._messages:
-                raise NoHeartbeatError(self._requester.consumer, _REPLY_MARGIN_S) from None
+                raise errors.NoHeartbeatError(self._requester.consumer, _REPLY_MARGIN_S) from None
             if self._request.no_wait and not self._messages:
                 raise self._requester.core.timed_out(NO_REPLY) from None
-        except Error:
+        except errors.Error:
             if not self._messages:
                 raise
         finally:
@@ -655,7 +645,7 @@ class Fetch:
                     if self._fail_fast and (reconnected or not inbox.connected):
                         # Part of the reply may be lost with the old connection, and no later message
                         # would reveal the gap.
-                        raise ConnectionLostError("the connection was lost during the pull")
+                        raise errors.ConnectionLostError("the connection was lost during the pull")
                     if reconnected and not self._request_again(inbox):
                         return
                     continue
@@ -693,7 +683,7 @@ class Fetch:
         while backoff is not None and backoff.retry_at is not None:
             try:
                 return inbox.mailbox.get(self._end.sooner(backoff.retry_at - monotonic()))
-            except TimeoutError:
+            except errors.TimeoutError:
                 if not self._request_again(inbox):
                     assert backoff.error is not None
                     raise backoff.error from None
@@ -702,7 +692,7 @@ class Fetch:
         if self._check_pending and self._requester.silent_when_deleted():
             try:
                 return inbox.mailbox.get(self._patience.sooner(CONSUMER_CHECK_DELAY_S))
-            except TimeoutError:
+            except errors.TimeoutError:
                 gone = self._requester.check_consumer_exists(self._patience)
                 if gone is not None:
                     raise gone from None
@@ -715,7 +705,7 @@ class Fetch:
             left = heartbeats.left(inbox.last_seen)
             try:
                 return inbox.mailbox.get(self._patience.sooner(left))
-            except TimeoutError:
+            except errors.TimeoutError:
                 if self._patience.expired():
                     raise
                 if heartbeats.left(inbox.last_seen) <= 0:
@@ -734,7 +724,7 @@ class Fetch:
             if limit and is_unused and not self._messages:
                 # No request with this limit can be answered.
                 text = f"the next message is larger than max_bytes={self._request.max_bytes}"
-                raise RequestLimitError(409, text)
+                raise errors.RequestLimitError(409, text)
             return False
         error = status.error
         assert error is not None

@@ -8,11 +8,11 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest, PullStatus, PullStatusKind
 from ..api.subscribing import SubscribeRequest
 from ..client.mailbox import copy_exception, first_items
-from ..errors import BadSubscriptionError, Error
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name, check_subject
@@ -64,7 +64,7 @@ class PullSubscription(ConsumerAccessors):
         self._requester = PullRequester(api, stream, consumer, config)
         self._requester.check(PullRequest(no_wait=True))
         # The reason why the subscription has ended.
-        self._ended: Error | None = None
+        self._ended: errors.Error | None = None
         # The inboxes of running fetches.
         self._busy: set[PullInbox] = set()
         self._count = new_lock()
@@ -212,7 +212,7 @@ class PullSubscription(ConsumerAccessors):
             try:
                 with limited(deadline):
                     self._delete()
-            except Error as error:
+            except errors.Error as error:
                 core.report_error(error)
 
     def _end(self, reason: str) -> None:
@@ -221,7 +221,7 @@ class PullSubscription(ConsumerAccessors):
             raise copy_exception(closed)
         if self._ended is not None:
             raise copy_exception(self._ended)
-        self._ended = BadSubscriptionError(reason)
+        self._ended = errors.BadSubscriptionError(reason)
         self._requester.close_inboxes()
 
     def _stop(self, inbox: PullInbox) -> None:

@@ -23,6 +23,7 @@ from operator import itemgetter
 from threading import get_ident
 from typing import Final, cast
 
+from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
 from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
@@ -33,18 +34,6 @@ from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, Subscription, SubscriptionReceiver
 from ..client.threads import spawn
 from ..codec import encode
-from ..errors import (
-    BadSubscriptionError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    ConsumerSequenceMismatchError,
-    Error,
-    InvalidOptionError,
-    IteratorClosedError,
-    MsgAlreadyAckdError,
-    NotJSMessageError,
-    PullError,
-)
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
@@ -85,7 +74,7 @@ class PushOptions:
 
     def __post_init__(self) -> None:
         if not self.heartbeat_intervals >= 1:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "heartbeat_intervals", self.heartbeat_intervals, "must be at least 1"
             )
 
@@ -249,7 +238,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._core.send_buffered()
         try:
             return self._mailbox.get(deadline)
-        except BadSubscriptionError:
+        except errors.BadSubscriptionError:
             # All messages were read and could be acknowledged.
             self._release_after_last()
             raise
@@ -351,7 +340,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._ending = True
         self._core.remove_subscription(self._state)
         self._on_closed(
-            BadSubscriptionError(
+            errors.BadSubscriptionError(
                 f"the subscription has reached its limit of {self._max_msgs} messages"
             )
         )
@@ -390,7 +379,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """Handle the end of the subscription; a callback stops at once after a deliberate close."""
         if self._monitor is not None:
             self._monitor.stop()
-        if isinstance(reason, BadSubscriptionError) and not self._mailbox.closed:
+        if isinstance(reason, errors.BadSubscriptionError) and not self._mailbox.closed:
             # A durable consumer outlives the connection that created it.
             owned = self._ending or not self._config.durable_name
             self._release_due = self._created and self._options.delete_consumer and owned
@@ -399,7 +388,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def _abandon(self) -> None:
         """End a subscription that was not returned to the caller; keep the consumer."""
         self._created = False
-        self._end_with(BadSubscriptionError("the subscription could not be created"))
+        self._end_with(errors.BadSubscriptionError("the subscription could not be created"))
 
     def _release(self) -> None:
         """Delete the consumer if that is due; only the first caller does."""
@@ -415,7 +404,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """Delete the consumer after the last message; report errors, because no caller waits."""
         try:
             self._release()
-        except Error as error:
+        except errors.Error as error:
             self._core.report_error(error)
 
     # --- called by the reader -------------------------------------------------------------------
@@ -449,7 +438,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             return True
         try:
             return self._sequence.follow(deliveries[0][1], deliveries[-1][1], len(deliveries))
-        except NotJSMessageError:
+        except errors.NotJSMessageError:
             return False
 
     def _filter(self, deliveries: list[Delivery]) -> tuple[list[Delivery], int]:
@@ -477,7 +466,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         before, last = sequence.reply, sequence.last
         try:
             missing = sequence.jump(reply)
-        except NotJSMessageError:
+        except errors.NotJSMessageError:
             return True  # another client published to the subject; the user has to handle that
         if missing:
             self._core.report_error(_mismatch(before, last or 0, missing))
@@ -514,9 +503,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
 def _ack(msg: JetStreamMsg) -> None:
     try:
         msg.ack()
-    except MsgAlreadyAckdError:
+    except errors.MsgAlreadyAckdError:
         return
-    except ConnectionClosedError as error:
+    except errors.ConnectionClosedError as error:
         # Closed while the callback was running: the message is redelivered.
         if not is_deliberate_close(error):
             raise
@@ -533,18 +522,18 @@ def _drop_last(pop: Callable[[], Delivery], count: int) -> None:
             count -= 1
 
 
-def _status_error(status: PullStatus, delivery: Delivery) -> PullError:
+def _status_error(status: PullStatus, delivery: Delivery) -> errors.PullError:
     """Return the exception for an error status."""
     if status.error is not None:
         return status.error
     parsed = parse_status(delivery[2])
     assert parsed is not None
-    return PullError(parsed.code, parsed.description)
+    return errors.PullError(parsed.code, parsed.description)
 
 
-def _mismatch(before: bytes, last: int, missing: int) -> ConsumerSequenceMismatchError:
+def _mismatch(before: bytes, last: int, missing: int) -> errors.ConsumerSequenceMismatchError:
     stream_seq = int(ack_tokens(before)[3]) if before else 0
-    return ConsumerSequenceMismatchError(stream_seq, last, last + missing)
+    return errors.ConsumerSequenceMismatchError(stream_seq, last, last + missing)
 
 
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
@@ -706,7 +695,7 @@ class OrderedPushSubscription(PushSubscription):
                 return False
             if sequence.follows(reply):
                 return True
-        except NotJSMessageError as error:
+        except errors.NotJSMessageError as error:
             self._core.report_error(error)  # another client published to the inbox
             return False
         self._replace_consumer(f"a message is missing after consumer sequence {sequence.last}")
@@ -738,11 +727,11 @@ class OrderedPushSubscription(PushSubscription):
         while True:
             try:
                 self._cursor.renew(FOREVER, self._next_inbox)
-            except ConnectionLostError:
+            except errors.ConnectionLostError:
                 pass  # the connection is lost
-            except (ConnectionClosedError, IteratorClosedError):
+            except (errors.ConnectionClosedError, errors.IteratorClosedError):
                 return  # it has ended and that was reported
-            except Error as error:
+            except errors.Error as error:
                 self._fail(error)
                 return
             with self._receive_lock:
@@ -767,12 +756,12 @@ class OrderedPushSubscription(PushSubscription):
         core = self._core
         with self._receive_lock:
             if self._cursor.stopping:
-                raise IteratorClosedError("the subscription has ended")
+                raise errors.IteratorClosedError("the subscription has ended")
             if self._unused:
                 self._unused = False
                 return self.subject
             if self._renewing and core.address is None:
-                raise ConnectionLostError("there is no connection")
+                raise errors.ConnectionLostError("there is no connection")
             old = self._state
             feed = self._new_feed()
             inbox = core.new_inbox()
@@ -793,5 +782,5 @@ class OrderedPushSubscription(PushSubscription):
         else:
             self._core.report_error(error)
             self._on_closed(
-                BadSubscriptionError(f"the ordered subscription could not continue: {error}")
+                errors.BadSubscriptionError(f"the ordered subscription could not continue: {error}")
             )

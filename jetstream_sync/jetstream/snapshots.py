@@ -21,28 +21,11 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from .. import errors
 from ..api.stream import SnapshotInfo, SnapshotRequest, StreamInfo, chunk_position
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..codec import encode
-from ..errors import (
-    BadSubscriptionError,
-    ConnectionClosedError,
-    ConnectionDrainingError,
-    ConnectionLostError,
-    Error,
-    InvalidArgumentError,
-    InvalidResponseError,
-    IteratorClosedError,
-    NoRespondersError,
-    NotFoundError,
-    PermissionsError,
-    RestoreBrokenError,
-    RestoreFailedError,
-    RestoreNameInUseError,
-    SnapshotBrokenError,
-    TimeoutError,
-)
 from ..headers import parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
@@ -90,10 +73,12 @@ class _ChunkReceiver(MessageReceiver):
         """End when the link breaks: what was on its way is lost."""
         if not connected:
             self.mailbox.close(
-                ConnectionLostError("the connection was lost before the snapshot was complete")
+                errors.ConnectionLostError(
+                    "the connection was lost before the snapshot was complete"
+                )
             )
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """End if the server does not permit the inbox or the replies."""
         if error.operation != "subscribe" and subject != self.answered:
             return False
@@ -102,8 +87,8 @@ class _ChunkReceiver(MessageReceiver):
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the waiting threads."""
-        if isinstance(reason, BadSubscriptionError):
-            reason = ConnectionDrainingError("the connection was drained")
+        if isinstance(reason, errors.BadSubscriptionError):
+            reason = errors.ConnectionDrainingError("the connection was drained")
         self.mailbox.close(reason)
 
 
@@ -148,7 +133,7 @@ class StreamSnapshot:
         """
         while not self._finished:
             if self._closed:
-                raise IteratorClosedError("the snapshot was closed before its end")
+                raise errors.IteratorClosedError("the snapshot was closed before its end")
             chunk = self._next()
             if chunk:
                 yield chunk
@@ -176,7 +161,7 @@ class StreamSnapshot:
         """Stop the snapshot unless it is finished. A second call does nothing."""
         if not self._closed:
             self._closed = True
-            with suppress(ConnectionClosedError):
+            with suppress(errors.ConnectionClosedError):
                 self._sink.close()
 
     def __enter__(self) -> Self:
@@ -220,8 +205,8 @@ class StreamSnapshot:
             raise self._broken(status.code, status.description)
         self._finished = True
 
-    def _broken(self, code: int, description: str) -> SnapshotBrokenError:
-        return SnapshotBrokenError(self.info.config.name, code, description)
+    def _broken(self, code: int, description: str) -> errors.SnapshotBrokenError:
+        return errors.SnapshotBrokenError(self.info.config.name, code, description)
 
     def __repr__(self) -> str:
         state = "finished" if self._finished else "closed" if self._closed else "open"
@@ -238,7 +223,7 @@ def take_snapshot(
         route = api.routes.to("STREAM.SNAPSHOT", name)
         info = api.failing_on_disconnect().ask_for(SnapshotInfo, route, body, api.deadline(timeout))
     except BaseException:
-        with suppress(ConnectionClosedError):
+        with suppress(errors.ConnectionClosedError):
             sink.close()
         raise
     return StreamSnapshot(api, sink, info, timeout)
@@ -261,7 +246,7 @@ def restore(
     while True:
         try:
             return _restore(api, info, data, timeout, final_timeout)
-        except RestoreFailedError as error:
+        except errors.RestoreFailedError as error:
             wait = next(waits, None)
             if file is None or wait is None or _STATE_FILE_ERROR not in error.description:
                 raise
@@ -287,17 +272,17 @@ def _restore(
     answer = fail_fast_api.ask(api.routes.to("STREAM.RESTORE", name), body, api.deadline(timeout))
     subject = answer.get("deliver_subject")
     if not isinstance(subject, str) or not subject:
-        raise InvalidResponseError(f"a restore answered with deliver_subject={subject!r}")
+        raise errors.InvalidResponseError(f"a restore answered with deliver_subject={subject!r}")
     sender = _RestoreSender(fail_fast_api, name, subject.encode())
     try:
         for chunk in _chunks(data, min(_CHUNK_SIZE, api.core.info.max_payload)):
             sender.send(chunk, api.deadline(timeout))
         return info_of(sender.send(b"", Deadline(final_timeout)))
-    except RestoreNameInUseError:
+    except errors.RestoreNameInUseError:
         raise  # another client created the stream meanwhile
     except BaseException:
         if api.core.address is not None:  # otherwise the server ends the restore by itself
-            with suppress(Error):
+            with suppress(errors.Error):
                 sender.send(b"", api.deadline(timeout))
         _remove_part(api, info, Deadline(_CLEANUP_TIMEOUT_S))
         raise
@@ -311,9 +296,9 @@ def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> No
     try:
         if _is_partial(api, info, deadline):
             api.ask(api.routes.to("STREAM.DELETE", name), None, deadline)
-    except NotFoundError:
+    except errors.NotFoundError:
         return
-    except Error as error:
+    except errors.Error as error:
         log.warning("restoring stream %r failed, and a part of it may remain: %s", name, error)
 
 
@@ -321,7 +306,7 @@ def _is_partial(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> boo
     name = info.config.name
     try:
         found = info_of(api.ask(api.routes.to("STREAM.INFO", name), None, deadline))
-    except NotFoundError:
+    except errors.NotFoundError:
         return name in api.names(api.routes.to("STREAM.NAMES"), "streams", deadline=deadline)
     return _is_part(found, info)
 
@@ -347,11 +332,11 @@ class _RestoreSender:
         """Send a chunk, and wait for its confirmation; an empty one ends the restore, with an answer."""
         try:
             reply = self._core.request(self._subject, chunk, deadline, fail_on_disconnect=True)
-        except NoRespondersError as error:
-            raise RestoreBrokenError(self._name, self._sent) from error
-        except TimeoutError as error:
+        except errors.NoRespondersError as error:
+            raise errors.RestoreBrokenError(self._name, self._sent) from error
+        except errors.TimeoutError as error:
             if self._core.address is None:
-                raise ConnectionLostError(
+                raise errors.ConnectionLostError(
                     "the connection was lost before the restore was complete"
                 ) from error
             raise
@@ -367,6 +352,8 @@ def _chunks(data: BinaryIO | Iterable[bytes], size: int) -> Iterator[bytes]:
         data = iter(lambda: read(size), b"")
     for chunk in data:
         if not isinstance(chunk, (bytes, bytearray, memoryview)):
-            raise InvalidArgumentError(f"snapshot data must be bytes, not {type(chunk).__name__}")
+            raise errors.InvalidArgumentError(
+                f"snapshot data must be bytes, not {type(chunk).__name__}"
+            )
         for start in range(0, len(chunk), size):
             yield bytes(chunk[start : start + size])

@@ -8,23 +8,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE
 from ..api.schedules import Schedule
 from ..api.stream import SnapshotRequest, StreamInfo
 from ..durations import check_time, time_to_text
-from ..errors import (
-    ConnectionLostError,
-    InvalidOptionError,
-    InvalidResponseError,
-    MessageNotFoundError,
-    NoRespondersError,
-    ServerError,
-    ServerTooOldError,
-    TimeoutError,
-    TooManyResultsError,
-)
 from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
@@ -137,7 +127,7 @@ class Stream:
         if subject is not None:
             body["filter"] = check_subject(subject)
         if seq is not None and keep is not None:
-            raise InvalidOptionError("keep", keep, f"excludes seq={seq!r}")
+            raise errors.InvalidOptionError("keep", keep, f"excludes seq={seq!r}")
         if seq is not None:
             check_int("seq", seq, 1, LAST_SEQUENCE)
             body["seq"] = seq
@@ -152,7 +142,7 @@ class Stream:
         purged = answer.get("purged")
         if type(purged) is not int or answer.get("success") is not True:
             fields = f"success={answer.get('success')!r:.60}, purged={purged!r:.60}"
-            raise InvalidResponseError(f"invalid reply to a purge: {fields}")
+            raise errors.InvalidResponseError(f"invalid reply to a purge: {fields}")
         return purged
 
     def get_msg(
@@ -193,9 +183,9 @@ class Stream:
                 return direct_get(
                     self._api, self._name, request, deadline.sooner(_DIRECT_TIMEOUT_S)
                 )
-            except NoRespondersError:
+            except errors.NoRespondersError:
                 pass  # the stream does not exist, or does not allow it any more
-            except TimeoutError:
+            except errors.TimeoutError:
                 if deadline.expired():
                     raise
         return leader_get(self._api, self._name, request, deadline)
@@ -244,7 +234,7 @@ class Stream:
         if start_time is None:
             seq = 1 if seq is None else seq
         elif seq is not None:
-            raise InvalidOptionError("seq", seq, "excludes start_time")
+            raise errors.InvalidOptionError("seq", seq, "excludes start_time")
         request = _get_request(seq, None, ">" if next_by_subject is None else next_by_subject)
         if start_time is not None:
             request["start_time"] = time_to_text(check_time(start_time, "start_time"))
@@ -258,10 +248,12 @@ class Stream:
             require_level(self._api, 1, "start_time", deadline)
         try:
             if self._info.config.allow_direct:
-                with suppress(NoRespondersError, ConnectionLostError, TimeoutError):
+                with suppress(
+                    errors.NoRespondersError, errors.ConnectionLostError, errors.TimeoutError
+                ):
                     return direct_get_many(self._api, self._name, request | many, deadline)
             return [leader_get(self._api, self._name, request, deadline)]
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             return []
 
     def get_last_msgs(
@@ -313,13 +305,13 @@ class Stream:
         """
         names = [subjects] if isinstance(subjects, str) else subjects
         if not isinstance(names, Sequence) or not names:
-            raise InvalidOptionError("subjects", subjects, "expected at least one subject")
+            raise errors.InvalidOptionError("subjects", subjects, "expected at least one subject")
         request: dict[str, Any] = {
             "multi_last": [check_subject(name) for name in names],
             "max_bytes": MAX_BYTES,
         }
         if up_to_seq is not None and up_to_time is not None:
-            raise InvalidOptionError("up_to_seq", up_to_seq, "excludes up_to_time")
+            raise errors.InvalidOptionError("up_to_seq", up_to_seq, "excludes up_to_time")
         if up_to_seq is not None:
             check_int("up_to_seq", up_to_seq, 1, LAST_SEQUENCE)
             request["up_to_seq"] = up_to_seq
@@ -333,12 +325,12 @@ class Stream:
             require_level(self._api, 1, "get_last_msgs()", self._api.deadline())
         try:
             return direct_get_last(self._api, self._name, request)
-        except NoRespondersError as error:
+        except errors.NoRespondersError as error:
             config = self.info().config  # raises an error if the stream does not exist
             if config.allow_direct or config.mirror_direct:
                 raise
             hint = f"stream {self._name!r} needs allow_direct=True, see update_stream()"
-            raise NoRespondersError(f"{error.subject}: {hint}") from None
+            raise errors.NoRespondersError(f"{error.subject}: {hint}") from None
 
     def delete_msg(self, seq: int, secure: bool = False) -> None:
         """
@@ -362,7 +354,7 @@ class Stream:
             body["no_erase"] = True
         try:
             self._api.command(self._api.routes.to("STREAM.MSG.DELETE", self._name), body)
-        except ServerError as error:
+        except errors.ServerError as error:
             if error.err_code == _DELETE_FAILED:
                 # File storage returns this code for a missing message, too.
                 leader_get(self._api, self._name, {"seq": seq}, self._api.deadline())
@@ -793,13 +785,15 @@ def every_last_msg(stream: Stream, subject: str) -> Iterator[StoredMsg]:
     # time.
     if stream.cached_info.config.allow_direct:
         found: Iterator[StoredMsg] | None = None
-        with suppress(TooManyResultsError, NoRespondersError, ServerTooOldError):
+        with suppress(
+            errors.TooManyResultsError, errors.NoRespondersError, errors.ServerTooOldError
+        ):
             found = stream.get_last_msgs(subject)
         if found is not None:
             yield from found
             return
     for name in sorted(stream.info(subjects_filter=subject).state.subjects or ()):
-        with suppress(MessageNotFoundError):
+        with suppress(errors.MessageNotFoundError):
             yield stream.get_msg(last_by_subject=name)
 
 
@@ -817,10 +811,10 @@ def _get_request(
     if last_by_subject is not None:
         for name, value in (("seq", seq), ("next_by_subject", next_by_subject)):
             if value is not None:
-                raise InvalidOptionError(name, value, "excludes last_by_subject")
+                raise errors.InvalidOptionError(name, value, "excludes last_by_subject")
         return {"last_by_subj": check_subject(last_by_subject)}
     if seq is None and next_by_subject is None:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "seq", None, "one of seq, last_by_subject and next_by_subject is required"
         )
     request: dict[str, Any] = {}

@@ -11,20 +11,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
+from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import DeliverPolicy
 from ..api.subscribing import SubscribeRequest
-from ..errors import (
-    AmbiguousSubjectError,
-    APIError,
-    ConsumerExistsError,
-    ConsumerNameInUseError,
-    ConsumerNotFoundError,
-    DuplicateSubscriptionError,
-    InvalidOptionError,
-    PermissionsError,
-    TimeoutError,
-)
 from ..options import check_callback, check_known
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, names_by_subject, with_one_deadline
@@ -62,7 +52,7 @@ def find_stream(api: APIRequests, request: SubscribeRequest) -> str:
         return request.stream
     names = names_by_subject(api, request.subject)
     if len(names) > 1:
-        raise AmbiguousSubjectError(request.subject, names)
+        raise errors.AmbiguousSubjectError(request.subject, names)
     return names[0]
 
 
@@ -72,7 +62,7 @@ def find_consumer(api: APIRequests, stream: str, request: SubscribeRequest) -> C
         return None
     try:
         return _existing(api, stream, request.consumer, request)
-    except ConsumerNotFoundError:
+    except errors.ConsumerNotFoundError:
         if request.bound:
             raise
         return None
@@ -85,7 +75,7 @@ def create_or_find(
     try:
         is_ours = request.consumer is None
         return add_consumer(api, stream, config, CREATE, is_ours=is_ours), True
-    except (ConsumerExistsError, ConsumerNameInUseError):
+    except (errors.ConsumerExistsError, errors.ConsumerNameInUseError):
         if request.consumer is None:
             raise
     return _existing(api, stream, request.consumer, request), False
@@ -96,7 +86,7 @@ def _existing(api: APIRequests, stream: str, name: str, request: SubscribeReques
     info = consumer_info(api, stream, name)
     try:
         request.check_existing(info)
-    except DuplicateSubscriptionError:
+    except errors.DuplicateSubscriptionError:
         # The other subscription may have just ended: the server notices that in the background.
         if api.core.wait_closed(BOUND_CHECK_DELAY_S):
             raise
@@ -112,7 +102,7 @@ def resolve_pull_consumer(api: APIRequests, request: SubscribeRequest) -> Resolv
     stream = find_stream(api, request)
     try:
         info = find_consumer(api, stream, request)
-    except (APIError, PermissionsError, TimeoutError):
+    except (errors.APIError, errors.PermissionsError, errors.TimeoutError):
         if not request.bound or request.consumer is None:
             raise
         return ResolvedConsumer(stream, request.consumer, request.config, created=False)
@@ -232,7 +222,9 @@ class PushSubscribeAPI:
             options=fields,
         )
         if options.get("restart_if_recreated") and not ordered_consumer:
-            raise InvalidOptionError("restart_if_recreated", True, "requires ordered_consumer")
+            raise errors.InvalidOptionError(
+                "restart_if_recreated", True, "requires ordered_consumer"
+            )
         start = self._ordered if ordered_consumer else self._push_subscription
         return start(request, _push_options(cb, manual_ack, options))
 
@@ -276,11 +268,13 @@ class PushSubscribeAPI:
             check_callback("cb", cb)
         check_known(options, BindOptions.__annotations__)
         if isinstance(consumer, ConsumerConfig):
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "consumer", "...", "must be the name of the consumer; pass a config as config="
             )
         if ordered_consumer:
-            raise InvalidOptionError("ordered_consumer", True, "cannot be bound; use subscribe()")
+            raise errors.InvalidOptionError(
+                "ordered_consumer", True, "cannot be bound; use subscribe()"
+            )
         request = SubscribeRequest.of(
             stream=check_stream_name(stream),
             queue=queue,

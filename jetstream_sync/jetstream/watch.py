@@ -34,6 +34,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakMethod
 
+from .. import errors
 from ..api.consumer import ConsumerInfo
 from ..api.enums import DeliverPolicy
 from ..api.pull import ContinuousPull
@@ -41,18 +42,6 @@ from ..api.reply import ack_tokens
 from ..client.mailbox import copy_exception
 from ..client.threads import Signal
 from ..durations import time_to_ns
-from ..errors import (
-    Error,
-    InvalidOptionError,
-    IteratorClosedError,
-    MessageNotFoundError,
-    NoRespondersError,
-    PermissionsError,
-    PullError,
-    StreamNotFoundError,
-    StreamRecreatedError,
-    TimeoutError,
-)
 from ..locks import new_rlock
 from ..net.clock import FOREVER, Deadline, call_and_record, monotonic
 from ..options import check_callback
@@ -130,7 +119,7 @@ class _DeliveryRequester(PullRequester):
         return delivery
 
 
-class _RenewedError(TimeoutError):
+class _RenewedError(errors.TimeoutError):
     """There is another consumer."""
 
 
@@ -162,7 +151,7 @@ class _WatchMessages(OrderedPuller):
         """End the current consumer, so that the next call continues with another one."""
         messages, self._messages = self._messages, None
         if messages is not None:
-            messages.end(PullError(409, reason))
+            messages.end(errors.PullError(409, reason))
 
 
 class Markers(NamedTuple):
@@ -261,7 +250,7 @@ class _Initial:
         if not known:
             try:
                 self._target = self._cursor.last_seq(within(Deadline(CHECK_TIMEOUT_S)))
-            except Error:
+            except errors.Error:
                 return False  # the connection is lost, or the check after a silence decides
         self._rounds += 1
         return not known and self._target <= position
@@ -282,9 +271,9 @@ class _Initial:
             return False
         try:
             self._target = cursor.last_match(within(Deadline(CHECK_TIMEOUT_S)))
-        except (PermissionsError, NoRespondersError):
+        except (errors.PermissionsError, errors.NoRespondersError):
             return False  # the user may not ask
-        except Error:
+        except errors.Error:
             return True  # the connection or the leader is lost: the next check decides
         return self._target > position
 
@@ -325,7 +314,7 @@ class _Initial:
         self._replaced += 1
         if self._replaced == _MAX_REPLACED:
             self._replaced = 0
-            raise PullError(
+            raise errors.PullError(
                 409,
                 f"stream {self._cursor.stream!r} has messages for the watch that do not arrive: "
                 f"{state.delivered.consumer_seq} were sent, {received} arrived, "
@@ -363,9 +352,9 @@ class _LiveKeys:
             request = {"last_by_subj": subject.decode("utf-8", "surrogateescape")}
             try:
                 found = leader_get(self._api, self._cursor.stream, request, deadline)
-            except MessageNotFoundError:
+            except errors.MessageNotFoundError:
                 continue  # see `lost`
-            except (PermissionsError, NoRespondersError):
+            except (errors.PermissionsError, errors.NoRespondersError):
                 return True  # the user may not ask
             if found.seq == int(tokens[3]) and found.time_ns == int(tokens[5]):
                 return True
@@ -393,10 +382,10 @@ class _LiveKeys:
             for pattern in self._filters:
                 info = stream_info(self._api, self._cursor.stream, pattern, deadline=deadline)
                 stored.update(info.state.subjects or ())
-        except (PermissionsError, NoRespondersError):
+        except (errors.PermissionsError, errors.NoRespondersError):
             log.warning("watch of %r: keys without a marker are not noticed", self._cursor.stream)
             return []
-        except Error:
+        except errors.Error:
             return None
         # The reply subject that the marker of the last sequence would have.
         created = time_to_ns(info.ts or info.created)
@@ -435,7 +424,7 @@ class Watch(Generic[E]):
         stream: str,
         options: OrderedOptions,
         make: Callable[[Delivery], E | None],
-        not_found: Callable[[], Error],
+        not_found: Callable[[], errors.Error],
         markers: Markers | None = None,
         *,
         follows: bool = True,
@@ -490,7 +479,7 @@ class Watch(Generic[E]):
             self._messages.start(deadline)
             if self._initial is not None and self._initial.is_empty():
                 self._set_current()
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             raise not_found() from error
         except BaseException:
             self.stop()
@@ -519,7 +508,7 @@ class Watch(Generic[E]):
         while True:
             entry = self._turn(deadline.lock_timeout(), self._next_entry, deadline)
             if entry is _BUSY:
-                raise TimeoutError("another thread is still waiting for an entry")
+                raise errors.TimeoutError("another thread is still waiting for an entry")
             if entry is not None:
                 taken: E = entry  # cast() would be a call, at which a Ctrl-C could lose the entry
                 return taken
@@ -556,7 +545,7 @@ class Watch(Generic[E]):
                 if self._initial is None:
                     return
                 if deadline.expired():
-                    raise TimeoutError("another thread is still waiting for an entry")
+                    raise errors.TimeoutError("another thread is still waiting for an entry")
                 continue
             if entry is _CURRENT:
                 return
@@ -581,7 +570,7 @@ class Watch(Generic[E]):
             finally:
                 if True in acquired:
                     self._lock.release()
-        except Error:
+        except errors.Error:
             raise
         except BaseException:
             self._restore()
@@ -637,13 +626,13 @@ class Watch(Generic[E]):
         while self._initial is not None:
             wait = deadline.sooner(_CURRENT_POLL_S).lock_timeout()
             if self._turn(wait, self._read_ahead, deadline) is _BUSY and deadline.expired():
-                raise TimeoutError("the watch was not current in time")
+                raise errors.TimeoutError("the watch was not current in time")
 
     def _advance(self, deadline: Deadline) -> E | None:
         """Return the entry of the next message; ``None``: it has none, or the state has changed."""
         received = self._received
         if self._messages.stopped:
-            raise IteratorClosedError("the watch was stopped")
+            raise errors.IteratorClosedError("the watch was stopped")
         if not received and not self._lost and not self._receive(deadline):
             return None
         if self._lost and self._live is not None:
@@ -673,7 +662,7 @@ class Watch(Generic[E]):
         self._cursor.reads_end = False
         self._cursor.from_scratch = False
 
-    def _on_recreated(self, error: StreamRecreatedError) -> None:
+    def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
         """Start again with all values of another bucket; called while another consumer is created."""
         if not isinstance(error, UnverifiedStreamError):
             self._api.core.report_error(error)
@@ -722,16 +711,16 @@ class Watch(Generic[E]):
             self._received += messages.take_many(wait)
         except _RenewedError:
             return False
-        except TimeoutError:
+        except errors.TimeoutError:
             if initial is not None and initial.check():
                 self._set_current()
                 return False
             if not deadline.expired():
                 return False
             raise
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             raise self._not_found() from error
-        except Error:
+        except errors.Error:
             raise
         except BaseException:
             # Messages may have been received and not stored here.
@@ -815,7 +804,7 @@ def watch_or_handle(
         if callback is not None:
             check_callback(option, callback)
     if cb is None and current_cb is not None:
-        raise InvalidOptionError("current_cb", current_cb, "requires cb")
+        raise errors.InvalidOptionError("current_cb", current_cb, "requires cb")
     watch = make()
     return watch if cb is None else WatchHandle(api, watch, cb, current_cb, recreated_cb)
 
@@ -874,9 +863,9 @@ class WatchHandle(ConsumeHandle):
             if self._error is not None:
                 raise copy_exception(self._error)
             if self.closed and not self._current_event.is_set():
-                raise IteratorClosedError("the watch was stopped before it was current")
+                raise errors.IteratorClosedError("the watch was stopped before it was current")
             if deadline.expired():
-                raise TimeoutError("the watch was not current in time")
+                raise errors.TimeoutError("the watch was not current in time")
 
     def _on_recreated(self) -> None:
         self._current_event.clear()

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import starmap
 from typing import Final, TypeVar
 
-from ..errors import InvalidOptionError
+from .. import errors
 
 T = TypeVar("T")
 
@@ -24,7 +24,9 @@ def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
     """Return a time span in seconds."""
     value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise InvalidOptionError(option, timeout, "must be a number of seconds or a timedelta")
+        raise errors.InvalidOptionError(
+            option, timeout, "must be a number of seconds or a timedelta"
+        )
     return value
 
 

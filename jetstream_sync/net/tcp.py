@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import BuiltinMethodType
 from typing import Any
 
-from ..errors import Error, InvalidOptionError
+from .. import errors
 from .clock import Deadline, call_and_record
 
 #: Bytes requested with one read, enough for a thousand small messages.
@@ -50,16 +50,18 @@ def dial_with(
     left = deadline.left()
     try:
         dialed: object = dialer(host, port, tcp_timeout if left is None else left)
-    except (Error, OSError):
+    except (errors.Error, OSError):
         raise
     except Exception as error:
         # Without the text of the error, which may contain the login of a proxy.
-        raise InvalidOptionError("dialer", "...", f"raised {type(error).__name__}") from error
+        raise errors.InvalidOptionError(
+            "dialer", "...", f"raised {type(error).__name__}"
+        ) from error
     # A TLS socket cannot send without waiting.
     if not isinstance(dialed, socket.socket) or hasattr(dialed, "unwrap"):
         kind = "None" if dialed is None else type(dialed).__name__
         reason = f"must return a connected, plain socket, not {kind}"
-        raise InvalidOptionError("dialer", "...", reason)
+        raise errors.InvalidOptionError("dialer", "...", reason)
     return _stream(dialed, f"{host}:{port}", tcp_timeout)
 
 

@@ -9,7 +9,7 @@ import contextlib
 import ssl
 from typing import Final
 
-from ..errors import SecureConnectionError
+from .. import errors
 from .clock import Deadline, call_and_record
 from .layer import ByteStream, Layer
 
@@ -34,7 +34,9 @@ class TLSStream(Layer):
             self._push(deadline)
             data = self._receive_by(deadline)
             if not data:
-                raise SecureConnectionError("the server closed the connection in the TLS handshake")
+                raise errors.SecureConnectionError(
+                    "the server closed the connection in the TLS handshake"
+                )
             self._incoming.write(data)
         self._push(deadline)
         # The server may have sent data right after its part of the handshake.

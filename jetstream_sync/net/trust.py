@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from ..errors import CertificateError, InvalidOptionError, SecureConnectionError
+from .. import errors
 from ..options import TLSOptions
 
 _LONGEST_PASSWORD: Final = 1024
@@ -66,7 +66,7 @@ def _default_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except ssl.SSLError as error:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "ca_file", ca_file, "holds no certificate in PEM format"
         ) from error
     # Some distributions build Python with a lower limit than Python's own default.
@@ -88,10 +88,12 @@ def _load_own_certificate(context: ssl.SSLContext, tls: TLSOptions) -> None:
     def password() -> str:
         # Without this function OpenSSL prompts on the terminal. It is called for encrypted keys only.
         if tls.key_password is None:
-            raise InvalidOptionError("key_password", None, "the key is encrypted, so it needs one")
+            raise errors.InvalidOptionError(
+                "key_password", None, "the key is encrypted, so it needs one"
+            )
         secret = tls.key_password() if callable(tls.key_password) else tls.key_password
         if len(secret.encode()) > _LONGEST_PASSWORD:
-            raise InvalidOptionError("key_password", "...", "is longer than OpenSSL takes")
+            raise errors.InvalidOptionError("key_password", "...", "is longer than OpenSSL takes")
         asked.append("")
         return secret
 
@@ -99,13 +101,15 @@ def _load_own_certificate(context: ssl.SSLContext, tls: TLSOptions) -> None:
         context.load_cert_chain(tls.cert_file, tls.key_file, password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 key_option, key_file, "is the key of another certificate"
             ) from error
         if asked:
-            raise InvalidOptionError("key_password", "...", "does not open the key") from error
+            raise errors.InvalidOptionError(
+                "key_password", "...", "does not open the key"
+            ) from error
         reason = "does not hold a certificate in PEM format with its key"
-        raise InvalidOptionError("cert_file", tls.cert_file, reason) from error
+        raise errors.InvalidOptionError("cert_file", tls.cert_file, reason) from error
 
 
 def _check_readable(option: str, path: str | os.PathLike[str]) -> None:
@@ -114,7 +118,7 @@ def _check_readable(option: str, path: str | os.PathLike[str]) -> None:
         with Path(path).open("rb"):
             pass
     except OSError as error:
-        raise InvalidOptionError(option, os.fspath(path), f"{error.strerror}") from error
+        raise errors.InvalidOptionError(option, os.fspath(path), f"{error.strerror}") from error
 
 
 def server_name(host: str) -> str:
@@ -122,16 +126,16 @@ def server_name(host: str) -> str:
     return host.partition("%")[0].rstrip(".")
 
 
-def explain(error: OSError, name: str) -> SecureConnectionError | None:
+def explain(error: OSError, name: str) -> errors.SecureConnectionError | None:
     """Return the error of this package for a TLS error; ``None``: it is not a TLS error."""
     # `name`: the host name that the server's certificate must contain.
     if isinstance(error, ssl.SSLCertVerificationError):
         flaw = _FLAWS.get(error.verify_code, "is not trusted")
-        return CertificateError(f"the certificate of {name} {flaw} ({error.verify_message})")
+        return errors.CertificateError(f"the certificate of {name} {flaw} ({error.verify_message})")
     if not isinstance(error, ssl.SSLError):
         return None
     reason = error.reason or ""
     for part, words in _ALERTS:
         if part in reason:
-            return SecureConnectionError(f"{words} ({reason})")
-    return SecureConnectionError(f"the TLS handshake failed: {reason or error}")
+            return errors.SecureConnectionError(f"{words} ({reason})")
+    return errors.SecureConnectionError(f"the TLS handshake failed: {reason or error}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from .. import errors
 from ..address import ServerAddress
-from ..errors import ConnectionLostError, InvalidOptionError, ProtocolError, ServerRefusedError
 from ..version import install_command
 from .clock import Deadline
 from .layer import ByteStream, Layer
@@ -42,11 +42,13 @@ class WebSocketStream(Layer):
             from websockets.uri import parse_uri  # noqa: PLC0415
         except ImportError as error:
             needed = f"a WebSocket requires the websockets package: {install_command('websocket')}"
-            raise InvalidOptionError("servers", address.url, needed) from error
+            raise errors.InvalidOptionError("servers", address.url, needed) from error
         try:
             uri = parse_uri(address.url)
         except InvalidURI as error:
-            raise InvalidOptionError("servers", address.url, "must be a WebSocket URL") from error
+            raise errors.InvalidOptionError(
+                "servers", address.url, "must be a WebSocket URL"
+            ) from error
         self._frames = frames
         self._protocol = ClientProtocol(uri, max_size=_MAX_FRAME_BYTES)
         # Otherwise it logs the request at DEBUG level, with credentials that may be in the headers.
@@ -67,7 +69,7 @@ class WebSocketStream(Layer):
         while b"\r\n\r\n" not in head:
             data = self._receive_by(deadline)
             if not data:
-                raise ConnectionLostError(
+                raise errors.ConnectionLostError(
                     "the server closed the connection during the WebSocket handshake"
                 )
             head += data
@@ -75,7 +77,9 @@ class WebSocketStream(Layer):
         _check_status(head)
         self._protocol.receive_data(head)
         if self._protocol.handshake_exc is not None:
-            raise ProtocolError(f"the WebSocket handshake failed: {self._protocol.handshake_exc}")
+            raise errors.ProtocolError(
+                f"the WebSocket handshake failed: {self._protocol.handshake_exc}"
+            )
         self._early = self._decoded()
 
     def _encode(self, data: memoryview) -> None:
@@ -103,7 +107,9 @@ class WebSocketStream(Layer):
                 self._ended = True
         fault = self._protocol.parser_exc
         if fault is not None:
-            self._failure = ProtocolError(f"the server broke the rules of WebSocket: {fault}")
+            self._failure = errors.ProtocolError(
+                f"the server broke the rules of WebSocket: {fault}"
+            )
             if not pieces:
                 raise self._failure
         return b"".join(pieces)
@@ -121,17 +127,17 @@ def _check_head(head: bytes) -> None:
     """Raise if the bytes cannot be the start of an HTTP response."""
     if head[:5] != b"HTTP/"[: len(head)]:
         reason = "the server does not speak HTTP on this port; use its port for WebSockets"
-        raise ProtocolError(reason, head[:_MAX_EXCERPT_BYTES])
+        raise errors.ProtocolError(reason, head[:_MAX_EXCERPT_BYTES])
     if len(head) > _MAX_HEAD_BYTES and b"\r\n\r\n" not in head:
-        raise ProtocolError("the HTTP response has no end", head[:_MAX_EXCERPT_BYTES])
+        raise errors.ProtocolError("the HTTP response has no end", head[:_MAX_EXCERPT_BYTES])
 
 
 def _check_status(head: bytes) -> None:
     status, _, reason = head.partition(b"\r\n")[0].partition(b" ")[2].partition(b" ")
     if not status.isdigit():
-        raise ProtocolError(
+        raise errors.ProtocolError(
             "the server does not speak HTTP on this port", head[:_MAX_EXCERPT_BYTES]
         )
     if int(status) != 101:
         words = f"{status.decode()} {reason.decode(errors='replace')}".strip()
-        raise ServerRefusedError(f"the server refused the WebSocket with HTTP {words}")
+        raise errors.ServerRefusedError(f"the server refused the WebSocket with HTTP {words}")

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
+from .. import errors
 from ..codec import loads
-from ..errors import InvalidResponseError, ProtocolError
 from ..speedups import read_messages
 
 #: One received message: subject, reply, header block, payload. Absent parts are empty.
@@ -285,7 +285,7 @@ def _control(line: bytes) -> Operation:
     if line.startswith(b"INFO"):
         try:
             fields = loads(line[4:])
-        except InvalidResponseError:
+        except errors.InvalidResponseError:
             raise _garbled("INFO is not JSON", line) from None
         if not isinstance(fields, dict):
             raise _garbled("INFO is not an object", line)
@@ -304,8 +304,8 @@ def _number(text: bytes) -> int:
     return int(text)
 
 
-def _garbled(reason: str, data: bytes) -> ProtocolError:
-    return ProtocolError(reason, data[:_EXCERPT])
+def _garbled(reason: str, data: bytes) -> errors.ProtocolError:
+    return errors.ProtocolError(reason, data[:_EXCERPT])
 
 
 def only_message(data: bytes, subject: bytes, sid: int) -> Delivery | None:

@@ -7,16 +7,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..errors import (
-    AuthenticationExpiredError,
-    AuthorizationError,
-    Error,
-    PermissionsError,
-    SecureConnectionError,
-    ServerRefusedError,
-    StaleConnectionError,
-    SubscriptionError,
-)
+from .. import errors
 
 # A login that was valid before, of a user or of a whole account.
 _EXPIRED_WORDS: Final = ("authentication expired", "authentication revoked")
@@ -37,38 +28,38 @@ _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 _LAST_CHARACTER: Final = 0x10FFFF
 
 
-def error_from_text(text: str) -> Error:
+def error_from_text(text: str) -> errors.Error:
     """Return the error for the text of a server's ``-ERR``."""
     lower = text.lower()
     if any(words in lower for words in _EXPIRED_WORDS):
-        return AuthenticationExpiredError(text)
+        return errors.AuthenticationExpiredError(text)
     if any(words in lower for words in _AUTH_WORDS):
-        return AuthorizationError(text)
+        return errors.AuthorizationError(text)
     if "permissions violation" in lower:
         return permissions_error(text)
     # The last two texts: the subject of a SUB, and in pedantic mode of a PUB.
     if lower in ("maximum subscriptions exceeded", "invalid subject", "invalid publish subject"):
-        return SubscriptionError(text)
+        return errors.SubscriptionError(text)
     if "stale connection" in lower:
-        return StaleConnectionError(text)
+        return errors.StaleConnectionError(text)
     if "secure connection" in lower:
-        return SecureConnectionError(text)
-    return ServerRefusedError(text)
+        return errors.SecureConnectionError(text)
+    return errors.ServerRefusedError(text)
 
 
-def ends_connection(error: Error) -> bool:
+def ends_connection(error: errors.Error) -> bool:
     """Return whether a server closes the connection after the ``-ERR`` of this error."""
-    return not isinstance(error, SubscriptionError)
+    return not isinstance(error, errors.SubscriptionError)
 
 
-def permissions_error(text: str) -> PermissionsError:
+def permissions_error(text: str) -> errors.PermissionsError:
     """Return the error with the refused operation, subject and queue, which are empty if it does not name them."""
     found = re.search(_VIOLATION, text, re.IGNORECASE)
     if found is None:
-        return PermissionsError(text)
+        return errors.PermissionsError(text)
     operation = _OPERATIONS[found["operation"].lower()]
     queue = _unquoted(found["queue"] or "")
-    return PermissionsError(text, operation, _unquoted(found["subject"]), queue)
+    return errors.PermissionsError(text, operation, _unquoted(found["subject"]), queue)
 
 
 def _unquoted(text: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from .. import errors
 from ..codec import dumps
-from ..errors import BadSubjectError, ProtocolError
 from ..subjects import MAX_CONTROL_LINE
 from .parser import ErrorLine, Info, Operation, Ping, Pong
 from .server_errors import error_from_text
@@ -180,7 +180,7 @@ class Session(Generic[ReceiverT]):
         command = subscribe_command(subject, queue, self._last_sid + 1)
         size = len(command) - len(b"\r\n")
         if size > MAX_CONTROL_LINE:
-            raise BadSubjectError(
+            raise errors.BadSubjectError(
                 subject,
                 f"the command line with it and its queue group has {size} bytes; "
                 f"a server accepts {MAX_CONTROL_LINE}",
@@ -247,7 +247,7 @@ class Handshake:
         if isinstance(operation, Ping):
             return PONG
         if self.info is None:
-            raise ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
+            raise errors.ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
         if isinstance(operation, Pong):
             self.done = True
         return b""

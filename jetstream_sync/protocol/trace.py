@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from .. import errors
 from ..codec import dumps, loads
-from ..errors import InvalidResponseError
 from .parser import MAX_PAYLOAD
 
 SENT: Final = "> "
@@ -151,7 +151,7 @@ def _connect_text(fields: bytes) -> str:
     """Return the fields of CONNECT, with possible secrets masked."""
     try:
         options = loads(fields)
-    except InvalidResponseError:
+    except errors.InvalidResponseError:
         return _MASK
     if not isinstance(options, dict):
         return _MASK

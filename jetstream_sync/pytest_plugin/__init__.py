@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from .. import NotFoundError, connect
+from .. import connect, errors
 from ..server import NatsServer
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class RunningWorker:
         """Return what is left to do for a handler; empty: nothing."""
         try:
             info = self._js.consumer_info(handler.stream, handler.consumer)
-        except NotFoundError:
+        except errors.NotFoundError:
             return "no stream or consumer"
         if info.num_pending or info.num_ack_pending:
             return f"{info.num_pending} messages to receive and {info.num_ack_pending} to settle"

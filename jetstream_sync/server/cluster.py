@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 from typing_extensions import Self
 
-from ..errors import InvalidOptionError, ServerUnavailableError
+from .. import errors
 from .runtime import HOST, reserve_port
 from .single import NatsServer
 
@@ -52,7 +52,7 @@ class NatsCluster:
 
         """
         if size < 2:
-            raise InvalidOptionError("size", size, "must be at least 2")
+            raise errors.InvalidOptionError("size", size, "must be at least 2")
         self._start_timeout = start_timeout
         reserved = [reserve_port() for _ in range(2 * size)]
         holders = [holder for _, holder in reserved if holder is not None]
@@ -115,7 +115,7 @@ class NatsCluster:
         deadline = time.monotonic() + timeout
         while reason := self._unready_reason():
             if time.monotonic() > deadline:
-                raise ServerUnavailableError(f"not ready within {timeout:g} s: {reason}")
+                raise errors.ServerUnavailableError(f"not ready within {timeout:g} s: {reason}")
             time.sleep(_POLL_INTERVAL_S)
 
     def leader(self) -> NatsServer | None:

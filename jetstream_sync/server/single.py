@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 from typing_extensions import Self
 
-from ..errors import InvalidOptionError, ServerUnavailableError
+from .. import errors
 from ..locks import new_rlock
 from .binary import ask_version, check_binary, find_nats_server
 from .runtime import HOST, STOP_TIMEOUT_S, Runtime, reserve_port
@@ -73,9 +73,11 @@ class NatsServer:
 
         """
         if not 0 <= port <= 65535:
-            raise InvalidOptionError("port", port, "must be between 0 and 65535")
+            raise errors.InvalidOptionError("port", port, "must be between 0 and 65535")
         if start_timeout <= 0:
-            raise InvalidOptionError("start_timeout", start_timeout, "must be above 0 seconds")
+            raise errors.InvalidOptionError(
+                "start_timeout", start_timeout, "must be above 0 seconds"
+            )
         self.name = name
         self._port = port
         self._jetstream = jetstream
@@ -118,7 +120,7 @@ class NatsServer:
 
         """
         if self._port == 0:
-            raise ServerUnavailableError("the port is chosen when nats-server starts")
+            raise errors.ServerUnavailableError("the port is chosen when nats-server starts")
         return self._port
 
     @property
@@ -312,13 +314,13 @@ class NatsServer:
                 text = file.read()
             if ended:
                 reason = f"did not start (exit status {process.returncode})"
-                raise ServerUnavailableError(_with_tail(reason, text))
+                raise errors.ServerUnavailableError(_with_tail(reason, text))
             if _READY in text:
                 return
             if time.monotonic() > deadline:
                 runtime.end(signal.SIGKILL, STOP_TIMEOUT_S)
                 reason = f"was not ready within {self._start_timeout:g} s"
-                raise ServerUnavailableError(_with_tail(reason, text))
+                raise errors.ServerUnavailableError(_with_tail(reason, text))
             time.sleep(_POLL_INTERVAL_S)
 
     def _end(self, number: int) -> None:
@@ -332,16 +334,16 @@ class NatsServer:
         self._check_owner()
         with self._lock:
             if self._runtime is None or not self._runtime.signal(number):
-                raise ServerUnavailableError("nats-server is not running")
+                raise errors.ServerUnavailableError("nats-server is not running")
 
     def _need_runtime(self) -> Runtime:
         if self._runtime is None:
-            raise ServerUnavailableError("nats-server was not started")
+            raise errors.ServerUnavailableError("nats-server was not started")
         return self._runtime
 
     def _check_owner(self) -> None:
         if self._runtime is not None and not self._runtime.ours:
-            raise ServerUnavailableError("nats-server was started by the parent process")
+            raise errors.ServerUnavailableError("nats-server was started by the parent process")
 
     def _after_fork_in_child(self) -> None:
         self._lock = new_rlock()  # another thread of the parent may hold the old one

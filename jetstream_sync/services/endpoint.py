@@ -17,18 +17,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
+from .. import errors
 from ..client.core import ConnectionCore
 from ..client.message import Msg
 from ..client.subscription import Subscription, SubscriptionReceiver
 from ..client.threads import Signal
 from ..codec import dumps
-from ..errors import (
-    BadSubscriptionError,
-    ConnectionClosedError,
-    Error,
-    PermissionsError,
-    ServiceError,
-)
 from ..headers import Headers, HeadersLike
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
@@ -37,11 +31,11 @@ from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 from .wire import ERROR_CODE_HEADER, ERROR_HEADER, EndpointInfo, EndpointStats
 
-_INTERNAL_ERROR: Final = ServiceError(500, "the request could not be handled")
+_INTERNAL_ERROR: Final = errors.ServiceError(500, "the request could not be handled")
 #: The largest code of an error, and the length of its text if the original one cannot be sent.
 _MAX_CODE: Final = 599
 _MAX_TEXT: Final = 200
-_OVERLOADED: Final = ServiceError(503, "overloaded")
+_OVERLOADED: Final = errors.ServiceError(503, "overloaded")
 
 
 class ServiceRequest(Msg):
@@ -161,7 +155,7 @@ class _EndpointSubscription(Subscription):
 
     def _on_closed(self, reason: BaseException) -> None:
         super()._on_closed(reason)
-        if isinstance(reason, ConnectionClosedError):
+        if isinstance(reason, errors.ConnectionClosedError):
             self._mailbox.items.clear()  # no reply can be sent
 
     def _wait_drained(self, deadline: Deadline) -> bool:
@@ -207,7 +201,9 @@ class Endpoint:
     def abandon(self) -> None:
         """End an endpoint that could not be started; the service goes on."""
         self._ended = _ignore
-        self.subscription._end_with(BadSubscriptionError("the endpoint could not be started"))
+        self.subscription._end_with(
+            errors.BadSubscriptionError("the endpoint could not be started")
+        )
 
     # --- statistics -----------------------------------------------------------------------------
 
@@ -247,7 +243,11 @@ class Endpoint:
         try:
             while True:
                 self._handle(self._request(self.subscription.take()))
-        except (BadSubscriptionError, ConnectionClosedError, PermissionsError) as error:
+        except (
+            errors.BadSubscriptionError,
+            errors.ConnectionClosedError,
+            errors.PermissionsError,
+        ) as error:
             self._leave(error)
         except BaseException as error:
             # Without this thread requests might wait for ever, so the endpoint ends.
@@ -277,7 +277,7 @@ class Endpoint:
         started = monotonic()
         try:
             self._handler(request)
-        except ServiceError as raised:
+        except errors.ServiceError as raised:
             self._refuse(request, raised)
         except BaseException as raised:  # noqa: BLE001 - reported
             # The requester gets a fixed text: the error may quote data of other requests.
@@ -286,22 +286,26 @@ class Endpoint:
             self._refuse(request, _INTERNAL_ERROR)
         self._count(monotonic() - started, error or request._error)
 
-    def _refuse(self, request: ServiceRequest, error: ServiceError) -> None:
+    def _refuse(self, request: ServiceRequest, error: errors.ServiceError) -> None:
         """Reply with an error; if that is not possible, with one that has only a text."""
         try:
             request.respond_error(error.code, error.description, error.data)
             return
-        except ConnectionClosedError as failure:
+        except errors.ConnectionClosedError as failure:
             self._core.report_error(failure)
             return
-        except (Error, TypeError, ValueError) as failure:  # a code, text or payload of the user
+        except (
+            errors.Error,
+            TypeError,
+            ValueError,
+        ) as failure:  # a code, text or payload of the user
             self._core.report_error(failure)
         text = " ".join(str(error.description).split())[:_MAX_TEXT].encode("ascii", "replace")
         try:
             request.respond_error(
                 _INTERNAL_ERROR.code, text.decode() or _INTERNAL_ERROR.description
             )
-        except Error as failure:
+        except errors.Error as failure:
             self._core.report_error(failure)
 
     def on_overload(self, deliveries: list[Delivery]) -> None:

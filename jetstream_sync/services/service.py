@@ -19,18 +19,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from .. import errors
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Signal, in_callback
 from ..codec import dumps, encode
-from ..errors import (
-    BadSubjectError,
-    BadSubscriptionError,
-    ConnectionClosedError,
-    DrainTimeoutError,
-    Error,
-    InvalidOptionError,
-)
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import check_callback, check_int
@@ -96,7 +89,7 @@ class EndpointGroup:
         if name:
             check_subject(name)
             if ">" in name.split("."):
-                raise BadSubjectError(name, "a group must not contain '>'")
+                raise errors.BadSubjectError(name, "a group must not contain '>'")
         prefix = ".".join(filter(None, (self._prefix, name)))
         return EndpointGroup(self._service, prefix, self._queue(queue_group))
 
@@ -296,7 +289,7 @@ class Service(EndpointGroup):
         self._core.check_not_forked()
         with self._lock:
             if self._stopping:
-                raise InvalidOptionError("name", info.name, "the service has stopped")
+                raise errors.InvalidOptionError("name", info.name, "the service has stopped")
             endpoint = Endpoint(
                 self._core,
                 info,
@@ -340,7 +333,7 @@ class Service(EndpointGroup):
         deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
         if not self._begin_stop():
             if not in_callback() and not self._stopped.wait(deadline.left()):
-                raise DrainTimeoutError(f"the service {self._ping.name!r} is still stopping")
+                raise errors.DrainTimeoutError(f"the service {self._ping.name!r} is still stopping")
             return
         self._finish_stop(None, deadline)
 
@@ -367,11 +360,11 @@ class Service(EndpointGroup):
     def _finish_stop(self, error: BaseException | None, deadline: Deadline) -> None:
         core = self._core
         endpoints = self._endpoints  # complete, because the service is stopping
-        reason = BadSubscriptionError(f"the service {self._ping.name!r} was stopped")
+        reason = errors.BadSubscriptionError(f"the service {self._ping.name!r} was stopped")
         late: list[str] = []
         try:
             # Without a connection the server has forgotten the subscriptions.
-            with contextlib.suppress(ConnectionClosedError):
+            with contextlib.suppress(errors.ConnectionClosedError):
                 core.drain_subscriptions([each.state for each in endpoints], deadline)
         finally:
             # After a KeyboardInterrupt as well: no endpoint must stay half stopped.
@@ -389,7 +382,7 @@ class Service(EndpointGroup):
                 self._stopped.set()
                 self._call_stop_cb(error)
         if late:
-            raise DrainTimeoutError(f"the handler of endpoint {late[0]!r} is still running")
+            raise errors.DrainTimeoutError(f"the handler of endpoint {late[0]!r} is still running")
 
     def _call_stop_cb(self, error: BaseException | None) -> None:
         if self._stop_cb is not None:
@@ -403,7 +396,7 @@ class Service(EndpointGroup):
         if self._begin_stop():
             try:
                 self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
-            except Error as error:
+            except errors.Error as error:
                 self._core.report_error(error)
 
     def __enter__(self) -> Self:
@@ -426,13 +419,13 @@ class Service(EndpointGroup):
     def _end_control(self) -> None:
         for receiver in self._receivers:
             self._core.remove_receiver(receiver)
-        self._control.close(BadSubscriptionError("the service was stopped"))
+        self._control.close(errors.BadSubscriptionError("the service was stopped"))
 
     def _run_control(self) -> None:
         while True:
             try:
                 function, delivery = self._control.get(FOREVER)
-            except (BadSubscriptionError, ConnectionClosedError) as error:
+            except (errors.BadSubscriptionError, errors.ConnectionClosedError) as error:
                 if self._begin_stop():
                     self._finish_stop(error, Deadline(self._core.options.drain_timeout))
                 return
@@ -444,7 +437,7 @@ class Service(EndpointGroup):
     def _end_with(self, reason: BaseException) -> None:
         """End the control thread, or stop without it because it has failed."""
         self._control.close(reason)
-        if not isinstance(reason, ConnectionClosedError) and self._begin_stop():
+        if not isinstance(reason, errors.ConnectionClosedError) and self._begin_stop():
             self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
 
     def _answer_verb(self, delivery: Delivery) -> None:

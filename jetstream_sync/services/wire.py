@@ -7,17 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
+from .. import errors
 from ..client.core import ConnectionCore
 from ..client.message import Msg
 from ..client.replies import ReplyIterator
 from ..codec import Record, decode, loads
-from ..errors import (
-    InvalidNameError,
-    InvalidOptionError,
-    InvalidResponseError,
-    NoRespondersError,
-    ServiceError,
-)
 from ..records import record
 
 #: The root of the subjects that services answer on.
@@ -141,7 +135,7 @@ R = TypeVar("R", bound=ServicePing)
 def check_service_name(name: str, kind: str = "service") -> str:
     """Validate the name of a service or an endpoint, and return it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidNameError(
+        raise errors.InvalidNameError(
             kind, str(name), "must consist of letters, digits, '-' and '_', and must not be empty"
         )
     return name
@@ -150,7 +144,9 @@ def check_service_name(name: str, kind: str = "service") -> str:
 def check_version(version: str) -> str:
     """Validate the version of a service, and return it."""
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
-        raise InvalidOptionError("version", version, "must be a semantic version, such as '1.0.0'")
+        raise errors.InvalidOptionError(
+            "version", version, "must be a semantic version, such as '1.0.0'"
+        )
     return version
 
 
@@ -174,7 +170,7 @@ def discover(
     if name is not None:
         check_service_name(name)
     elif instance is not None:
-        raise InvalidOptionError("id", instance, "needs the name of the service")
+        raise errors.InvalidOptionError("id", instance, "needs the name of the service")
     found = []
     subject = verb_subject(prefix, verb, name, instance)
     with ReplyIterator(core, subject, b"", timeout, stall, None, None, None) as replies:
@@ -182,9 +178,9 @@ def discover(
             for reply in replies:
                 try:
                     found.append(decode(cls, loads(raise_for_error(reply).data)))
-                except (InvalidResponseError, ServiceError) as error:
+                except (errors.InvalidResponseError, errors.ServiceError) as error:
                     core.report_error(error)
-        except NoRespondersError:
+        except errors.NoRespondersError:
             return []
     return sorted(found, key=lambda each: (each.name, each.id))
 
@@ -204,5 +200,5 @@ def raise_for_error(msg: Msg) -> Msg:
     if headers and (ERROR_HEADER in headers or ERROR_CODE_HEADER in headers):
         code = headers.get(ERROR_CODE_HEADER, "")
         number = int(code) if re.fullmatch("[0-9]{1,9}", code) else 500
-        raise ServiceError(number, headers.get(ERROR_HEADER, ""), msg.data)
+        raise errors.ServiceError(number, headers.get(ERROR_HEADER, ""), msg.data)
     return msg

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .. import errors
 from ..address import DEFAULT_SERVER, ServerAddress
 from ..api.echo import release
 from ..client.replies import ReplyCollector
-from ..errors import ConnectionClosedError, ConnectionLostError, InvalidOptionError, TimeoutError
 from ..jetstream.api_requests import APIRequests
 from ..jetstream.connection import Connection, shared_connection
 from ..jetstream.context import JetStream
@@ -77,7 +77,7 @@ class EnvironmentSecret:
         """Return the value of the variable."""
         value = os.environ.get(self.variable)
         if not value:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 self.option,
                 self.variable,
                 "is not set in the environment of the connecting process",
@@ -102,9 +102,9 @@ class FileSecret:
                 value = file.read().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = f"cannot be read by the connecting process: {type(error).__name__}"
-            raise InvalidOptionError(self.option, self.path, reason) from None
+            raise errors.InvalidOptionError(self.option, self.path, reason) from None
         if not value:
-            raise InvalidOptionError(self.option, self.path, "the file is empty")
+            raise errors.InvalidOptionError(self.option, self.path, "the file is empty")
         return value
 
 
@@ -223,11 +223,11 @@ def connection(settings: ConnectionSettings) -> Connection:
         found = shared_connection(servers, **settings.connect_options())
         try:
             found.flush(settings.timeout)
-        except TimeoutError:
+        except errors.TimeoutError:
             found.reconnect()
-        except ConnectionLostError:
+        except errors.ConnectionLostError:
             pass  # reconnecting; requests wait for the new link
-        except ConnectionClosedError:
+        except errors.ConnectionClosedError:
             continue  # closed after it was looked up: the next look-up opens another one
         return found
 
@@ -244,7 +244,7 @@ def _path(path: str) -> str:
     try:
         from pyspark import SparkFiles  # noqa: PLC0415 - everything else works without PySpark
     except ImportError:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "sparkFile", path, "needs pyspark, which is not installed"
         ) from None
     return str(SparkFiles.get(path[len(_SPARK_FILE_PREFIX) :]))

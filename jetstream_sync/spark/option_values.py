@@ -15,8 +15,8 @@ from dataclasses import MISSING, field, fields
 from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
+from .. import errors
 from ..durations import duration_from_text, time_from_ns, time_from_text
-from ..errors import InvalidOptionError
 from ..options import closest_match
 from .kafka import counterpart
 
@@ -78,12 +78,14 @@ class OptionValues:
             canonical = names.get(name.lower())
             if canonical is None:
                 # The value is not repeated: it may be a secret under a misspelled name.
-                raise InvalidOptionError(*_unknown(name, names, refused))
+                raise errors.InvalidOptionError(*_unknown(name, names, refused))
             # A function for tasks gets the values as the user gave them; Spark's own methods convert them so.
             if isinstance(given, (bool, int, float)):
                 value = str(given).lower()
             if not isinstance(value, str):
-                raise InvalidOptionError(canonical, "...", "the value must be text or a number")
+                raise errors.InvalidOptionError(
+                    canonical, "...", "the value must be text or a number"
+                )
             self._values[canonical] = value
 
     def __contains__(self, name: str) -> bool:
@@ -93,23 +95,23 @@ class OptionValues:
         """Allow at most one of these options."""
         given = [name for name in names if name in self]
         if len(given) > 1:
-            raise InvalidOptionError(given[1], "...", f"cannot be combined with {given[0]}")
+            raise errors.InvalidOptionError(given[1], "...", f"cannot be combined with {given[0]}")
 
     def require(self, name: str, reason: str) -> None:
         """Require an option."""
         if name not in self:
-            raise InvalidOptionError(name, None, reason)
+            raise errors.InvalidOptionError(name, None, reason)
 
     def require_with(self, name: str, other: str) -> None:
         """Allow an option only together with another one."""
         if name in self and other not in self:
-            raise InvalidOptionError(name, "...", f"needs {other}")
+            raise errors.InvalidOptionError(name, "...", f"needs {other}")
 
     def raw(self, name: str) -> str | None:
         """Return the unchanged value of a secret, ``None`` if it is not given."""
         value = self._values.get(name)
         if value == "":
-            raise InvalidOptionError(name, "...", "must not be empty")
+            raise errors.InvalidOptionError(name, "...", "must not be empty")
         return value
 
     def text(self, name: str) -> str | None:
@@ -118,7 +120,7 @@ class OptionValues:
         if value is None:
             return None
         if not value.strip():
-            raise InvalidOptionError(name, value, "must not be empty")
+            raise errors.InvalidOptionError(name, value, "must not be empty")
         return value.strip()
 
     def parsed(self, kind: type) -> dict[str, Any]:
@@ -159,10 +161,10 @@ def _unknown(
 def _checked(name: str, value: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(value)
-    except InvalidOptionError:
+    except errors.InvalidOptionError:
         raise
     except ValueError as error:
-        raise InvalidOptionError(name, value, str(error)) from None
+        raise errors.InvalidOptionError(name, value, str(error)) from None
 
 
 # --- parsers of values --------------------------------------------------------------------------

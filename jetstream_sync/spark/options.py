@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from typing_extensions import Self
 
+from .. import errors
 from ..address import DEFAULT_SERVER
 from ..api.key_value import STREAM_PREFIX, check_bucket, check_pattern
-from ..errors import InvalidOptionError
 from ..subjects import (
     check_consumer_name,
     check_publish_subject,
@@ -213,7 +213,7 @@ class ReadOptions:
             return options
         given = _read_values(options)
         if "bucket" in given:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "bucket",
                 given.text("bucket"),
                 "is read with spark.read only: for its changes set"
@@ -233,10 +233,10 @@ class ReadOptions:
         parsed = cls(connection=_connection(given), **given.parsed(cls))
         streams = parsed.stream
         if parsed.consumer is not None and len(streams) > 1:
-            raise InvalidOptionError("consumer", parsed.consumer, "needs exactly one stream")
+            raise errors.InvalidOptionError("consumer", parsed.consumer, "needs exactly one stream")
         fewest, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
         if fewest is not None and most is not None and fewest > most:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "minOffsetsPerTrigger", fewest, f"must not exceed maxOffsetsPerTrigger={most}"
             )
         for name, positions in (
@@ -268,10 +268,12 @@ def _check_streams(name: str, named: list[str], streams: tuple[str, ...]) -> Non
         return
     unknown = [stream for stream in named if stream not in streams]
     if unknown:
-        raise InvalidOptionError(name, ",".join(named), f"stream {unknown[0]} is not read")
+        raise errors.InvalidOptionError(name, ",".join(named), f"stream {unknown[0]} is not read")
     missing = [stream for stream in streams if stream not in named]
     if missing:
-        raise InvalidOptionError(name, ",".join(named), f"has no value for stream {missing[0]}")
+        raise errors.InvalidOptionError(
+            name, ",".join(named), f"has no value for stream {missing[0]}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +314,7 @@ def _with_path(options: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(options)
     if "path" in given:
         if "stream" in given:
-            raise InvalidOptionError("path", "...", "cannot be combined with stream")
+            raise errors.InvalidOptionError("path", "...", "cannot be combined with stream")
         changed["stream"] = changed.pop(given["path"])
     return changed
 
@@ -403,7 +405,7 @@ class WriteOptions:
             ("onShortWindow", delivery == "window"),
         ):
             if name in given and not applies:
-                raise InvalidOptionError(
+                raise errors.InvalidOptionError(
                     name, given.text(name), f"has no effect with delivery={delivery}"
                 )
         return options_of_sink

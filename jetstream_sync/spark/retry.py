@@ -14,21 +14,7 @@ from collections.abc import Callable, Iterator
 from time import sleep
 from typing import Final, TypeVar
 
-from ..errors import (
-    APIError,
-    AuthorizationError,
-    ConnectionClosedError,
-    Error,
-    LeadershipChangeError,
-    NoHeartbeatError,
-    NoRespondersError,
-    NoServersError,
-    NoStreamResponseError,
-    OutboundBufferLimitError,
-    SecureConnectionError,
-    ServiceUnavailableError,
-    TimeoutError,
-)
+from .. import errors
 from ..net.clock import Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
@@ -36,22 +22,22 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 T = TypeVar("T")
 
 _TRANSIENT: Final = (
-    ConnectionClosedError,
-    LeadershipChangeError,
-    NoHeartbeatError,
-    NoRespondersError,
-    NoServersError,
-    NoStreamResponseError,
-    OutboundBufferLimitError,
-    ServiceUnavailableError,
-    TimeoutError,
+    errors.ConnectionClosedError,
+    errors.LeadershipChangeError,
+    errors.NoHeartbeatError,
+    errors.NoRespondersError,
+    errors.NoServersError,
+    errors.NoStreamResponseError,
+    errors.OutboundBufferLimitError,
+    errors.ServiceUnavailableError,
+    errors.TimeoutError,
 )
-_NOT_TRANSIENT: Final = (AuthorizationError, SecureConnectionError)
+_NOT_TRANSIENT: Final = (errors.AuthorizationError, errors.SecureConnectionError)
 _MIN_WAIT_S: Final = 0.1
 _MAX_WAIT_S: Final = 5.0
 
 
-def is_transient(error: Error) -> bool:
+def is_transient(error: errors.Error) -> bool:
     """Return whether the same call may succeed when it is repeated."""
     return isinstance(error, _TRANSIENT) and not isinstance(error, _NOT_TRANSIENT)
 
@@ -67,7 +53,7 @@ def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
     while True:
         try:
             return call()
-        except Error as error:
+        except errors.Error as error:
             if not is_transient(error) or deadline.expired():
                 raise
             log.warning("%s failed; next attempt in %.1f s: %s", what, wait, error)
@@ -84,7 +70,7 @@ def one_line_errors() -> Iterator[None]:
     """
     try:
         yield
-    except Error:
+    except errors.Error:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
 
@@ -97,7 +83,7 @@ ID_IN_PROCESS: Final = 10158
 _RETRIABLE: Final = frozenset({10008, 10009, 10023, ID_IN_PROCESS, 10163, 10164, 10167, 10210})
 
 
-class SinkError(Error):
+class SinkError(errors.Error):
     """Rows cannot be written as the options require; the message says why."""
 
 
@@ -156,8 +142,8 @@ class RowError(SinkError):
         return f"row {self.row} of partition {self.partition}{about}: {self.reason}"
 
 
-def is_retriable(error: Error) -> bool:
+def is_retriable(error: errors.Error) -> bool:
     """Return whether a refused message may be accepted later."""
-    if isinstance(error, APIError):
+    if isinstance(error, errors.APIError):
         return error.err_code in _RETRIABLE
-    return isinstance(error, NoStreamResponseError)
+    return isinstance(error, errors.NoStreamResponseError)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import InvalidArgumentError
+from .. import errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ BUCKET_TYPES: Final[Mapping[str, str]] = {
 BUCKET_DDL: Final = ", ".join(f"{name} {kind}" for name, kind in BUCKET_TYPES.items())
 
 
-class SchemaError(InvalidArgumentError):
+class SchemaError(errors.InvalidArgumentError):
     """A column does not exist, or has the wrong type."""
 
     def __init__(self, column: str, reason: str) -> None:

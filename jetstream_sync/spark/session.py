@@ -21,7 +21,7 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..errors import InvalidArgumentError
+from .. import errors
 from ..net.clock import Deadline
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def start_query(start: Callable[[], T], *, attempts: int = 5) -> T:
 
     """
     if attempts < 1:
-        raise InvalidArgumentError(f"attempts must be at least 1, not {attempts}")
+        raise errors.InvalidArgumentError(f"attempts must be at least 1, not {attempts}")
     for attempt in range(1, attempts):
         try:
             started = start()

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from ..errors import Error, InvalidOptionError
+from .. import errors
 from .options import BucketReadOptions, ReadOptions, WriteOptions, exposed_secrets
 from .planning.batch_read import plan_read
 from .reading.arrow import PartitionReader
@@ -90,7 +90,7 @@ class _NoStreamReader(DataSourceStreamReader):
 
     @one_line_errors()
     def initialOffset(self) -> NoReturn:  # noqa: N802 - PySpark's name
-        raise Error(
+        raise errors.Error(
             "streaming reads need PySpark 4.2 or newer: use spark.read, or the functions for tasks"
         )
 
@@ -169,10 +169,10 @@ class JetStreamDataSource(DataSource):
                 ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp or None),
             ):
                 if value is not None:
-                    raise InvalidOptionError(
+                    raise errors.InvalidOptionError(
                         name, "...", "applies to spark.read only: a streaming query has no end"
                     )
-        except Error as error:
+        except errors.Error as error:
             return JetStreamStreamReader(error, schema)
         return JetStreamStreamReader(options, schema)
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from .. import errors
 from ..api.enums import RetentionPolicy
 from ..api.stream import StreamInfo
 from ..durations import time_to_ns
-from ..errors import IncompleteListingError, NoRespondersError, StreamNotFoundError
 from ..headers import is_no_responders
 from ..jetstream.api_requests import info_of, read_answer
 from ..jetstream.context import JetStream
@@ -164,7 +164,7 @@ class StreamSelection:
         listing = js.list_streams(allow_incomplete=True)
         unknown = {name: reason for name, reason in listing.missing.items() if self.selects(name)}
         if unknown:
-            raise IncompleteListingError("streams", unknown)
+            raise errors.IncompleteListingError("streams", unknown)
         if not listing.missing:
             listing.check()  # a stream without a name may match
         return [info for info in listing if self.selects(info.config.name)]
@@ -173,7 +173,7 @@ class StreamSelection:
         """Return the infos of the streams that are given by name and exist."""
         api = api_requests(js)
         if len(self.names) == 1:
-            with suppress(StreamNotFoundError):
+            with suppress(errors.StreamNotFoundError):
                 return [js.get_stream(self.names[0]).cached_info]
             return []
         routes = [api.routes.to("STREAM.INFO", name) for name in self.names]
@@ -181,8 +181,8 @@ class StreamSelection:
         replies = ask_all(api, [(route, b"") for route in routes])
         for route, (reply, *_) in zip(routes, replies, strict=True):
             if is_no_responders(*reply[2:]):
-                raise NoRespondersError(route)
-            with suppress(StreamNotFoundError):
+                raise errors.NoRespondersError(route)
+            with suppress(errors.StreamNotFoundError):
                 infos.append(info_of(read_answer(route, reply)))
         return infos
 
@@ -190,7 +190,7 @@ class StreamSelection:
         """Check that all streams selected by name exist."""
         for name in self.names:
             if stream_key(name, self.domain) not in views:
-                raise StreamNotFoundError(404, 10059, f"stream {name!r} does not exist")
+                raise errors.StreamNotFoundError(404, 10059, f"stream {name!r} does not exist")
 
 
 def stream_key(stream: str, domain: str | None) -> str:

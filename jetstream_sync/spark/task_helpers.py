@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from .. import errors
 from ..durations import time_from_ns
-from ..errors import InvalidArgumentError
 from ..headers import MSG_ID, Headers, parse_headers
 from .connections import jetstream
 from .options import ReadOptions, WriteOptions
@@ -138,7 +138,7 @@ def _columns(
         return layout, (layout.columns(_by_name(part, known)) for part in row_parts(every))
     found = names or getattr(first, "__fields__", None) or getattr(first, "_fields", None)
     if found is None:
-        raise InvalidArgumentError("the rows do not name their columns: set columns=...")
+        raise errors.InvalidArgumentError("the rows do not name their columns: set columns=...")
     layout = RowLayout.of_names(found)
     return layout, (layout.columns(zip(*part, strict=True)) for part in row_parts(every))
 
@@ -147,7 +147,9 @@ def _by_name(rows: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[list
     for row in rows:
         if not row.keys() <= set(names):
             more = ", ".join(sorted(row.keys() - set(names)))
-            raise InvalidArgumentError(f"a row has {more}, which the first row does not have")
+            raise errors.InvalidArgumentError(
+                f"a row has {more}, which the first row does not have"
+            )
     return [[row.get(name) for row in rows] for name in names]
 
 

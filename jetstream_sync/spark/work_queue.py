@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
+from .. import errors
 from ..api.enums import AckPolicy
 from ..client.core import ConnectionCore
 from ..client.replies import ReplyCollector
-from ..errors import ConsumerNotFoundError, InvalidOptionError
 from ..headers import Headers, parse_status
 from ..jetstream.consumer import PullConsumer
 from ..jetstream.message import JetStreamMsg
@@ -213,11 +213,13 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, Any] | ReadOptions
 
 def _consumer(options: ReadOptions) -> PullConsumer:
     if options.consumer is None:
-        raise InvalidOptionError("consumer", None, "is required: set it to a durable consumer")
+        raise errors.InvalidOptionError(
+            "consumer", None, "is required: set it to a durable consumer"
+        )
     consumer = jetstream(options.connection).get_consumer(options.stream[0], options.consumer)
     policy = consumer.cached_info.config.ack_policy
     if policy != AckPolicy.EXPLICIT:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "consumer", options.consumer, f"its ack_policy is {policy}, but must be explicit"
         )
     return consumer
@@ -230,7 +232,7 @@ def _acknowledge(core: ConnectionCore, replies: Sequence[str], timeout: float) -
             answers.ask(reply.encode(), _ACK)
         for _, _, header, _ in answers.wait(timeout):
             if header and parse_status(header) is not None:
-                raise ConsumerNotFoundError(
+                raise errors.ConsumerNotFoundError(
                     404, 10014, "no responders for the acknowledgements: the consumer was deleted"
                 )
     finally:

@@ -30,17 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from .. import (
-    ConsumerNotFoundError,
-    Error,
-    InvalidOptionError,
-    KeyExistsError,
-    KeyValueConfig,
-    RetentionPolicy,
-    StreamConfig,
-    StreamNotFoundError,
-    WrongLastSequenceError,
-)
+from .. import KeyValueConfig, RetentionPolicy, StreamConfig, errors
 from .logs import log, traceback_text
 from .resources import Resource, Wanted, create_missing, has_schedules
 from .retries import Reject
@@ -106,7 +96,7 @@ def check_token(option: str, value: object) -> None:
     """Check that a name can be a token of a subject, and a part of the name of a consumer."""
     if not isinstance(value, str) or not value or set(value) & set(".*>/\\ \t\r\n"):
         rule = "must be a token of a subject, without '.', '*', '>', '/', '\\' and spaces"
-        raise InvalidOptionError(option, value, rule)
+        raise errors.InvalidOptionError(option, value, rule)
 
 
 def utc_now() -> str:
@@ -249,7 +239,7 @@ class CallQueue:
         js = nc.jetstream()
         if plan is not None:
             create_missing(js, plan(nc))
-        with suppress(ConsumerNotFoundError, StreamNotFoundError):
+        with suppress(errors.ConsumerNotFoundError, errors.StreamNotFoundError):
             found = js.consumer_info(self.stream, self.consumer).config.metadata
             check_owner(found, self.stream, self.consumer, self.owner)
         self._checked = nc
@@ -281,7 +271,7 @@ def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, 
     """Raise `InvalidOptionError` if the consumer of a queue belongs to another program."""
     found = (metadata or {}).get(OWNER)
     if found is not None and found != owner:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "name",
             consumer,
             f"this queue of stream {stream} belongs to the program {found!r}, not to {owner!r}: "
@@ -323,13 +313,13 @@ class CallStates:
         """Store the record of a new call; return false if there is one with its id."""
         try:
             self._open()[0].create(record["id"], to_json(record))
-        except KeyExistsError:
+        except errors.KeyExistsError:
             return False
         return True
 
     def remove(self, call: str) -> None:
         """Delete the record of a call that was not sent."""
-        with suppress(Error):
+        with suppress(errors.Error):
             self._open()[0].purge(call)
 
     def read(self, call: str) -> Record:
@@ -380,7 +370,7 @@ class CallStates:
 
     def store(self, record: Record, revision: int) -> None:
         """Replace the record of a run, unless a later run has begun."""
-        with suppress(WrongLastSequenceError):
+        with suppress(errors.WrongLastSequenceError):
             self._open()[0].update(record["id"], to_json(record), last=revision)
             return
         log.warning("call %s: its state is kept, another run has begun", record["id"])
@@ -419,7 +409,7 @@ class TaskState:
         """Return whether a call that is delivered too often has ended; not if it needs a dead letter."""
         try:
             status = self._calls.read(call_id(message))["status"]
-        except (Error, KeyError, ValueError):
+        except (errors.Error, KeyError, ValueError):
             return False
         return status in FINISHED and (status != FAILED or self._acks_failures)
 
@@ -436,7 +426,7 @@ class TaskState:
                 return False
             reason = record["errors"][-1]["text"] if record["errors"] else "the call has failed"
             raise Reject(reason) from None
-        except Error as error:
+        except errors.Error as error:
             raise StateUnknownError(f"the state of the call cannot be read: {error}") from error
         if record["status"] == EXPIRED:
             log.info("call %s of task %s has expired", record["id"], self._task)
@@ -499,7 +489,7 @@ class TaskState:
             try:
                 self._calls.store(record, revision)
                 return
-            except Error as error:
+            except errors.Error as error:
                 if context.stopping or context.lease_lost:
                     text = f"the state of call {record['id']} could not be stored: {error}"
                     raise StateUnknownError(text) from error
@@ -512,12 +502,12 @@ class TaskState:
 
 def _add_error(record: Record, kind: type[BaseException], text: str, trace: str) -> None:
     path = f"{kind.__module__}.{kind.__qualname__}"
-    errors = record["errors"]
-    errors.append(
+    reasons = record["errors"]
+    reasons.append(
         {"exception_class_path": path, "text": text[:500], "traceback": trace[-_MAX_ERRORS:]}
     )
-    while len(errors) > 1 and sum(len(each["traceback"]) for each in errors) > _MAX_ERRORS:
-        del errors[0]
+    while len(reasons) > 1 and sum(len(each["traceback"]) for each in reasons) > _MAX_ERRORS:
+        del reasons[0]
 
 
 def _begin(record: Record) -> None:

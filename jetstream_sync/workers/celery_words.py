@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Final
 
-from .. import InvalidOptionError
+from .. import errors
 
 #: Where a word of Celery is used, the word, and what to use here.
 CELERY_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -90,4 +90,4 @@ def refuse_unknown(place: str, given: Iterable[str], known: Collection[str]) -> 
             rule = f"this option of Celery is here: {hint}"
         elif close:
             rule = f"did you mean {close[0]}?"
-        raise InvalidOptionError(option, "...", f"unknown option; {rule}")
+        raise errors.InvalidOptionError(option, "...", f"unknown option; {rule}")

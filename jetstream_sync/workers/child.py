@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.spawn import prepare
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
-from .. import InvalidOptionError, JetStreamMsg
+from .. import JetStreamMsg, errors
 from ..locks import new_rlock
 from .context import Context, ContextActions
 from .dead_letters import one_line
@@ -116,7 +116,7 @@ _in_handler_process: Final = [False]
 def refuse_to_run() -> None:
     """Check that workers may run in this process."""
     if _in_handler_process[0]:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "pool",
             "processes",
             "a process of a handler must not run the worker when it imports the module: call run() "
@@ -281,7 +281,7 @@ class _Child:
         try:
             pickle.dumps(question)
         except Exception as error:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "arguments", arguments, f"cannot be sent to the process of the worker: {error}"
             ) from error
         with self._lock:
@@ -335,7 +335,7 @@ class _RefusingLink:
         return self._refuse
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "pool",
             "processes",
             "a handler process has no connection: return, raise, or use the context",

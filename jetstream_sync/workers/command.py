@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TextIO
 
-from .. import InvalidArgumentError, InvalidOptionError
+from .. import errors
 from .context import LogContextFilter
 from .health import Processes
 from .heartbeat import supervisor_link
@@ -112,7 +112,7 @@ def load_worker(target: str) -> Worker:
     """Import the worker that ``MODULE:ATTRIBUTE`` names, from the current directory or the Python path."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "worker", target, "must be MODULE:ATTRIBUTE, as in shop.workers:worker"
         )
     if "" not in sys.path:
@@ -122,7 +122,7 @@ def load_worker(target: str) -> Worker:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "worker",
             target,
             f"there is no module {error.name!r}: run the command in the directory of the module, or "
@@ -134,7 +134,7 @@ def load_worker(target: str) -> Worker:
     if not isinstance(found, Worker):
         names = [name for name, value in vars(module).items() if isinstance(value, Worker)]
         has = f"the module has {', '.join(names)}" if names else "the module has none"
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "worker", target, f"{module_name}.{attribute} is not a Worker; {has}"
         )
     return found
@@ -178,7 +178,7 @@ def main(
     try:
         options = run_options(getattr(given, "target", ""), given)
         return run_worker(options, sys.stderr, load=load, command=command)
-    except InvalidArgumentError as error:
+    except errors.InvalidArgumentError as error:
         parser.exit(ExitStatus.USAGE, f"{prog}: {error}\n")
 
 
@@ -202,7 +202,9 @@ def run_worker(
 ) -> int:
     """Run a worker, in this process or in several, until it is stopped; return the exit status."""
     if options.burst and options.supervised:
-        raise InvalidOptionError("burst", True, "excludes several processes, limits and reload")
+        raise errors.InvalidOptionError(
+            "burst", True, "excludes several processes, limits and reload"
+        )
     if options.supervised:
         configure_logging(options, stream, with_process=True)
         return _run_supervisor(options, command)

@@ -10,17 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from .. import (
-    AckPolicy,
-    ConsumerConfig,
-    ConsumerNotFoundError,
-    DeliverPolicy,
-    InvalidOptionError,
-    MessageNotFoundError,
-    PriorityPolicy,
-    RetentionPolicy,
-    StreamNotFoundError,
-)
+from .. import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ..differences import differences
 from .calls import OWNER, check_owner
 from .handler import Handler, filters_of, start_of
@@ -52,9 +42,9 @@ def get_stream(js: JetStream, name: str) -> Stream:
     """Return a stream; as `JetStream.get_stream`, with the name in the error if there is none."""
     try:
         return js.get_stream(name)
-    except StreamNotFoundError as error:
+    except errors.StreamNotFoundError as error:
         text = f"{error.description}: {name!r}"
-        raise StreamNotFoundError(error.code, error.err_code, text) from error
+        raise errors.StreamNotFoundError(error.code, error.err_code, text) from error
 
 
 class HandlerConsumer:
@@ -97,7 +87,7 @@ class HandlerConsumer:
         self.generation = f"{stream.cached_info.created.timestamp():.0f}"
         try:
             consumer = stream.get_consumer(handler.consumer)
-        except ConsumerNotFoundError:
+        except errors.ConsumerNotFoundError:
             if not self._may_change:
                 raise
             if before != self._stream_created or not _has_floor(stream, known):
@@ -130,7 +120,7 @@ class HandlerConsumer:
         past = (config.metadata or {}).get(_PAST_FILTERS, "").split()
         name = f"{self._handler.stream}/{self._handler.consumer}"
         if _digest(own) in past and not self._replaces:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "filter_subjects",
                 own,
                 f"consumer {name} has {current} by a newer version of the handler: "
@@ -169,7 +159,7 @@ class HandlerConsumer:
         found = _mismatches(self.info, self._expected, handler)
         try:
             _check_consumer(self.info.config, handler)
-        except InvalidOptionError as error:
+        except errors.InvalidOptionError as error:
             found.append(str(error))
         differ = filters_of(self.info.config) != filters_of(self._expected)
         self.is_foreign = differ and (self.is_foreign or self.has_foreign)
@@ -215,7 +205,7 @@ def _has_floor(stream: Stream, known: ConsumerInfo | None) -> bool:
         return False
     try:
         msg = stream.get_msg(floor)
-    except MessageNotFoundError:
+    except errors.MessageNotFoundError:
         return True
     return known.ts is None or msg.time <= known.ts
 
@@ -274,7 +264,7 @@ def plan_consumer(js: JetStream, handler: Handler) -> SetupStep | None:
     name = f"consumer {handler.consumer!r} of stream {handler.stream!r}"
     try:
         config = js.consumer_info(handler.stream, handler.consumer).config
-    except (ConsumerNotFoundError, StreamNotFoundError):
+    except (errors.ConsumerNotFoundError, errors.StreamNotFoundError):
         return SetupStep(action="create", name=name, run=run)
     found = [each.text for each in differences(config, _updated(config, handler))]
     return SetupStep(action="update", name=name, differences=found, run=run) if found else None
@@ -290,12 +280,12 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
     """Check that a consumer fits its handler."""
     name = f"{handler.stream}/{handler.consumer}"
     if config.ack_policy != AckPolicy.EXPLICIT:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "ack_policy", str(config.ack_policy), f"consumer {name} must use 'explicit'"
         )
     pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
     if pinned is not handler.exclusive:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "exclusive",
             handler.exclusive,
             f"consumer {name} has the priority_policy {str(config.priority_policy or 'none')!r}: "
@@ -304,7 +294,7 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
     least = handler.most_attempts + MAX_EXTRA_DELIVERIES
     limit = config.max_deliver or -1
     if 0 < limit <= least:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "max_deliver",
             limit,
             f"consumer {name} must deliver more than {least} times ({handler.most_attempts} attempts of "
@@ -314,7 +304,7 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
     shortest = LeaseTimes(config).shortest
     if shortest < MIN_WAIT_S:
         field = "backoff" if config.backoff else "ack_wait"
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             field, shortest, f"consumer {name} must use at least {MIN_WAIT_S:g} seconds"
         )
 
@@ -356,7 +346,7 @@ def check_consumer(
     stream = get_stream(js, handler.stream)
     try:
         info = stream.get_consumer(handler.consumer).cached_info
-    except ConsumerNotFoundError:
+    except errors.ConsumerNotFoundError:
         if not may_change:
             raise
         found.append(

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from .. import InvalidOptionError
+from .. import errors
 
 _NAMES: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 _MONTHS: Final = [
@@ -55,19 +55,19 @@ def check_cron(cron: object) -> list[set[int]]:
         parts = ["0", *parts]
     if len(parts) != len(_FIELDS):
         rule = f"must have five or six fields, or be one of {', '.join(_NAMES)}"
-        raise InvalidOptionError("cron", cron, rule)
+        raise errors.InvalidOptionError("cron", cron, rule)
     fields = []
     for (name, first, last), text in zip(_FIELDS, parts, strict=True):
         try:
             fields.append(_values(text, name, first, last))
         except ValueError:
             rule = f"the field {text!r} for the {name} must have values from {first} to {last}"
-            raise InvalidOptionError("cron", cron, rule) from None
+            raise errors.InvalidOptionError("cron", cron, rule) from None
     days, months = fields[3], fields[4]
     if parts[5] in {"*", "?"} and not any(
         min(days) <= _LONGEST_MONTHS[each - 1] for each in months
     ):
-        raise InvalidOptionError("cron", cron, f"no such month has a day {min(days)}")
+        raise errors.InvalidOptionError("cron", cron, f"no such month has a day {min(days)}")
     return fields
 
 
@@ -109,7 +109,7 @@ def check_zone(name: object) -> ZoneInfo | None:
         if not available_timezones():
             return None  # the server has its own
     rule = "must be the name of a time zone, such as 'Europe/Berlin'"
-    raise InvalidOptionError("time_zone", name, rule)
+    raise errors.InvalidOptionError("time_zone", name, rule)
 
 
 def clock_changes(cron: str, time_zone: str | None) -> list[str]:

@@ -10,18 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
-from .. import (
-    BadSubjectError,
-    Headers,
-    InvalidOptionError,
-    MaxPayloadError,
-    MessageNotFoundError,
-    RetentionPolicy,
-    StorageType,
-    StreamNotFoundError,
-    TimeoutError,
-    ValueTooLargeError,
-)
+from .. import Headers, RetentionPolicy, StorageType, errors
 from ..subjects import is_reserved
 
 if TYPE_CHECKING:
@@ -149,7 +138,7 @@ class DeadLetterWriter:
                 headers=headers,
                 msg_id=dead_id,
             )
-        except (MaxPayloadError, ValueTooLargeError):
+        except (errors.MaxPayloadError, errors.ValueTooLargeError):
             return False
         return True
 
@@ -339,7 +328,7 @@ class DeadLetters:
         if name not in self._streams:
             try:
                 self._streams[name] = self._js.get_stream(name)
-            except StreamNotFoundError:
+            except errors.StreamNotFoundError:
                 return None
         return self._streams[name]
 
@@ -382,11 +371,11 @@ class DeadLetters:
         letter = _letter_of(stored.headers or Headers(), stored.time, (stream, seq))
         if letter is None:
             rule = f"is no dead letter of a worker: message of subject {stored.subject}"
-            raise InvalidOptionError("seq", seq, rule)
+            raise errors.InvalidOptionError("seq", seq, rule)
         msg = self.get_msg(letter)
         if msg is None:
             text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
-            raise MessageNotFoundError(404, 10037, text)
+            raise errors.MessageNotFoundError(404, 10037, text)
         return letter, msg
 
     def _original(self, letter: DeadLetter) -> StoredMsg | None:
@@ -398,7 +387,7 @@ class DeadLetters:
         stream = self._stream(name)
         try:
             return None if stream is None else stream.get_msg(seq)
-        except (MessageNotFoundError, StreamNotFoundError):
+        except (errors.MessageNotFoundError, errors.StreamNotFoundError):
             return None
 
     def requeue(self, letter: DeadLetter, msg: StoredMsg | None = None) -> PubAck:
@@ -429,10 +418,10 @@ class DeadLetters:
             msg = self.get_msg(letter)
         if msg is None:
             text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
-            raise MessageNotFoundError(404, 10037, text)
+            raise errors.MessageNotFoundError(404, 10037, text)
         # The headers of a copy name the subject, and any client that may write to its stream wrote them.
         if is_reserved(msg.subject):
-            raise BadSubjectError(
+            raise errors.BadSubjectError(
                 msg.subject, "a dead letter must not call a server API or go to an inbox"
             )
         headers = copied_headers(msg, (*_PUBLISH_HEADERS, *_RETRY_HEADERS))
@@ -472,7 +461,7 @@ class DeadLetters:
 
     def _delete(self, name: str, seq: int) -> None:
         stream = self._stream(name)
-        with suppress(MessageNotFoundError, StreamNotFoundError):
+        with suppress(errors.MessageNotFoundError, errors.StreamNotFoundError):
             if stream is not None:
                 stream.delete_msg(seq)
 
@@ -484,16 +473,16 @@ def _next(
     for _ in range(_READ_ATTEMPTS):
         try:
             return messages.next(_READ_TIMEOUT_S)
-        except TimeoutError:
+        except errors.TimeoutError:
             if not any(_has_after(stream, last, each) for each in filters):
                 return None
-    raise TimeoutError(f"stream {stream.name!r} has dead letters that do not arrive")
+    raise errors.TimeoutError(f"stream {stream.name!r} has dead letters that do not arrive")
 
 
 def _has_after(stream: Stream, last: int, subject: str) -> bool:
     try:
         stream.get_msg(last + 1, next_by_subject=subject)
-    except MessageNotFoundError:
+    except errors.MessageNotFoundError:
         return False
     return True
 

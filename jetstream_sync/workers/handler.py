@@ -12,7 +12,7 @@ from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
-from .. import DeliverPolicy, Headers, InvalidOptionError, KeyValueConfig, StreamConfig
+from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
 from ..subjects import subject_matches
 from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
@@ -301,7 +301,7 @@ class Handler:
         if self.tasks is None:
             check_pool(self.pool, self.function)
         elif self.pool not in {"threads", "processes"}:
-            raise InvalidOptionError("pool", self.pool, "must be 'threads' or 'processes'")
+            raise errors.InvalidOptionError("pool", self.pool, "must be 'threads' or 'processes'")
         ok = callable(self.decode) or self.decode in tuple(DECODERS)
         rule = f"must be a function or one of {sorted(DECODERS)}"
         _check("decode", self.decode, ok, rule)
@@ -400,7 +400,7 @@ class Handler:
 
         """
         if count > 1 and self.key is not None and not self.is_pinned:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "processes",
                 count,
                 f"handler {self.name} has 'key', whose order holds within one process: add exclusive=True, "
@@ -517,7 +517,7 @@ def start_of(deliver: str | int | datetime) -> dict[str, Any]:
     if isinstance(deliver, int) and not isinstance(deliver, bool) and deliver >= 1:
         return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": deliver}
     if deliver not in ("all", "new"):
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "deliver", deliver, "must be 'all', 'new', a sequence of at least 1, or a datetime"
         )
     return {"deliver_policy": DeliverPolicy(deliver)}
@@ -526,7 +526,7 @@ def start_of(deliver: str | int | datetime) -> dict[str, Any]:
 def _check(option: str, value: object, ok: bool, rule: str) -> None:
     """Raise `InvalidOptionError` for an option unless ``ok``."""
     if not ok:
-        raise InvalidOptionError(option, value, rule)
+        raise errors.InvalidOptionError(option, value, rule)
 
 
 def _exceptions(option: str, given: object) -> tuple[type[BaseException], ...]:
@@ -549,7 +549,7 @@ def _subjects(one: object, several: object) -> tuple[str, ...]:
     if one is None:
         return subjects
     if not isinstance(one, str):
-        raise InvalidOptionError("filter_subject", one, "must be a subject")
+        raise errors.InvalidOptionError("filter_subject", one, "must be a subject")
     rule = "excludes 'filter_subject': give one of them"
     _check("filter_subjects", several, subjects in ((), (one,)), rule)
     return (one,)
@@ -578,7 +578,7 @@ def check_plain(option: str, function: object) -> None:
         elif inspect.isgeneratorfunction(call):
             rule = "must not be a generator: its code would not run"
     if rule:
-        raise InvalidOptionError(option, function, rule)
+        raise errors.InvalidOptionError(option, function, rule)
 
 
 def _check_function(function: HandlerFunction) -> None:
@@ -586,19 +586,19 @@ def _check_function(function: HandlerFunction) -> None:
     check_plain("handler", function)
     if getattr(function, "__name__", "") == "<lambda>":
         rule = "must have a name: define it with def"
-        raise InvalidOptionError("handler", function, rule)
+        raise errors.InvalidOptionError("handler", function, rule)
 
 
 def check_pool(pool: str, function: Callable[..., object]) -> None:
     """Check that a function can run in a pool."""
     if pool not in {"threads", "processes"}:
-        raise InvalidOptionError("pool", pool, "must be 'threads' or 'processes'")
+        raise errors.InvalidOptionError("pool", pool, "must be 'threads' or 'processes'")
     if pool == "threads":
         return
     if os.name != "posix":
-        raise InvalidOptionError("pool", pool, "needs a POSIX system")
+        raise errors.InvalidOptionError("pool", pool, "needs a POSIX system")
     if "<locals>" in getattr(function, "__qualname__", ""):
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "pool",
             pool,
             f"a process imports its handler: define {function.__qualname__} at the top level of a module",
@@ -621,7 +621,7 @@ def _arity(function: HandlerFunction) -> str:
         each for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty
     ]
     if len(positional) > 2 or keywords:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "handler", function, "must take at most two arguments: the payload and the context"
         )
     if len(positional) == 1:

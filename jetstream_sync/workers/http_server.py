@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from .. import InvalidOptionError
+from .. import errors
 from .logs import log
 from .metrics import CONTENT_TYPE
 from .status import spawn
@@ -35,7 +35,9 @@ def parse_address(address: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``; without a host, that of the local machine."""
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidOptionError("http", address, "must be HOST:PORT, as in '127.0.0.1:9400'")
+        raise errors.InvalidOptionError(
+            "http", address, "must be HOST:PORT, as in '127.0.0.1:9400'"
+        )
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 

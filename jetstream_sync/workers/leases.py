@@ -31,7 +31,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from .. import Error
+from .. import errors
 from .logs import log
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class LeaseKeeper:
             if renewed:
                 shortest = min(delivery.lease.times.shortest for delivery in renewed)
                 self._nc.flush(shortest * _PING_FRACTION)
-        except Error as error:
+        except errors.Error as error:
             log.debug("leases were not renewed: %s", error)
             return  # they stay due
         if self._nc.stats["reconnects"] == reconnects:

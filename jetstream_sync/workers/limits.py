@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from .. import InvalidOptionError
+from .. import errors
 from ..locks import new_lock
 from .logs import log
 
@@ -30,7 +30,7 @@ def rate_interval(rate: str) -> float:
     """Return the seconds between two starts at a rate such as ``"10/s"``."""
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is None or not float(match[1]):
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "rate", rate, "must be a number above 0 and a unit, such as '10/s', '600/m' or '1000/h'"
         )
     return _UNITS[match[2]] / float(match[1])

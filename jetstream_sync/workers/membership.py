@@ -24,14 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from .. import (
     ConsumerConfig,
-    ConsumerGroupNotFoundError,
     ConsumerInfo,
-    ConsumerNotFoundError,
     ElasticConsumerGroup,
-    Error,
-    InvalidOptionError,
     SequenceInfo,
     StaticConsumerGroup,
+    errors,
 )
 from .consumers import (
     ACK_WAIT_S,
@@ -75,7 +72,9 @@ def check_handler(
     if handler.group is None:
         return check_consumer(js, handler, may_change=may_change, processes=processes)
     if handler.member is not None and processes > 1:
-        raise InvalidOptionError("member", handler.member, "is one process: run several without it")
+        raise errors.InvalidOptionError(
+            "member", handler.member, "is one process: run several without it"
+        )
     group = find_group(js, handler)
     stream = get_stream(js, group.consumer_stream_name)
     if not (may_change and is_managed(group)):
@@ -95,7 +94,7 @@ def check_member(group: StaticConsumerGroup | ElasticConsumerGroup, handler: Han
         rule = (
             f"must be a member of group {group.key!r}, whose members are fixed: {', '.join(names)}"
         )
-        raise InvalidOptionError("member", handler.member, rule)
+        raise errors.InvalidOptionError("member", handler.member, rule)
 
 
 class GroupConsumer(HandlerConsumer):
@@ -142,12 +141,12 @@ class GroupConsumer(HandlerConsumer):
         """Return how many messages were delivered, 0 to a member without partitions; ``None``: some are left."""
         try:
             return super().delivered_if_empty()
-        except ConsumerNotFoundError:
+        except errors.ConsumerNotFoundError:
             return None if self.group.config().partitions(self.member) else 0
 
     def refresh(self) -> None:
         """Read the state, add the member if it is missing, and drop those that are absent."""
-        with suppress(ConsumerNotFoundError):
+        with suppress(errors.ConsumerNotFoundError):
             self.info = self.read()
         if self._may_change and is_managed(self.group):
             self._tend()
@@ -174,7 +173,7 @@ class GroupConsumer(HandlerConsumer):
         """Give the partitions to other members; a member with a name of its own will come back."""
         if self._handler.member is not None or not self._may_change:
             return
-        with suppress(Error):
+        with suppress(errors.Error):
             if is_managed(self.group):
                 cast("ElasticConsumerGroup", self.group).drop_members(self.member)
                 self._js.delete_consumer(self.info.stream_name, self.info.name)
@@ -214,7 +213,7 @@ class GroupPuller(Puller):
             raise handle.error
         else:
             text = f"group {consumer.group.key!r} was deleted"
-            raise ConsumerGroupNotFoundError(404, 10037, text)
+            raise errors.ConsumerGroupNotFoundError(404, 10037, text)
 
     # --- for the thread that follows the config of the group ------------------------------------
 
@@ -281,13 +280,13 @@ class _Receiving:
         self._puller = puller
         self._ended = threading.Event()
         #: The error that ended it; ``None``: there was none.
-        self.error: Error | None = None
+        self.error: errors.Error | None = None
         spawn("worker-group", self._run, puller.crashed)
 
     def _run(self) -> None:
         try:
             self._puller.receive()
-        except Error as error:
+        except errors.Error as error:
             self.error = error
             self._puller.error = str(error)
         finally:

@@ -18,7 +18,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from .. import Error, KeyExistsError, KeyNotFoundError, WrongLastSequenceError
+from .. import errors
 from ..locks import new_lock
 from .logs import log
 from .retries import Retry
@@ -78,14 +78,14 @@ class Once:
     def _begin(self, key: str) -> tuple[Start, int]:
         try:
             return Start.NEW, self._bucket.create(key, _RUNNING)
-        except KeyExistsError:
+        except errors.KeyExistsError:
             pass
         try:
             entry = self._bucket.get(key, consistent=True)
             if entry.value == _DONE:
                 return Start.DONE, 0
             revision = self._bucket.update(key, _RUNNING, last=entry.revision)
-        except (KeyNotFoundError, WrongLastSequenceError):
+        except (errors.KeyNotFoundError, errors.WrongLastSequenceError):
             raise Retry("another worker begins with the message, too") from None
         return (Start.NEW if entry.value == _FAILED else Start.AGAIN), revision
 
@@ -93,7 +93,7 @@ class Once:
         """Return whether the handler has succeeded; ``False`` also if that cannot be read."""
         try:
             return self._bucket.value(_key(message_id)) == _DONE
-        except Error:
+        except errors.Error:
             return False
 
     def cancel(self, _message: JetStreamMsg) -> bool:
@@ -106,7 +106,7 @@ class Once:
         self._forget(message_id)
         try:
             self._bucket.put(_key(message_id), _DONE)
-        except Error as error:
+        except errors.Error as error:
             log.warning("message %s was handled, but that was not recorded: %s", message_id, error)
 
     def failed(self, context: Context, _error: BaseException, *, is_last: bool) -> bool:
@@ -116,7 +116,7 @@ class Once:
         if revision is not None:
             try:
                 self._bucket.update(_key(context.id), _FAILED, last=revision)
-            except Error as error:
+            except errors.Error as error:
                 log.debug("the failure of message %s was not recorded: %s", context.id, error)
         return False
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final, Protocol
 
-from .. import InvalidOptionError, RetentionPolicy
+from .. import RetentionPolicy, errors
 from .dead_letters import copied_headers
 from .schedules import AT_LEVEL, check_scheduling, require_level
 
@@ -36,7 +36,7 @@ def check_parking(js: JetStream, handler: Handler) -> None:
     retention = js.get_stream(stream).cached_info.config.retention
     if retention != RetentionPolicy.WORK_QUEUE:
         rule = f"stream {stream} must be a work queue for park_after"
-        raise InvalidOptionError("retention", str(retention), rule)
+        raise errors.InvalidOptionError("retention", str(retention), rule)
     check_scheduling(js, stream, f"parked.{stream}.{handler.consumer}.1", [handler])
 
 

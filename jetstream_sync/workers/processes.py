@@ -29,7 +29,7 @@ from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from .. import InvalidOptionError
+from .. import errors
 from ..locks import new_lock
 from .child import ChildJob, FailureReport, HandlerRequest
 from .leases import Delivery, lease_clock
@@ -106,7 +106,7 @@ class ProcessPool:
             if error.by_signal:
                 log.warning("%s, another one is started for the next message", error)
                 return
-            raise InvalidOptionError("pool", "processes", str(error)) from None
+            raise errors.InvalidOptionError("pool", "processes", str(error)) from None
         with self._lock:
             self._idle.append(process)
 

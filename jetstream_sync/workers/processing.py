@@ -16,7 +16,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
 
-from .. import Error
+from .. import errors
 from ..locks import new_lock
 from .calls import StateUnknownError
 from .context import Context, ContextActions, RunState
@@ -347,7 +347,7 @@ class Processor:
             return False
         try:
             delivery.msg.ack_sync(_ACK_TIMEOUT_S)
-        except Error as error:
+        except errors.Error as error:
             text = "%s: %r is not run: its acknowledgement was not confirmed: %s"
             log.error(text, self.handler.name, delivery, error)  # noqa: TRY400
             self.observer.settled(delivery, "lost", error)
@@ -444,7 +444,7 @@ class Processor:
             return False
         try:
             park(self._shared.js, delivery, self._message_id(delivery), delay)
-        except Error as error:
+        except errors.Error as error:
             text = "%s: %r is not parked, it waits in the consumer: %s"
             log.warning(text, self.handler.name, delivery, error)
             return False

@@ -22,15 +22,7 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from .. import (
-    ConnectionClosedError,
-    ConsumerDeletedError,
-    Error,
-    InvalidArgumentError,
-    IteratorClosedError,
-    NotFoundError,
-    TimeoutError,
-)
+from .. import errors
 from ..locks import new_lock
 from .consumers import HandlerConsumer
 from .handler import Handler
@@ -161,14 +153,14 @@ class Puller:
             try:
                 self._pull_or_recreate()
                 delay = 0.0
-            except (NotFoundError, InvalidArgumentError) as error:
+            except (errors.NotFoundError, errors.InvalidArgumentError) as error:
                 self._shared.on_fatal(error)
                 return
-            except ConnectionClosedError as error:
+            except errors.ConnectionClosedError as error:
                 if not self._stopped.is_set():
                     self._shared.on_fatal(error)
                 return
-            except Error as error:
+            except errors.Error as error:
                 if not self.error:
                     delay = 0.0  # it has received meanwhile
                 self.error = str(error)
@@ -189,14 +181,14 @@ class Puller:
         with self._held.lock:
             iterator = self._iterator
         if iterator is not None:
-            with contextlib.suppress(Error):
+            with contextlib.suppress(errors.Error):
                 iterator.drain(_STOP_TIMEOUT_S)
 
     def _pull_or_recreate(self) -> None:
         """Pull; if the consumer does not exist, create it again."""
         try:
             self._pull()
-        except (ConsumerDeletedError, NotFoundError) as error:
+        except (errors.ConsumerDeletedError, errors.NotFoundError) as error:
             if self._stopped.is_set():
                 return
             log.warning("%s: %s", self._name, error)
@@ -218,7 +210,7 @@ class Puller:
                     messages.request(room)
                 while True:
                     self._receive(messages)
-            except IteratorClosedError:
+            except errors.IteratorClosedError:
                 return  # stopped
             finally:
                 with self._held.lock:
@@ -245,7 +237,7 @@ class Puller:
     def request(more: tuple[MessageIterator, int] | None) -> None:
         """Send what `next_request` returned; the lock is not held."""
         if more is not None:
-            with contextlib.suppress(Error):  # the thread that pulls gets it, too
+            with contextlib.suppress(errors.Error):  # the thread that pulls gets it, too
                 more[0].request(more[1])
 
     def _room(self) -> int:
@@ -284,7 +276,7 @@ class Puller:
             # A refusal comes soon; a pull that just waits has succeeded.
             timeout = _REFUSED_WITHIN_S if self.error else None
             run = messages._next_run(limit, timeout)  # noqa: SLF001 - for workers
-        except TimeoutError:
+        except errors.TimeoutError:
             if self._requested:
                 self.error = ""
             return
@@ -362,7 +354,7 @@ class Puller:
                 return
             own = int(bool(self._requested))
         self._stale_check_at = now + STALE_S
-        with contextlib.suppress(Error):
+        with contextlib.suppress(errors.Error):
             if self._consumer.read().num_waiting <= own:
                 return
             with self._held.lock:
@@ -443,7 +435,7 @@ class Pin:
         timeout = self._consumer.info.config.priority_timeout
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else _DEFAULT_PIN_S
         self._keep_at = time.monotonic() + seconds / 4
-        with contextlib.suppress(Error):
+        with contextlib.suppress(errors.Error):
             if self._is_pinned(pin):
                 # No message fits into one byte, so that nothing is delivered.
                 self._consumer.pull.fetch_no_wait(1, max_bytes=1, **group)
@@ -453,7 +445,7 @@ class Pin:
     def release(self, js: JetStream) -> None:
         """Let another process take over at once."""
         pin = self._id
-        with contextlib.suppress(Error):
+        with contextlib.suppress(errors.Error):
             if pin is not None and self._is_pinned(pin):
                 pull = self._consumer.pull
                 js.get_stream(pull.stream_name).unpin_consumer(pull.name, self.options["group"])

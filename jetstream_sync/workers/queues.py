@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from .. import InvalidOptionError
+from .. import errors
 from .calls import CallQueue, CallStates, TaskState, check_token
 from .celery_words import refuse_unknown
 from .handler import (
@@ -93,11 +93,11 @@ class TaskQueues:
     ) -> None:
         """Define a queue; see `Worker.queue`."""
         if name in self._queues:
-            raise InvalidOptionError("name", name, "is the name of another queue already")
+            raise errors.InvalidOptionError("name", name, "is the name of another queue already")
         for option, value in options.items():
             if option in TASK_OPTIONS:
                 rule = f"belongs to the tasks of a queue: @worker.task({option}=...)"
-                raise InvalidOptionError(option, value, rule)
+                raise errors.InvalidOptionError(option, value, rule)
         refuse_unknown("task", options, QUEUE_OPTIONS)
         owner = self._owner
         check_token("name", owner.name)
@@ -127,7 +127,7 @@ class TaskQueues:
                 rule = (
                     f"must be one of {sorted(self._queues)}: define it with worker.queue() before"
                 )
-                raise InvalidOptionError("queue", name, rule)
+                raise errors.InvalidOptionError("queue", name, rule)
             options = dict(options or {})
             where = ("concurrency", "stream", "subject", "unknown_task_grace")
             given = {option: options.pop(option) for option in where if option in options}
@@ -148,7 +148,7 @@ class TaskQueues:
         check_token("name", token)
         if results is not None and options.get("once") is not None:
             rule = "is not needed with 'results', which has the state of each call"
-            raise InvalidOptionError("once", options["once"], rule)
+            raise errors.InvalidOptionError("once", options["once"], rule)
         calls = self.find(queue)
         states = None
         if results is not None:
@@ -170,7 +170,7 @@ class TaskQueues:
         calls, handler, tasks = self._find(queue)
         name = getattr(function, "__name__", "")
         if name in tasks or name in self.tasks:
-            raise InvalidOptionError("name", name, "is the name of another task already")
+            raise errors.InvalidOptionError("name", name, "is the name of another task already")
         shared = {option: getattr(handler, option) for option in _SHARED}
         where: dict[str, Any] = {"stream": calls.stream, "consumer": calls.consumer}
         where["module"] = calling_module()

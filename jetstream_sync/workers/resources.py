@@ -8,13 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from .. import (
-    BucketNotFoundError,
-    KeyValueConfig,
-    StorageType,
-    StreamConfig,
-    StreamNotFoundError,
-)
+from .. import KeyValueConfig, StorageType, StreamConfig, errors
 from ..differences import differences
 from .dead_letters import DEAD_LETTER_SUBJECTS, MAX_AGE
 
@@ -123,7 +117,7 @@ def _stream_step(js: JetStream, config: StreamConfig, *, is_given: bool) -> Setu
     name = name_of(config)
     try:
         found = js.get_stream(config.name).cached_info.config
-    except StreamNotFoundError:
+    except errors.StreamNotFoundError:
         return SetupStep(action="create", name=name, run=lambda: js.create_stream(config))
     wanted = _merged(found, config)
     return _update(name, found, wanted, lambda: js.update_stream(wanted)) if is_given else None
@@ -133,7 +127,7 @@ def _bucket_step(js: JetStream, config: KeyValueConfig, *, is_given: bool) -> Se
     name = name_of(config)
     try:
         found = js.key_value(config.bucket).status().config
-    except BucketNotFoundError:
+    except errors.BucketNotFoundError:
         return SetupStep(action="create", name=name, run=lambda: js.create_key_value(config))
     wanted = _merged(found, config)
     return _update(name, found, wanted, lambda: js.update_key_value(config)) if is_given else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from .. import InvalidOptionError
+from ..errors import InvalidOptionError
 
 #: The shortest delay before a message is delivered again, in seconds: a short failure of a database
 #: must not use up all attempts.

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from .. import Error, NoRespondersError, TimeoutError
+from .. import errors
 from .consumers import HandlerConsumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler, Middleware
@@ -164,12 +164,12 @@ class WorkerRun:
                 if self._worker.ensure != "none":
                     self._schedules.store()
                 break
-            except (TimeoutError, NoRespondersError) as error:
+            except (errors.TimeoutError, errors.NoRespondersError) as error:
                 log.warning("worker %r waits for the server: %s", name, error)
                 if self._stopped_within(delay):
                     return False
                 delay = min(2 * delay, _MAX_START_DELAY_S)
-            except Error as error:
+            except errors.Error as error:
                 log.error("worker %r cannot start: %s", name, error)  # noqa: TRY400
                 self._status = exit_status(error)
                 return False
@@ -312,7 +312,7 @@ class WorkerRun:
             for pool in self._pools:
                 if pool.puller.pin is not None:
                     pool.puller.pin.release(self._js)
-        with suppress(Error):
+        with suppress(errors.Error):
             if clean:
                 self._nc.drain(_LAST_DRAIN_S)
             else:

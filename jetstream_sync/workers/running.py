@@ -21,7 +21,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from urllib.parse import quote
 
-from .. import Error, NoRespondersError
+from .. import errors
 from .health import Monitor
 from .leases import Delivery, lease_clock
 from .logs import log
@@ -117,7 +117,7 @@ class RunningReporter:
             service.add_endpoint("running", self._answer, _SUBJECT)
             service.add_endpoint("terminate", self._terminate, _TERMINATE)
             service.add_endpoint("running-of-worker", self._answer, _subject_of(self._worker))
-        except Error as error:
+        except errors.Error as error:
             self._stopped(error)
 
     def _stopped(self, error: BaseException | None) -> None:
@@ -127,7 +127,7 @@ class RunningReporter:
     def stop(self) -> None:
         """Stop the service."""
         if self._stop_service is not None:
-            with suppress(Error):
+            with suppress(errors.Error):
                 self._stop_service(_STOP_S)
 
     def _answer(self, request: Any) -> None:
@@ -203,7 +203,7 @@ def request_reports(
     payload = b"stacks" if stacks else b""
     try:
         replies = [*nc.request_many(subject, payload, timeout=timeout, stall=_STALL_S)]
-    except NoRespondersError:
+    except errors.NoRespondersError:
         return []
     found = [report for each in replies if (report := _parsed(each.data)) is not None]
     return sorted(found, key=lambda each: (each["worker"], each["host"], each["pid"]))
@@ -214,7 +214,7 @@ def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:
     try:
         replies = nc.request_many(_TERMINATE, subject.encode(), timeout=timeout, stall=_STALL_S)
         return any(json.loads(each.data).get("terminated") for each in replies)
-    except NoRespondersError:
+    except errors.NoRespondersError:
         return False
 
 

@@ -28,14 +28,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from .. import (
-    ConsumerNotFoundError,
-    Error,
-    InvalidOptionError,
-    MessageNotFoundError,
-    RetentionPolicy,
-    ServerTooOldError,
-)
+from .. import RetentionPolicy, errors
 from ..subjects import subject_matches
 from .cron import check_cron, check_zone, clock_changes
 from .handler import Handler, filters_of
@@ -75,24 +68,26 @@ class Schedule:
     def __post_init__(self) -> None:
         """Check the options that do not need the server."""
         if not _TOKEN.fullmatch(self.name):
-            raise InvalidOptionError("name", self.name, "must have letters, digits, '-' and '_'")
+            raise errors.InvalidOptionError(
+                "name", self.name, "must have letters, digits, '-' and '_'"
+            )
         given = [each for each in ("cron", "every", "at") if getattr(self, each) is not None]
         if len(given) != 1:
-            raise InvalidOptionError("cron, every, at", given, "give exactly one of them")
+            raise errors.InvalidOptionError("cron, every, at", given, "give exactly one of them")
         if self.cron is not None:
             check_cron(self.cron)
         if self.time_zone is not None:
             if self.cron is None:
-                raise InvalidOptionError("time_zone", self.time_zone, "needs 'cron'")
+                raise errors.InvalidOptionError("time_zone", self.time_zone, "needs 'cron'")
             check_zone(self.time_zone)
         if self.every is not None:
             seconds = self.every
             if isinstance(seconds, timedelta):
                 seconds = seconds.total_seconds()
             if not is_number(seconds) or seconds < 1:
-                raise InvalidOptionError("every", self.every, "must be at least one second")
+                raise errors.InvalidOptionError("every", self.every, "must be at least one second")
         if self.at is not None and self.at.utcoffset() is None:
-            raise InvalidOptionError("at", self.at, "must have a time zone")
+            raise errors.InvalidOptionError("at", self.at, "must have a time zone")
 
     @property
     def level(self) -> int:
@@ -133,7 +128,7 @@ def module_of(name: str) -> str:
 def _prefix(stream: str, worker: str) -> str:
     if not _TOKEN.fullmatch(worker):
         rule = "must have letters, digits, '-' and '_' for a worker with schedules"
-        raise InvalidOptionError("name", worker, rule)
+        raise errors.InvalidOptionError("name", worker, rule)
     return f"schedules.{stream}.{worker}"
 
 
@@ -179,7 +174,7 @@ class Schedules:
             try:
                 each.restore()
                 self._failed.discard(name)
-            except Error as error:
+            except errors.Error as error:
                 level = logging.DEBUG if name in self._failed else logging.ERROR
                 self._failed.add(name)
                 log.log(level, "schedule %s cannot be checked: %s", name, error)
@@ -244,7 +239,7 @@ def _stored_digest(stream: Stream, subject: str) -> str | None:
     """Return the digests of a stored schedule; ``None``: there is none; empty: it has no digests."""
     try:
         headers = stream.get_msg(last_by_subject=subject).headers
-    except MessageNotFoundError:
+    except errors.MessageNotFoundError:
         return None
     return "" if headers is None or _MODULE not in headers else headers.get(_DIGEST) or ""
 
@@ -307,7 +302,7 @@ def find_schedules(
 def _unused_state(stream: Stream, subject: str, modules: set[str]) -> str:
     """Return ``"foreign"`` for a schedule of another program with a worker of the same name."""
     headers = None
-    with suppress(MessageNotFoundError):
+    with suppress(errors.MessageNotFoundError):
         headers = stream.get_msg(last_by_subject=subject).headers
     module = None if headers is None else headers.get(_MODULE)
     return "unused" if module is None or module in modules else "foreign"
@@ -337,7 +332,7 @@ def require_level(js: JetStream, level: int) -> None:
     known = js.account_info().api.level or 0
     if known < level:
         needs = "2.14" if level == _LEVEL else "2.12"
-        raise ServerTooOldError("schedules", needs, f"one at API level {known}")
+        raise errors.ServerTooOldError("schedules", needs, f"one at API level {known}")
 
 
 def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterable[Handler]) -> None:
@@ -345,21 +340,21 @@ def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterabl
     config: StreamConfig = js.get_stream(stream).cached_info.config
     area = f"{subject.partition('.')[0]}.{stream}.>"
     if not config.allow_msg_schedules:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "allow_msg_schedules", config.allow_msg_schedules, f"stream {stream} must have it"
         )
     if config.retention == RetentionPolicy.INTEREST:
         rule = f"stream {stream} would drop schedules, which no consumer receives"
-        raise InvalidOptionError("retention", str(config.retention), rule)
+        raise errors.InvalidOptionError("retention", str(config.retention), rule)
     if not any(subject_matches(each, subject) for each in config.subjects or ()):
         rule = f"stream {stream} must have the subject {area!r} for schedules"
-        raise InvalidOptionError("subjects", config.subjects, rule)
+        raise errors.InvalidOptionError("subjects", config.subjects, rule)
     for handler in handlers:
         if handler.stream != stream or handler.group is not None:
             continue
         filters: Sequence[str] = handler.filter_subjects
-        with suppress(ConsumerNotFoundError):
+        with suppress(errors.ConsumerNotFoundError):
             filters = filters or filters_of(js.consumer_info(stream, handler.consumer).config)
         if not filters or any(subject_matches(each, subject) for each in filters):
             rule = f"consumer {stream}/{handler.consumer} would receive schedules: exclude {area!r}"
-            raise InvalidOptionError("filter_subjects", list(filters), rule)
+            raise errors.InvalidOptionError("filter_subjects", list(filters), rule)

@@ -30,7 +30,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from .. import Error
+from .. import errors
 from ..locks import new_lock
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .logs import log
@@ -157,7 +157,7 @@ class Settlements:
             return True
         try:
             delivery.msg.ack()
-        except Error as error:
+        except errors.Error as error:
             log.warning("%r was handled but not acknowledged: %s", delivery, error)
         return True
 
@@ -239,7 +239,7 @@ class Settlements:
         try:
             subjects = [delivery.msg.ack_subject for delivery in pending.deliveries]
             self._confirmations.send(subjects, pending.payload, token)
-        except Error as error:
+        except errors.Error as error:
             log.debug("%r was not settled: %s", pending.delivery, error)
             pending.waits = True
 

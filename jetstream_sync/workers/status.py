@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from .. import (
+from ..errors import (
     ConnectionClosedError,
     ConsumerDeletedError,
     InvalidArgumentError,

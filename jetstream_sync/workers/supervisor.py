@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import InvalidOptionError
+from .. import errors
 from .heartbeat import LINK_VARIABLE
 from .logs import log
 from .retries import check_count
@@ -71,7 +71,7 @@ class Limits:
         for name in ("max_messages", "max_age", "max_rss"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InvalidOptionError(name, value, "must be above 0")
+                raise errors.InvalidOptionError(name, value, "must be above 0")
 
     def exceeded(self, age: float, beat: Mapping[str, Any]) -> str:
         """Return which limit a process exceeds, or an empty string."""
@@ -171,7 +171,7 @@ class Supervisor:
     ) -> None:
         check_count("processes", processes)
         if os.name != "posix":
-            raise InvalidOptionError("processes", processes, "needs a POSIX system")
+            raise errors.InvalidOptionError("processes", processes, "needs a POSIX system")
         self._command = list(command)
         self._environment = dict(environment or {})
         self._limits = Limits() if limits is None else limits

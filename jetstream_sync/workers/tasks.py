@@ -28,15 +28,7 @@ from typing import (
 
 import orjson
 
-from .. import (
-    APIError,
-    Error,
-    InvalidArgumentError,
-    InvalidOptionError,
-    MaxPayloadError,
-    NoStreamResponseError,
-    StreamNotFoundError,
-)
+from .. import errors
 from .calls import (
     SUCCESSFUL,
     CallQueue,
@@ -72,11 +64,11 @@ _JSON_TYPES: Final = (int, float, str, bool, type(None))
 _MAX_ID: Final = 200
 
 
-class TaskArgumentsError(InvalidArgumentError, TypeError):
+class TaskArgumentsError(errors.InvalidArgumentError, TypeError):
     """The arguments of a task do not fit its signature, or are not JSON; nothing was sent."""
 
 
-class TaskError(Error):
+class TaskError(errors.Error):
     """
     A call of a task has failed, was cancelled, or has expired.
 
@@ -158,7 +150,7 @@ class TaskResult(Generic[R_co]):
     def _states(self) -> CallStore:
         if self._store is None:
             rule = "the task has no bucket for results"
-            raise InvalidOptionError("results", None, rule)
+            raise errors.InvalidOptionError("results", None, rule)
         if self._store.has_messages:
             self._task.calls.prepare()
         return self._store
@@ -257,7 +249,9 @@ class _Arguments:
         except NameError:  # the annotations do not exist at run time, and are not checked
             self._signature = inspect.signature(function)
         except ValueError as error:  # a function written in C that does not describe its parameters
-            raise InvalidOptionError("function", function, "must have a signature") from error
+            raise errors.InvalidOptionError(
+                "function", function, "must have a signature"
+            ) from error
         parameters = self._signature.parameters.values()
         self.context = [each.name for each in parameters if is_context(each.annotation)]
         self._sent = self._signature.replace(
@@ -391,7 +385,7 @@ class TaskCalls(Generic[P, R]):
         if countdown is not None:
             if at is not None or not is_number(countdown) or countdown < 0:
                 rule = "must be a number of seconds, 0 or above, and excludes 'eta'"
-                raise InvalidOptionError("countdown", countdown, rule)
+                raise errors.InvalidOptionError("countdown", countdown, rule)
             at = now + timedelta(seconds=countdown)
         if task_id is not None:
             _check_id(task_id)
@@ -443,11 +437,16 @@ class TaskCalls(Generic[P, R]):
         try:
             try:
                 task.queue.send(task.name, call, data, at)
-            except (NoStreamResponseError, StreamNotFoundError):
+            except (errors.NoStreamResponseError, errors.StreamNotFoundError):
                 task.queue.forget()
                 self.prepare()
                 task.queue.send(task.name, call, data, at)
-        except (APIError, NoStreamResponseError, InvalidArgumentError, MaxPayloadError):
+        except (
+            errors.APIError,
+            errors.NoStreamResponseError,
+            errors.InvalidArgumentError,
+            errors.MaxPayloadError,
+        ):
             if states is not None:
                 states.remove(call)
             raise
@@ -639,7 +638,7 @@ class TaskDecorator(Protocol):
 
 def _time(option: str, value: datetime | None) -> datetime | None:
     if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
-        raise InvalidOptionError(option, value, "must be a datetime with a time zone")
+        raise errors.InvalidOptionError(option, value, "must be a datetime with a time zone")
     return value
 
 
@@ -647,7 +646,7 @@ def _check_id(task_id: object) -> None:
     ok = isinstance(task_id, str) and 0 < len(task_id) <= _MAX_ID
     if not ok or set(cast("str", task_id)) - _ID_CHARACTERS:
         rule = f"must have 1 to {_MAX_ID} letters, digits, '-', '_' and '='"
-        raise InvalidOptionError("task_id", task_id, rule)
+        raise errors.InvalidOptionError("task_id", task_id, rule)
 
 
 _ID_CHARACTERS: Final = frozenset(

@@ -15,17 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
-from .. import (
-    BucketNotFoundError,
-    ConsumerConfig,
-    Headers,
-    InvalidOptionError,
-    JetStreamMsg,
-    KeyNotFoundError,
-    PubAck,
-    StreamNotFoundError,
-    TimeoutError,
-)
+from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
 from .calls import FINISHED, CallStates, Record, TaskState
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
@@ -98,11 +88,11 @@ class _Publisher:
 
     def get_stream(self, name: str, /) -> NoReturn:
         """Return no stream: there is no server."""
-        raise StreamNotFoundError(404, 10059, f"a test client has no stream {name!r}")
+        raise errors.StreamNotFoundError(404, 10059, f"a test client has no stream {name!r}")
 
     def key_value(self, bucket: str, /) -> NoReturn:
         """Return no bucket: there is no server."""
-        raise BucketNotFoundError(404, 10059, f"a test client has no bucket {bucket!r}")
+        raise errors.BucketNotFoundError(404, 10059, f"a test client has no bucket {bucket!r}")
 
     def publish(
         self,
@@ -324,7 +314,7 @@ class TestClient:
         stopping: bool,
     ) -> list[Outcome]:
         if attempt < 1:
-            raise InvalidOptionError("attempt", attempt, "must be at least 1")
+            raise errors.InvalidOptionError("attempt", attempt, "must be at least 1")
         settlements, publisher, dead_letters = _Settlements(), _Publisher(), _Publisher()
         outcomes: dict[Delivery, Outcome] = {}
         for payload in payloads:
@@ -396,12 +386,12 @@ class TestClient:
             if wanted is each or wanted == each.name:
                 if batches != (each.max_messages is not None):
                     rule = "handles batches: use deliver_batch()"
-                    raise InvalidOptionError(
+                    raise errors.InvalidOptionError(
                         "handler", handler, "handles single messages" if batches else rule
                     )
                 return each
         names = ", ".join(each.name for each in handlers) or "none"
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "handler", handler, f"is not a handler of this worker, which has: {names}"
         )
 
@@ -450,14 +440,16 @@ class MemoryCalls(CallStates):
         try:
             return self._records[call]
         except KeyError:
-            raise KeyNotFoundError("calls of this process", call) from None
+            raise errors.KeyNotFoundError("calls of this process", call) from None
 
     def wait(self, call: str, timeout: float | None) -> Record:
         """Return the record; a call that has not ended never ends."""
         del timeout
         record = self.read(call)
         if record["status"] not in FINISHED:
-            raise TimeoutError(f"call {call} has not ended: calls with a time run when it is read")
+            raise errors.TimeoutError(
+                f"call {call} has not ended: calls with a time run when it is read"
+            )
         return record
 
     def change(

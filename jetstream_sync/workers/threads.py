@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from .. import Error, InvalidArgumentError
+from .. import errors
 from .consumers import HandlerConsumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
@@ -106,7 +106,7 @@ class HandlerThreads:
     def refresh(self) -> None:
         """Read the state of the consumer again; an unreachable server changes nothing."""
         self._refreshed = self._held.handled, lease_clock()
-        with contextlib.suppress(Error):
+        with contextlib.suppress(errors.Error):
             self.consumer.refresh()
             self._check_order(self.consumer.info.num_waiting - 1)  # without the own request
 
@@ -227,7 +227,7 @@ class HandlerThreads:
             return None
         try:
             return self.consumer.delivered_if_empty()
-        except Error:
+        except errors.Error:
             return None
 
     @property
@@ -304,7 +304,7 @@ class HandlerThreads:
         try:
             if self._processes is not None:
                 self._processes.prepare()
-        except InvalidArgumentError as error:
+        except errors.InvalidArgumentError as error:
             self._shared.on_fatal(error)
             return
         with self._held.lock:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .. import Error, Headers
+from .. import Headers, errors
 from .leases import log_context
 from .logs import log
 
@@ -186,7 +186,7 @@ def publishing(
         return
     try:
         traced = Headers(headers or {})
-    except (Error, TypeError):
+    except (errors.Error, TypeError):
         yield headers  # publishing them raises
         return
     span = tracer.guarded(lambda: tracer.publish(subject, payload, traced, msg_id))

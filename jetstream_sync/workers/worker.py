@@ -21,16 +21,7 @@ from typing import (
     overload,
 )
 
-from .. import (
-    Error,
-    InvalidArgumentError,
-    InvalidOptionError,
-    KeyValueConfig,
-    StreamConfig,
-    StreamNotFoundError,
-    connect,
-    shared_connection,
-)
+from .. import KeyValueConfig, StreamConfig, connect, errors, shared_connection
 from .calls import to_json
 from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
@@ -162,16 +153,16 @@ class Worker:
         is_mode = not isinstance(ensure, str) or ensure in {"consumer", "none"}
         if not (is_mode and all(isinstance(each, Resource) for each in given)):
             rule = "must be 'consumer', 'none' or a list of configs of streams and buckets"
-            raise InvalidOptionError("ensure", ensure, rule)
+            raise errors.InvalidOptionError("ensure", ensure, rule)
         if not (is_number(drain_timeout) and drain_timeout >= 0):
-            raise InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
+            raise errors.InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
         check_count("concurrency", concurrency)
         for each in middleware:
             check_plain("middleware", each)
         if trace is not None and trace not in TRACE_MODES:
-            raise InvalidOptionError("trace", trace, f"must be None or one of {TRACE_MODES}")
+            raise errors.InvalidOptionError("trace", trace, f"must be None or one of {TRACE_MODES}")
         if report is not None and report not in REPORTS:
-            raise InvalidOptionError("report", report, f"must be None or one of {REPORTS}")
+            raise errors.InvalidOptionError("report", report, f"must be None or one of {REPORTS}")
         if http is not None:
             parse_address(http)
         self.trace = trace
@@ -376,7 +367,7 @@ class Worker:
         for option, value in options.items():
             if option in (*QUEUE_OPTIONS, "concurrency"):
                 rule = f"belongs to the queue of the task: worker.queue(name, {option}=...)"
-                raise InvalidOptionError(option, value, rule)
+                raise errors.InvalidOptionError(option, value, rule)
         refuse_unknown("task", options, TASK_OPTIONS)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
@@ -448,7 +439,7 @@ class Worker:
     def _check_limit(self, limit: str | None) -> None:
         if limit is not None and limit not in self.limits:
             rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
-            raise InvalidOptionError("limit", limit, rule)
+            raise errors.InvalidOptionError("limit", limit, rule)
 
     def _new_handler(self, function: HandlerFunction, options: dict[str, Any]) -> Handler:
         self._check_limit(options.get("limit"))
@@ -460,7 +451,7 @@ class Worker:
         for other in self.handlers:
             if (other.stream, other.consumer) == (handler.stream, handler.consumer):
                 rule = f"is used by handler {other.name} already"
-                raise InvalidOptionError("consumer", handler.consumer, rule)
+                raise errors.InvalidOptionError("consumer", handler.consumer, rule)
         self.handlers.append(handler)
 
     def schedule(
@@ -518,7 +509,9 @@ class Worker:
             )
             return lambda function: function
         if subject is None:
-            raise InvalidOptionError("subject", subject, "is needed unless a task is scheduled")
+            raise errors.InvalidOptionError(
+                "subject", subject, "is needed unless a task is scheduled"
+            )
 
         def decorate(function: Callable[[], bytes]) -> Callable[[], bytes]:
             if not isinstance(function, type):
@@ -539,7 +532,7 @@ class Worker:
         **times: Any,
     ) -> None:
         if missed not in {"last", "all"}:
-            raise InvalidOptionError("missed", missed, "must be 'last' or 'all'")
+            raise errors.InvalidOptionError("missed", missed, "must be 'last' or 'all'")
         record, _ = task.calls.record(args, kwargs or {})
         data = to_json({"args": record["args"], "kwargs": record["kwargs"]})
 
@@ -559,7 +552,9 @@ class Worker:
 
     def _add_schedule(self, schedule: Schedule) -> None:
         if any(each.name == schedule.name for each in self.schedules):
-            raise InvalidOptionError("name", schedule.name, "is used by another schedule already")
+            raise errors.InvalidOptionError(
+                "name", schedule.name, "is used by another schedule already"
+            )
         self.schedules.append(schedule)
 
     def find_schedules(self) -> list[ScheduleState]:
@@ -614,7 +609,9 @@ class Worker:
 
         """
         if kind not in EVENT_KINDS:
-            raise InvalidOptionError("kind", kind, f"must be one of {', '.join(EVENT_KINDS)}")
+            raise errors.InvalidOptionError(
+                "kind", kind, f"must be one of {', '.join(EVENT_KINDS)}"
+            )
 
         def decorate(hook: Hook) -> Hook:
             check_plain("hook", hook)
@@ -641,7 +638,7 @@ class Worker:
         """
         check_count("count", count)
         if name in self.limits:
-            raise InvalidOptionError("name", name, "is the name of another limit already")
+            raise errors.InvalidOptionError("name", name, "is the name of another limit already")
         self.limits[name] = count
 
     def stop(self) -> None:
@@ -680,7 +677,9 @@ class Worker:
         """
         refuse_to_run()
         if not self.handlers:
-            raise InvalidOptionError("handlers", [], "the worker has none: add one with @handler")
+            raise errors.InvalidOptionError(
+                "handlers", [], "the worker has none: add one with @handler"
+            )
         observer = Observer(
             self.name, self._hooks, lambda call: self._events.put(Event("call", call=call))
         )
@@ -721,9 +720,9 @@ class Worker:
         try:
             with self._connect() as nc:
                 return WorkerRun(self, nc, self._events, observer, monitor, link).run(burst=burst)
-        except InvalidArgumentError:
+        except errors.InvalidArgumentError:
             raise
-        except Error as error:
+        except errors.Error as error:
             # Also a login that is refused while the worker is being prepared.
             log.error("worker %r cannot run: %s", self.name, error)  # noqa: TRY400
             return exit_status(error)
@@ -742,21 +741,21 @@ class Worker:
 
         """
         warnings: list[str] = []
-        errors: list[tuple[str, Error]] = []
+        problems: list[tuple[str, errors.Error]] = []
 
         @contextmanager
         def collected(where: str) -> Iterator[None]:
             try:
                 yield
-            except Error as error:
-                errors.append((where, error))
+            except errors.Error as error:
+                problems.append((where, error))
 
         if not self.handlers:
-            errors.append(("", InvalidOptionError("handlers", [], "the worker has none")))
+            problems.append(("", errors.InvalidOptionError("handlers", [], "the worker has none")))
         may_change = self.ensure != "none"
         with collected(""), self._connect_once() as nc:
             js = nc.jetstream()
-            absent = self._check_resources(nc, warnings, errors)
+            absent = self._check_resources(nc, warnings, problems)
             for handler in self.handlers:
                 with collected(f"{handler.name}: "):
                     handler.check_processes(processes)
@@ -764,8 +763,8 @@ class Worker:
                         continue  # it is created at start
                     found = check_handler(js, handler, may_change=may_change, processes=processes)
                     warnings += [f"{handler.name}: {each}" for each in found]
-            with collected(""), suppress(StreamNotFoundError):
-                errors += [("", Error(text)) for text in unknown_calls(js, self.handlers)]
+            with collected(""), suppress(errors.StreamNotFoundError):
+                problems += [("", errors.Error(text)) for text in unknown_calls(js, self.handlers)]
             for schedule in self.schedules:
                 with collected(f"schedule {schedule.name}: "):
                     changes = schedule.clock_changes()
@@ -773,12 +772,12 @@ class Worker:
                     check_schedules(js, self.name, [schedule], self.handlers)
         return CheckResult(
             warnings=warnings,
-            errors=[f"{where}{error}" for where, error in errors],
-            status=exit_status(errors[0][1]) if errors else ExitStatus.OK,
+            errors=[f"{where}{error}" for where, error in problems],
+            status=exit_status(problems[0][1]) if problems else ExitStatus.OK,
         )
 
     def _check_resources(
-        self, nc: Connection, warnings: list[str], errors: list[tuple[str, Error]]
+        self, nc: Connection, warnings: list[str], problems: list[tuple[str, errors.Error]]
     ) -> set[str]:
         """Return the names of streams and buckets that do not exist, and report them."""
         absent = set()
@@ -790,8 +789,8 @@ class Worker:
             if self.ensure != "none":
                 warnings.append(f"{step.name} does not exist: it is created at start")
             else:
-                missing = StreamNotFoundError(404, 10059, "does not exist")
-                errors.append((f"{step.name}: ", missing))
+                missing = errors.StreamNotFoundError(404, 10059, "does not exist")
+                problems.append((f"{step.name}: ", missing))
         return absent
 
     @contextmanager
@@ -862,7 +861,7 @@ class Worker:
             rule = (
                 f"is for {letter.subject} of consumer {letter.consumer}, which has no handler here"
             )
-            raise InvalidOptionError("seq", seq, rule)
+            raise errors.InvalidOptionError("seq", seq, rule)
         client = self.test_client()
         if found.max_messages is not None:
             return client.deliver_batch(found, [msg.data])[0]

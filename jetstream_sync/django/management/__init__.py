@@ -7,7 +7,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ... import Error, InvalidArgumentError
+from ... import errors
 
 
 class WorkerCommand(BaseCommand):
@@ -26,9 +26,9 @@ class WorkerCommand(BaseCommand):
         """Do what the command is for; report its errors."""
         try:
             self.use(options)
-        except (ImproperlyConfigured, InvalidArgumentError) as error:
+        except (ImproperlyConfigured, errors.InvalidArgumentError) as error:
             raise CommandError(str(error), returncode=2) from error
-        except Error as error:
+        except errors.Error as error:
             raise CommandError(str(error)) from error
 
     def use(self, options: dict[str, Any]) -> None:

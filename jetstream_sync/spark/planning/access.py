@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from ... import errors
 from ...durations import time_to_ns
-from ...errors import InvalidOptionError, MessageNotFoundError
 from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
@@ -128,14 +128,14 @@ class SourceAccess:
             if first == view.end_seq:
                 problem = f"no message of stream {view.name} was stored since then"
                 if options.starting_offsets_by_timestamp_strategy == "error":
-                    raise InvalidOptionError(
+                    raise errors.InvalidOptionError(
                         options.starting_time_option, since.isoformat(), problem
                     )
                 log.warning("%s=%s: %s", options.starting_time_option, since.isoformat(), problem)
             return first
         start = resolve_offset(options.starting_offsets, default, view)
         if start > view.end_seq:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "startingOffsets",
                 start,
                 f"is beyond the end of stream {view.name}: its last sequence is {view.end_seq - 1}",
@@ -162,7 +162,7 @@ class SourceAccess:
             api, request = api_requests(self.js), {"seq": seq, "next_by_subj": subject}
             try:
                 message = leader_get(api, stream, request, api.deadline())
-            except MessageNotFoundError:
+            except errors.MessageNotFoundError:
                 return None
             return message.seq, time_to_ns(message.time)
 

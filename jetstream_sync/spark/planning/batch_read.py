@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import StreamNotFoundError
+from ... import errors
 from ..options import EARLIEST, ReadOptions
 from ..reading.ranges import SequenceRange
 from ..streams import StreamView
@@ -23,7 +23,9 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
     views = access.snapshot()
     access.selection.check_all_exist(views)
     if not views:
-        raise StreamNotFoundError(404, 10059, f"no stream matches {options.stream_pattern!r}")
+        raise errors.StreamNotFoundError(
+            404, 10059, f"no stream matches {options.stream_pattern!r}"
+        )
     parts: dict[str, tuple[MessageCounter, int, int]] = {}
     rows: dict[str, int] = {}
     for key, view in views.items():

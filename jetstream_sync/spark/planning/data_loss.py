@@ -24,14 +24,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from ...errors import Error
+from ... import errors
 from ..streams import StreamView
 from .offsets import StreamOffset
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 
-class DataLossError(Error):
+class DataLossError(errors.Error):
     """Unread messages are gone, and ``failOnDataLoss`` makes that an error."""
 
 

@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...errors import Error, InvalidArgumentError
+from ... import errors
 
 VERSION: Final = 1
 
 
-class OffsetError(Error, ValueError):
+class OffsetError(errors.Error, ValueError):
     """The offset of a checkpoint cannot be read: another source or a newer version wrote it."""
 
 
@@ -58,7 +58,9 @@ class StreamOffset:
         bounds = (self.start_seq, *self.cuts, self.next_seq)
         rising = all(low < high for low, high in itertools.pairwise(bounds))
         if self.start_seq < 1 or not (rising or bounds == (self.next_seq,) * 2):
-            raise InvalidArgumentError(f"invalid batch bounds {bounds}: sequences must rise from 1")
+            raise errors.InvalidArgumentError(
+                f"invalid batch bounds {bounds}: sequences must rise from 1"
+            )
 
     def empty_after(self) -> StreamOffset:
         """Return the empty batch that begins where this one ends."""

@@ -11,13 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ... import errors
 from ...api.key_value import STREAM_PREFIX, BucketSubjects, KeyValueEntry
-from ...errors import (
-    MessagesChangedError,
-    NoRespondersError,
-    ServerTooOldError,
-    TooManyResultsError,
-)
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import StoredMsg
 from ..connections import jetstream
@@ -76,9 +71,9 @@ def read_entries(
     for _ in range(_PAGE_ATTEMPTS):
         try:
             found = [_stored_entry(names, each) for each in stream.get_last_msgs(subjects)]
-        except MessagesChangedError:
+        except errors.MessagesChangedError:
             continue
-        except (NoRespondersError, ServerTooOldError, TooManyResultsError):
+        except (errors.NoRespondersError, errors.ServerTooOldError, errors.TooManyResultsError):
             break
         return [entry for entry in found if entry.has_value]
     entries: dict[str, KeyValueEntry] = {}

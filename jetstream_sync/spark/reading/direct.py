@@ -18,11 +18,11 @@ from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
+from ... import errors
 from ...api.enums import RetentionPolicy
 from ...client.replies import ReplyCollector
 from ...codec import dumps
 from ...durations import time_from_text, time_to_ns
-from ...errors import APIError, InvalidResponseError, NoRespondersError, NotFoundError
 from ...headers import is_no_responders, parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
@@ -192,7 +192,7 @@ def _parse_server_headers(blocks: BytesColumn, lines: int = _BATCH_LINES) -> _Se
             [_time_ns(_value(tail[4], b"Nats-Time-Stamp: ")) for tail in tails],
         )
     except (IndexError, ValueError):
-        raise InvalidResponseError(_UNEXPECTED_HEADERS) from None
+        raise errors.InvalidResponseError(_UNEXPECTED_HEADERS) from None
 
 
 def _value(line: bytes, start: bytes) -> bytes:
@@ -270,7 +270,7 @@ def _count_by_consumer(
         raise DirectGetRefusedError(stream)  # a work queue would refuse the consumer, too
     try:
         first = found.get_msg(seq, next_by_subject=subject or ">").seq
-    except NotFoundError:
+    except errors.NotFoundError:
         return None, 0
     if is_queue:
         # There are at most so many, so that the limits of a batch hold.
@@ -299,13 +299,13 @@ def _remaining_messages(status: Delivery, route: bytes) -> int:
     block = status[2]
     found = parse_status(block)
     if found is None:
-        raise InvalidResponseError(f"a direct get ended with {block[:60]!r}")
+        raise errors.InvalidResponseError(f"a direct get ended with {block[:60]!r}")
     if found.code == 404:
         return 0
     if found.code == 503:
-        raise NoRespondersError(route.decode())
+        raise errors.NoRespondersError(route.decode())
     headers = parse_headers(block)
     pending = "" if headers is None else headers.get("Nats-Num-Pending", "")
     if found.code != 204 or not pending.isdecimal():
-        raise APIError.from_response({"code": found.code, "description": found.description})
+        raise errors.APIError.from_response({"code": found.code, "description": found.description})
     return int(pending)

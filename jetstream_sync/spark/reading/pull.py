@@ -26,19 +26,12 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from ... import errors
 from ...api.consumer import ConsumerConfig
 from ...api.enums import AckPolicy, DeliverPolicy
 from ...api.pull import PullRequest, PullStatusKind, parse_pull_status
 from ...api.reply import ack_tokens
 from ...client.replies import ReplyCollector
-from ...errors import (
-    Error,
-    InvalidResponseError,
-    NotFoundError,
-    NotJSMessageError,
-    PermissionsError,
-    TimeoutError,
-)
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
 from ...protocol.parser import Delivery
@@ -90,7 +83,7 @@ class _ConsumerState:
         _, _, _, last_seq, last_number, _, remaining = map(_number, ack_tokens(last))
         count = len(replies)
         if first_number != self._next or last_number != first_number + count - 1:
-            raise InvalidResponseError(
+            raise errors.InvalidResponseError(
                 f"consumer {self.name!r} sent {count} deliveries with the numbers {first_number} "
                 f"to {last_number}, but number {self._next} was expected"
             )
@@ -159,7 +152,7 @@ class PullReader:
                 del items, times_ns
                 yield ReadResponse(chunk, next_seq)
                 start_seq = next_seq
-        except (InvalidResponseError, NotJSMessageError) as error:
+        except (errors.InvalidResponseError, errors.NotJSMessageError) as error:
             raise RangeStalledError(stream, start_seq, str(error)) from error
         finally:
             if pull is not None:
@@ -188,7 +181,7 @@ class PullReader:
             items: Replies = pull.gathering.wait(
                 min(_CONSUMER_CHECK_DELAY_S, self._task.silence_timeout)
             )
-        except TimeoutError:
+        except errors.TimeoutError:
             items = pull.gathering.items
             # The server sends no status after exactly `max_bytes` bytes.
             size = sum(len(part) for item in items for part in item)
@@ -208,9 +201,9 @@ class PullReader:
         stream = self._task.range.stream
         try:
             consumer_info(self._api, stream, consumer.name)
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             raise RangeStalledError(stream, start_seq, str(error)) from error
-        except PermissionsError:
+        except errors.PermissionsError:
             pass  # permission to read does not imply permission for consumer info
         items: Replies = pull.gathering.wait(self._task.silence_timeout)
         return items
@@ -265,7 +258,7 @@ class PullReader:
         )
         if api.core.address is None:
             return
-        with suppress(Error):
+        with suppress(errors.Error):
             delete_consumer(api, self._task.range.stream, name)
 
 
@@ -285,7 +278,7 @@ def _without_size(headers: BytesColumn) -> tuple[BytesColumn, list[int]]:
     for block in headers:
         before, _, size = block.rpartition(_MSG_SIZE)
         if not size[:-4].isdigit():
-            raise InvalidResponseError(
+            raise errors.InvalidResponseError(
                 f"a headers-only message has no Nats-Msg-Size: {block[:60]!r}"
             )
         sizes.append(int(size[:-4]))

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from ... import errors
 from ...api.stream import StreamInfo
-from ...errors import Error, MessageNotFoundError
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
@@ -151,7 +151,7 @@ class _RangeReader:
                 yield from self._read_responses()
                 if self._next_seq >= end_seq or self._is_complete():
                     return
-            except Error as error:
+            except errors.Error as error:
                 self._recover(error, progress=self._next_seq > begun_at)
             else:
                 reason = "the stream holds the message, but the server does not deliver it"
@@ -188,7 +188,7 @@ class _RangeReader:
         )
         return (DirectReader if self._is_direct else PullReader)(self._api, task)
 
-    def _recover(self, error: Error, *, progress: bool) -> None:
+    def _recover(self, error: errors.Error, *, progress: bool) -> None:
         """Wait before the next attempt after an error."""
         passes = isinstance(error, RangeStalledError) or is_transient(error)
         if progress:
@@ -227,7 +227,7 @@ class _RangeReader:
             request = {"seq": self._next_seq, "next_by_subj": subject}
             try:
                 found = leader_get(api, self._range.stream, request, api.deadline())
-            except MessageNotFoundError:
+            except errors.MessageNotFoundError:
                 continue
             if found.seq < self._range.end_seq:
                 return False

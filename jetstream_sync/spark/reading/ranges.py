@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import InvalidArgumentError
+from ... import errors
 from ...errors import RangeError as RangeError  # noqa: PLC0414 - exported
 from ...errors import StreamRecreatedError as StreamRecreatedError  # noqa: PLC0414 - exported
 
@@ -87,6 +87,6 @@ class SequenceRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_seq <= self.end_seq:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"invalid range: it starts at {self.start_seq} and ends before that, at {self.end_seq}"
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import NotJSMessageError
+from ... import errors
 from ...protocol.parser import Delivery
 from ...speedups import run_column, run_numbers
 from ..bytes_column import BytesColumn
@@ -70,7 +70,7 @@ class Replies:
         try:
             return array("q", [int(item[REPLY].rsplit(b".", place)[-place]) for item in self])
         except (IndexError, ValueError):
-            raise NotJSMessageError("a reply subject of a consumer has no time") from None
+            raise errors.NotJSMessageError("a reply subject of a consumer has no time") from None
 
 
 def int64_array(values: bytes) -> array[int]:

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
+from ... import errors
 from ...client.subscription import Subscription
-from ...errors import Error, PermissionsError
 from ...jetstream.connection import Connection
 from ..options import ReadOptions
 from ..streams import StreamView
@@ -62,7 +62,7 @@ class Arrivals:
         """Find out whether the user may not subscribe; a closed connection only needs a new subscription."""
         try:
             subscription.next_msg(0)
-        except PermissionsError:
+        except errors.PermissionsError:
             self._is_denied = True
-        except Error:
+        except errors.Error:
             pass

@@ -30,15 +30,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from ... import errors
 from ...api.consumer import ConsumerInfo
 from ...api.enums import AckPolicy, DeliverPolicy
-from ...errors import (
-    BadRequestError,
-    ConsumerNotFoundError,
-    Error,
-    InvalidOptionError,
-    ServerTooOldError,
-)
 from ...jetstream.consumer import PullConsumer
 from ...jetstream.context import JetStream
 from ..connections import api_requests
@@ -63,7 +57,7 @@ _QUERY_METADATA: Final = "jetstream_sync.query"
 _SERVER_METADATA_PREFIX: Final = "_nats."
 
 
-class QueueInUseError(Error):
+class QueueInUseError(errors.Error):
     """Another query reads the work queue, in which each message has a single reader."""
 
 
@@ -97,13 +91,13 @@ class CommitHandler:
 
     def _ensure_guard(self, view: StreamView, filters: tuple[str, ...]) -> None:
         if view.deny_purge:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "stream",
                 view.name,
                 "it is a work queue with deny_purge, so committed messages cannot be removed",
             )
         if not view.allow_direct:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "stream",
                 view.name,
                 "it is a work queue without allow_direct, so reading it would consume the messages",
@@ -111,12 +105,12 @@ class CommitHandler:
         name = self._consumer or _guard_name(filters)
         try:
             info = self.js.get_consumer(view.name, name).cached_info
-        except ConsumerNotFoundError:
+        except errors.ConsumerNotFoundError:
             self._create_guard(view, filters, name)
         else:
             _check_filters(view, filters, info)
             if info.delivered.consumer_seq:
-                raise InvalidOptionError(
+                raise errors.InvalidOptionError(
                     "consumer",
                     name,
                     f"it has already delivered messages of work queue {view.name}, which the query must"
@@ -135,10 +129,10 @@ class CommitHandler:
                 metadata={_QUERY_METADATA: query} if query else None,
                 **_filter_fields(filters),
             )
-        except BadRequestError as error:
+        except errors.BadRequestError as error:
             if error.err_code not in {10099, 10100}:
                 raise
-            raise BadRequestError(
+            raise errors.BadRequestError(
                 error.code,
                 error.err_code,
                 f"work queue {view.name} has another consumer for these subjects, but each message of"
@@ -147,7 +141,7 @@ class CommitHandler:
 
     def _check_durable(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
         if self._consumer is None:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "consumer",
                 None,
                 f"is required: stream {view.name} keeps messages until its consumers have"
@@ -155,8 +149,8 @@ class CommitHandler:
             )
         try:
             info = self.js.get_consumer(view.name, self._consumer).cached_info
-        except ConsumerNotFoundError:
-            raise InvalidOptionError(
+        except errors.ConsumerNotFoundError:
+            raise errors.InvalidOptionError(
                 "consumer",
                 self._consumer,
                 f"stream {view.name} has no such durable: create it before messages are published",
@@ -171,7 +165,7 @@ class CommitHandler:
     ) -> None:
         try:
             info = self.js.get_consumer(view.name, name).cached_info
-        except ConsumerNotFoundError:
+        except errors.ConsumerNotFoundError:
             self.js.create_consumer(
                 view.name,
                 durable_name=name,
@@ -208,7 +202,7 @@ class CommitHandler:
         name = self._consumer or _guard_name(filters)
         try:
             info = self.js.get_consumer(view.name, name).cached_info
-        except ConsumerNotFoundError:
+        except errors.ConsumerNotFoundError:
             log.warning(
                 "consumer %r of work queue %s was deleted; it is created again", name, view.name
             )
@@ -277,7 +271,7 @@ class CommitHandler:
             return
         try:
             self.js.reset_consumer(view.name, name, seq)
-        except ServerTooOldError:
+        except errors.ServerTooOldError:
             if view.is_interest:
                 _acknowledge(consumer, seq)
 
@@ -313,7 +307,7 @@ def _filters_of(info: ConsumerInfo) -> tuple[str, ...]:
 def _check_resettable(info: ConsumerInfo) -> None:
     """Refuse a durable that the server cannot reset."""
     if info.config.deliver_policy not in _RESETTABLE_POLICIES:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "consumer",
             info.name,
             f"its deliver_policy is {info.config.deliver_policy}, but must be all, by_start_sequence"
@@ -325,7 +319,7 @@ def _check_filters(view: StreamView, filters: tuple[str, ...], info: ConsumerInf
     """Refuse filters other than those of the durable, which would skip unread messages."""
     if set(filters) != set(_filters_of(info)):
         theirs = ", ".join(_filters_of(info)) or "all"
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "subjects",
             ",".join(filters),
             f"consumer {info.name!r} of stream {view.name} has other filter subjects: {theirs}",
@@ -340,7 +334,7 @@ def _acknowledge(consumer: PullConsumer, seq: int) -> None:
     """
     info = consumer.info()
     if info.config.ack_policy != AckPolicy.ALL:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "consumer", info.name, "on a server before 2.14 it must have ack_policy=all"
         )
     while info.ack_floor.stream_seq + 1 < seq and (info.num_pending or info.num_ack_pending):
@@ -352,7 +346,7 @@ def _acknowledge(consumer: PullConsumer, seq: int) -> None:
         if passed:
             passed[-1].ack_sync()
         if not messages and waiting:
-            raise Error(f"consumer {info.name!r} does not deliver its pending messages")
+            raise errors.Error(f"consumer {info.name!r} does not deliver its pending messages")
         if len(passed) < len(messages) or (not messages and not waiting):
             return
         info = consumer.info()

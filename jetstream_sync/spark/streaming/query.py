@@ -14,9 +14,9 @@ from time import monotonic, sleep
 from typing import Any, Final
 from uuid import uuid4
 
+from ... import errors
 from ...codec import dumps
 from ...durations import time_to_ns
-from ...errors import Error, InvalidOptionError
 from ..options import EARLIEST, LATEST, ReadOptions
 from ..planning.access import SourceAccess
 from ..planning.batches import (
@@ -259,7 +259,7 @@ class QueryPlanner:
         earliest = starts is None or starts.of(view.name) in {None, EARLIEST}
         if self.options.starting_time(view.name) is None and earliest:
             return
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             self.options.starting_time_option if earliest else "startingOffsets",
             "...",
             f"is not possible with the {view.retention} retention of stream {view.name}, where all"
@@ -362,7 +362,7 @@ class QueryPlanner:
         self._stored_report, self._store_at = report, monotonic() + _STORE_INTERVAL_S
         try:
             self._access.js.key_value(bucket).put(query, dumps(report))
-        except Error as error:
+        except errors.Error as error:
             log.warning("the progress cannot be stored in bucket %s: %s", bucket, error)
 
     def _admit(self, parts: Mapping[str, _StreamPart], *, unlimited: bool) -> dict[str, int]:
@@ -408,7 +408,7 @@ def _check_filters(
     if position is None or not view.removes_when_consumed or view.created_ns != position.created_ns:
         return
     if set(filters) != set(position.filters):
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "subjects",
             ",".join(filters),
             f"the checkpoint was written with other subjects of stream {view.name}"

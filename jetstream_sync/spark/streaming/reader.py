@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ...errors import Error
+from ... import errors
 from ..options import ReadOptions
 from ..reading.arrow import PartitionReader
 from ..retry import one_line_errors
@@ -36,9 +36,11 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     another instance to the executors.
     """
 
-    def __init__(self, options: ReadOptions | Error, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions | errors.Error, schema: StructType) -> None:
         self._options = options
-        self._reader = None if isinstance(options, Error) else PartitionReader(options, schema)
+        self._reader = (
+            None if isinstance(options, errors.Error) else PartitionReader(options, schema)
+        )
         self._query: QueryPlanner | None = None
 
     # --- on the driver --------------------------------------------------------------------------
@@ -46,7 +48,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @property
     def _planned(self) -> QueryPlanner:
         if self._query is None:
-            if isinstance(self._options, Error):
+            if isinstance(self._options, errors.Error):
                 raise self._options
             _stop_on_sigterm()
             self._query = QueryPlanner(self._options)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import Error
+from ... import errors
 from ..bytes_column import BytesColumn
 from ..columns import binary_column, bytes_column, offset_column, string_scalar
 from .rows import RowColumns, RowLayout, header_start
@@ -53,7 +53,7 @@ def _header_lines(column: pa.Array) -> BytesColumn | None:
     encoded = pc.dictionary_encode(names.cast(pa.string()))
     try:
         starts = [header_start(name) for name in encoded.dictionary.to_pylist()]
-    except Error:
+    except errors.Error:
         return None
     start_column = binary_column(BytesColumn.of(starts), pa.binary()).take(encoded.indices)
     if pa.types.is_list(values.type):

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from ... import errors
 from ...codec import dumps, loads
-from ...errors import InvalidResponseError, MessageNotFoundError
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.direct_get import StoredMsg, leader_get
@@ -90,7 +90,7 @@ class CheckpointStore:
             return None
         fields = loads(found.data)
         if not isinstance(fields, dict) or fields.get("v") != _VERSION:
-            raise InvalidResponseError(
+            raise errors.InvalidResponseError(
                 f"the message on {self._subject!r} is not a write checkpoint of this version: use another "
                 "markerSubject, or the version of the package that wrote it"
             )
@@ -145,5 +145,5 @@ class CheckpointStore:
         request = {"last_by_subj": subject}
         try:
             return leader_get(self._api, self._stream, request, self._api.deadline())
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             return None

@@ -24,23 +24,12 @@ from contextlib import suppress
 from itertools import repeat
 from typing import Final
 
+from ... import errors
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
 from ...client.mailbox import Mailbox, MessageReceiver
 from ...client.state import ConnectionStatus
 from ...codec import loads
-from ...errors import (
-    APIError,
-    Error,
-    InvalidResponseError,
-    MaxPayloadError,
-    NoStreamResponseError,
-    OutboundBufferLimitError,
-    PermissionsError,
-    TimeoutError,
-    WrongLastMsgIDError,
-    WrongLastSequenceError,
-)
 from ...headers import MSG_ID, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import Delivery
@@ -135,7 +124,7 @@ def check_sizes(
     for number, subject, made in zip(rows.numbers, rows.subjects, commands, strict=True):
         size = int(made[: made.index(b"\r\n")].rsplit(b" ", 1)[1])
         if size > max_payload:
-            raise encoder.error(number, subject, str(MaxPayloadError(size, max_payload)))
+            raise encoder.error(number, subject, str(errors.MaxPayloadError(size, max_payload)))
 
 
 class WriteStats:
@@ -202,13 +191,13 @@ class AckWindow(MessageReceiver):
         # The beginning of a plain acknowledgement; learned from the first one.
         self._ack_prefix = b"\0"
         # Rows refused with a retriable error, with the deadline of the retries.
-        self._refused: dict[int, tuple[float, Error]] = {}
+        self._refused: dict[int, tuple[float, errors.Error]] = {}
         self._retry_at = 0.0
         self._last_ack_at = monotonic()
         self._last_resend_at = self._last_ack_at
         # --- written by the reader thread ---
         self._events: Mailbox[list[Delivery]] = Mailbox()
-        self._denials: list[tuple[bytes, PermissionsError]] = []
+        self._denials: list[tuple[bytes, errors.PermissionsError]] = []
         inbox = core.new_inbox()
         self._reply = inbox.encode() + b"."
         core.add_subscription(f"{inbox}.*", "", self)
@@ -231,7 +220,7 @@ class AckWindow(MessageReceiver):
         """Queue a change of the connection state for the task."""
         self._events.put((_RECONNECTED if connected else _DISCONNECTED,), 1)
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Queue a permission error that concerns these rows or their acknowledgements."""
         if error.operation != "subscribe" and self._row_for_subject(subject) is None:
             return False
@@ -308,7 +297,7 @@ class AckWindow(MessageReceiver):
 
     def _transmit(self, buffer: bytes, count: int) -> None:
         # While disconnected nothing is sent; after the reconnect everything is sent again.
-        with suppress(OutboundBufferLimitError, TimeoutError):
+        with suppress(errors.OutboundBufferLimitError, errors.TimeoutError):
             self._core.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
 
     def _resend(self, numbers: Iterable[int]) -> None:
@@ -341,7 +330,7 @@ class AckWindow(MessageReceiver):
             events = self._events.items
             while events:
                 self._process(events.popleft())
-        except TimeoutError:
+        except errors.TimeoutError:
             pass
         now = monotonic()
         if self._refused and self._connected and now >= self._retry_at:
@@ -354,14 +343,14 @@ class AckWindow(MessageReceiver):
         ):
             self._resend_all()
 
-    def _timeout_error(self) -> Error:
+    def _timeout_error(self) -> errors.Error:
         if not self._rows_in_flight:
-            return TimeoutError(f"not connected to a server for {self._ack_timeout:g} s")
+            return errors.TimeoutError(f"not connected to a server for {self._ack_timeout:g} s")
         for reply in self._sent_chunks.copy():
             self._split_chunk(reply)
         number, command = next(iter(self._pending.items()))
         error = self._encoder.error(number, _subject_of(command), "no acknowledgement")
-        return TimeoutError(
+        return errors.TimeoutError(
             f"{error} for {self._ack_timeout:g} s; {len(self._pending) - 1} other rows are unacknowledged"
         )
 
@@ -441,16 +430,16 @@ class AckWindow(MessageReceiver):
 
     def _parse_ack(self, reply: bytes, header: bytes, payload: bytes) -> PubAck | None:
         """Return the acknowledgement in a reply; handle the reply if it is an error."""
-        error: Error
+        error: errors.Error
         if header and not payload:
             status = parse_status(header)
-            error = InvalidResponseError(f"unexpected reply to a publish: {header[:60]!r}")
+            error = errors.InvalidResponseError(f"unexpected reply to a publish: {header[:60]!r}")
             if status is not None and status.code == _NO_RESPONDERS:
-                error = NoStreamResponseError("")
+                error = errors.NoStreamResponseError("")
         else:
             try:
                 return PubAck.from_json(loads(payload))
-            except Error as refusal:
+            except errors.Error as refusal:
                 error = refusal
         if reply in self._sent_chunks:
             # Sending each row individually shows which one was refused.
@@ -461,12 +450,12 @@ class AckWindow(MessageReceiver):
             self._handle_refusal(number, error)
         return None
 
-    def _handle_refusal(self, number: int, error: Error) -> None:
+    def _handle_refusal(self, number: int, error: errors.Error) -> None:
         """Schedule a refused row to be sent again, or raise an error if it cannot be stored."""
         retriable = is_retriable(error)
-        if isinstance(error, NoStreamResponseError):
+        if isinstance(error, errors.NoStreamResponseError):
             subject = _subject_of(self._pending[number]).decode("utf-8", "replace")
-            error = NoStreamResponseError(subject)
+            error = errors.NoStreamResponseError(subject)
             retriable = self._stream_accepts(subject)
         if not retriable:
             raise self._row_error(number, error)
@@ -475,11 +464,11 @@ class AckWindow(MessageReceiver):
             self._retry_at = now + _POLL_INTERVAL_S
         self._refused.setdefault(number, (now + self._ack_timeout, error))
 
-    def _row_error(self, number: int, error: Error) -> RowError:
+    def _row_error(self, number: int, error: errors.Error) -> RowError:
         reason = f"the server refused it: {error}"
-        if isinstance(error, (WrongLastSequenceError, WrongLastMsgIDError)):
+        if isinstance(error, (errors.WrongLastSequenceError, errors.WrongLastMsgIDError)):
             reason += _EXPECTATION_HINT
-        elif isinstance(error, APIError) and error.err_code == ID_IN_PROCESS:
+        elif isinstance(error, errors.APIError) and error.err_code == ID_IN_PROCESS:
             reason += _ID_IN_PROCESS_HINT
         made = self._encoder.error(number, _subject_of(self._pending[number]), reason)
         made.__cause__ = error

@@ -15,9 +15,9 @@ from datetime import timedelta
 from itertools import count, islice, repeat
 from typing import Any, Final
 
+from ... import errors
 from ...api.key_value import check_key, check_writable
 from ...api.publish import publish_headers
-from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...speedups import are_subjects
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject, is_reserved, subject_matches
@@ -287,7 +287,7 @@ class RowEncoder:
         self._api_prefix = api_prefix
         self._subject = None if subject is None else check_publish_subject(subject).encode()
         if subject is not None and len(self._subject or b"") > _MAX_SUBJECT_BYTES:
-            raise BadSubjectError(subject, f"it has more than {_MAX_SUBJECT_BYTES} bytes")
+            raise errors.BadSubjectError(subject, f"it has more than {_MAX_SUBJECT_BYTES} bytes")
         self._subjects: set[bytes] = set()
         self._names: dict[str, bytes] = {}
         #: The size of all payloads so far.
@@ -378,12 +378,12 @@ class RowEncoder:
         """Check a subject; it must not reach anything but the target stream."""
         check_publish_subject(subject)
         if is_reserved(subject, self._api_prefix):
-            raise BadSubjectError(
+            raise errors.BadSubjectError(
                 subject, "it calls a server API or is an inbox, whatever the stream accepts"
             )
         if not any(subject_matches(pattern, subject) for pattern in self._patterns):
             accepted = ", ".join(self._patterns) or "none"
-            raise BadSubjectError(
+            raise errors.BadSubjectError(
                 subject, f"stream {self._stream!r} does not store it; its subjects are {accepted}"
             )
 
@@ -397,7 +397,7 @@ class RowEncoder:
         if subject not in self._subjects:
             try:
                 self._check(subject.decode())
-            except (Error, UnicodeDecodeError) as error:
+            except (errors.Error, UnicodeDecodeError) as error:
                 raise self.error(row, subject, str(error)) from error
             longest = _MAX_SUBJECT_BYTES - len(self._prefix)
             if len(subject) > longest:
@@ -506,7 +506,7 @@ class RowEncoder:
         """Return the beginning of a header line; empty: the header is dropped."""
         try:
             start = header_start(name)
-        except Error as error:
+        except errors.Error as error:
             raise self.error(row, subject, str(error)) from error
         if len(self._names) >= _MAX_CACHED:
             self._names.clear()
@@ -523,7 +523,7 @@ class RowEncoder:
             lines = dict(made or {})
             if isinstance(ttl, str):
                 if not _TTL_TEXT.fullmatch(ttl):
-                    raise InvalidOptionError(
+                    raise errors.InvalidOptionError(
                         "ttl", ttl, "must be seconds, or a duration such as 1m30s"
                     )
                 lines[MSG_TTL] = ttl
@@ -532,7 +532,7 @@ class RowEncoder:
             return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""
         except UnicodeDecodeError:
             raise self.error(row, subject, "key is not UTF-8 text: use base64(key)") from None
-        except Error as error:
+        except errors.Error as error:
             raise self.error(row, subject, str(error)) from error
 
 

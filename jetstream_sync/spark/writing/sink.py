@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 
-from ...errors import InvalidOptionError
+from ... import errors
 from ..connections import jetstream
 from ..options import WriteOptions
 from ..retry import SinkError, one_line_errors, retry_transient
@@ -48,13 +48,13 @@ class CommitMessage(WriterCommitMessage):
 def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
     """Check options and schema against the stream; raises like `sink.batch_writer`."""
     if overwrite and options.bucket is not None:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "bucket",
             options.bucket,
             "cannot be written in mode overwrite: mode append replaces the values of the written keys",
         )
     if overwrite and options.overwrite_mode is None:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "overwriteMode",
             None,
             "is required for mode overwrite and output mode complete, which empty the stream: set"
@@ -136,7 +136,7 @@ def log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceWriter:
     """Return the writer of a batch job, after checking the stream on the server."""
     if options.query_id is not None:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "queryId", options.query_id, "applies to streaming queries: a batch job has a jobId"
         )
     return _BatchWriter(make_write_plan(options, schema, overwrite), overwrite)

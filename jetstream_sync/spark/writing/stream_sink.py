@@ -9,7 +9,7 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
 
-from ...errors import InvalidOptionError
+from ... import errors
 from ..options import WriteOptions
 from ..retry import SinkError, one_line_errors
 from .message_ids import WriteTaskId
@@ -28,7 +28,7 @@ def stream_writer(
 ) -> DataSourceStreamWriter:
     """Return the writer of a micro-batch; arguments and other errors as for `batch_writer()`."""
     if options.job_id is not None:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             "jobId",
             options.job_id,
             "cannot be used: a streaming query has the id of its checkpoint",

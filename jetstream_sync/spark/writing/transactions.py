@@ -37,17 +37,9 @@ from hashlib import blake2b
 from time import sleep
 from typing import Final
 
+from ... import errors
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
-from ...errors import (
-    APIError,
-    ConnectionLostError,
-    Error,
-    NoStreamResponseError,
-    OutboundBufferLimitError,
-    TimeoutError,
-    WrongLastSequenceError,
-)
 from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
 from ..options import WriteOptions
@@ -242,11 +234,11 @@ class TransactionWriter:
             try:
                 self._commit(left, digest, deadline.sooner(self._timeout / _ATTEMPTS_PER_TIMEOUT))
             except (
-                APIError,
-                ConnectionLostError,
-                NoStreamResponseError,
-                OutboundBufferLimitError,
-                TimeoutError,
+                errors.APIError,
+                errors.ConnectionLostError,
+                errors.NoStreamResponseError,
+                errors.OutboundBufferLimitError,
+                errors.TimeoutError,
             ) as error:
                 if not self._is_duplicate(error, left, deadline):
                     continue
@@ -276,36 +268,38 @@ class TransactionWriter:
         self._checkpoint = checkpoint.stored(ack.seq - messages, messages)
         self._written += len(rows)
 
-    def _is_duplicate(self, error: Error, rows: EncodedRows, deadline: Deadline) -> bool:
+    def _is_duplicate(self, error: errors.Error, rows: EncodedRows, deadline: Deadline) -> bool:
         """
         Read the checkpoint after a refusal or a lost reply, or raise an error that is final.
 
         Return whether a row was stored under another identity of the query, so that the server knows its id.
         """
-        refused = isinstance(error, (APIError, NoStreamResponseError))
-        conflict = isinstance(error, APIError) and error.err_code in _CONFLICTS
+        refused = isinstance(error, (errors.APIError, errors.NoStreamResponseError))
+        conflict = isinstance(error, errors.APIError) and error.err_code in _CONFLICTS
         if refused and not conflict and not is_retriable(error):
             raise _refusal(rows, error) from error
         if deadline.expired():
-            raise TimeoutError(f"a batch was not stored in {self._timeout:g} s: {error}") from error
+            raise errors.TimeoutError(
+                f"a batch was not stored in {self._timeout:g} s: {error}"
+            ) from error
         before = self._checkpoint
         sleep(min(_RETRY_DELAY_S, deadline.left() or 0.0))
         self._read_checkpoint()
         if not conflict or self._checkpoint != before:
             return False
         # No other attempt has stored a checkpoint, so a row caused the conflict.
-        is_id = isinstance(error, APIError) and error.err_code == _DUPLICATE_ID
+        is_id = isinstance(error, errors.APIError) and error.err_code == _DUPLICATE_ID
         if is_id and rows.ids and all(each.startswith(self._prefix) for each in rows.ids):
             return True
         raise _refusal(rows, error) from error
 
 
-def _refusal(rows: EncodedRows, error: Error) -> SinkError:
+def _refusal(rows: EncodedRows, error: errors.Error) -> SinkError:
     rows_text = (
         f"one of the rows {rows.numbers[0]} to {rows.numbers[-1]} of the partition was refused"
     )
-    if isinstance(error, WrongLastSequenceError):
+    if isinstance(error, errors.WrongLastSequenceError):
         return SinkError(f"{rows_text}, because of its expected sequence: {error}")
-    if isinstance(error, APIError) and error.err_code in _CONFLICTS:
+    if isinstance(error, errors.APIError) and error.err_code in _CONFLICTS:
         return SinkError(f"{rows_text}, because its msg_id is already in the stream: {error}")
     return SinkError(f"{rows_text}, so none of them was stored: {error}")

@@ -14,11 +14,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from ... import errors
 from ...api.enums import RetentionPolicy
 from ...api.key_value import BucketSubjects
 from ...api.routes import DEFAULT_PREFIX
 from ...api.stream import StreamConfig
-from ...errors import StreamNotFoundError
 from ...jetstream.context import JetStream
 from ...subjects import is_reserved, subject_matches
 from ..connections import api_requests, jetstream
@@ -75,7 +75,7 @@ def check_target(
     what = f"stream {name!r}" if options.bucket is None else f"bucket {options.bucket!r}"
     try:
         info = js.get_stream(name).cached_info
-    except StreamNotFoundError as error:
+    except errors.StreamNotFoundError as error:
         raise SinkError(f"{what} does not exist: create it first") from error
     config = info.config
     if config.mirror is not None:
