@@ -144,8 +144,8 @@ def add_release(
     record = getattr(jetstream_sync, owner.rpartition(".")[2], None)
     if what != "attribute" or not isinstance(record, type) or not issubclass(record, Record):
         return
-    for each in fields(record):
-        if each.name == field and (sentence := needed_release(each)):
+    for item in fields(record):
+        if item.name == field and (sentence := needed_release(item)):
             lines += ["", sentence]
 
 
@@ -172,9 +172,9 @@ def shorten_record(
     if signature == "()":
         return "", None  # only the client creates these records
     needed = [
-        each.name
-        for each in fields(obj)
-        if each.default is MISSING and each.default_factory is MISSING
+        field.name
+        for field in fields(obj)
+        if field.default is MISSING and field.default_factory is MISSING
     ]
     return f"({', '.join(['*', *needed, '...'])})", None
 

@@ -70,7 +70,7 @@ class ServerAddress:
 
     def __reduce__(self) -> tuple[type[ServerAddress], tuple[Any, ...]]:
         # A pickle may be stored or sent, so it must not contain secrets.
-        secrets = (None if each is None else left_out for each in (self.password, self.token))
+        secrets = (None if item is None else left_out for item in (self.password, self.token))
         place = (self.host, self.port, self.scheme, self.path, self.tls_name, self.user)
         return type(self), (*place, *secrets)
 

@@ -216,9 +216,9 @@ class Record(RecordBase):
 
     def __repr__(self) -> str:
         shown = [
-            f"{each.name}={getattr(self, each.name)!r}"
-            for each in dataclasses.fields(self)
-            if each.name != "extra" and getattr(self, each.name) is not None
+            f"{item.name}={getattr(self, item.name)!r}"
+            for item in dataclasses.fields(self)
+            if item.name != "extra" and getattr(self, item.name) is not None
         ]
         if self.extra:
             shown.append(f"extra={self.extra!r}")
@@ -303,10 +303,10 @@ def decode(cls: type[R], data: Any) -> R:
 def encode(record: Record) -> dict[str, Any]:
     """Return the JSON object of a record: every field that is set, and the content of ``extra``."""
     data = dict(record.extra)
-    for each in _record_codec(type(record)).fields:
-        value = getattr(record, each.name)
+    for item in _record_codec(type(record)).fields:
+        value = getattr(record, item.name)
         if value is not None:
-            data[each.name] = each.conversions.encode(value)
+            data[item.name] = item.conversions.encode(value)
     return data
 
 
@@ -367,25 +367,25 @@ def _record_codec(cls: type[Record]) -> _RecordCodec:
         hints = get_type_hints(cls)
         fields = tuple(
             _FieldCodec(
-                each.name,
-                _type_codec(hints[each.name]),
+                item.name,
+                _type_codec(hints[item.name]),
                 getattr(
-                    cls, each.name
+                    cls, item.name
                 ).__set__,  # the slot descriptor bypasses the frozen __setattr__
-                each.default,
-                NoneType in get_args(hints[each.name]),
+                item.default,
+                NoneType in get_args(hints[item.name]),
             )
-            for each in dataclasses.fields(cls)
-            if each.name != "extra"
+            for item in dataclasses.fields(cls)
+            if item.name != "extra"
         )
         codec = _record_codecs[cls] = _RecordCodec(
             fields,
-            frozenset(each.name for each in fields),
-            tuple(each.name for each in fields if each.default is dataclasses.MISSING),
+            frozenset(item.name for item in fields),
+            tuple(item.name for item in fields if item.default is dataclasses.MISSING),
             {
-                each.name: each.metadata["range"]
-                for each in dataclasses.fields(cls)
-                if "range" in each.metadata
+                item.name: item.metadata["range"]
+                for item in dataclasses.fields(cls)
+                if "range" in item.metadata
             },
         )
     return codec
@@ -393,9 +393,9 @@ def _record_codec(cls: type[Record]) -> _RecordCodec:
 
 def _type_codec(hint: Any) -> _TypeCodec:
     if get_origin(hint) in (Union, UnionType):
-        choices = [each for each in get_args(hint) if each is not NoneType]
+        choices = [item for item in get_args(hint) if item is not NoneType]
         # "AckPolicy | str": the codec of the enum also handles other strings.
-        enums = [each for each in choices if issubclass(get_origin(each) or each, Enum)]
+        enums = [choice for choice in choices if issubclass(get_origin(choice) or choice, Enum)]
         return _type_codec(enums[0] if enums else choices[0])
     if get_origin(hint) is Sequence:
         return _sequence_codec(_type_codec(get_args(hint)[0]))
@@ -521,16 +521,16 @@ def _sequence_codec(item: _TypeCodec) -> _TypeCodec:
     def decode_items(raw: Any) -> list[Any]:
         if not isinstance(raw, list):
             raise _expected("an array", raw)
-        return [item.decode(each) for each in raw]
+        return [item.decode(entry) for entry in raw]
 
     def accept_items(value: Any) -> list[Any]:
         # A str is a sequence of str as well, but passing one is always a mistake.
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise _expected("a list", value)
-        return [item.accept(each) for each in value]
+        return [item.accept(entry) for entry in value]
 
     return _TypeCodec(
-        decode_items, lambda value: [item.encode(each) for each in value], accept_items
+        decode_items, lambda value: [item.encode(entry) for entry in value], accept_items
     )
 
 
@@ -538,15 +538,15 @@ def _mapping_codec(item: _TypeCodec) -> _TypeCodec:
     def decode_items(raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
             raise _expected("an object", raw)
-        return {key: item.decode(each) for key, each in raw.items()}
+        return {key: item.decode(entry) for key, entry in raw.items()}
 
     def accept_items(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise _expected("a mapping", value)
-        return {_str(key): item.accept(each) for key, each in value.items()}
+        return {_str(key): item.accept(entry) for key, entry in value.items()}
 
     return _TypeCodec(
         decode_items,
-        lambda value: {key: item.encode(each) for key, each in value.items()},
+        lambda value: {key: item.encode(entry) for key, entry in value.items()},
         accept_items,
     )

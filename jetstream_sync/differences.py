@@ -27,8 +27,8 @@ class Difference:
 
 def differences(before: R, after: R) -> list[Difference]:
     """Return the fields that differ, by name; an unset field equals its default."""
-    old, new = (encode(without_server_labels(each)) for each in (before, after))
-    defaults = {each.name: each.metadata.get("server_default") for each in fields(before)}
+    old, new = (encode(without_server_labels(item)) for item in (before, after))
+    defaults = {field.name: field.metadata.get("server_default") for field in fields(before)}
     found = []
     for name in sorted({*old, *new}):
         default = defaults.get(name)
@@ -66,10 +66,10 @@ def _normalized(value: Any, default: Any) -> Any:
     if value == default or not value:
         return None
     if isinstance(value, dict):
-        return {key: _normalized(each, None) for key, each in value.items() if each} or None
+        return {key: _normalized(item, None) for key, item in value.items() if item} or None
     if isinstance(value, list):
-        items = [_normalized(each, None) for each in value]
-        return sorted(items) if all(isinstance(each, str) for each in items) else items
+        items = [_normalized(item, None) for item in value]
+        return sorted(items) if all(isinstance(item, str) for item in items) else items
     return value
 
 
@@ -88,6 +88,6 @@ def _shown(value: Any, wire: Any) -> str:
     for kind, form in _FORMATTERS:
         if isinstance(value, kind):
             return form(value)
-    if isinstance(wire, list) and all(isinstance(each, str) for each in wire):
+    if isinstance(wire, list) and all(isinstance(item, str) for item in wire):
         return ", ".join(wire)
     return json.dumps(wire, ensure_ascii=False)

@@ -222,9 +222,9 @@ def duration_text(value: timedelta | None, *, unlimited: bool = False) -> str:
     days, rest = divmod(value, timedelta(days=1))
     if rest or days <= 0:
         return text
-    for each, unit in ((365, "y"), (7, "w")):
-        if days % each == 0:
-            return f"{days // each}{unit} ({text})"
+    for item, unit in ((365, "y"), (7, "w")):
+        if days % item == 0:
+            return f"{days // item}{unit} ({text})"
     return f"{days}d ({text})"
 
 

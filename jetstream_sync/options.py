@@ -301,7 +301,7 @@ class ConnectionOptions:
         cls, servers: tuple[ServerAddress, ...], options: Mapping[str, Any]
     ) -> ConnectionOptions:
         """Create the options from keyword arguments."""
-        check_known(options, [each.name for each in fields(cls) if each.name != "servers"])
+        check_known(options, [item.name for item in fields(cls) if item.name != "servers"])
         return cls(servers=servers, **options)
 
     def __post_init__(self) -> None:
@@ -314,12 +314,12 @@ class ConnectionOptions:
                 check_callback(option, value)
             elif not isinstance(value, (str, type(None))):
                 raise errors.InvalidOptionError(option, "...", "must be a str or a function")
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.type == "bool" and not isinstance(value, bool):
-                raise errors.InvalidOptionError(each.name, value, "must be True or False")
-            if (each.name.endswith("_cb") or each.name == "dialer") and value is not None:
-                check_callback(each.name, value)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.type == "bool" and not isinstance(value, bool):
+                raise errors.InvalidOptionError(item.name, value, "must be True or False")
+            if (item.name.endswith("_cb") or item.name == "dialer") and value is not None:
+                check_callback(item.name, value)
         for option in ("connect_timeout", "ping_interval", "drain_timeout"):
             if self._in_seconds(option) <= 0:
                 raise errors.InvalidOptionError(option, getattr(self, option), "must be above 0")
@@ -424,7 +424,7 @@ class ConnectionOptions:
             if not isinstance(values, (list, tuple)):
                 values = [None]
             if not all(
-                isinstance(each, str) and not _LINE_BREAKS & set(each) for each in [name, *values]
+                isinstance(item, str) and not _LINE_BREAKS & set(item) for item in [name, *values]
             ):
                 raise errors.InvalidOptionError(
                     "ws_connection_headers",
@@ -459,8 +459,8 @@ def _is_path(value: object) -> bool:
 
 def _without_secrets(options: Any, secrets: tuple[str, ...]) -> dict[str, Any]:
     """Return the options that differ from their defaults, with `left_out` in place of secrets."""
-    values = {each.name: getattr(options, each.name) for each in fields(options)}
-    defaults = {each.name: each.default for each in fields(options)}
+    values = {item.name: getattr(options, item.name) for item in fields(options)}
+    defaults = {item.name: item.default for item in fields(options)}
     return {
         name: left_out if name in secrets and not callable(value) else value
         for name, value in values.items()

@@ -75,7 +75,7 @@ class _FieldDocs:
     def __get__(self, instance: object, cls: type[Any]) -> str:
         if self._complete is None:
             docs = field_docs(cls)
-            names = [each.name for each in dataclasses.fields(cls) if each.name in docs]
+            names = [field.name for field in dataclasses.fields(cls) if field.name in docs]
             names.sort(key="extra".__eq__)  # the base class has it first
             listed = "".join(f"\n\n{_wrapped(name, docs[name])}" for name in names)
             text = inspect.cleandoc(self._text)
@@ -88,9 +88,9 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         docs.update(_docs_in_source(base))
-    for each in dataclasses.fields(cls):
-        if each.name in docs and "since" in each.metadata:
-            docs[each.name] = f"{docs[each.name].rstrip()} {needed_release(each)}"
+    for field in dataclasses.fields(cls):
+        if field.name in docs and "since" in field.metadata:
+            docs[field.name] = f"{docs[field.name].rstrip()} {needed_release(field)}"
     return docs
 
 
@@ -110,9 +110,9 @@ def _docs_in_source(cls: type[Any]) -> dict[str, str]:
         return {}
     body = next(
         (
-            each.body
-            for each in tree.body
-            if isinstance(each, ast.ClassDef) and each.name == cls.__name__
+            item.body
+            for item in tree.body
+            if isinstance(item, ast.ClassDef) and item.name == cls.__name__
         ),
         [],
     )
@@ -142,15 +142,18 @@ class _Signature:
             # A base class: on this error `inspect` and `pydoc` fall back to the usual lookup.
             raise AttributeError(f"{cls.__name__} has no fields and therefore no signature")
         parameters = []
-        for each in dataclasses.fields(cls):
-            default = each.default
-            if each.default_factory is not dataclasses.MISSING:
-                default = each.default_factory()
+        for field in dataclasses.fields(cls):
+            default = field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
             elif default is dataclasses.MISSING:
                 default = inspect.Parameter.empty
             parameters.append(
                 inspect.Parameter(
-                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.type
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=field.type,
                 )
             )
         return inspect.Signature(parameters)
@@ -182,8 +185,8 @@ class RecordBase:
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __getstate__(self) -> list[Any]:
-        return [getattr(self, each.name) for each in dataclasses.fields(self)]
+        return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
     def __setstate__(self, state: list[Any]) -> None:
-        for each, value in zip(dataclasses.fields(self), state, strict=True):
-            object.__setattr__(self, each.name, value)
+        for item, value in zip(dataclasses.fields(self), state, strict=True):
+            object.__setattr__(self, item.name, value)

@@ -70,7 +70,7 @@ def untyped_names(report: str) -> list[str]:
     for symbol in symbols:
         if not symbol["isExported"] or (symbol["isTypeKnown"] and not symbol["isTypeAmbiguous"]):
             continue
-        texts = [each["message"].splitlines()[0] for each in symbol["diagnostics"]]
+        texts = [item["message"].splitlines()[0] for item in symbol["diagnostics"]]
         texts = [text for text in texts if not _FROM_PYSPARK.fullmatch(text)]
         # A class that is known in part only because of its base class is listed with that one.
         found += [f"{symbol['name']}: {text}" for text in texts if "partially" not in text]

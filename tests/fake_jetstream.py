@@ -181,7 +181,7 @@ class FakeJetStream:
 
     def published(self, subject: str) -> list[ClientCommand]:
         """Return the messages published to a subject so far."""
-        return [each for each in self.received if "PUB" in each.verb and each.subject == subject]
+        return [item for item in self.received if "PUB" in item.verb and item.subject == subject]
 
     def __enter__(self) -> Self:
         return self

@@ -50,7 +50,7 @@ def configure(folder: Path, postgres: dict[str, str]) -> None:
 
     contrib = ["admin", "auth", "contenttypes", "messages", "sessions"]
     settings.configure(
-        INSTALLED_APPS=["jetstream_sync.django", *(f"django.contrib.{each}" for each in contrib)],
+        INSTALLED_APPS=["jetstream_sync.django", *(f"django.contrib.{item}" for item in contrib)],
         MIDDLEWARE=[
             "django.contrib.sessions.middleware.SessionMiddleware",
             "django.contrib.auth.middleware.AuthenticationMiddleware",

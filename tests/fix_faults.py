@@ -103,7 +103,7 @@ class _Link:
         self.draining = False  # shut down on both sides; waits for their end of file
 
     def sockets(self) -> list[socket.socket]:
-        return [each for each in (self.client, self.server) if each not in self.dropped]
+        return [item for item in (self.client, self.server) if item not in self.dropped]
 
     def reads(self, pipe: _Pipe) -> bool:
         return not pipe.ended if self.draining else pipe.readable()
@@ -218,8 +218,8 @@ class FaultProxy:
         """Accept connections, and forward nothing until `heal()`."""
 
         def order() -> None:
-            for each in toward or BOTH:
-                self._conditions[each].held = True
+            for item in toward or BOTH:
+                self._conditions[item].held = True
 
         self._do(order)
 
@@ -238,8 +238,8 @@ class FaultProxy:
         """
 
         def order() -> None:
-            for each in toward or BOTH:
-                conditions = self._conditions[each]
+            for item in toward or BOTH:
+                conditions = self._conditions[item]
                 conditions.delay, conditions.piece, conditions.pause = delay, piece, pause
 
         self._do(order)
@@ -365,9 +365,9 @@ class FaultProxy:
                         soonest = min(soonest, due)
                     else:
                         wanted[pipe.sink] |= selectors.EVENT_WRITE
-                for each, events in wanted.items():
+                for item, events in wanted.items():
                     if events:
-                        selector.register(each, events)
+                        selector.register(item, events)
             return {key.fd for key, _ in selector.select(soonest - now)}
 
     def _take_client(self) -> None:
@@ -380,9 +380,9 @@ class FaultProxy:
             except OSError:
                 _reset(client)
                 return
-            for each in (client, server):
-                each.setblocking(False)
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for item in (client, server):
+                item.setblocking(False)
+                item.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._links.append(_Link(client, server, self))
 
     def _move(self, link: _Link, ready: set[int]) -> None:
@@ -471,18 +471,18 @@ class FaultProxy:
             pipe.silent = True
             pipe.waiting.clear()
         if reset:
-            for each in toward:
-                link.dropped.add(link.towards(each))
-                _reset(link.towards(each))
+            for item in toward:
+                link.dropped.add(link.towards(item))
+                _reset(link.towards(item))
             if len(link.dropped) == 2:
                 self._links.remove(link)
             return
         if len(toward) == 2:
             # Not closed yet: closing with unread bytes would send RST.
             link.draining = True
-        for each in toward:
+        for item in toward:
             with contextlib.suppress(OSError):
-                link.towards(each).shutdown(socket.SHUT_WR)
+                link.towards(item).shutdown(socket.SHUT_WR)
         if len(toward) == 1:
             link.dropped.add(link.towards(toward[0]))
             link.towards(toward[0]).close()
@@ -490,11 +490,11 @@ class FaultProxy:
     def _drop(self, link: _Link, *, reset: bool = False) -> None:
         if link in self._links:
             self._links.remove(link)
-        for each in link.sockets():
+        for item in link.sockets():
             if reset:
-                _reset(each)
+                _reset(item)
             else:
-                each.close()
+                item.close()
 
 
 def _reset(victim: socket.socket) -> None:

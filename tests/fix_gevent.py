@@ -56,8 +56,8 @@ if UNDER_GEVENT:
 
     def _frames() -> dict[int, FrameType]:
         """Return the frame of each thread, also of those that are greenlets."""
-        greenlets = [each for each in gc.get_objects() if isinstance(each, greenlet)]
-        frames = {id(each): each.gr_frame for each in greenlets if each.gr_frame is not None}
+        greenlets = [entry for entry in gc.get_objects() if isinstance(entry, greenlet)]
+        frames = {id(entry): entry.gr_frame for entry in greenlets if entry.gr_frame is not None}
         return {**frames, **_of_system_threads()}
 
     # Tests look for threads that wait in a function, and pytest-timeout shows all stacks.
@@ -66,7 +66,9 @@ if UNDER_GEVENT:
     def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out the tests of the table."""
         reasons = {item: _reason(item) for item in items}
-        config.stash[_left_out] = [f"{each.nodeid}: {why}" for each, why in reasons.items() if why]
+        config.stash[_left_out] = [
+            f"{entry.nodeid}: {why}" for entry, why in reasons.items() if why
+        ]
         config.hook.pytest_deselected(items=[item for item, why in reasons.items() if why])
         items[:] = [item for item, why in reasons.items() if not why]
 

@@ -133,7 +133,7 @@ class Jsm:
 
 def _environment() -> dict[str, str]:
     # The package of this process, and empty contexts and caches.
-    path = os.pathsep.join(each for each in sys.path if each)
+    path = os.pathsep.join(item for item in sys.path if item)
     return {**os.environ, "PYTHONPATH": path, "XDG_CONFIG_HOME": NOWHERE}
 
 
@@ -272,5 +272,5 @@ def terminal(nats_server: NatsServer) -> Iterator[Any]:
         return open_ones[-1]
 
     yield start
-    for each in open_ones:
-        each.close()
+    for one in open_ones:
+        one.close()

@@ -24,10 +24,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if processes == 1:
         return
     usual = config.getoption("timeout", None) or float(config.getini("timeout"))
-    long = sorted((each for each in items if _limit(each) > usual), key=_limit, reverse=True)
-    others = [each for each in items if _limit(each) <= usual]
+    long = sorted((item for item in items if _limit(item) > usual), key=_limit, reverse=True)
+    others = [item for item in items if _limit(item) <= usual]
     ordered = []
     for number in range(processes):
-        start, end = (len(others) * each // processes for each in (number, number + 1))
+        start, end = (len(others) * item // processes for item in (number, number + 1))
         ordered += long[number::processes] + others[start:end]
     items[:] = ordered

@@ -162,7 +162,7 @@ def monitored() -> Iterator[Monitored]:
         def subscriptions() -> list[str]:
             with urlopen(f"http://{found[1]}/connz?subs=1", timeout=5) as answer:
                 clients = json.load(answer)["connections"]
-            return [each for client in clients for each in client.get("subscriptions_list", ())]
+            return [item for client in clients for item in client.get("subscriptions_list", ())]
 
         yield server, subscriptions
 

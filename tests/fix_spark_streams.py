@@ -65,8 +65,8 @@ def fill(
     """
     numbers = range(1, count + 1)
     subjects = [subject if isinstance(subject, str) else subject(number) for number in numbers]
-    for number, each in zip(numbers, subjects, strict=True):
-        js.publish_async(each, b"%d" % number if payload is None else payload)
+    for number, item in zip(numbers, subjects, strict=True):
+        js.publish_async(item, b"%d" % number if payload is None else payload)
     js.publish_async_completed(20 * SCALE)
     return subjects
 

@@ -60,7 +60,7 @@ def _typed_dict(record: type[Any]) -> str:
     name = record.__name__
     lines = [f"\nclass {name}Fields(TypedDict, total=False):"]
     declared = sorted(fields(record), key=lambda field: field.name == "extra")
-    lines += [f"    {each.name}: {ACCEPTED.get(each.type, each.type)}" for each in declared]
+    lines += [f"    {item.name}: {ACCEPTED.get(item.type, item.type)}" for item in declared]
     return "\n".join(lines) + "\n"
 
 

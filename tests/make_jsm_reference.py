@@ -121,7 +121,9 @@ class _Reference:
             return
         arguments, _ = parameters(node.command)
         if arguments:
-            usage = " ".join([name, *(each.make_metavar(node.context) for each in arguments)])
+            usage = " ".join(
+                [name, *(argument.make_metavar(node.context) for argument in arguments)]
+            )
             yield f"``{usage}``\n"
         yield from self._options(node)
 
@@ -243,15 +245,15 @@ def helps() -> str:
     """Return the help of the options for fields: the first sentence of each docstring, and its release."""
     found: dict[str, dict[str, str]] = {}
     for record in _RECORDS:
-        for each in config.config_fields(record):
-            text = field_docs(each.owner).get(each.name, "").replace("`", "")
+        for field in config.config_fields(record):
+            text = field_docs(field.owner).get(field.name, "").replace("`", "")
             sentence = re.split(r"(?<=\.)\s(?=[A-Z])", " ".join(text.split()))[0]
             # An option accepts other units as well.
             sentence = sentence.replace(", in seconds", "").replace(" in seconds", "")
             sentence = sentence.replace("Seconds ", "Time ")
-            since = each.metadata.get("since")
+            since = field.metadata.get("since")
             release = f" ({since[0]}.{since[1]})" if since else ""
-            found.setdefault(each.owner.__name__, {})[each.name] = f"{sentence}{release}"
+            found.setdefault(field.owner.__name__, {})[field.name] = f"{sentence}{release}"
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 

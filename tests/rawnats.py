@@ -63,8 +63,8 @@ class RawClient:
         """Send requests at once, and return the answers in the order of arrival; see `request()`."""
         self.send(
             b"".join(
-                b"PUB %s raw.inbox %d\r\n%s\r\n" % (subject.encode(), len(each), each)
-                for each in payloads
+                b"PUB %s raw.inbox %d\r\n%s\r\n" % (subject.encode(), len(payload), payload)
+                for payload in payloads
             )
         )
         return [self._answer() for _ in payloads]
@@ -106,7 +106,7 @@ class RawClient:
                         Stored(message["seq"], message["subject"], data, headers, message["time"])
                     )
         assert len(found) == state["messages"], (len(found), state)
-        return sorted(found, key=lambda each: each.seq)
+        return sorted(found, key=lambda item: item.seq)
 
     def delete_all_streams(self) -> None:
         while names := self.api("STREAM.NAMES").get("streams"):

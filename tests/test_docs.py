@@ -235,7 +235,7 @@ def test_quoted_figures_agree_with_the_file_of_measurements():
         assert [sentence for sentence in sentences if sentence not in text] == [], path
     for name, figure in figures["quoted"].items():
         numbers = [
-            float(each.replace(",", "")) for each in re.findall(r"[\d.,]*\d", figure["text"])
+            float(item.replace(",", "")) for item in re.findall(r"[\d.,]*\d", figure["text"])
         ]
         values = figure["values"]
         assert numbers == sorted({min(values.values()), max(values.values())}), name
@@ -269,7 +269,7 @@ def deliver_to_handlers(names: dict[str, object], functions: list[str]) -> None:
     left = {text.rpartition(" ")[2] for text in functions}
     for worker in [worker for worker in names.values() if isinstance(worker, Worker)]:
         client = worker.test_client()
-        for handler in [each for each in client._handlers if each.name in left]:
+        for handler in [handler for handler in client._handlers if handler.name in left]:
             if handler.tasks is not None:
                 continue  # its messages are calls
             if handler.max_messages is not None:
@@ -411,7 +411,7 @@ def documented() -> set[int]:
             elif match["kind"] == "automodule":
                 members = importlib.import_module(name)
                 assert ":members:" in match["options"], f"{path}: {name} shows nothing"
-                found |= {id(members)} | {id(getattr(members, each)) for each in members.__all__}
+                found |= {id(members)} | {id(getattr(members, item)) for item in members.__all__}
             else:
                 owner, _, last = name.rpartition(".")
                 found.add(id(getattr(importlib.import_module(owner or module), last)))
@@ -430,11 +430,11 @@ def test_the_reference_has_every_public_name(package):
 def test_every_field_of_the_records_is_documented():
     """Every field of the records has a docstring; errors name theirs in their texts."""
     records = {
-        each
+        value
         for name in jetstream_sync.__all__
-        if isinstance(each := getattr(jetstream_sync, name), type)
-        and (is_dataclass(each) or hasattr(each, "_fields") or is_typeddict(each))
-        and not issubclass(each, BaseException)
+        if isinstance(value := getattr(jetstream_sync, name), type)
+        and (is_dataclass(value) or hasattr(value, "_fields") or is_typeddict(value))
+        and not issubclass(value, BaseException)
     }
     assert len(records) > 20
     for record in records:

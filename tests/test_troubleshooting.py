@@ -35,7 +35,7 @@ def text_of(call: Callable[[], object]) -> str:
 
 
 def on_the_page(text: str) -> bool:
-    return any(text.startswith(each) or text.endswith(each) for each in TEXTS)
+    return any(text.startswith(item) or text.endswith(item) for item in TEXTS)
 
 
 def test_texts_of_connecting(nats_server):

@@ -116,7 +116,7 @@ nc.add_listener(events.append)  # for all events of the connection
 nc.remove_listener(events.append)
 
 # --- Connection.service_ping
-print([(each.name, each.version) for each in nc.service_ping()])
+print([(item.name, item.version) for item in nc.service_ping()])
 
 # --- Connection.service_info
 (info,) = nc.service_info("shop")

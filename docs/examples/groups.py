@@ -21,8 +21,8 @@ group = js.consumer_groups.create_elastic("ORDERS", "billing", 4, {"orders.*": [
 group = js.consumer_groups.get("ORDERS", "billing")
 
 # --- ConsumerGroups.list
-for each in js.consumer_groups.list("ORDERS"):
-    print(each.name, each.config().max_members)
+for item in js.consumer_groups.list("ORDERS"):
+    print(item.name, item.config().max_members)
 
 # --- ElasticConsumerGroup.add_members
 assert group.add_members("a", "b", "c") == ["a", "b", "c"]

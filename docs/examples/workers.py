@@ -116,7 +116,7 @@ assert outcome.kind == "ack"
 
 # --- TestClient.deliver_batch
 outcomes = worker.test_client().deliver_batch(count, [b"tea", b"milk"])
-assert [each.kind for each in outcomes] == ["ack", "ack"]
+assert [item.kind for item in outcomes] == ["ack", "ack"]
 
 
 # --- Context.publish

@@ -46,10 +46,10 @@ def _since(asked: Any, name: str) -> Release | None:
     """Return the release that a field of a record, or of one inside, needs; ``None``: unknown."""
     inside: list[Any] = asked if isinstance(asked, list) else []
     if isinstance(asked, Record):
-        inside = [getattr(asked, each.name) for each in fields(asked)]
-        for each in fields(asked):
-            if each.name == name:
-                since: Release | None = each.metadata.get("since")
+        inside = [getattr(asked, field.name) for field in fields(asked)]
+        for field in fields(asked):
+            if field.name == name:
+                since: Release | None = field.metadata.get("since")
                 return since
     return next(filter(None, (_since(value, name) for value in inside)), None)
 
@@ -63,14 +63,14 @@ def fields_left_out(asked: Record, given: Record) -> dict[str, Release | None]:
 def _left_out(
     asked: Record, given: Record, prefix: str, sender: Release
 ) -> Iterator[tuple[str, Release | None]]:
-    for each in fields(asked):
-        name, since = each.name, each.metadata.get("since")
+    for field in fields(asked):
+        name, since = field.name, field.metadata.get("since")
         value, found = getattr(asked, name), getattr(given, name)
         if found is not None:
             yield from _within(value, found, prefix + name, sender)
         # A server that knows a field can omit it for another reason than its age: an update of a
         # consumer does not change pause_until.
-        elif since is not None and sender < since and not _is_default(each, value):
+        elif since is not None and sender < since and not _is_default(field, value):
             yield prefix + name, since
     for name, value in asked.extra.items():
         if value and name not in given.extra:
@@ -92,8 +92,8 @@ def _is_default(field: Field[Any], value: Any) -> bool:
     """Return whether a value is a default, which a server may omit in its reply."""
     if isinstance(value, Record):
         return not value.extra and all(
-            _is_default(each, getattr(value, each.name))
-            for each in fields(value)
-            if each.name != "extra"
+            _is_default(field, getattr(value, field.name))
+            for field in fields(value)
+            if field.name != "extra"
         )
     return not value or value == field.metadata.get("server_default")

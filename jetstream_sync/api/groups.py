@@ -78,12 +78,12 @@ class GroupConfig(Record):
                 if mapping.member == member
                 for p in mapping.partitions or ()
             ]
-        each = self.max_members // len(names)
-        shared = each * len(names)
+        share = self.max_members // len(names)
+        shared = share * len(names)
         return [
             p
             for p in range(self.max_members)
-            if names[p // each if p < shared else p - shared] == member
+            if names[p // share if p < shared else p - shared] == member
         ]
 
     def filters_of(self, member: str) -> list[str]:
@@ -170,7 +170,7 @@ class ElasticGroupConfig(GroupConfig):
     """The limit of the work-queue stream, in bytes; ``None``: none."""
 
     def _filters(self) -> list[str]:
-        return [each.filter for each in self.partitioning_filters or ()] or [">"]
+        return [item.filter for item in self.partitioning_filters or ()] or [">"]
 
     def _settings(self) -> tuple[Any, ...]:
         wildcards = [list(f.partitioning_wildcards or ()) for f in self.partitioning_filters or ()]
@@ -180,31 +180,31 @@ class ElasticGroupConfig(GroupConfig):
     def check(self) -> None:
         """Raise if the group would not work."""
         GroupConfig.check(self)
-        for each in self.partitioning_filters or ():
-            tokens = check_subject(each.filter).split(".")
+        for item in self.partitioning_filters or ():
+            tokens = check_subject(item.filter).split(".")
             stars = tokens.count("*")
             if not stars and tokens[-1] != ">":
                 raise errors.ConsumerGroupError(
-                    f"invalid filter {each.filter!r}: it must have a '*' wildcard or end with '>'"
+                    f"invalid filter {item.filter!r}: it must have a '*' wildcard or end with '>'"
                 )
-            wildcards = list(each.partitioning_wildcards or ())
+            wildcards = list(item.partitioning_wildcards or ())
             if len(wildcards) != len(set(wildcards)) or not all(1 <= w <= stars for w in wildcards):
                 raise errors.ConsumerGroupError(
-                    f"invalid partitioning_wildcards {wildcards} of filter {each.filter!r}: expected "
+                    f"invalid partitioning_wildcards {wildcards} of filter {item.filter!r}: expected "
                     f"different numbers from 1 to {stars}, the number of its '*' wildcards"
                 )
 
     def transforms(self) -> list[tuple[str, str]]:
         """Return the subject transforms that prepend the partition: source and destination."""
         filters = self.partitioning_filters or (PartitioningFilter(filter=">"),)
-        return [(each.filter, self._destination(each)) for each in filters]
+        return [(item.filter, self._destination(item)) for item in filters]
 
     def _destination(self, source: PartitioningFilter) -> str:
         arguments = [self.max_members, *(source.partitioning_wildcards or ())]
         wildcards = count(1)
         mapped = [
-            f"{{{{Wildcard({next(wildcards)})}}}}" if each == "*" else each
-            for each in source.filter.split(".")
+            f"{{{{Wildcard({next(wildcards)})}}}}" if part == "*" else part
+            for part in source.filter.split(".")
         ]
         return ".".join([f"{{{{Partition({','.join(map(str, arguments))})}}}}", *mapped])
 

@@ -253,14 +253,14 @@ def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], 
     kept = [
         pattern
         for pattern in given
-        if not any(subject_matches(each, pattern) for each in given if each != pattern)
+        if not any(subject_matches(item, pattern) for item in given if item != pattern)
     ]
     if not any(subjects_overlap(one, other) for one, other in combinations(kept, 2)):
         return kept, None
     # One pattern with the tokens that all of them begin with, other than their last one.
     columns = zip(*(pattern.split(".")[:-1] for pattern in kept), strict=False)
     common = [tokens[0] for tokens in takewhile(lambda tokens: len(set(tokens)) == 1, columns)]
-    return [".".join([*common, ">"])], lambda key: any(subject_matches(each, key) for each in kept)
+    return [".".join([*common, ">"])], lambda key: any(subject_matches(item, key) for item in kept)
 
 
 # --- the bucket ---------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def _given_fields(config: KeyValueConfig) -> dict[str, Any]:
         own["subject_delete_marker_ttl"] = config.limit_marker_ttl
         own["allow_msg_ttl"] = True if config.limit_marker_ttl else None
     if config.sources is not None:
-        own["sources"] = [_source(each, config.bucket) for each in config.sources]
+        own["sources"] = [_source(source, config.bucket) for source in config.sources]
     if config.extra:
         own["extra"] = config.extra
     return fields | {name: value for name, value in own.items() if value is not None}

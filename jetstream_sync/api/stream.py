@@ -393,7 +393,7 @@ class StreamConfig(Record):
 
     def _needs_one_of(self, option: str, other: str, *values: object) -> None:
         value = getattr(self, other)
-        allowed = " or ".join(str(each) for each in values if each)
+        allowed = " or ".join(str(item) for item in values if item)
         # The requirements of an unknown value of a newer server are not known.
         wrong = value not in values and not isinstance(value, UnknownEnumValue)
         self._refuse_if(wrong, option, f"requires {other} {allowed}")
@@ -407,12 +407,12 @@ def duplicate_window(max_age: timedelta) -> timedelta:
 def different_fields(wanted: StreamConfig, current: StreamConfig) -> list[str]:
     """Return the set fields of a config that the current config does not have in the same way."""
     return [
-        each.name
-        for each in fields(wanted)
-        if each.name not in ("name", "extra", "metadata")
-        and (value := getattr(wanted, each.name)) is not None
-        and value != getattr(current, each.name)
-        and (value or getattr(current, each.name))
+        field.name
+        for field in fields(wanted)
+        if field.name not in ("name", "extra", "metadata")
+        and (value := getattr(wanted, field.name)) is not None
+        and value != getattr(current, field.name)
+        and (value or getattr(current, field.name))
     ]
 
 

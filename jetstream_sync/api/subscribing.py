@@ -200,7 +200,7 @@ def _fields_set_in(config: ConsumerConfig | None) -> dict[str, Any]:
     """Return the fields that are set in a config."""
     if config is None:
         return {}
-    values = {each.name: getattr(config, each.name) for each in fields(config)}
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
     return {name: value for name, value in values.items() if value is not None and name != "extra"}
 
 

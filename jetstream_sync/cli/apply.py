@@ -64,11 +64,11 @@ class DeclaredFile:
             if document is not None:
                 found.declared += found._of_document(document, where)
         seen: set[str] = set()
-        for each in found.declared:
-            if each.title in seen:
-                raise CommandError(f"{path}: {each.title} occurs twice")
-            seen.add(each.title)
-        found.declared.sort(key=lambda each: each.kind == "consumer")
+        for item in found.declared:
+            if item.title in seen:
+                raise CommandError(f"{path}: {item.title} occurs twice")
+            seen.add(item.title)
+        found.declared.sort(key=lambda item: item.kind == "consumer")
         return found
 
     def _of_document(self, document: Any, where: str) -> Iterator[Declared]:
@@ -111,8 +111,8 @@ def _of_item(item: Any, where: str, kind: Any) -> Iterator[Declared]:
         yield resource
         if not isinstance(inside, list):
             raise errors.InvalidArgumentError("consumers: expected a list")
-        for each in inside:
-            yield _consumer(each, resource.name)
+        for entry in inside:
+            yield _consumer(entry, resource.name)
     except errors.Error as error:
         raise CommandError(f"{where}: {error}") from error
 
@@ -155,7 +155,7 @@ def _deletions(lists: Lister, declared: Sequence[Declared], name: str) -> list[S
         CommandError: some streams or consumers cannot be read, so the list is not complete.
 
     """
-    kept = {each.title for each in declared}
+    kept = {item.title for item in declared}
     streams = lists.streams()
     streams.check()
     consumers = lists.consumers_of(streams)
@@ -169,11 +169,11 @@ def _deletions(lists: Lister, declared: Sequence[Declared], name: str) -> list[S
         if found.title not in kept:
             gone.add(info.config.name)
             steps.append(Step(action=DELETE, declared=found, messages=info.state.messages))
-    for each in consumers.found:
-        found = Declared(config=each.config, stream=each.stream_name, fields=frozenset())
+    for item in consumers.found:
+        found = Declared(config=item.config, stream=item.stream_name, fields=frozenset())
         # Those of a deleted stream are deleted with it.
-        if set_of(each.config) == name and found.title not in kept and found.stream not in gone:
-            steps.append(Step(action=DELETE, declared=found, messages=each.num_pending))
+        if set_of(item.config) == name and found.title not in kept and found.stream not in gone:
+            steps.append(Step(action=DELETE, declared=found, messages=item.num_pending))
     return steps
 
 
@@ -264,7 +264,7 @@ def apply(
         raise CommandError(
             "--prune needs a set, since it deletes only what belongs to it", hint=hint
         )
-    declared = [each.in_set(name) for each in file.declared] if name else file.declared
+    declared = [item.in_set(name) for item in file.declared] if name else file.declared
     with lister(settings) as lists:
         steps = _plan(lists, declared, name, strict=strict)
         deletions = _deletions(lists, declared, name) if pruning and name else []
@@ -293,7 +293,7 @@ def _plan(
     except errors.StreamNotFoundError as error:
         raise CommandError(error.description, ExitStatus.NOT_FOUND, cause=error) from error
     for step in steps:
-        owner = next((each.before for each in step.found if each.field == "metadata"), None)
+        owner = next((item.before for item in step.found if item.field == "metadata"), None)
         other = (owner or {}).get(SET_LABEL) if isinstance(owner, dict) else None
         if name is not None and other not in (None, name):
             raise CommandError(f"{step.declared.title} belongs to set {other!r}, not to {name!r}")
@@ -324,9 +324,9 @@ def _report(settings: Settings, steps: list[Step], *, dry_run: bool) -> None:
         held = "" if step.messages is None else f", {counted(step.messages, 'message')}"
         verb = _verb(step.action, dry_run=dry_run)
         lines.append(f"{verb:<{width}}  {step.declared.title}{held}")
-        lines += [f"{'':<{width}}    {each.text}" for each in step.found]
+        lines += [f"{'':<{width}}    {item.text}" for item in step.found]
         if dry_run and step.unmanaged:
-            texts = "; ".join(each.text.removesuffix(" -> -") for each in step.unmanaged)
+            texts = "; ".join(item.text.removesuffix(" -> -") for item in step.unmanaged)
             lines.append(f"{'':<{width}}    not managed: {texts}")
     totals = [f"{number} {_verb(action, dry_run=dry_run)}" for action, number in counts.items()]
     lines.append(", ".join(totals) or "Nothing to do")

@@ -76,7 +76,7 @@ def check_target(directory: Path, *, force: bool) -> None:
     if not directory.is_dir():
         raise _error(directory, "not a directory")
     with file_errors(directory):
-        held = {each.name for each in directory.iterdir() if _PARTIAL not in each.name}
+        held = {path.name for path in directory.iterdir() if _PARTIAL not in path.name}
     if held and not (force and held <= {_INFO, _DATA, _SUMS}):
         hint = (
             "use --force to replace an older backup" if _INFO in held else "it contains other files"
@@ -422,11 +422,11 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
     if not found:
         raise CommandError(f"no backup found in {directory}", ExitStatus.NOT_FOUND)
     saved: dict[str, Backup] = {}
-    for each in map(open_backup, found):
-        other = saved.setdefault(each.info.config.name, each)
-        if other is not each:
+    for item in map(open_backup, found):
+        other = saved.setdefault(item.info.config.name, item)
+        if other is not item:
             raise CommandError(
-                f"{other.directory} and {each.directory} are both backups of stream {each.info.config.name}"
+                f"{other.directory} and {item.directory} are both backups of stream {item.info.config.name}"
             )
     # A partly restored stream can only be removed over a new connection.
     with settings.jetstream(allow_reconnect=True) as js:
@@ -435,7 +435,7 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
             bring_back(settings, js, saved[name], saved[name].info.config)
             return saved[name]
 
-        results = [_attempt(settings, name, each.directory, make) for name, each in saved.items()]
+        results = [_attempt(settings, name, item.directory, make) for name, item in saved.items()]
     _report(settings, results, "restored", "restored")
 
 
@@ -456,10 +456,10 @@ def _attempt(
 
 
 def _report(settings: Settings, results: list[dict[str, Any]], done: str, undone: str) -> None:
-    good = [each for each in results if each["ok"]]
-    failed = [each["stream"] for each in results if not each["ok"]]
-    messages = counted(sum(each["messages"] for each in good), "message")
-    data = size(sum(each["bytes"] for each in good))
+    good = [result for result in results if result["ok"]]
+    failed = [result["stream"] for result in results if not result["ok"]]
+    messages = counted(sum(item["messages"] for item in good), "message")
+    data = size(sum(item["bytes"] for item in good))
     text = f"{counted(len(good), 'Stream')} {done}: {messages}, {data} of data"
     emit_text(settings, results, text)
     if failed:

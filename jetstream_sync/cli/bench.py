@@ -477,7 +477,7 @@ def _command(kind: BenchKind, text: str, *more: Callable[[Any], Any]) -> click.C
         check_publish_subject(options["subject"])
         workload = Workload(name=f"JSM_BENCH_{own}", **options)
         workloads = list(_split(workload, clients, each=kind.each))
-        total = sum(each.count for each in workloads)
+        total = sum(workload.count for workload in workloads)
         with _prepared(settings, kind, workload):
             try:
                 with show_progress(settings.env, kind.title, total) as show:

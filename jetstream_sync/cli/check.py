@@ -123,7 +123,7 @@ class _Check:
             "check_name": self.name,
             **{name: texts for name, texts in lists.items() if texts},
             "perf_data": [
-                dict(zip(_Metric._fields[:-1], each, strict=False)) for each in self.metrics
+                dict(zip(_Metric._fields[:-1], metric, strict=False)) for metric in self.metrics
             ],
         }
 
@@ -385,7 +385,7 @@ def jetstream(settings: Settings, check: _Check) -> None:
         check.add(f"{name}_pct", percent, f"Use of {name}", "%", levels=levels)
     lag, seen = options["replica_lag_critical"], options["replica_seen_critical"]
     problems = {info.config.name: _replica_problem(info, lag, seen) for info in streams.found}
-    problems |= {each.name: f"{each.state}, {each.reason}" for each in streams.missing}
+    problems |= {item.name: f"{item.state}, {item.reason}" for item in streams.missing}
     if streams.more is not None:
         check.critical.append(one_line(streams.more))
     found = [f"{name}: {problem}" for name, problem in problems.items() if problem]

@@ -206,7 +206,7 @@ def _balance(settings: Settings, groups: list[_Group], *, what: str, dry_run: bo
     """Move leaders, one after the other, and show the moves."""
     moves = _planned(groups)
     rows = []
-    for group in (each for each in groups if each.name in moves):
+    for group in (group for group in groups if group.name in moves):
         row: dict[str, Any] = {"name": group.name, "from": group.leader, "to": moves[group.name]}
         if not dry_run:
             group.step_down(row["to"])

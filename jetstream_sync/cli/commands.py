@@ -59,12 +59,12 @@ def walk(group: click.Group, context: click.Context) -> Iterator[Node]:
 
 def parameters(command: click.Command) -> tuple[list[click.Argument], list[click.Option]]:
     """Return the visible arguments and options that belong to the command itself."""
-    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
     options = [
-        each
-        for each in command.params
+        param
+        for param in command.params
         # Common options do not expose a value to the command.
-        if isinstance(each, click.Option) and each.expose_value and not each.hidden
+        if isinstance(param, click.Option) and param.expose_value and not param.hidden
     ]
     return arguments, options
 
@@ -86,27 +86,27 @@ def _described(node: Node) -> dict[str, Any]:
         "help": node.help,
         "arguments": [
             {
-                "name": each.make_metavar(node.context).strip("[]{}"),
-                "required": each.required,
-                "multiple": each.nargs != 1,
+                "name": argument.make_metavar(node.context).strip("[]{}"),
+                "required": argument.required,
+                "multiple": argument.nargs != 1,
             }
-            for each in arguments
+            for argument in arguments
         ],
         "options": [
             {
-                "flags": [*each.opts, *each.secondary_opts],
-                "switch": bool(each.is_flag),
-                "required": each.required,
-                "multiple": each.multiple,
+                "flags": [*option.opts, *option.secondary_opts],
+                "switch": bool(option.is_flag),
+                "required": option.required,
+                "multiple": option.multiple,
                 "choices": (
-                    [str(choice) for choice in each.type.choices]
-                    if isinstance(each.type, click.Choice)
+                    [str(choice) for choice in option.type.choices]
+                    if isinstance(option.type, click.Choice)
                     else None
                 ),
-                "default": default_of(each),
-                "help": " ".join((each.help or "").split()),
+                "default": default_of(option),
+                "help": " ".join((option.help or "").split()),
             }
-            for each in options
+            for option in options
         ],
     }
 
@@ -221,8 +221,8 @@ def _known() -> list[dict[str, Any]]:
     # Not importlib.resources: its import takes longer than this command.
     document = json.loads(pkgutil.get_data(__package__, _DATA) or b"")
     return [
-        {**each, "raised_as": _class_of(each).__name__, "source": document["source"]}
-        for each in document["errors"]
+        {**item, "raised_as": _class_of(item).__name__, "source": document["source"]}
+        for item in document["errors"]
     ]
 
 
@@ -236,7 +236,7 @@ def _class_of(error: dict[str, Any]) -> type[errors.APIError]:
 def list_errors(settings: Settings, *, pattern: re.Pattern[str]) -> None:
     """List the errors whose description or name matches the regular expression PATTERN."""
     found = [
-        each for each in _known() if pattern.search(f"{each['description']} {each['constant']}")
+        item for item in _known() if pattern.search(f"{item['description']} {item['constant']}")
     ]
 
     title = f"Errors of {found[0]['source']}" if found else ""
@@ -257,7 +257,7 @@ _ERROR: Final = (
 @click.argument("codes", nargs=-1, required=True, type=int, metavar="CODE...")
 def lookup_errors(settings: Settings, *, codes: tuple[int, ...]) -> None:
     """Show the errors with the given err_codes, such as 10059."""
-    known = {each["err_code"]: each for each in _known()}
+    known = {item["err_code"]: item for item in _known()}
     for code in codes:
         if code not in known:
             raise CommandError(
@@ -267,5 +267,5 @@ def lookup_errors(settings: Settings, *, codes: tuple[int, ...]) -> None:
             )
     found = [known[code] for code in codes]
 
-    blocks = [Block(f"Error {each['err_code']}", _ERROR[1:], each) for each in found]
+    blocks = [Block(f"Error {item['err_code']}", _ERROR[1:], item) for item in found]
     show_blocks(settings, found if len(found) > 1 else found[0], *blocks)

@@ -138,11 +138,11 @@ def config_fields(record: type[Record]) -> list[ConfigField]:
 def _fields_of(record: type[Record], path: tuple[str, ...]) -> list[ConfigField]:
     found: list[ConfigField] = []
     hints = get_type_hints(record)
-    for each in dataclasses.fields(record):
-        if each.name == "extra" or (path and not each.metadata.get("flags")):
+    for field in dataclasses.fields(record):
+        if field.name == "extra" or (path and not field.metadata.get("flags")):
             continue
-        kind, many = _value_type(hints[each.name])
-        own = ConfigField(record, each.name, each.metadata, kind, many, (*path, each.name))
+        kind, many = _value_type(hints[field.name])
+        own = ConfigField(record, field.name, field.metadata, kind, many, (*path, field.name))
         found.append(own)
         if not path and not many and is_record(kind):
             found += _fields_of(kind, own.path)
@@ -151,14 +151,14 @@ def _fields_of(record: type[Record], path: tuple[str, ...]) -> list[ConfigField]
 
 def _value_type(hint: Any) -> tuple[Any, bool]:
     """Return the type of the values or items of a field, and whether it has several."""
-    choices = [each for each in get_args(hint) if each is not NoneType]
+    choices = [item for item in get_args(hint) if item is not NoneType]
     if get_origin(hint) is Sequence:
         return choices[0], True
     if get_origin(hint) is Mapping:
         return dict, False
     if not choices:
         return hint, False
-    enums = [each for each in choices if isinstance(each, type) and issubclass(each, Enum)]
+    enums = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, Enum)]
     return _value_type(enums[0] if enums else choices[0])
 
 
@@ -247,7 +247,7 @@ def parse_list(text: str) -> list[str]:
 
 
 _DURATIONS: Final = Parsed(
-    "durations", lambda text: [parse_duration(each) for each in parse_list(text)]
+    "durations", lambda text: [parse_duration(item) for item in parse_list(text)]
 )
 _LIST: Final = Parsed("list", parse_list)
 PAIR: Final = Parsed("KEY=VALUE", _parse_pair)
@@ -294,22 +294,22 @@ class FieldOption(click.Option):
 def config_options(record: type[Record], types: Mapping[str, Any] | None = None) -> Decorator:
     """Return a decorator that adds the options for the fields of a config."""
     options = []
-    for each in config_fields(record):
-        if not each.flags:
+    for field in config_fields(record):
+        if not field.flags:
             continue
-        kind = (types or {}).get(each.name) or option_type(each)
-        first, *others = each.flags
+        kind = (types or {}).get(field.name) or option_type(field)
+        first, *others = field.flags
         if kind is bool and "/" not in first:
             first = f"{first}/--no-{first[2:]}"
         options.append(
             click.option(
                 first,
                 *others,
-                each.parameter,
+                field.parameter,
                 cls=FieldOption,
-                field=each,
+                field=field,
                 type=None if kind is bool else kind,
-                multiple=(each.many and each.type is not timedelta) or each.type is dict,
+                multiple=(field.many and field.type is not timedelta) or field.type is dict,
                 default=None,
             )
         )
@@ -323,17 +323,17 @@ def take_fields(record: type[Record], options: dict[str, Any]) -> dict[str, Any]
     The fields of a nested record are in a dict of their own.
     """
     fields: dict[str, Any] = {}
-    for each in config_fields(record):
-        value = options.pop(each.parameter, None) if each.flags else None
+    for field in config_fields(record):
+        value = options.pop(field.parameter, None) if field.flags else None
         if value is None or value == ():
             continue
-        if each.type is dict:
+        if field.type is dict:
             value = dict(value)
-        elif each.many and each.type is str:
+        elif field.many and field.type is str:
             value = [item for part in value for item in part]
-        elif each.many:
+        elif field.many:
             value = list(value)
-        *parents, name = each.path
+        *parents, name = field.path
         target = fields
         for parent in parents:
             target = target.setdefault(parent, {})
@@ -352,7 +352,7 @@ def changed(config: R, fields: Mapping[str, Any]) -> R:
 
 
 def _merged(config: Record, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    types = {each.name: each.type for each in config_fields(type(config))}
+    types = {field.name: field.type for field in config_fields(type(config))}
     for name, value in fields.items():
         before = getattr(config, name)
         if not isinstance(value, dict):
@@ -372,8 +372,8 @@ def _merged(config: Record, fields: Mapping[str, Any]) -> Iterator[tuple[str, An
 
 def display_fields(record: type[Record], *, without: str) -> list[Field]:
     """Return a line for each field of a config but one; fields that are not set have no line."""
-    own = (each for each in config_fields(record) if len(each.path) == 1)
-    return [_display_field(each) for each in own if each.name != without]
+    own = (field for field in config_fields(record) if len(field.path) == 1)
+    return [_display_field(item) for item in own if item.name != without]
 
 
 def _display_field(field: ConfigField) -> Field:
@@ -416,7 +416,7 @@ def value_text(value: Any, field: ConfigField | None = None) -> Any:
 
 def record_text(record: Record) -> str:
     """Return a nested record, such as a source or a placement, in one line."""
-    values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     parts = []
     if "dest" in values:
         parts.append(f"{values.pop('src') or '>'} to {values.pop('dest')}")
@@ -432,7 +432,7 @@ def record_text(record: Record) -> str:
 
 def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
     """Return differences as JSON documents."""
-    return [{"field": each.field, "before": each.before, "after": each.after} for each in found]
+    return [{"field": item.field, "before": item.before, "after": item.after} for item in found]
 
 
 def read_text(settings: Settings, path: str) -> str:
@@ -463,7 +463,7 @@ def _yaml_documents(text: str, path: str) -> list[Any]:
             f"{path}: the file is not JSON; to read YAML, install PyYAML: pip install pyyaml"
         ) from None
     try:
-        return [_as_json(each) for each in yaml.safe_load_all(text)]
+        return [_as_json(item) for item in yaml.safe_load_all(text)]
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise CommandError(f"{path}: invalid YAML: {reason}") from error
@@ -472,9 +472,9 @@ def _yaml_documents(text: str, path: str) -> list[Any]:
 def _as_json(value: Any) -> Any:
     """Return the JSON value for a YAML value: times and keys become text."""
     if isinstance(value, dict):
-        return {str(name): _as_json(each) for name, each in value.items()}
+        return {str(name): _as_json(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_as_json(each) for each in value]
+        return [_as_json(item) for item in value]
     if isinstance(value, datetime):
         # In YAML, a time without an offset is UTC.
         return time_to_text(value if value.tzinfo else value.replace(tzinfo=timezone.utc))
@@ -499,7 +499,7 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
             key: text for key, text in labels.items() if not str(key).startswith("_nats.")
         }
     config = decode(record, values)
-    known = [each.name for each in dataclasses.fields(record)]
+    known = [field.name for field in dataclasses.fields(record)]
     for name in config.extra:
         # A newer server may support the field, unless the name looks like a typing error.
         if close := closest_match(name, known):
@@ -512,7 +512,7 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
 
 def _with_units(record: type[Record], document: dict[str, Any]) -> dict[str, Any]:
     """Return JSON fields: texts with units, such as ``1y`` and ``10GB``, become numbers."""
-    known = {each.name: each for each in config_fields(record) if len(each.path) == 1}
+    known = {field.name: field for field in config_fields(record) if len(field.path) == 1}
     read = dict(document)
     for name, value in document.items():
         if name in known:
@@ -527,7 +527,7 @@ def _without_units(field: ConfigField, value: Any) -> Any:
     if isinstance(value, dict) and is_record(field.type):
         return _with_units(field.type, value)
     if isinstance(value, list):
-        return value if field.type is str else [_without_units(field, each) for each in value]
+        return value if field.type is str else [_without_units(field, item) for item in value]
     if not isinstance(value, str):
         return value
     if field.type is timedelta:
@@ -585,13 +585,13 @@ edit_options: Decorator = with_options(
 def show_differences(settings: Settings, found: list[Difference]) -> None:
     """Write the differences, one field per line."""
     document = {"changed": bool(found), "differences": difference_documents(found)}
-    lines = [f"  {each.text}\n" for each in found] or ["No differences\n"]
+    lines = [f"  {item.text}\n" for item in found] or ["No differences\n"]
     emit(settings, document, lambda: settings.env.stdout.writelines(lines))
 
 
 def update_error(title: str, error: errors.APIError, found: Sequence[Difference]) -> CommandError:
     """Return the error for a change that the server rejected, with the differences."""
-    listed = "; ".join(each.text for each in found)
+    listed = "; ".join(item.text for item in found)
     text = f"{title} cannot be changed: {error} [{listed}]"
     return CommandError(text, ExitStatus.FAILED, cause=error)
 

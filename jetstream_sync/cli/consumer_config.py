@@ -210,24 +210,24 @@ def _name(
 
 def _ask_for_rest(ask: Asker, fields: dict[str, Any]) -> None:
     """Prompt for values that were not given, in the order of the tool of 2020."""
-    declared = {each.name: each for each in config_fields(ConsumerConfig)}
+    declared = {field.name: field for field in config_fields(ConsumerConfig)}
     if ask.interactive and fields.get("ack_policy") == "none":
         fields.setdefault("max_deliver", -1)  # no message is delivered again
     for name, (default, push_only) in _PROMPTED.items() if ask.interactive else ():
         if name in fields or (push_only and fields["deliver_subject"] is None):
             continue
-        each = declared[name]
-        kind = _TYPES.get(name) or option_type(each)
+        option = declared[name]
+        kind = _TYPES.get(name) or option_type(option)
         parse = str if kind is None else kind.parse
-        value = ask.value(each.title, each.flags[0], parse, default=default, blank=parse(default))
-        fields.update(_fields_of({name: (value,) if each.many else value}))
+        value = ask.value(option.title, option.flags[0], parse, default=default, blank=parse(default))
+        fields.update(_fields_of({name: (value,) if option.many else value}))
 
 
 def check_against_stream(settings: Settings, config: ConsumerConfig, stream: StreamConfig) -> None:
     """Warn about a delivery loop and about filters that match no subject of the stream."""
     subjects = list(stream.subjects or ())
     target = config.deliver_subject
-    overlapping = [each for each in subjects if target and subjects_overlap(target, each)]
+    overlapping = [subject for subject in subjects if target and subjects_overlap(target, subject)]
     if overlapping:
         note(
             settings,
@@ -235,13 +235,13 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
         )
     if stream.sources or stream.mirror or stream.subject_transform:
         return  # messages may have other subjects
-    for each in filters_of(config) if subjects else ():
-        if any(subjects_overlap(each, subject) for subject in subjects):
+    for item in filters_of(config) if subjects else ():
+        if any(subjects_overlap(item, subject) for subject in subjects):
             continue
         known = ", ".join(subjects)
         note(
             settings,
-            f"warning: filter {each} matches no subject: stream {stream.name} stores {known}",
+            f"warning: filter {item} matches no subject: stream {stream.name} stores {known}",
         )
 
 

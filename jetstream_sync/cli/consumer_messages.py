@@ -98,7 +98,7 @@ def next(  # noqa: A001 - the command's name
             flush=lambda: nc.flush(settings.timeout),
         )
         wait = settings.timeout if expires is None else expires
-        reading.run(count, wait, each=False)
+        reading.run(count, wait, per_message=False)
         if not reading.shown:
             where = f"{found.stream_name} {found.name}"
             raise CommandError(
@@ -193,7 +193,7 @@ def sub(
         )
         subject = info.config.deliver_subject
         announce(settings, f"Listening to {title(info)}{f' on {subject}' if subject else ''}")
-        reading.run(count, wait, each=True)
+        reading.run(count, wait, per_message=True)
     check_received(reading.shown, count)
 
 

@@ -183,7 +183,7 @@ def _is_pinned(info: ConsumerInfo) -> bool | None:
     """Return whether each group has a pinned client; ``None`` if the consumer pins no clients."""
     if info.config.priority_policy != PriorityPolicy.PINNED_CLIENT:
         return None
-    pinned = [each for each in info.priority_groups or () if each.pinned_client_id]
+    pinned = [group for group in info.priority_groups or () if group.pinned_client_id]
     return len(pinned) == len(info.config.priority_groups or ())
 
 
@@ -274,7 +274,7 @@ def unpin(
             group = ask.select("Select a group", groups, "GROUP")
             ask.done()
         client = next(
-            (each.pinned_client_id for each in info.priority_groups or () if each.group == group),
+            (item.pinned_client_id for item in info.priority_groups or () if item.group == group),
             None,
         )
         if client:

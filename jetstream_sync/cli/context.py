@@ -91,7 +91,7 @@ def _ask(settings: Settings) -> str:
 
 
 _LIST: Final = (
-    Field("Name", lambda each: f"{each['name']}{'*' * each['selected']}"),
+    Field("Name", lambda item: f"{item['name']}{'*' * item['selected']}"),
     Field("Description", "description"),
     Field("URL", "url"),
 )

@@ -70,7 +70,7 @@ class OrderError(Exception):
 def price(order: Any) -> dict[str, Any]:
     """Do the work of NEW: add up the units and the price of an order."""
     items = [(operator.index(item["quantity"]), item["price"]) for item in order["items"]]
-    total = sum(quantity * Decimal(str(each)) for quantity, each in items)
+    total = sum(quantity * Decimal(str(item)) for quantity, item in items)
     if not items or not 0 <= total < 10**12:
         raise ValueError(f"total {total}")
     units = sum(quantity for quantity, _ in items)
@@ -348,7 +348,7 @@ class Run:
         consumers = []
         for name, workers in self.workers.items():
             counts = sum((worker.counts for worker in workers), Counter[str]())
-            numbers = {each: counts[each] for each in _COUNTS}
+            numbers = {count: counts[count] for count in _COUNTS}
             consumers.append({"name": name, "workers": len(workers), **numbers})
         return {
             "exactly_once": all(stage["matches_input"] for stage in stages),

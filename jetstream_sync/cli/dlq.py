@@ -75,7 +75,7 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
             # Not an empty list, which would mean that there are no dead letters.
             emit_text(settings, {"stored_in": [], "messages": None}, "")
             return
-        found = [(each, letters.get_msg(each)) for each in letters.find(stream, consumer)]
+        found = [(item, letters.get_msg(item)) for item in letters.find(stream, consumer)]
         if consumer is not None and not found:
             # A deleted consumer may have left dead letters.
             find_consumer(settings, js, stream, consumer)
@@ -138,7 +138,7 @@ def show(
         stream, consumer = names_of(settings, js, stream, consumer)
         letters = DeadLetters(js)
         found = letters.find(stream, consumer)
-        letter = next((each for each in found if seq in (None, each.seq)), None)
+        letter = next((item for item in found if seq in (None, item.seq)), None)
         if letter is None:
             raise _no_letter(settings, js, letters, (stream, consumer), seq)
         msg = letters.get_msg(letter)
@@ -279,12 +279,12 @@ def _remove(settings: Settings, letters: DeadLetters, letter: DeadLetter, *, del
 
 
 def _requeue_lines(done: Sequence[dict[str, Any]], gone: Sequence[int]) -> Iterator[str]:
-    for each in done:
-        line = f"message {count(each['stream_seq'])} to {each['subject']}"
-        if each["duplicate"]:
+    for item in done:
+        line = f"message {count(item['stream_seq'])} to {item['subject']}"
+        if item["duplicate"]:
             yield f"Already published {line}"
         else:
-            place = f"{each['to_stream']} stored it as {count(each['to_seq'])}"
+            place = f"{item['to_stream']} stored it as {count(item['to_seq'])}"
             yield f"Published {line}: {place}"
     for seq in gone:
         yield f"Message {count(seq)} is no longer in the stream"

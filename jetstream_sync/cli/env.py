@@ -71,7 +71,7 @@ class SafeText:
         if self.as_json and not text.startswith("{"):
             lines = filter(None, text.splitlines())
             notes = [{"note": line.removeprefix("jsm: ")} for line in lines]
-            text = "".join(f"{readable_json(json.dumps(each))}\n" for each in notes)
+            text = "".join(f"{readable_json(json.dumps(note))}\n" for note in notes)
         return self.stream.write(readable(text))
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -67,7 +67,7 @@ def events(
     """  # noqa: D301 - click requires the character, not the escape
     kinds = {_ADVISORIES: js_advisory, _METRICS: js_metric}
     usual = not (subjects or any(kinds.values()))
-    chosen = [*map(check_subject, subjects), *(each for each in kinds if usual or kinds[each])]
+    chosen = [*map(check_subject, subjects), *(kind for kind in kinds if usual or kinds[kind])]
 
     def show(event: dict[str, Any]) -> bool:
         if matches is not None and not matches.search(json.dumps(event, ensure_ascii=False)):
@@ -151,14 +151,14 @@ def _fields(event: dict[str, Any]) -> dict[str, str]:
         if name in _OMITTED:
             continue
         inner = value if isinstance(value, dict) else {"": value}
-        for part, each in inner.items():
+        for part, item in inner.items():
             path = f"{name}.{part}" if part else name
-            if (part or name) in _DURATIONS and isinstance(each, int):
-                found[path] = seconds_text(timedelta(microseconds=each / 1000))
-            elif isinstance(each, (dict, list)):
-                found[path] = json.dumps(each, ensure_ascii=False)
+            if (part or name) in _DURATIONS and isinstance(item, int):
+                found[path] = seconds_text(timedelta(microseconds=item / 1000))
+            elif isinstance(item, (dict, list)):
+                found[path] = json.dumps(item, ensure_ascii=False)
             else:
-                found[path] = str(each)
+                found[path] = str(item)
     return found
 
 

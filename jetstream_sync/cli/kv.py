@@ -162,7 +162,7 @@ def ls(
         return
     with KV.connected(settings, bucket) as store:
         if not verbose:
-            emit_names(settings, [visible(each) for each in store.keys(*patterns)])
+            emit_names(settings, [visible(item) for item in store.keys(*patterns)])
             return
         found = _entries(store, patterns)
     show_rows(
@@ -407,7 +407,7 @@ def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool
     """
     with KV.connected(settings, bucket) as store:
         stored = store.history(key)
-        found = next((each for each in stored if each.revision == revision), None)
+        found = next((item for item in stored if item.revision == revision), None)
         if found is None or found.operation.name != "PUT":
             raise CommandError(
                 f"bucket {bucket} has no value of key {readable(key)} with revision {revision}",

@@ -114,10 +114,10 @@ class Listed(Generic[T]):
             raise CommandError(one_line(self.more), ExitStatus.FAILED)
         if not self.missing:
             return
-        names = [each.name for each in self.missing[:_MAX_NAMED]]
+        names = [item.name for item in self.missing[:_MAX_NAMED]]
         more = len(self.missing) - len(names)
         listed = ", ".join(names) + (f" and {more:,} more" if more else "")
-        states = " or ".join(sorted({each.state for each in self.missing}))
+        states = " or ".join(sorted({item.state for item in self.missing}))
         text = f"{counted(len(self.missing), self.noun)} {states}: {listed}"
         raise CommandError(f"the list is incomplete: {text}", ExitStatus.FAILED)
 
@@ -149,7 +149,7 @@ class Lister:
             listed = Listed.of("stream", listing, _stream_document)
         if not everything:
             listed.found = [info for info in listed.found if not is_internal(info.config.name)]
-            listed.missing = [each for each in listed.missing if not is_internal(each.name)]
+            listed.missing = [item for item in listed.missing if not is_internal(item.name)]
         return listed
 
     def consumers(self, stream: str | None) -> Listed[ConsumerInfo]:
@@ -171,7 +171,7 @@ class Lister:
         """Return the consumers of these streams, with one request for each stream that has any."""
         listed: Listed[ConsumerInfo] = Listed("consumer", more=streams.more)
         busy = [info.config.name for info in streams.found if info.state.consumer_count]
-        lost = [each.name for each in streams.missing]
+        lost = [item.name for item in streams.missing]
         for found in (
             *in_parallel(self._reached, busy),
             # Their servers would not answer; the meta leader has the names.

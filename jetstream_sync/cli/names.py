@@ -163,7 +163,7 @@ class _Completer:
         finally:
             logging.disable(logging.NOTSET)
         # A shell inserts a name as it is, without quotes, and names are chosen by other clients.
-        return [each for each in names if each.startswith(incomplete) and _UNQUOTED.fullmatch(each)]
+        return [name for name in names if name.startswith(incomplete) and _UNQUOTED.fullmatch(name)]
 
 
 def _ignore(error: Exception) -> None:

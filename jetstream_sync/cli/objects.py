@@ -147,9 +147,9 @@ def ls(settings: Settings, bucket: str | None, names: bool) -> None:
         OBJECTS.show_all(settings, names=names)
         return
     with OBJECTS.connected(settings, bucket) as store:
-        found = sorted(store.list(), key=lambda each: each.name)
+        found = sorted(store.list(), key=lambda item: item.name)
     if names:
-        emit_names(settings, [visible(each.name) for each in found])
+        emit_names(settings, [visible(item.name) for item in found])
         return
     show_rows(
         settings,

@@ -209,7 +209,7 @@ def _value(found: re.Match[bytes], values: Values) -> str:
     elif name != "Random":
         close = closest_match(name, _NAMES)
         reason = f"did you mean {close}?" if close else f"expected one of {', '.join(_NAMES)}"
-    elif len(arguments) != 2 or not all(each.isdecimal() for each in arguments):
+    elif len(arguments) != 2 or not all(argument.isdecimal() for argument in arguments):
         reason = "Random takes two lengths, as in {{Random 5 20}}"
     elif (low := int(arguments[0])) <= (high := int(arguments[1])) <= _MAX_RANDOM_LENGTH:
         return "".join(random.choices(_LETTERS, k=random.randint(low, high)))  # noqa: S311

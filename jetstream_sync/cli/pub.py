@@ -104,7 +104,7 @@ def pub(
         js = settings.jetstream_on(nc) if jetstream else None
         if atomic and js is not None:
             batch = list(itertools.islice(messages, _MAX_BATCH + 1))
-            ack = js.publish_batch([(each.subject, each.body, each.headers) for each in batch])
+            ack = js.publish_batch([(item.subject, item.body, item.headers) for item in batch])
             first = ack.seq - len(batch) + 1
             for seq, message in enumerate(batch, first):
                 published.add(message, ack._replace(seq=seq))
@@ -285,7 +285,7 @@ def req(
         if msg.status is not None:
             shown = f"status {msg.status.code} {readable(msg.status.description)}"
         line = f"Received [{readable(msg.subject)}] : {shown} in {took:.2f} ms\n"
-        return "".join([line, *(f"  {each}\n" for each in header_lines(msg.headers))])
+        return "".join([line, *(f"  {line}\n" for line in header_lines(msg.headers))])
 
     writer = MessageWriter(settings, text, raw=raw, single=not several)
     watch = PermissionWatch()

@@ -160,7 +160,7 @@ class CoreSource:
             return self._subscriptions[0].next_msg(timeout)
         with self._arrived:
             if not self._arrived.wait_for(lambda: bool(self._queued), timeout):
-                if not any(each.is_valid for each in self._subscriptions):
+                if not any(subscription.is_valid for subscription in self._subscriptions):
                     raise errors.BadSubscriptionError("all subscriptions are closed")
                 raise errors.TimeoutError("no message in time")
             self._arrived.notify_all()
@@ -171,9 +171,9 @@ class CoreSource:
         with self._arrived:
             self._closed = True
             self._arrived.notify_all()
-        for each in self._subscriptions:
-            if each.is_valid:
-                each.unsubscribe()
+        for subscription in self._subscriptions:
+            if subscription.is_valid:
+                subscription.unsubscribe()
 
 
 class MatchingSource:
@@ -377,16 +377,16 @@ class Reading:
     #: The message that was received but not yet shown.
     _current: Msg | None = field(default=None, init=False)
 
-    def run(self, count: int | None, wait: float | None, *, each: bool) -> None:
+    def run(self, count: int | None, wait: float | None, *, per_message: bool) -> None:
         """
         Read until the source ends, the count is reached or the timeout has passed.
 
-        `each`: whether the timeout is that of each message; then Ctrl-C writes a summary to ``stderr``.
+        `per_message`: whether the timeout starts again with each message; then Ctrl-C writes a summary to ``stderr``.
         """
         try:
-            self._read(count, wait, each=each)
+            self._read(count, wait, per_message=per_message)
         except KeyboardInterrupt:
-            if each:
+            if per_message:
                 self.settings.env.stderr.write(
                     f"\nReceived {counted(self.shown, 'message')}, {counted(self.size, 'byte')} "
                     f"in {monotonic() - self._started:.1f} s\n"
@@ -400,10 +400,10 @@ class Reading:
         if self.flush is not None:
             self.flush()
 
-    def _read(self, count: int | None, wait: float | None, *, each: bool) -> None:
+    def _read(self, count: int | None, wait: float | None, *, per_message: bool) -> None:
         deadline = Deadline(wait)
         while self.shown != count:
-            if each:
+            if per_message:
                 deadline = Deadline(wait)
             try:
                 msg = wait_interruptibly(self.source.next, deadline)
@@ -422,7 +422,7 @@ class Reading:
                 break
 
     def _handle(self, msg: Msg) -> None:
-        if any(subject_matches(each, msg.subject) for each in self.ignored):
+        if any(subject_matches(item, msg.subject) for item in self.ignored):
             return
         self._current = msg
         # Count before the output, since Ctrl-C may follow it at once.

@@ -343,11 +343,14 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     first, *others = columns
     while (
         _total(
-            [first.least_width(_FOLDED_NAME), *(each.least_width(_FOLDED_TEXT) for each in others)]
+            [
+                first.least_width(_FOLDED_NAME),
+                *(other.least_width(_FOLDED_TEXT) for other in others),
+            ]
         )
         > width
     ):
-        most = max(others, key=lambda each: each.drop, default=None)
+        most = max(others, key=lambda item: item.drop, default=None)
         if most is None or not most.drop:
             break
         others.remove(most)
@@ -444,14 +447,14 @@ class Block:
     def lines(self, settings: Settings) -> list[tuple[str, tuple[_Part, ...]]]:
         """Return the labels with the values that are not empty."""
         lines = []
-        for each in self.fields:
-            value = each.of(self.record)
-            if each.each and isinstance(value, Mapping):
+        for field in self.fields:
+            value = field.of(self.record)
+            if field.each and isinstance(value, Mapping):
                 value = [f"{key}: {item}" for key, item in value.items()]
-            for item in (value or ()) if each.each else [value]:
-                shown = tuple(_parts(settings, each.display(item), short=False, line=False))
+            for item in (value or ()) if field.each else [value]:
+                shown = tuple(_parts(settings, field.display(item), short=False, line=False))
                 if _joined(shown):
-                    lines.append((each.title, shown))
+                    lines.append((field.title, shown))
         return lines
 
 

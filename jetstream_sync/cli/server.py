@@ -119,11 +119,11 @@ _RUNNING: Final = (
 
 def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None = None) -> NoReturn:
     """Show the URLs of the servers and wait until one of them exits."""
-    urls = [each.url for each in servers]
+    urls = [server.url for server in servers]
     result: dict[str, Any] = {
         "url": ",".join(urls),
         "version": servers[0].version,
-        "pids": [each.pid for each in servers],
+        "pids": [server.pid for server in servers],
         "store_dir": None if kept is None else str(kept),
     }
     if settings.json:
@@ -134,7 +134,7 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
         announce(settings, "Running; press Ctrl-C to stop")
     never_set = threading.Event()
     try:
-        while all(each.is_running for each in servers):
+        while all(server.is_running for server in servers):
             never_set.wait(_CHECK_INTERVAL_S)
     except KeyboardInterrupt:
         # The usual end of this command, so there is no error text.
@@ -281,7 +281,7 @@ def _ping(settings: Settings, expect: int | None, order: Callable[[list[Row]], l
     show_rows(settings, [*order(found), *silent], _SERVERS, title="Servers", none="No servers")
     most = max(expect or 0, len(found) + len(silent))
     if len(found) < most:
-        names = f"; {', '.join(each.name for each in silent)} did not" if silent else ""
+        names = f"; {', '.join(item.name for item in silent)} did not" if silent else ""
         text = f"{len(found)} of {counted(most, 'server')} answered{names}"
         raise CommandError(text, ExitStatus.TIMED_OUT)
 
@@ -554,9 +554,13 @@ def _connections(settings: Settings, subject: str, options: Row, account: str | 
 
     def rows(answers: list[Row]) -> list[Row]:
         return [
-            {"server": each["server"]["name"], "cluster": each["server"].get("cluster"), **found}
-            for each in answers
-            for found in each["data"].get("connections") or ()
+            {
+                "server": answer["server"]["name"],
+                "cluster": answer["server"].get("cluster"),
+                **found,
+            }
+            for answer in answers
+            for found in answer["data"].get("connections") or ()
         ]
 
     _report(settings, options, subject, _CONNECTIONS, "Connections", body, rows)
@@ -649,7 +653,7 @@ def _status(row: Row) -> Any:
 
 def _errors(row: Row) -> Any:
     data = row["data"]
-    return [each.get("error", "") for each in data.get("errors") or ()] or data.get("error")
+    return [error.get("error", "") for error in data.get("errors") or ()] or data.get("error")
 
 
 _HEALTH: Final = (
@@ -674,7 +678,7 @@ def health(settings: Settings, **options: Any) -> None:
 
 
 def _unhealthy(found: list[Row]) -> str:
-    names = [server_name(each) for each in found if each["data"]["status"] != "ok"]
+    names = [server_name(item) for item in found if item["data"]["status"] != "ok"]
     return f"{counted(len(names), 'server')} not healthy: {', '.join(names)}" if names else ""
 
 
@@ -694,22 +698,22 @@ def _gateways(found: list[Row]) -> list[Row]:
     rows = []
     for answer in found:
         inbound = [
-            (name, "in", each)
+            (name, "in", item)
             for name, several in (answer["data"].get("inbound_gateways") or {}).items()
-            for each in several
+            for item in several
         ]
         outbound = [
-            (name, "out", each)
-            for name, each in (answer["data"].get("outbound_gateways") or {}).items()
+            (name, "out", item)
+            for name, item in (answer["data"].get("outbound_gateways") or {}).items()
         ]
         rows += [
             {
                 "server": server_name(answer),
                 "gateway": name,
                 "direction": direction,
-                **(each.get("connection") or {}),
+                **(item.get("connection") or {}),
             }
-            for name, direction, each in [*outbound, *inbound]
+            for name, direction, item in [*outbound, *inbound]
         ]
     return rows
 

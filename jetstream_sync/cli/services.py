@@ -67,9 +67,9 @@ def info(settings: Settings, *, name: str, instance: str | None) -> None:
         found = nc.service_info(name, instance, timeout=settings.timeout, stall=_STALL_S)
     _must_exist(found, name, instance)
     blocks = []
-    for each in found:
-        blocks.append(Block(f"Instance {single_line(each.id)} of {each.name}", _DESCRIPTION, each))
-        blocks += [Block("Endpoint", _ENDPOINT, endpoint) for endpoint in each.endpoints or ()]
+    for item in found:
+        blocks.append(Block(f"Instance {single_line(item.id)} of {item.name}", _DESCRIPTION, item))
+        blocks += [Block("Endpoint", _ENDPOINT, endpoint) for endpoint in item.endpoints or ()]
     show_blocks(settings, found, *blocks)
 
 
@@ -89,7 +89,7 @@ def stats(settings: Settings, *, name: str | None, instance: str | None) -> None
         found = nc.service_stats(name, instance, timeout=settings.timeout, stall=_STALL_S)
     if name is not None:
         _must_exist(found, name, instance)
-    rows = [(each, endpoint) for each in found for endpoint in each.endpoints or ()]
+    rows = [(item, endpoint) for item in found for endpoint in item.endpoints or ()]
     show_rows(
         settings, rows, _STATS, title="Service statistics", none="No services", document=found
     )
@@ -166,7 +166,7 @@ def _counter_document(entry: CounterEntry) -> dict[str, Any]:
 def list_counters(settings: Settings, *, stream: str, pattern: str) -> None:
     """List the counters of a stream; FILTER may contain wildcards."""
     with settings.jetstream() as js:
-        found = sorted(js.counters(stream).items(pattern), key=lambda each: each.subject)
+        found = sorted(js.counters(stream).items(pattern), key=lambda item: item.subject)
     show_rows(
         settings,
         found,

@@ -98,7 +98,7 @@ class Settings:
         if self.json or self._switch("no_input", "JSM_NO_INPUT", "CI"):
             return False
         # Prompts are written to stderr, so it must be visible as well.
-        return all(each.isatty() for each in (self.env.stdin, self.env.stdout, self.env.stderr))
+        return all(item.isatty() for item in (self.env.stdin, self.env.stdout, self.env.stderr))
 
     def _switch(self, name: str, *variables: str) -> bool:
         if name in self.given:
@@ -280,9 +280,9 @@ DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: The options of the library, by part.
 _LIBRARY: Final = {
     **{
-        part: (OPTIONS | TLS_OPTIONS)[each.key]
-        for part, each in LOGIN_PARTS.items()
-        if each.key in OPTIONS | TLS_OPTIONS
+        part: (OPTIONS | TLS_OPTIONS)[item.key]
+        for part, item in LOGIN_PARTS.items()
+        if item.key in OPTIONS | TLS_OPTIONS
     },
     "name": "name",
     "url": "servers",
@@ -313,9 +313,9 @@ class Login:
         if wanted is not None:
             raise CommandError(f"context {context}: jsm does not support {wanted!r}")
         levels = (
-            _Level({part: settings.given.get(each.name) for part, each in LOGIN_PARTS.items()}),
-            _Level({part: variables.get(each.variable) for part, each in LOGIN_PARTS.items()}),
-            _Level({part: fields.get(each.key) for part, each in LOGIN_PARTS.items()}),
+            _Level({part: settings.given.get(item.name) for part, item in LOGIN_PARTS.items()}),
+            _Level({part: variables.get(item.variable) for part, item in LOGIN_PARTS.items()}),
+            _Level({part: fields.get(item.key) for part, item in LOGIN_PARTS.items()}),
             _Level({"url": variables.get("SERVERS")}),
             _Level({"url": DEFAULT_SERVER}),
         )
@@ -375,7 +375,7 @@ class Login:
         """Return the options of `connect()` for this login."""
         values = self.values
         options = connect_options(
-            {each.key: values[part] for part, each in LOGIN_PARTS.items() if part in values}
+            {item.key: values[part] for part, item in LOGIN_PARTS.items() if part in values}
         )
         if "name" in values:
             options["name"] = values["name"]
@@ -521,7 +521,7 @@ def _take(context: click.Context, parameter: click.Parameter, value: Any) -> Any
     if settings is None or parameter.name is None or value in (None, (), False):
         return value
     if parameter.name == "servers":
-        value = [address.strip() for each in value for address in each.split(",")]
+        value = [address.strip() for item in value for address in item.split(",")]
         if any(not address for address in value):
             raise click.BadParameter(
                 "the server address is empty: remove the extra comma", param=parameter, ctx=context

@@ -230,7 +230,7 @@ def file_errors(path: object, status: ExitStatus = ExitStatus.USAGE) -> Iterator
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return ``, did you mean X?`` when one of the names is similar, else an empty string."""
-    folded = {each.lower(): each for each in names}
+    folded = {name.lower(): name for name in names}
     close = closest_match(name.lower(), folded)
     return f", did you mean {folded[close]}?" if close else ""
 

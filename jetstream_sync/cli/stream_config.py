@@ -133,7 +133,7 @@ def _prompt_for_config(
             default=name if defaults and name else None,
             blank=parse_list(""),
         )
-    declared = {each.name: each for each in config_fields(StreamConfig)}
+    declared = {field.name: field for field in config_fields(StreamConfig)}
     for field, default in _PROMPTED.items() if ask.interactive else ():
         kind = option_type(declared[field])
         fields[field] = ask.value(

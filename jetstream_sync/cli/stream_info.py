@@ -177,7 +177,7 @@ def schedules(settings: Settings, name: str | None, pattern: str) -> None:
         _SCHEDULES,
         title=f"Schedules of stream {stream.name}",
         none="No schedules",
-        item=lambda each: {name: getattr(each, name) for name in _SCHEDULE},
+        item=lambda item: {name: getattr(item, name) for name in _SCHEDULE},
     )
 
 

@@ -51,7 +51,7 @@ class Reader:
         seq = max(seq, 1)
         while until is None or seq <= until:
             limits = [_BATCH_MESSAGES, most, None if until is None else until - seq + 1]
-            batch = min(each for each in limits if each)
+            batch = min(limit for limit in limits if limit)
             found = self._stream.get_msgs(batch, seq, subject, max_bytes=_BATCH_BYTES)
             if not found:
                 return
@@ -106,7 +106,7 @@ _write_options = with_options(
 def _writer(settings: Settings, *, single: bool = False, **options: Any) -> MessageWriter:
     def text(msg: StoredMsg) -> str:
         head = f"[{msg.seq}] Subject: {readable(msg.subject)} Received: {when(settings, msg.time)}"
-        headers = [f"  {each}" for each in header_lines(msg.headers)]
+        headers = [f"  {line}" for line in header_lines(msg.headers)]
         return "\n".join([head, *headers, "", readable(msg.data), ""]) + "\n"
 
     return MessageWriter(settings, text, single=single, **options)
@@ -172,7 +172,7 @@ def view(
     On a terminal, pauses after each page of PAGE messages, by default 10. Elsewhere, writes all
     messages; with -j as one line of JSON each.
     """
-    if sum(each is not None for each in (seq, since, last)) > 1:
+    if sum(item is not None for item in (seq, since, last)) > 1:
         raise click.UsageError("--id, --since and --last exclude each other")
     writer = _writer(settings, **writing)
     ask = Asker(settings)

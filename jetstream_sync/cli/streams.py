@@ -103,7 +103,7 @@ def matching(
 
     def matches(info: Info) -> bool:
         met = (conditions[name](js, info, value) for name, value in values.items())
-        return all(each is not None and each is not invert for each in met)
+        return all(item is not None and item is not invert for item in met)
 
     found = in_parallel(matches, infos) if "idle" in given else map(matches, infos)
     return [info for info, match in zip(infos, found, strict=True) if match]
@@ -124,7 +124,7 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool | None:
         return False  # the stream was deleted meanwhile, or has a name that this client rejects
     except (errors.TimeoutError, errors.NoRespondersError):
         return None
-    moments = (each.delivered.last_active for each in consumers)
+    moments = (consumer.delivered.last_active for consumer in consumers)
     if any(moment is not None and moment > since for moment in moments):
         return False
     return True if consumers.is_complete else None
@@ -255,19 +255,19 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
             names = (ask.select("Select a stream", js.stream_names, "STREAM"),)
             ask.done()
         found = _existing(js, names, ignore_missing=ignore_missing)
-        held = sum(each.state.messages for each in found)
-        listed = ", ".join(each.config.name for each in found)
+        held = sum(item.state.messages for item in found)
+        listed = ", ".join(item.config.name for item in found)
         if found:
             kind = "Stream" if len(found) == 1 else "Streams"
             ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
-        for each in found:
+        for item in found:
             try:
-                js.delete_stream(each.config.name)
+                js.delete_stream(item.config.name)
             except errors.StreamNotFoundError:
                 if not ignore_missing:
                     raise
                 continue
-            deleted.append(each.config.name)
+            deleted.append(item.config.name)
     emit_text(settings, {"deleted": deleted}, "")
     if not settings.json:
         for name in deleted:

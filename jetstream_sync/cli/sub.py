@@ -146,6 +146,6 @@ def sub(
             settle=Settle(word="ack" if acks else "", wanted=acks or durable is not None),
             ignored=ignored,
         )
-        reading.run(count, wait, each=True)
+        reading.run(count, wait, per_message=True)
     if reading.timed_out:
         check_received(reading.shown, count)

@@ -106,7 +106,7 @@ class MetaGroup:
     @classmethod
     def of(cls, found: Sequence[Row]) -> MetaGroup:
         """Return the meta group from the answers of all servers."""
-        views = {server_name(each): meta_of(each) for each in found}
+        views = {server_name(item): meta_of(item) for item in found}
         views = {name: view for name, view in views.items() if view}
         peers = {peer["name"] for view in views.values() for peer in view.get("replicas") or ()}
         size = max((view.get("cluster_size") or 0 for view in views.values()), default=0)
@@ -117,7 +117,7 @@ class MetaGroup:
             leader,
             size,
             sorted(views),
-            sorted(peers - {server_name(each) for each in found}),
+            sorted(peers - {server_name(item) for item in found}),
             views[leader] if leader else {},
         )
 
@@ -140,8 +140,10 @@ def silent_servers(
     )
     known = {*MetaGroup.of([*found, *own]).silent, *map(server_name, pinged)}
     for answer in pinged:
-        known |= {each["name"] for each in answer["statsz"].get("routes") or () if "name" in each}
-    known -= {server_name(each) for each in found}
+        known |= {
+            route["name"] for route in answer["statsz"].get("routes") or () if "name" in route
+        }
+    known -= {server_name(item) for item in found}
     return [
         Missing(name, {"server": {"name": name}}, "offline", "it does not answer")
         for name in sorted(known)

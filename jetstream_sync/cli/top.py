@@ -55,7 +55,7 @@ def top(settings: Settings, **options: Any) -> None:
         _with_extra(lambda: _serve(settings, options))
     options["read_only"] |= options["web"] and not options["allow_changes"]
     draws = env.console(env.stdout) is not None and all(
-        each.isatty() for each in (env.stdin, env.stdout, env.stderr)
+        item.isatty() for item in (env.stdin, env.stdout, env.stderr)
     )
     if in_browser:
         _live(settings, options)
@@ -121,18 +121,18 @@ def _once(settings: Settings, options: dict[str, Any]) -> None:
         raise frame.errors[view]
     views = (STREAMS, CONSUMERS) if view == "both" else (VIEWS[view],)
     rows: dict[str, list[Any]] = {}
-    for each in views:
-        column = _SORTS[options["sort"]] if each is CONSUMERS else each.sort
-        found = each.sorted(frame.rows[each.name], column, options["text"])
-        rows[each.name] = [row.record if row.is_missing else row.fields for row in found]
+    for item in views:
+        column = _SORTS[options["sort"]] if item is CONSUMERS else item.sort
+        found = item.sorted(frame.rows[item.name], column, options["text"])
+        rows[item.name] = [row.record if row.is_missing else row.fields for row in found]
 
     def human() -> None:
         out = settings.env.stdout
         out.write(f"{frame.totals()}\n")
-        for each in views:
+        for view in views:
             out.write("\n")
-            title = f"{each.title} ({len(rows[each.name]):,})"
-            write_rows(settings, rows[each.name], each.columns, title=title, none=each.none)
+            title = f"{view.title} ({len(rows[view.name]):,})"
+            write_rows(settings, rows[view.name], view.columns, title=title, none=view.none)
 
     emit(settings, {"seconds": frame.seconds, **rows}, human)
     missing = sum(row.is_missing for found in frame.rows.values() for row in found)

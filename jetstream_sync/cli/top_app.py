@@ -451,7 +451,7 @@ class TopApp(App[None]):
     def table(self) -> ViewTable:
         """The table with the focus, or the first one of the active tab."""
         tables = self.active_tables
-        return next((each for each in tables if each.has_focus), tables[0])
+        return next((item for item in tables if item.has_focus), tables[0])
 
     def _focus_table(self) -> None:
         self.table.focus()

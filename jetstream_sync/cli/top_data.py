@@ -118,11 +118,11 @@ def _consumer_name(fields: Mapping[str, Any]) -> Any:
 
 
 def _longest(fields: Mapping[str, Any]) -> float | None:
-    return max((each["seconds"] for each in fields["running"]), default=None)
+    return max((item["seconds"] for item in fields["running"]), default=None)
 
 
 def _outbox(fields: Mapping[str, Any]) -> float | None:
-    ages = [each["value"] for each in fields["gauges"] if each["name"] == "outbox_age_seconds"]
+    ages = [item["value"] for item in fields["gauges"] if item["name"] == "outbox_age_seconds"]
     return max(ages, default=None)
 
 
@@ -292,13 +292,13 @@ class Frame:
         streams, consumers = ([row.fields for row in found if not row.is_missing] for found in rows)
         lost = [sum(row.is_missing for row in found) for found in rows]
         unknown = [f" ({number:,} unreachable)" if number else "" for number in lost]
-        messages = sum(each["messages"] for each in streams)
+        messages = sum(stream["messages"] for stream in streams)
         return (
             f"{counted(len(rows[0]), 'stream')}{unknown[0]}, {counted(messages, 'message')}, "
-            f"{size(sum(each['bytes'] for each in streams))}, "
+            f"{size(sum(stream['bytes'] for stream in streams))}, "
             f"{number(self.in_rate)} in/s   "
             f"{counted(len(rows[1]), 'consumer')}{unknown[1]}, lag {sum(e['lag'] for e in consumers):,}, "
-            f"unacked {sum(each['ack_pending'] for each in consumers):,}, "
+            f"unacked {sum(consumer['ack_pending'] for consumer in consumers):,}, "
             f"{number(self.out_rate)} out/s"
         )
 
@@ -347,27 +347,31 @@ class Collector:
     def _workers(self) -> list[Row]:
         reports = request_reports(self._nc, stacks=True)
         return [
-            Row(key=f"{each['worker']} {each['host']}:{each['pid']}", fields=each, record=each)
-            for each in reports
+            Row(
+                key=f"{report['worker']} {report['host']}:{report['pid']}",
+                fields=report,
+                record=report,
+            )
+            for report in reports
         ]
 
     def _dead_letters(self) -> list[Row]:
         return [
             Row(
-                key=f"{each.stream} > {each.consumer} {each.seq}",
+                key=f"{item.stream} > {item.consumer} {item.seq}",
                 fields={
-                    "stream": each.stream,
-                    "consumer": each.consumer,
-                    "stream_seq": each.seq,
-                    "kind": each.kind,
-                    "reason": each.reason,
-                    "time": each.time.isoformat(),
-                    "deliveries": each.deliveries,
-                    "subject": each.subject or None,
+                    "stream": item.stream,
+                    "consumer": item.consumer,
+                    "stream_seq": item.seq,
+                    "kind": item.kind,
+                    "reason": item.reason,
+                    "time": item.time.isoformat(),
+                    "deliveries": item.deliveries,
+                    "subject": item.subject or None,
                 },
-                record=each,
+                record=item,
             )
-            for each in DeadLetters(self._js).find()
+            for item in DeadLetters(self._js).find()
         ]
 
     def _queries(self) -> list[Row]:
@@ -390,8 +394,8 @@ class Collector:
         ages: dict[str, float] = {}
         own = self._nc.server_info.server_name
         kinds: tuple[tuple[str, Sequence[ClusterInfo | None]], ...] = (
-            ("stream", [each.cluster for each in snapshot.streams.values()]),
-            ("consumer", [each.cluster for each in snapshot.consumers.values()]),
+            ("stream", [stream.cluster for stream in snapshot.streams.values()]),
+            ("consumer", [consumer.cluster for consumer in snapshot.consumers.values()]),
         )
 
         def at(name: str) -> dict[str, Any]:
@@ -432,14 +436,14 @@ _SERVER_COUNTS: Final = (
 
 def _missing_rows(missing: Sequence[Missing]) -> list[Row]:
     return [
-        Row(key=each.name, fields={**each.document, "name": each.name}, record=each)
-        for each in missing
+        Row(key=item.name, fields={**item.document, "name": item.name}, record=item)
+        for item in missing
     ]
 
 
 def _buckets(snapshot: Snapshot) -> list[Row]:
     rows = _missing_rows(
-        [each for each in snapshot.missing_streams if each.name.startswith(tuple(_BUCKETS))]
+        [stream for stream in snapshot.missing_streams if stream.name.startswith(tuple(_BUCKETS))]
     )
     for info in snapshot.streams.values():
         config = info.config
@@ -492,7 +496,7 @@ class History:
         consumers += _missing_rows(now.missing_consumers)
         there = {(STREAMS.name, row.key) for row in streams}
         there |= {(CONSUMERS.name, row.key) for row in consumers}
-        for gone in {each for each in self._points if each[0] in _CORE} - there:
+        for gone in {point for point in self._points if point[0] in _CORE} - there:
             del self._points[gone]
         return Frame(
             rows={STREAMS.name: streams, CONSUMERS.name: consumers},

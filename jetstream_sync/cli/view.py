@@ -216,9 +216,9 @@ class SubWriter(MessageWriter):
             line += f" reply: {readable(msg.reply)}"
         if not options["headers_only"]:
             line += f": '{readable(msg.data)}'"
-        lines = [line, *(f"  {each}" for each in header_lines(msg.headers))]
+        lines = [line, *(f"  {line}" for line in header_lines(msg.headers))]
         if (reply := self.reply_of()) is not None:
             text = "" if options["headers_only"] else f": '{readable(reply.data)}'"
             lines.append(f"[#{self.number}] Matched reply on [{readable(reply.subject)}]{text}")
-            lines += [f"  {each}" for each in header_lines(reply.headers)]
-        return "".join(f"{each}\n" for each in lines)
+            lines += [f"  {line}" for line in header_lines(reply.headers)]
+        return "".join(f"{line}\n" for line in lines)

@@ -43,7 +43,7 @@ def _run_option(name: str, arguments: Mapping[str, Any]) -> Decorator:
     )
 
 
-_run_options: Final = with_options(*(_run_option(*each) for each in RUN_OPTIONS.items()))
+_run_options: Final = with_options(*(_run_option(*item) for item in RUN_OPTIONS.items()))
 
 
 @command()
@@ -107,16 +107,18 @@ def check(
     found = _load(target, settings)
     result = found.check(processes=processes)
     handlers: list[dict[str, Any]] = [
-        {"name": each.name, "stream": each.stream, "consumer": each.consumer}
-        | ({"options": each.options()} if verbose else {})
-        for each in found.handlers
+        {"name": handler.name, "stream": handler.stream, "consumer": handler.consumer}
+        | ({"options": handler.options()} if verbose else {})
+        for handler in found.handlers
     ]
 
     def human() -> None:
         out = settings.env.stdout
-        for each in handlers:
-            out.write(f"{each['name']}: consumer {each['consumer']} of stream {each['stream']}\n")
-            for name, value in each.get("options", {}).items():
+        for handler in handlers:
+            out.write(
+                f"{handler['name']}: consumer {handler['consumer']} of stream {handler['stream']}\n"
+            )
+            for name, value in handler.get("options", {}).items():
                 out.write(f"  {name}={value}\n")
         for text in result.errors:
             out.write(f"error: {text}\n")
@@ -172,13 +174,13 @@ def replay(
     outcome = _load(target, settings).replay(stream, seq)
     error = outcome.error
     text = "" if error is None else "".join(traceback.format_exception(error))
-    published = [{"subject": each.subject, "size": len(each.data)} for each in outcome.published]
+    published = [{"subject": item.subject, "size": len(item.data)} for item in outcome.published]
 
     def human() -> None:
         out = settings.env.stdout
         out.write(text)
-        for each in published:
-            out.write(f"would publish {each['size']} bytes to {each['subject']}\n")
+        for item in published:
+            out.write(f"would publish {item['size']} bytes to {item['subject']}\n")
         out.write(f"the worker would settle the message with {outcome.kind!r}\n")
 
     emit(settings, {"kind": outcome.kind, "error": text, "published": published}, human)
@@ -202,18 +204,18 @@ def schedules(settings: Settings, *, target: str, prune: bool, force: bool) -> N
     """
     found = _load(target, settings)
     states = found.find_schedules()
-    unused = [each for each in states if each.state == "unused"]
+    unused = [state for state in states if state.state == "unused"]
     if prune and unused:
-        listed = ", ".join(each.name for each in unused)
+        listed = ", ".join(item.name for item in unused)
         Asker(settings).confirm(f"Delete schedules {listed}?", force=force)
         found.delete_schedules(unused)
-    kept = [each for each in states if not (prune and each in unused)]
+    kept = [state for state in states if not (prune and state in unused)]
     document = {
-        "schedules": [asdict(each) for each in kept],
-        "deleted": [each.name for each in unused] if prune else [],
+        "schedules": [asdict(item) for item in kept],
+        "deleted": [item.name for item in unused] if prune else [],
     }
-    rows = [(each, each.state) for each in kept]
-    rows += [(each, "deleted") for each in unused if prune]
+    rows = [(item, item.state) for item in kept]
+    rows += [(item, "deleted") for item in unused if prune]
     show_rows(settings, rows, _SCHEDULES, title="Schedules", none="No schedules", document=document)
 
 
@@ -252,10 +254,10 @@ PROCESSES: Final = (
     Field("Worker", "worker"),
     Field("Process", _place),
     Field("State", _state),
-    Field("Running", lambda report: sum(each["running"] for each in report["handlers"])),
-    Field("Threads", lambda report: sum(each["slots"] for each in report["handlers"])),
-    Field("Waiting", lambda report: sum(each["buffered"] for each in report["handlers"]), drop=1),
-    Field("Done", lambda report: sum(each["handled"] for each in report["handlers"]), drop=2),
+    Field("Running", lambda report: sum(item["running"] for item in report["handlers"])),
+    Field("Threads", lambda report: sum(item["slots"] for item in report["handlers"])),
+    Field("Waiting", lambda report: sum(item["buffered"] for item in report["handlers"]), drop=1),
+    Field("Done", lambda report: sum(item["handled"] for item in report["handlers"]), drop=2),
     Field("Started", lambda report: datetime.fromisoformat(report["started"]), drop=3),
 )
 
@@ -314,9 +316,9 @@ def running(settings: Settings, *, name: str | None) -> None:
 
 
 def _note_omitted(settings: Settings, reports: list[ProcessReport]) -> None:
-    for each in reports:
-        if each["omitted"]:
-            text = f"{counted(each['omitted'], 'running message')} of {_place(each)}"
+    for item in reports:
+        if item["omitted"]:
+            text = f"{counted(item['omitted'], 'running message')} of {_place(item)}"
             note(settings, f"warning: {text} left out")
 
 
@@ -329,7 +331,7 @@ def stacks(settings: Settings, *, name: str | None) -> None:
     A worker shows them only with report="stacks". Handlers that run in processes of their own have none.
     """
     found = _reports(settings, name, stacks=True)
-    hidden = [each for each in found if not each["stacks"]]
+    hidden = [item for item in found if not item["stacks"]]
     blocks = [
         Block(
             f"Thread {single_line(message['thread'])} of {single_line(report['worker'])}",
@@ -343,8 +345,8 @@ def stacks(settings: Settings, *, name: str | None) -> None:
     show_blocks(settings, found, *blocks)
     if not blocks and len(hidden) < len(found):
         say(settings, "No message is handled now")
-    for each in hidden:
-        text = f"worker {each['worker']} at {_place(each)} shows no stacks"
+    for item in hidden:
+        text = f"worker {item['worker']} at {_place(item)} shows no stacks"
         note(settings, f"{single_line(text)}; it needs report='stacks'")
     _note_omitted(settings, found)
 

@@ -463,7 +463,11 @@ class Connection(ForeignNames):
 def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
     """End every subscription, and wait for the callbacks and their requests."""
     # Reply inboxes stay: running callbacks may still make requests.
-    subscriptions = [each for each in core.subscriptions() if not each.receiver.is_reply_inbox]
+    subscriptions = [
+        subscription
+        for subscription in core.subscriptions()
+        if not subscription.receiver.is_reply_inbox
+    ]
     try:
         core.drain_subscriptions(subscriptions, deadline)
     finally:
@@ -471,11 +475,17 @@ def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
             subscription.receiver.on_closed(
                 errors.BadSubscriptionError("the connection was drained")
             )
-    late = [each.subject for each in subscriptions if not each.receiver.wait_drained(deadline)]
+    late = [
+        subscription.subject
+        for subscription in subscriptions
+        if not subscription.receiver.wait_drained(deadline)
+    ]
     if late:
         raise errors.DrainTimeoutError(f"the callback for {late[0]!r} is still running")
     name = core.engine.callbacks.wait(deadline)
     if name is not None:
         raise errors.DrainTimeoutError(f"the callback of {name!r} is still running")
-    if not all(each.receiver.wait_drained(deadline) for each in core.subscriptions()):
+    if not all(
+        subscription.receiver.wait_drained(deadline) for subscription in core.subscriptions()
+    ):
         raise errors.DrainTimeoutError("some published messages are not acknowledged yet")

@@ -247,8 +247,8 @@ class Engine:
         if self.state.status is not ConnectionStatus.CLOSED:
             deadline = Deadline(_CLOSE_TIMEOUT_S)
             self.writer.drain(deadline)
-            receivers = [each.receiver for each in self.table.all() if each.receiver.is_reply_inbox]
-            unacked = sum(each.unacknowledged(deadline) for each in receivers)
+            receivers = [item.receiver for item in self.table.all() if item.receiver.is_reply_inbox]
+            unacked = sum(receiver.unacknowledged(deadline) for receiver in receivers)
             self._warn_of_lost(self.writer.unsent, unacked)
         self._end_trace()
 

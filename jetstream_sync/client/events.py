@@ -73,7 +73,7 @@ class Events:
         """Stop calling a function; return whether it was called."""
         with self._lock:
             before = self._listeners
-            self._listeners = tuple(each for each in before if each[1] != callback)
+            self._listeners = tuple(item for item in before if item[1] != callback)
             return len(self._listeners) < len(before)
 
     def error(self, error: BaseException, callback: ErrorCallback | None = None) -> None:

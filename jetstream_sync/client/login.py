@@ -118,8 +118,8 @@ class Dialer:
             seed_content = content if seed_source == jwt_source else _read(option, seed_source)
         jwt = _checked(option, jwt_source, lambda: find_jwt(content))
         seed = _checked(option, seed_source, lambda: find_seed(seed_content))
-        for each in (content, seed_content):
-            each[:] = bytes(len(each))
+        for item in (content, seed_content):
+            item[:] = bytes(len(item))
         _, signature = _signed(option, seed_source, seed, nonce)
         return Credentials(jwt=jwt, signature=signature)
 

@@ -65,7 +65,7 @@ class ServerPool:
         """Return the servers with their state, in the order in which they are tried next."""
         with self._lock:
             return [
-                Server(each.address.url, each.failures, each.discovered) for each in self._entries
+                Server(item.address.url, item.failures, item.discovered) for item in self._entries
             ]
 
     def has(self, address: ServerAddress) -> bool:
@@ -102,7 +102,7 @@ class ServerPool:
         """Move a server to the end that failed in the first round, which is not counted."""
         with self._lock:
             entry = self._entry(address)
-            self._entries.sort(key=lambda each: each is entry)
+            self._entries.sort(key=lambda item: item is entry)
 
     def succeeded(self, address: ServerAddress) -> None:
         """Reset the failures of a server that accepted the connection."""
@@ -183,7 +183,7 @@ class ServerPool:
 
     def _entry(self, address: ServerAddress) -> _Entry:
         """Return the entry of a server; a new one, which is not in the pool, if it was removed."""
-        return next((each for each in self._entries if each.address == address), _Entry(address))
+        return next((item for item in self._entries if item.address == address), _Entry(address))
 
     def _move_to_end(self, entry: _Entry) -> None:
         """Move a server to the end, or remove it if it has failed too often."""

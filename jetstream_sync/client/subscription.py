@@ -89,7 +89,7 @@ class PendingLimits:
         if left >= count:
             return self.pending_bytes
         half_read = first_items(items, left)
-        return self.pending_bytes - size + sum([len(each[2]) + len(each[3]) for each in half_read])
+        return self.pending_bytes - size + sum([len(item[2]) + len(item[3]) for item in half_read])
 
     def _cut(self, deliveries: list[Delivery]) -> tuple[int, int]:
         """Return how many of the messages fit, and their bytes."""

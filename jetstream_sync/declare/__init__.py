@@ -119,31 +119,31 @@ def _consumer_name(declared: Declared) -> str:
 _KINDS: Final[dict[type, _Kind]] = {
     StreamConfig: _Kind(
         "stream",
-        lambda js, each: js.get_stream(each.name).cached_info.config,
-        lambda js, each: js.create_stream(_of(StreamConfig, each)),
-        lambda js, each: js.update_stream(_of(StreamConfig, each)),
-        lambda js, each: js.delete_stream(each.name),
+        lambda js, item: js.get_stream(item.name).cached_info.config,
+        lambda js, item: js.create_stream(_of(StreamConfig, item)),
+        lambda js, item: js.update_stream(_of(StreamConfig, item)),
+        lambda js, item: js.delete_stream(item.name),
     ),
     ConsumerConfig: _Kind(
         "consumer",
-        lambda js, each: js.consumer_info(each.stream, _consumer_name(each)).config,
+        lambda js, item: js.consumer_info(item.stream, _consumer_name(item)).config,
         _consumer("create"),
         _consumer("update"),
-        lambda js, each: js.delete_consumer(each.stream, _consumer_name(each)),
+        lambda js, item: js.delete_consumer(item.stream, _consumer_name(item)),
     ),
     KeyValueConfig: _Kind(
         "bucket",
-        lambda js, each: js.key_value(each.name).status().config,
-        lambda js, each: js.create_key_value(_of(KeyValueConfig, each)),
-        lambda js, each: js.update_key_value(_of(KeyValueConfig, each)),
-        lambda js, each: js.delete_key_value(each.name),
+        lambda js, item: js.key_value(item.name).status().config,
+        lambda js, item: js.create_key_value(_of(KeyValueConfig, item)),
+        lambda js, item: js.update_key_value(_of(KeyValueConfig, item)),
+        lambda js, item: js.delete_key_value(item.name),
     ),
     ObjectStoreConfig: _Kind(
         "object store",
-        lambda js, each: js.object_store(each.name).status().config,
-        lambda js, each: js.create_object_store(_of(ObjectStoreConfig, each)),
-        lambda js, each: js.update_object_store(_of(ObjectStoreConfig, each)),
-        lambda js, each: js.delete_object_store(each.name),
+        lambda js, item: js.object_store(item.name).status().config,
+        lambda js, item: js.create_object_store(_of(ObjectStoreConfig, item)),
+        lambda js, item: js.update_object_store(_of(ObjectStoreConfig, item)),
+        lambda js, item: js.delete_object_store(item.name),
     ),
 }
 
@@ -167,8 +167,8 @@ def plan(js: JetStream, declared: Iterable[Declared], *, strict: bool = False) -
 
     """
     listed = list(declared)
-    created = {each.name for each in listed if isinstance(each.config, StreamConfig)}
-    return [_step(js, each, created, strict=strict) for each in listed]
+    created = {item.name for item in listed if isinstance(item.config, StreamConfig)}
+    return [_step(js, item, created, strict=strict) for item in listed]
 
 
 def _step(js: JetStream, declared: Declared, created: set[str], *, strict: bool) -> Step:
@@ -201,7 +201,7 @@ def _require_stream(js: JetStream, declared: Declared) -> None:
 
 def _merged(found: Config, declared: Declared) -> Config:
     """Return the present config with the declared fields; metadata entries are added."""
-    known = {each.name for each in dataclasses.fields(found)} - {"extra"}
+    known = {field.name for field in dataclasses.fields(found)} - {"extra"}
     given: dict[str, Any] = {
         name: getattr(declared.config, name) for name in declared.fields & known
     }

@@ -111,7 +111,7 @@ class DeadLetterAdmin(admin.ModelAdmin):
         count, problem = 0, ""
         try:
             letters = DeadLetters(jetstream())
-            found = {f"{each.stream} {each.consumer} {each.seq}": each for each in letters.find()}
+            found = {f"{item.stream} {item.consumer} {item.seq}": item for item in letters.find()}
             if request.method == "POST":
                 self._act(request, letters, found)
                 return redirect(request.get_full_path())

@@ -320,7 +320,7 @@ class KeyValueCache(BaseCache):
         with self._tolerance("get_many"):
             try:
                 entries = self._bucket(create=False).kv.get_many(list(names)) if names else {}
-                return {names[name]: _value(each) for name, each in entries.items() if _lives(each)}
+                return {names[name]: _value(item) for name, item in entries.items() if _lives(item)}
             except (errors.BucketNotFoundError, errors.StreamNotFoundError):
                 self._forget_bucket()
         return {}

@@ -48,14 +48,14 @@ def _check_caches() -> list[CheckMessage]:
 def _check_handlers(worker: Worker) -> list[CheckMessage]:
     return [
         Warning(
-            f"the handler {each.name!r} has no stream for dead letters: messages that it gives up"
+            f"the handler {handler.name!r} has no stream for dead letters: messages that it gives up"
             " are dropped",
             hint="set 'dead_letters' in JETSTREAM, or in the decorator",
-            obj=each.name,
+            obj=handler.name,
             id="jetstream.W001",
         )
-        for each in worker.handlers
-        if each.dead_letters is None
+        for handler in worker.handlers
+        if handler.dead_letters is None
     ]
 
 

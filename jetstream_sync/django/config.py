@@ -75,7 +75,7 @@ class Config:
         given = getattr(settings, "JETSTREAM", {})
         if not isinstance(given, Mapping):
             raise ImproperlyConfigured("the setting JETSTREAM must be a dictionary")
-        known = [each.name for each in fields(cls)]
+        known = [item.name for item in fields(cls)]
         given = {key.lower() if key == "EAGER" else key: value for key, value in given.items()}
         for key in given:
             if key not in known:

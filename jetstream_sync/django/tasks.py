@@ -189,9 +189,9 @@ class JetStreamBackend(BaseTaskBackend):
             backend=self.alias,
             errors=[
                 TaskError(
-                    exception_class_path=each["exception_class_path"], traceback=each["traceback"]
+                    exception_class_path=item["exception_class_path"], traceback=item["traceback"]
                 )
-                for each in data["errors"]
+                for item in data["errors"]
             ],
             worker_ids=data["worker_ids"],
             **{name: data[name] and parse_datetime(data[name]) for name in _TIMES},

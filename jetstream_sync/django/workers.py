@@ -311,9 +311,9 @@ def _with_database(call: Callable[[], object], _ctx: Context) -> object:
 
 
 def _close_old_connections() -> None:
-    for each in connections.all(initialized_only=True):
-        if not each.in_atomic_block:  # as that of a TestCase
-            each.close_if_unusable_or_obsolete()
+    for item in connections.all(initialized_only=True):
+        if not item.in_atomic_block:  # as that of a TestCase
+            item.close_if_unusable_or_obsolete()
 
 
 def _imported(middleware: str | Middleware) -> Middleware:

@@ -344,7 +344,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         how = "return" if on_error == "omit" else on_error
         with _one_listing():
             if recursive:
-                path = [name for each in self.expand_path(path) for name in self.find(each)]
+                path = [name for item in self.expand_path(path) for name in self.find(item)]
             found = super().cat(path, on_error=how, **kw)
         if how != on_error and isinstance(found, dict):
             found = {k: v for k, v in found.items() if not isinstance(v, FileNotFoundError)}
@@ -369,8 +369,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         """
         paths = [path] if isinstance(path, (str, os.PathLike)) else path
         with _one_listing():
-            found = [name for each in paths for name in self.expand_path(each)]
-            removed = [each for name in found for each in self._below(name, recursive, maxdepth)]
+            found = [name for path in paths for name in self.expand_path(path)]
+            removed = [item for name in found for item in self._below(name, recursive, maxdepth)]
         for store, name in removed:
             store.delete(name)
 

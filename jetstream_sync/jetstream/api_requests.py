@@ -596,10 +596,10 @@ def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any])
                 name, value, "excludes config: change the record instead"
             )
         return config
-    known = {each.name: each for each in fields_of(record)}
+    known = {item.name: item for item in fields_of(record)}
     check_known(fields, known, f"{record.__name__} has no such field")
-    for name, each in known.items():
-        if each.default is MISSING and each.default_factory is MISSING and name not in fields:
+    for name, item in known.items():
+        if item.default is MISSING and item.default_factory is MISSING and name not in fields:
             raise errors.InvalidOptionError(name, None, "it must be given")
     return record(**fields)
 

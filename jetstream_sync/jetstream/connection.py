@@ -334,7 +334,7 @@ class _IdentityKey:
 def _comparable(value: object) -> Hashable:
     """Return a hashable key for the value of an option."""
     if isinstance(value, Mapping):
-        return "mapping", frozenset((each, _comparable(value[each])) for each in value)
+        return "mapping", frozenset((item, _comparable(value[item])) for item in value)
     if isinstance(value, list | tuple):
         return tuple(map(_comparable, value))
     try:
@@ -349,7 +349,7 @@ def _check_options(
 ) -> tuple[Hashable, ConnectionOptions]:
     """Check servers and options; return a key that is equal for equivalent ones, and the options."""
     checked = ConnectionOptions.of(parse_servers(servers), options)
-    return tuple(_comparable(getattr(checked, each.name)) for each in fields(checked)), checked
+    return tuple(_comparable(getattr(checked, field.name)) for field in fields(checked)), checked
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

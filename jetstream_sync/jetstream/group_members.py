@@ -333,7 +333,7 @@ class GroupConsumeHandle(CallbackHandle):
             raise errors.ConsumerGroupError(
                 f"the config of group {self._instance.key!r} was changed"
             )
-        before, after = (each.filters_of(self.member) for each in (old, config))
+        before, after = (item.filters_of(self.member) for item in (old, config))
         self._config = config
         self._retry_s = _FIRST_RETRY_S
         if before == after and self._instance.running is not None:

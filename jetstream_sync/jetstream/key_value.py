@@ -273,7 +273,7 @@ class KeyValue(ForeignNames):
             check_int("up_to_revision", up_to_revision, 1, LAST_SEQUENCE)
         if not patterns:
             return {}
-        subjects = [self._subjects.read + self._subjects.pattern(each) for each in patterns]
+        subjects = [self._subjects.read + self._subjects.pattern(pattern) for pattern in patterns]
         # The batch has several replies.
         attempts = 0 if self._api.single_replies and up_to_revision is None else _READ_ATTEMPTS
         for attempt in range(attempts):

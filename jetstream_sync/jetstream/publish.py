@@ -687,8 +687,8 @@ class Publisher(MessageReceiver):
         return True
 
     def _send_retries(self, now: float) -> None:
-        due = [each for each in self._retries if each[0] <= now]
-        self._retries = [each for each in self._retries if each[0] > now]
+        due = [retry for retry in self._retries if retry[0] <= now]
+        self._retries = [retry for retry in self._retries if retry[0] > now]
         for _, token, future in due:
             message = future.message
             if message is None:

@@ -440,9 +440,9 @@ class PullRequester:
         if len(idle) > _MAX_IDLE_INBOXES:  # the first one was added longest ago
             with contextlib.suppress(KeyError, RuntimeError):  # another thread changed the dict
                 dropped.append(idle.pop(next(iter(idle))))
-        for each in dropped:
-            if isinstance(each, AnswerInbox):
-                each.close(deferred=True)
+        for item in dropped:
+            if isinstance(item, AnswerInbox):
+                item.close(deferred=True)
 
     def keep_inbox(self, inbox: AnswerInbox) -> None:
         """Keep an inbox that may still receive messages for the next fetch, without acknowledgements."""

@@ -773,7 +773,7 @@ class Stream:
             for msg in every_last_msg(self, check_subject(subject))
             if msg.headers and SCHEDULE in msg.headers
         ]
-        return sorted(found, key=lambda each: each.subject)
+        return sorted(found, key=lambda item: item.subject)
 
     def __repr__(self) -> str:
         return f"<Stream {self._name}>"

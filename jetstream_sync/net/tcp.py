@@ -77,16 +77,16 @@ def _stream(connected: socket.socket, peer: str, tcp_timeout: float) -> TCPStrea
 def _connect(addresses: Sequence[Address], peer: str, deadline: Deadline) -> socket.socket:
     """Return a socket that is connected to the first address that accepts."""
     failure: OSError | None = None
-    for tried, each in enumerate(addresses):
+    for tried, item in enumerate(addresses):
         if deadline.expired():
             raise failure or TimeoutError("timed out")
-        connecting = socket.socket(each.family, each.kind, each.protocol)
+        connecting = socket.socket(item.family, item.kind, item.protocol)
         try:
             left = deadline.left()
             if left is not None:
                 left = max(left / (len(addresses) - tried), _MIN_CONNECT_TIMEOUT_S)
             connecting.settimeout(left)
-            connecting.connect(each.where)
+            connecting.connect(item.where)
         except OSError as error:
             connecting.close()
             failure = error

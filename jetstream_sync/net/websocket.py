@@ -57,8 +57,8 @@ class WebSocketStream(Layer):
         for name, value in (headers or {}).items():
             if name in request.headers:
                 del request.headers[name]
-            for each in [value] if isinstance(value, str) else value:
-                request.headers[name] = each
+            for item in [value] if isinstance(value, str) else value:
+                request.headers[name] = item
         self._protocol.send_request(request)
 
     def handshake(self, deadline: Deadline) -> None:

@@ -191,7 +191,7 @@ def _escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        item if item.isprintable() else item.encode("unicode_escape").decode() for item in text
     )
 
 

@@ -365,16 +365,16 @@ class Service(EndpointGroup):
         try:
             # Without a connection the server has forgotten the subscriptions.
             with contextlib.suppress(errors.ConnectionClosedError):
-                core.drain_subscriptions([each.state for each in endpoints], deadline)
+                core.drain_subscriptions([item.state for item in endpoints], deadline)
         finally:
             # After a KeyboardInterrupt as well: no endpoint must stay half stopped.
             for endpoint in endpoints:
                 endpoint.subscription.stop(reason)
             try:
                 late += [
-                    each.info.name
-                    for each in endpoints
-                    if not each.subscription.wait_done(deadline)
+                    item.info.name
+                    for item in endpoints
+                    if not item.subscription.wait_done(deadline)
                 ]
             finally:
                 self._end_control()
@@ -414,7 +414,7 @@ class Service(EndpointGroup):
     def _post(self, function: Callable[[Delivery], None], deliveries: list[Delivery]) -> None:
         """Let the control thread call a function with each message; called by the reader."""
         if len(self._control) < _MAX_CONTROL_REQUESTS:
-            self._control.put([(function, each) for each in deliveries], len(deliveries))
+            self._control.put([(function, delivery) for delivery in deliveries], len(deliveries))
 
     def _end_control(self) -> None:
         for receiver in self._receivers:

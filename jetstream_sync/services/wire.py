@@ -182,7 +182,7 @@ def discover(
                     core.report_error(error)
         except errors.NoRespondersError:
             return []
-    return sorted(found, key=lambda each: (each.name, each.id))
+    return sorted(found, key=lambda item: (item.name, item.id))
 
 
 def raise_for_error(msg: Msg) -> Msg:

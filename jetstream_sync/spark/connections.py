@@ -163,8 +163,8 @@ class ConnectionSettings:
 
         """
         addresses = [ServerAddress.parse(url.strip()) for url in urls.split(",")]
-        has_login = any(each.user or each.token for each in addresses)
-        return tuple(each.url for each in addresses), Secret(urls) if has_login else None
+        has_login = any(address.user or address.token for address in addresses)
+        return tuple(address.url for address in addresses), Secret(urls) if has_login else None
 
     def connect_options(self) -> dict[str, Any]:
         """Return the keyword arguments for `jetstream_sync.connect`, without the servers."""
@@ -277,7 +277,9 @@ def ask_all(
             for subject, payload in requests[start : start + _MAX_PARALLEL]:
                 collectors.append(ReplyCollector(api.core, is_end))
                 collectors[-1].ask(subject.encode(), payload, deadline=deadline)
-            replies += [each.wait(deadline.left() or 0.0, deadline) for each in collectors]
+            replies += [
+                collector.wait(deadline.left() or 0.0, deadline) for collector in collectors
+            ]
         finally:
             for collector in collectors:
                 collector.close()

@@ -79,9 +79,9 @@ class ProgressListener(StreamingQueryListener):
         if not progress.streams:
             return
         query = progress.name or progress.query_id
-        for each in progress.streams:
+        for stream in progress.streams:
             for name, gauge in self._gauges.items():
-                gauge.labels(query, each.stream).set(getattr(each, name))
+                gauge.labels(query, stream.stream).set(getattr(stream, name))
         for name, counter in self._counters.items():
             counter.labels(query).inc(getattr(progress, name) or 0)
         self._callback(progress)

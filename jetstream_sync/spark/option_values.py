@@ -46,7 +46,7 @@ def option(parse: Callable[[str], Any], default: Any = MISSING) -> Any:
 
 def option_names(kind: type) -> tuple[str, ...]:
     """Return the names of the options that a dataclass declares."""
-    return tuple(_camel_case(each.name) for each in fields(kind) if "parse" in each.metadata)
+    return tuple(_camel_case(item.name) for item in fields(kind) if "parse" in item.metadata)
 
 
 def _camel_case(name: str) -> str:
@@ -129,7 +129,7 @@ class OptionValues:
 
         Options that are not given are left out, so that they get their defaults.
         """
-        declared = ((each.name, each.metadata.get("parse")) for each in fields(kind))
+        declared = ((item.name, item.metadata.get("parse")) for item in fields(kind))
         values: dict[str, Any] = {}
         for name, parse in declared:
             value = None if parse is None else self.text(_camel_case(name))
@@ -149,7 +149,7 @@ def _unknown(
     if kafka is not None:
         return kafka.option, "...", f"is an option of Spark's Kafka source or sink: {kafka.instead}"
     # Spark passes names in lower case.
-    others = {each.lower(): each for each in (*refused, *_OTHER_NAMES)}
+    others = {item.lower(): item for item in (*refused, *_OTHER_NAMES)}
     shown = others.get(name.lower(), name)
     if shown in refused:
         return shown, "...", refused[shown]

@@ -86,15 +86,15 @@ def _json(text: str | None) -> dict[str, Any]:
 
 def log_progress(progress: QueryProgress) -> None:
     """Log the progress of a query, one line for each stream."""
-    for each in progress.streams:
+    for stream in progress.streams:
         log.info(
             "query %s, batch %d: stream %s read up to %d of %d; %d messages, %d bytes pending for %.1f s",
             progress.name or progress.query_id,
             progress.batch,
-            each.stream,
-            each.read_seq,
-            each.last_seq,
-            each.pending,
-            each.pending_bytes,
-            each.lag,
+            stream.stream,
+            stream.read_seq,
+            stream.last_seq,
+            stream.pending,
+            stream.pending_bytes,
+            stream.lag,
         )

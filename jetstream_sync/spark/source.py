@@ -48,7 +48,7 @@ class JetStreamReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task, planned on the driver; raises like `plan_read`."""
         planned = plan_read(self._options)
-        return [InputPartition(each) for each in planned]
+        return [InputPartition(item) for item in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition on an executor; raises like `read_chunks`."""

@@ -229,13 +229,13 @@ def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:
         blocks = chunk.headers or [b""] * count
         headers = [parse_headers(block) if block else None for block in blocks]
         if name == "msg_id":
-            ids = [None if each is None else each.get(MSG_ID) for each in headers]
-            return [None if each is None else utf8_text(each) for each in ids]
-        return [_mapping(each) for each in headers]
+            ids = [None if header is None else header.get(MSG_ID) for header in headers]
+            return [None if item is None else utf8_text(item) for item in ids]
+        return [_mapping(header) for header in headers]
     if name == "subject":
         return [subject.decode("utf-8", "replace") for subject in chunk.subjects]
     if name == "timestamp":
-        return [time_from_ns(each) for each in chunk.times_ns]
+        return [time_from_ns(item) for item in chunk.times_ns]
     if name in {"stream", "domain"}:
         return [chunk.stream if name == "stream" else domain] * count
     if name == "data" and (markers := chunk.markers()) is not None:

@@ -77,7 +77,7 @@ class WorkBatch:
             Error: any error of the function `acknowledge`.
 
         """
-        left = [each.ack_subject.decode() for each in self.messages if not each.is_acked]
+        left = [message.ack_subject.decode() for message in self.messages if not message.is_acked]
         acknowledge(left, self._options)
 
     def give_back(self) -> None:
@@ -103,12 +103,12 @@ class WorkBatch:
             [utf8_text(message.subject) for message in self.messages],
             [message.data for message in self.messages],
             [_pairs(message.headers) for message in self.messages],
-            [each.stream_seq for each in metadata],
-            [each.timestamp for each in metadata],
-            [each.stream for each in metadata],
+            [item.stream_seq for item in metadata],
+            [item.timestamp for item in metadata],
+            [item.stream for item in metadata],
             [message.ack_subject.decode() for message in self.messages],
         ]
-        arrays = [pa.array(each, field.type) for each, field in zip(values, schema, strict=True)]
+        arrays = [pa.array(item, field.type) for item, field in zip(values, schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def __enter__(self) -> Self:

@@ -506,7 +506,7 @@ def _add_error(record: Record, kind: type[BaseException], text: str, trace: str)
     reasons.append(
         {"exception_class_path": path, "text": text[:500], "traceback": trace[-_MAX_ERRORS:]}
     )
-    while len(reasons) > 1 and sum(len(each["traceback"]) for each in reasons) > _MAX_ERRORS:
+    while len(reasons) > 1 and sum(len(reason["traceback"]) for reason in reasons) > _MAX_ERRORS:
         del reasons[0]
 
 

@@ -83,7 +83,7 @@ class RunOptions:
 
 #: The options of `RunOptions` on the command line: arguments of `argparse.ArgumentParser.add_argument`.
 RUN_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    each.name: each.metadata for each in fields(RunOptions) if each.metadata
+    item.name: item.metadata for item in fields(RunOptions) if item.metadata
 }
 
 
@@ -185,8 +185,8 @@ def main(
 def show_check(worker: Worker, out: Callable[[str], object], err: Callable[[str], object]) -> int:
     """Check a worker, and pass the lines of the result to functions; return the exit status."""
     result = worker.check()
-    for each in worker.handlers:
-        out(f"{each.name}: consumer {each.consumer} of stream {each.stream}")
+    for handler in worker.handlers:
+        out(f"{handler.name}: consumer {handler.consumer} of stream {handler.stream}")
     for kind, texts in (("warning", result.warnings), ("error", result.errors)):
         for text in texts:
             err(f"{kind}: {text}")
@@ -220,7 +220,7 @@ def run_worker(
 
 
 def _inherited_servers() -> list[str]:
-    return [each for each in os.environ.get(_SERVERS_VARIABLE, "").split(",") if each]
+    return [part for part in os.environ.get(_SERVERS_VARIABLE, "").split(",") if part]
 
 
 def _run_supervisor(options: RunOptions, program: Sequence[str]) -> int:

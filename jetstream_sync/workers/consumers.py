@@ -126,7 +126,7 @@ class HandlerConsumer:
                 f"consumer {name} has {current} by a newer version of the handler: "
                 "to return to an older one, run 'jsm worker setup'",
             )
-        past = [each for each in past if each not in {_digest(own), _digest(current)}]
+        past = [item for item in past if item not in {_digest(own), _digest(current)}]
         past = [*past, _digest(current)][-_MAX_PAST:]
         log.warning("%s: consumer %s had the filters %s", self._handler.name, name, current)
         metadata = {**(wanted.metadata or {}), _PAST_FILTERS: " ".join(past)}
@@ -266,7 +266,7 @@ def plan_consumer(js: JetStream, handler: Handler) -> SetupStep | None:
         config = js.consumer_info(handler.stream, handler.consumer).config
     except (errors.ConsumerNotFoundError, errors.StreamNotFoundError):
         return SetupStep(action="create", name=name, run=run)
-    found = [each.text for each in differences(config, _updated(config, handler))]
+    found = [difference.text for difference in differences(config, _updated(config, handler))]
     return SetupStep(action="update", name=name, differences=found, run=run) if found else None
 
 
@@ -331,9 +331,10 @@ def _stored_messages(stream: Stream, handler: Handler) -> str:
     stored = stream.cached_info.state.messages
     if handler.filter_subjects:
         counts = [
-            stream.info(subjects_filter=each).state.subjects for each in handler.filter_subjects
+            stream.info(subjects_filter=subject).state.subjects
+            for subject in handler.filter_subjects
         ]
-        stored = sum(sum((each or {}).values()) for each in counts)
+        stored = sum(sum((count or {}).values()) for count in counts)
     most = "" if handler.deliver == "all" else "at most "
     return f"{most}{stored} stored messages; deliver= changes that"
 
@@ -380,10 +381,14 @@ def check_consumer(
 
 def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
     """Return the calls in the namespaces of queues that no queue or task will run, as sentences."""
-    queues = {each.filter_subjects[0].rsplit(".", 2)[0]: each for each in handlers if each.tasks}
+    queues = {
+        handler.filter_subjects[0].rsplit(".", 2)[0]: handler
+        for handler in handlers
+        if handler.tasks
+    }
     found: Counter[str] = Counter()
     for stream, prefix in {
-        (each.stream, start.rpartition(".")[0]) for start, each in queues.items()
+        (item.stream, start.rpartition(".")[0]) for start, item in queues.items()
     }:
         subjects = js.get_stream(stream).info(subjects_filter=f"{prefix}.*.*.*").state.subjects
         for subject, count in (subjects or {}).items():

@@ -65,7 +65,7 @@ def check_cron(cron: object) -> list[set[int]]:
             raise errors.InvalidOptionError("cron", cron, rule) from None
     days, months = fields[3], fields[4]
     if parts[5] in {"*", "?"} and not any(
-        min(days) <= _LONGEST_MONTHS[each - 1] for each in months
+        min(days) <= _LONGEST_MONTHS[month - 1] for month in months
     ):
         raise errors.InvalidOptionError("cron", cron, f"no such month has a day {min(days)}")
     return fields
@@ -129,8 +129,8 @@ def clock_changes(cron: str, time_zone: str | None) -> list[str]:
             continue
         local = before.replace(tzinfo=None) + timedelta(hours=1)  # as if the clock were not changed
         start = local if change > timedelta(0) else local + change
-        times = [start + timedelta(minutes=each) for each in range(int(abs(change).seconds / 60))]
-        if any(each.hour in fields[2] and each.minute in fields[1] for each in times):
+        times = [start + timedelta(minutes=item) for item in range(int(abs(change).seconds / 60))]
+        if any(time.hour in fields[2] and time.minute in fields[1] for time in times):
             what = "is left out" if change > timedelta(0) else "comes twice"
             found.append(f"on {start:%Y-%m-%d} a time of {cron!r} in {time_zone} {what}")
     return found

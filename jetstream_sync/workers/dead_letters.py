@@ -224,7 +224,7 @@ class DeadLetters:
     def advisory_streams(self) -> list[str]:
         """Return the names of the streams that store some or all of the advisories."""
         names = (self._js.stream_names(subject=f"{subject}.>") for subject in _ADVISORIES)
-        return sorted({name for each in names for name in each})
+        return sorted({name for item in names for name in item})
 
     def copy_streams(self) -> list[str]:
         """Return the names of the streams that store copies of workers."""
@@ -288,7 +288,7 @@ class DeadLetters:
 
     def _read(self, stream: str | None, consumer: str | None) -> Iterator[DeadLetter]:
         """Yield the dead letters of all advisories, then of all copies, which replace them."""
-        advisories = [f"{each}.{stream or '*'}.{consumer or '*'}" for each in _ADVISORIES]
+        advisories = [f"{advisory}.{stream or '*'}.{consumer or '*'}" for advisory in _ADVISORIES]
         for name in self.advisory_streams():
             for msg in self._iter_msgs(name, advisories):
                 if (letter := _from_advisory(msg)) is not None:
@@ -306,9 +306,11 @@ class DeadLetters:
         stream = self._stream(name)
         if stream is None:
             return
-        counts = {each: stream.info(subjects_filter=each).state.subjects for each in subjects}
+        counts = {
+            subject: stream.info(subjects_filter=subject).state.subjects for subject in subjects
+        }
         # The server refuses a filter that no subject of the stream matches.
-        filters = [each for each, count in counts.items() if count]
+        filters = [item for item, count in counts.items() if count]
         total = sum(sum((count or {}).values()) for count in counts.values())
         if not total:
             return
@@ -474,7 +476,7 @@ def _next(
         try:
             return messages.next(_READ_TIMEOUT_S)
         except errors.TimeoutError:
-            if not any(_has_after(stream, last, each) for each in filters):
+            if not any(_has_after(stream, last, item) for item in filters):
                 return None
     raise errors.TimeoutError(f"stream {stream.name!r} has dead letters that do not arrive")
 

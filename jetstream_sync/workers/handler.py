@@ -371,7 +371,7 @@ class Handler:
     def most_attempts(self) -> int:
         """The largest number of attempts of a message."""
         tasks = (self.tasks or {}).values()
-        return max([self.retry.attempts, *(each.retry.attempts for each in tasks)])
+        return max([self.retry.attempts, *(task.retry.attempts for task in tasks)])
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -386,9 +386,9 @@ class Handler:
         if self.tasks is None:
             left_out.add("unknown_task_grace")
         return {
-            each.name: repr(getattr(self, each.name))
-            for each in fields(self)
-            if each.init and each.name not in left_out
+            item.name: repr(getattr(self, item.name))
+            for item in fields(self)
+            if item.init and item.name not in left_out
         }
 
     def check_processes(self, count: int) -> None:
@@ -479,8 +479,8 @@ def _inside(
     middleware: Sequence[Middleware], call: Callable[[], object], context: Context
 ) -> object:
     """Call a function inside the middleware; return and raise what they do."""
-    for each in reversed(middleware):
-        call = partial(each, call, context)
+    for item in reversed(middleware):
+        call = partial(item, call, context)
     return call()
 
 
@@ -488,8 +488,8 @@ def _acceptor(filters: Sequence[str]) -> Callable[[str], bool] | None:
     """Return a function that returns whether a subject is one of the filters; ``None``: there are none."""
     if not filters:
         return None
-    fixed = tuple(each.partition("*")[0].partition(">")[0] for each in filters)
-    if all(each == f"{start}>" for each, start in zip(filters, fixed, strict=True)):
+    fixed = tuple(item.partition("*")[0].partition(">")[0] for item in filters)
+    if all(item == f"{start}>" for item, start in zip(filters, fixed, strict=True)):
         return lambda subject: subject.startswith(fixed)
     exact = frozenset(filters)
     start, dots = fixed[0], filters[0].count(".")
@@ -499,7 +499,7 @@ def _acceptor(filters: Sequence[str]) -> Callable[[str], bool] | None:
 
     def accepts(subject: str) -> bool:
         return subject in exact or (
-            subject.startswith(fixed) and any(subject_matches(each, subject) for each in filters)
+            subject.startswith(fixed) and any(subject_matches(item, subject) for item in filters)
         )
 
     return accepts
@@ -533,7 +533,7 @@ def _exceptions(option: str, given: object) -> tuple[type[BaseException], ...]:
     """Return the exception classes of an option."""
     classes = tuple(given) if isinstance(given, Collection) else (given,)
     ok = isinstance(given, Collection) and all(
-        isinstance(each, type) and issubclass(each, BaseException) for each in classes
+        isinstance(item, type) and issubclass(item, BaseException) for item in classes
     )
     _check(option, given, ok, "must be a list of exception classes, such as (ValueError,)")
     return classes
@@ -612,13 +612,15 @@ def _arity(function: HandlerFunction) -> str:
     except ValueError:
         return "payload"  # a built-in function that does not describe its parameters
     positional = [
-        each
-        for each in parameters
-        if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
-        and each.default is each.empty
+        parameter
+        for parameter in parameters
+        if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+        and parameter.default is parameter.empty
     ]
     keywords = [
-        each for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+        parameter
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
     ]
     if len(positional) > 2 or keywords:
         raise errors.InvalidOptionError(

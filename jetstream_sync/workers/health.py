@@ -100,7 +100,7 @@ class Monitor:
         return {
             "not_live": self.not_live(),
             "not_ready": self.not_ready(),
-            "handlers": [each for pool in self.pools for each in pool.snapshots()],
+            "handlers": [item for pool in self.pools for item in pool.snapshots()],
             "gauges": self._gauges(),
         }
 
@@ -148,10 +148,10 @@ class Processes:
         with self._lock:
             self._ends += 1
             last = self._current.pop(number, None)
-            for each in () if last is None else last["handlers"]:
-                key = (each["handler"], each["stream"], each["consumer"])
+            for item in () if last is None else last["handlers"]:
+                key = (item["handler"], item["stream"], item["consumer"])
                 before = [self._ended[key]] if key in self._ended else []
-                self._ended[key] = counts_of([*before, each])
+                self._ended[key] = counts_of([*before, item])
 
     def not_live(self) -> list[str]:
         """Return the reasons why the worker should be restarted."""
@@ -165,14 +165,14 @@ class Processes:
     def not_ready(self) -> list[str]:
         """Return the reasons why fewer processes than expected handle messages."""
         with self._lock:
-            reasons = {number: each["not_ready"] for number, each in self._current.items()}
-        ready = sum(not each for each in reasons.values())
+            reasons = {number: item["not_ready"] for number, item in self._current.items()}
+        ready = sum(not reason for reason in reasons.values())
         # While a process is being replaced there is one more.
         if ready >= self._expected:
             return []
         return [
             f"{ready} of {self._expected} processes handle messages",
-            *(f"process {number}: {each}" for number, found in reasons.items() for each in found),
+            *(f"process {number}: {item}" for number, found in reasons.items() for item in found),
         ]
 
     def snapshots(self) -> list[Snapshot]:

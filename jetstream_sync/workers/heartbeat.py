@@ -118,7 +118,7 @@ class SupervisorLink:
         processes = [os.getpid(), *self.processes()]
         line: dict[str, Any] = {
             "handled": self.handled(),
-            "rss": sum(rss_of(each) for each in processes),
+            "rss": sum(rss_of(process) for process in processes),
         }
         if self._recycle:
             line["recycle"] = self._recycle

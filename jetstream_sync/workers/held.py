@@ -134,17 +134,17 @@ class HeldMessages:
     def has_stale(self, slots: int, before: float) -> bool:
         """Return whether all threads are busy, and messages wait that were received before a time."""
         is_busy = len(self.running) >= slots and self.phase is Phase.RECEIVING
-        return is_busy and any(each.lease.received_at < before for each in self.ready)
+        return is_busy and any(item.lease.received_at < before for item in self.ready)
 
     def take_stale(self, slots: int, before: float) -> list[Delivery]:
         """Remove and return the waiting messages that were received before a time, if all threads are busy."""
         if not self.has_stale(slots, before):
             return []
-        stale = [each for each in self.ready if each.lease.received_at < before]
+        stale = [item for item in self.ready if item.lease.received_at < before]
         self.is_congested = True
-        self.ready = deque(each for each in self.ready if each.lease.received_at >= before)
+        self.ready = deque(item for item in self.ready if item.lease.received_at >= before)
         self.count -= len(stale)
-        self.size -= sum([each.size for each in stale])
+        self.size -= sum([item.size for item in stale])
         return stale
 
     def end_isolation(self) -> None:

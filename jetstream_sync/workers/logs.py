@@ -32,15 +32,15 @@ _PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 def without_own_frames(error: BaseException) -> BaseException:
     """Return an error whose traceback has the frames of the user only, if there are any."""
     frames = []
-    each = error.__traceback__
-    while each is not None:
-        if not each.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            frames.append(each)
-        each = each.tb_next
+    frame = error.__traceback__
+    while frame is not None:
+        if not frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            frames.append(frame)
+        frame = frame.tb_next
     if frames:
         found: TracebackType | None = None
-        for each in reversed(frames):
-            found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        for frame in reversed(frames):
+            found = TracebackType(found, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
         error.__traceback__ = found
     return error
 

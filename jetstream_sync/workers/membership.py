@@ -248,7 +248,7 @@ class GroupPuller(Puller):
             if not self._stopped.is_set():
                 self.return_waiting()
             with held.lock:
-                running = [each for each in held.running if not (each.given_up or each.reported)]
+                running = [item for item in held.running if not (item.given_up or item.reported)]
                 is_settled = not running and held.count == len(held.running)
             if is_settled:
                 break

@@ -124,28 +124,28 @@ def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_
     """Yield all metrics, added up over the snapshots."""
     by_labels: dict[tuple[str, ...], list[HandlerSnapshot]] = {}
     for snapshot in snapshots:
-        for each in snapshot["handlers"]:
-            key = (each["handler"], each["stream"], each["consumer"])
-            by_labels.setdefault(key, []).append(each)
+        for item in snapshot["handlers"]:
+            key = (item["handler"], item["stream"], item["consumer"])
+            by_labels.setdefault(key, []).append(item)
     groups = [
         (dict(zip(_LABELS, key, strict=True)), group) for key, group in sorted(by_labels.items())
     ]
     messages = _Family("messages", "counter", "Deliveries, by outcome.")
     for labels, group in groups:
         for outcome in OUTCOMES:
-            number = sum(each["counts"][outcome] for each in group)
+            number = sum(item["counts"][outcome] for item in group)
             messages.samples.append(("_total", {**labels, "outcome": outcome}, number))
     yield messages
     for name in COUNTERS:
         family = _Family(name, "counter", _COUNTER_HELP[name])
         for labels, group in groups:
-            number = sum(each["counts"][name] for each in group)
+            number = sum(item["counts"][name] for item in group)
             family.samples.append(("_total", labels, number))
         if name == "restarts" and restarts is not None:
             family.samples = [("_total", {}, restarts)]
         yield family
     yield from _durations_and_gauges(groups)
-    yield from _other_gauges([each for snapshot in snapshots for each in snapshot["gauges"]])
+    yield from _other_gauges([item for snapshot in snapshots for item in snapshot["gauges"]])
 
 
 def _durations_and_gauges(
@@ -154,12 +154,12 @@ def _durations_and_gauges(
     for name, key, text in _HISTOGRAMS:
         family = _Family(name, "histogram", text)
         for labels, group in groups:
-            family.samples += _histogram(labels, [each[key] for each in group])  # type: ignore[literal-required]
+            family.samples += _histogram(labels, [item[key] for item in group])  # type: ignore[literal-required]
         yield family
     for name, key, combine, text in _GAUGES:
         family = _Family(name, "gauge", text)
         for labels, group in groups:
-            values = [each[key] for each in group]  # type: ignore[literal-required]
+            values = [item[key] for item in group]  # type: ignore[literal-required]
             known = [value for value in values if value is not None]
             if known:
                 family.samples.append(("", labels, combine(known)))
@@ -168,10 +168,10 @@ def _durations_and_gauges(
 
 def _other_gauges(gauges: Sequence[GaugeSnapshot]) -> Iterator[_Family]:
     values: dict[tuple[str, str], dict[tuple[tuple[str, str], ...], float]] = {}
-    for each in gauges:
-        samples = values.setdefault((each["name"], each["help"]), {})
-        labels = tuple(each["labels"].items())
-        samples[labels] = max(each["value"], samples.get(labels, each["value"]))
+    for gauge in gauges:
+        samples = values.setdefault((gauge["name"], gauge["help"]), {})
+        labels = tuple(gauge["labels"].items())
+        samples[labels] = max(gauge["value"], samples.get(labels, gauge["value"]))
     for (name, text), samples in values.items():
         found = [("", dict(labels), value) for labels, value in samples.items()]
         yield _Family(name, "gauge", text, found)
@@ -209,15 +209,15 @@ def _escaped(text: str) -> str:
 
 def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
     """Return the sum of what processes have counted that have ended since."""
-    successes = [each["last_success"] for each in parts if each["last_success"] is not None]
+    successes = [part["last_success"] for part in parts if part["last_success"] is not None]
     names = {name: parts[0][name] for name in _LABELS}
     summed = {
         "counts": {
-            name: sum(each["counts"][name] for each in parts) for name in (*OUTCOMES, *COUNTERS)
+            name: sum(part["counts"][name] for part in parts) for name in (*OUTCOMES, *COUNTERS)
         },
-        "duration": _sum([each["duration"] for each in parts]),
-        "wait": _sum([each["wait"] for each in parts]),
-        "age": _sum([each["age"] for each in parts]),
+        "duration": _sum([part["duration"] for part in parts]),
+        "wait": _sum([part["wait"] for part in parts]),
+        "age": _sum([part["age"] for part in parts]),
         "last_success": max(successes, default=None),
     }
     gauges = dict.fromkeys(

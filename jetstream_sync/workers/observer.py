@@ -106,9 +106,9 @@ class Observer:
 
     def handler(self, handler: Handler) -> HandlerObserver:
         """Return the observer of a handler; the same for each call."""
-        for each in self.handlers:
-            if each.handler is handler:
-                return each
+        for item in self.handlers:
+            if item.handler is handler:
+                return item
         self.handlers.append(HandlerObserver(handler, self))
         return self.handlers[-1]
 
@@ -195,11 +195,11 @@ class Counters:
             recent = [self.recent.popleft() for _ in range(len(self.recent))]
             if recent:
                 self.due = recent[-1].ended_at + _COUNT_INTERVAL_S
-                self.duration.add([each.ended_at - each.started_at for each in recent])
-                self.wait.add([each.started_at - each.lease.received_at for each in recent])
-                ages = [each.started_at + clock_offset - each.stored_ns / 1e9 for each in recent]
+                self.duration.add([item.ended_at - item.started_at for item in recent])
+                self.wait.add([item.started_at - item.lease.received_at for item in recent])
+                ages = [item.started_at + clock_offset - item.stored_ns / 1e9 for item in recent]
                 self.age.add([max(0.0, age) for age in ages] if min(ages) < 0 else ages)
-                acked = [each.ended_at for each in recent if each.acked]
+                acked = [item.ended_at for item in recent if item.acked]
                 self.counts["ack"] += len(acked)
                 self.last_success = max(acked, default=self.last_success)
 
@@ -325,18 +325,18 @@ class HandlerObserver(DeliveryObserver):
     def total(self) -> Counters:
         """Return the sums of the counters of all threads."""
         total = Counters()
-        for each in tuple(self._all):
-            each.count_recent(self._clock_offset)
-            for name, number in each.counts.items():
+        for item in tuple(self._all):
+            item.count_recent(self._clock_offset)
+            for name, number in item.counts.items():
                 total.counts[name] += number
             for mine, other in (
-                (total.duration, each.duration),
-                (total.wait, each.wait),
-                (total.age, each.age),
+                (total.duration, item.duration),
+                (total.wait, item.wait),
+                (total.age, item.age),
             ):
                 mine.counts = [a + b for a, b in zip(mine.counts, other.counts, strict=True)]
                 mine.total += other.total
-            total.last_success = max(total.last_success, each.last_success)
+            total.last_success = max(total.last_success, item.last_success)
         self._clock_offset = _clock_offset()  # the time of the system may have been set
         if total.last_success:
             total.last_success += self._clock_offset

@@ -94,7 +94,7 @@ class ProcessPool:
     def pids(self) -> list[int]:
         """The ids of the processes."""
         with self._lock:
-            return [each.popen.pid for each in self._all]
+            return [item.popen.pid for item in self._all]
 
     def prepare(self) -> None:
         """Start one process."""
@@ -356,7 +356,7 @@ def _job(handler: Handler) -> ChildJob:
     names = ("", log.name)
     modules = [handler.module, function.__module__]
     if handler.tasks is not None:
-        modules = [each.module for each in handler.tasks.values()]
+        modules = [task.module for task in handler.tasks.values()]
     return ChildJob(
         preparation=preparation,
         modules=modules,

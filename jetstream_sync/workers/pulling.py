@@ -301,7 +301,9 @@ class Puller:
                 delivery.is_suspicious = not self._processor.failed_here(delivery)
             deliveries.append(delivery)
         self._shared.keeper.held.update(deliveries)
-        if accepts is not None and not all(map(accepts, [each.msg.subject for each in deliveries])):
+        if accepts is not None and not all(
+            map(accepts, [delivery.msg.subject for delivery in deliveries])
+        ):
             deliveries = self._without_foreign(deliveries, accepts)
         if self._handler.max_bytes is not None:
             for delivery in deliveries:
@@ -316,7 +318,7 @@ class Puller:
         self, deliveries: list[Delivery], accepts: Callable[[str], bool]
     ) -> list[Delivery]:
         """Return the messages of the filters of the handler; the others belong to newer processes."""
-        foreign = [each for each in deliveries if not accepts(each.msg.subject)]
+        foreign = [delivery for delivery in deliveries if not accepts(delivery.msg.subject)]
         if not self._consumer.has_foreign:
             text = "%s: messages outside of the filters, such as one of %s, are returned"
             log.error(text, self._name, foreign[0].msg.subject)
@@ -327,7 +329,7 @@ class Puller:
             delay = min(_FOREIGN_DELAY_S * 2 ** min(delivery.lease.delivered, 6), _MAX_PULL_DELAY_S)
             self._give_back(delivery, delay)
         self._shared.on_change()
-        return [each for each in deliveries if each not in foreign]
+        return [delivery for delivery in deliveries if delivery not in foreign]
 
     def _add(self, run: list[Delivery]) -> None:
         """Add received messages, or return them if it is too late for that."""

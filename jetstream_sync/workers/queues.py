@@ -188,10 +188,10 @@ class TaskQueues:
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the configs of the streams and buckets."""
         streams = [
-            each
+            resource
             for queue in self._queues.values()
             if queue.tasks
-            for each in queue.calls.resources(nc)
+            for resource in queue.calls.resources(nc)
         ]
         return [*streams, *(states.resource() for states in self._states.values())]
 

@@ -66,7 +66,7 @@ def resources_of(
     implied = list(of_tasks)
     for handler in handlers:
         implied += _of_handler(handler)
-    found += [Wanted(_with_replicas(each, replicas), is_given=False) for each in implied]
+    found += [Wanted(_with_replicas(item, replicas), is_given=False) for item in implied]
     by_name: dict[str, Wanted] = {}
     for wanted in found:
         by_name.setdefault(name_of(wanted.resource), wanted)
@@ -136,13 +136,13 @@ def _bucket_step(js: JetStream, config: KeyValueConfig, *, is_given: bool) -> Se
 def _update(
     name: str, found: Resource, wanted: Resource, run: Callable[[], object]
 ) -> SetupStep | None:
-    texts = [each.text for each in differences(found, wanted)]
+    texts = [difference.text for difference in differences(found, wanted)]
     return SetupStep(action="update", name=name, differences=texts, run=run) if texts else None
 
 
 def _merged(found: R, wanted: R) -> R:
     """Return a config with the fields that another one sets."""
-    given = {each.name: getattr(wanted, each.name) for each in fields(wanted)}
+    given = {item.name: getattr(wanted, item.name) for item in fields(wanted)}
     return replace(found, **{name: value for name, value in given.items() if value is not None})
 
 

@@ -246,7 +246,7 @@ class WorkerRun:
     def _wait_for_stop(self, *, burst: bool) -> None:
         """Return when the worker has to stop."""
         is_frequent = self._worker.http is not None or any(
-            each.group for each in self._worker.handlers
+            handler.group for handler in self._worker.handlers
         )
         interval = _SAMPLE_S if is_frequent else _REFRESH_S
         refresh_at = time.monotonic() + interval

@@ -147,7 +147,7 @@ class RunningReporter:
             for delivery in pool.running()
             if delivery.started_at  # else its thread has just taken it
         ]
-        running.sort(key=lambda each: each[0].started_at)
+        running.sort(key=lambda item: item[0].started_at)
         stacks = stacks and self._report == "stacks"
         shown = running[: _MAX_STACKS if stacks else _MAX_MESSAGES]
         frames = sys._current_frames() if stacks else {}  # noqa: SLF001 - documented for this use
@@ -205,15 +205,15 @@ def request_reports(
         replies = [*nc.request_many(subject, payload, timeout=timeout, stall=_STALL_S)]
     except errors.NoRespondersError:
         return []
-    found = [report for each in replies if (report := _parsed(each.data)) is not None]
-    return sorted(found, key=lambda each: (each["worker"], each["host"], each["pid"]))
+    found = [report for reply in replies if (report := _parsed(reply.data)) is not None]
+    return sorted(found, key=lambda item: (item["worker"], item["host"], item["pid"]))
 
 
 def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:
     """Have the worker that runs a call in a process end it; return whether one did."""
     try:
         replies = nc.request_many(_TERMINATE, subject.encode(), timeout=timeout, stall=_STALL_S)
-        return any(json.loads(each.data).get("terminated") for each in replies)
+        return any(json.loads(reply.data).get("terminated") for reply in replies)
     except errors.NoRespondersError:
         return False
 

@@ -71,7 +71,7 @@ class Schedule:
             raise errors.InvalidOptionError(
                 "name", self.name, "must have letters, digits, '-' and '_'"
             )
-        given = [each for each in ("cron", "every", "at") if getattr(self, each) is not None]
+        given = [name for name in ("cron", "every", "at") if getattr(self, name) is not None]
         if len(given) != 1:
             raise errors.InvalidOptionError("cron, every, at", given, "give exactly one of them")
         if self.cron is not None:
@@ -159,8 +159,8 @@ class Schedules:
                 self._js, self._worker, self._schedules, self._handlers
             )
         ]
-        for each in self._stored:
-            each.store()
+        for item in self._stored:
+            item.store()
         self._refresh_at = time.monotonic() + REFRESH_S
 
     def refresh(self) -> None:
@@ -169,10 +169,10 @@ class Schedules:
         if now < self._refresh_at:
             return
         self._refresh_at = now + REFRESH_S
-        for each in self._stored:
-            name = each.schedule.name
+        for item in self._stored:
+            name = item.schedule.name
             try:
-                each.restore()
+                item.restore()
                 self._failed.discard(name)
             except errors.Error as error:
                 level = logging.DEBUG if name in self._failed else logging.ERROR
@@ -283,8 +283,13 @@ def find_schedules(
             subject=subject,
             state="missing" if found is None else state,
         )
-    modules = {each.module for each in schedules} | {module_of(each.module) for each in handlers}
-    streams = {*(each.stream for each in states.values()), *(each.stream for each in handlers)}
+    modules = {schedule.module for schedule in schedules} | {
+        module_of(handler.module) for handler in handlers
+    }
+    streams = {
+        *(state.stream for state in states.values()),
+        *(handler.stream for handler in handlers),
+    }
     for name in sorted(streams):
         stream = js.get_stream(name)
         prefix = f"{_prefix(name, worker)}."
@@ -310,8 +315,8 @@ def _unused_state(stream: Stream, subject: str, modules: set[str]) -> str:
 
 def delete_schedules(js: JetStream, schedules: Iterable[ScheduleState]) -> None:
     """Delete stored schedules; raise `Error` if the server refuses."""
-    for each in schedules:
-        js.get_stream(each.stream).purge(subject=each.subject)
+    for schedule in schedules:
+        js.get_stream(schedule.stream).purge(subject=schedule.subject)
 
 
 def check_schedules(
@@ -346,7 +351,7 @@ def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterabl
     if config.retention == RetentionPolicy.INTEREST:
         rule = f"stream {stream} would drop schedules, which no consumer receives"
         raise errors.InvalidOptionError("retention", str(config.retention), rule)
-    if not any(subject_matches(each, subject) for each in config.subjects or ()):
+    if not any(subject_matches(item, subject) for item in config.subjects or ()):
         rule = f"stream {stream} must have the subject {area!r} for schedules"
         raise errors.InvalidOptionError("subjects", config.subjects, rule)
     for handler in handlers:
@@ -355,6 +360,6 @@ def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterabl
         filters: Sequence[str] = handler.filter_subjects
         with suppress(errors.ConsumerNotFoundError):
             filters = filters or filters_of(js.consumer_info(stream, handler.consumer).config)
-        if not filters or any(subject_matches(each, subject) for each in filters):
+        if not filters or any(subject_matches(item, subject) for item in filters):
             rule = f"consumer {stream}/{handler.consumer} would receive schedules: exclude {area!r}"
             raise errors.InvalidOptionError("filter_subjects", list(filters), rule)

@@ -196,7 +196,7 @@ class Supervisor:
     @property
     def ready(self) -> int:
         """The number of processes that handle messages; any thread may ask."""
-        return sum(each.ready and not each.stopping for each in tuple(self._alive))
+        return sum(item.ready and not item.stopping for item in tuple(self._alive))
 
     def stop(self) -> None:
         """Stop as SIGTERM does; any thread, and a signal handler, may call it."""
@@ -231,8 +231,8 @@ class Supervisor:
         elif event.signal_number == signal.SIGHUP:
             self._replace_all("SIGHUP")
         elif event.signal_number == signal.SIGQUIT:
-            for each in [each for each in self._alive if each.ready]:
-                each.signal(signal.SIGQUIT)
+            for item in [item for item in self._alive if item.ready]:
+                item.signal(signal.SIGQUIT)
         else:
             self._stop(f"signal {event.signal_number}")
 
@@ -362,7 +362,7 @@ class Supervisor:
             log.info("supervisor: %r was replaced; %s", process, what)
             self._leaving = self._replacing = None
             return
-        slot = next(each for each in self._slots if process in {each.process, each.successor})
+        slot = next(slot for slot in self._slots if process in {slot.process, slot.successor})
         delay = slot.postpone(now - process.started_at)
         if process is slot.successor:
             log.error("supervisor: %r cannot replace the old process: %s", process, what)
@@ -389,7 +389,7 @@ class Supervisor:
 
     def _reap_orphans(self) -> None:
         """Reap processes whose parents have ended: the first process of a container inherits them."""
-        own = {each.popen.pid for each in self._alive}
+        own = {item.popen.pid for item in self._alive}
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -253,18 +253,20 @@ class _Arguments:
                 "function", function, "must have a signature"
             ) from error
         parameters = self._signature.parameters.values()
-        self.context = [each.name for each in parameters if is_context(each.annotation)]
+        self.context = [
+            parameter.name for parameter in parameters if is_context(parameter.annotation)
+        ]
         self._sent = self._signature.replace(
-            parameters=[each for each in parameters if each.name not in self.context]
+            parameters=[parameter for parameter in parameters if parameter.name not in self.context]
         )
         module = pydantic()
         self._annotated = {
-            each.name: each.annotation
-            for each in parameters
-            if each.name not in self.context
-            and each.annotation is not each.empty
-            and each.annotation is not Any
-            and not isinstance(each.annotation, (str, TypeVar))
+            parameter.name: parameter.annotation
+            for parameter in parameters
+            if parameter.name not in self.context
+            and parameter.annotation is not parameter.empty
+            and parameter.annotation is not Any
+            and not isinstance(parameter.annotation, (str, TypeVar))
         }
         self._adapters: dict[str, Any] = {}
         if module is not None:
@@ -273,9 +275,9 @@ class _Arguments:
             }
         # The types of parameters whose values need no conversion, by position and by name; ``None``: any.
         plain = [
-            (each.name, self._annotated.get(each.name))
-            for each in self._sent.parameters.values()
-            if each.kind in {each.POSITIONAL_OR_KEYWORD, each.POSITIONAL_ONLY}
+            (parameter.name, self._annotated.get(parameter.name))
+            for parameter in self._sent.parameters.values()
+            if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY}
         ]
         self._types = [kind for _, kind in plain]
         self._names = dict(plain)
@@ -340,9 +342,9 @@ class _Arguments:
         adapter = self._adapters[name]
         kind = self._signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            return tuple(adapter.validate_python(each) for each in value)
+            return tuple(adapter.validate_python(item) for item in value)
         if kind is inspect.Parameter.VAR_KEYWORD:
-            return {key: adapter.validate_python(each) for key, each in value.items()}
+            return {key: adapter.validate_python(item) for key, item in value.items()}
         if isinstance(value, str) and self._annotated[name] not in _JSON_TYPES:
             with suppress(ValueError):
                 return adapter.validate_json(to_json(value))

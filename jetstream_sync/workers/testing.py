@@ -115,7 +115,7 @@ class _Publisher:
         """Return what was published for a message, whose place is in the message ids."""
         where = delivery.metadata
         place = f"{where.stream}/{where.consumer}/{where.stream_seq}/"
-        return [each for each in self.published if place in (each.msg_id or "")]
+        return [item for item in self.published if place in (item.msg_id or "")]
 
 
 class _RecordedLink:
@@ -329,8 +329,8 @@ class TestClient:
 
         def observe(call: Callable[[], object], context: Context) -> object:
             if lease_lost:
-                for each in outcomes:
-                    each.lease.lost_at = -math.inf
+                for outcome in outcomes:
+                    outcome.lease.lost_at = -math.inf
             try:
                 result = ran.result = call()
                 if context.value is not None:
@@ -377,20 +377,20 @@ class TestClient:
 
     def _find(self, handler: str | Handler | Task[..., Any], *, batches: bool) -> Handler:
         handlers = [
-            each
+            item
             for found in self._handlers
-            for each in ([found] if found.tasks is None else found.tasks.values())
+            for item in ([found] if found.tasks is None else found.tasks.values())
         ]
         wanted = handler if isinstance(handler, (str, Handler)) else handler.handler
-        for each in handlers:
-            if wanted is each or wanted == each.name:
-                if batches != (each.max_messages is not None):
+        for item in handlers:
+            if wanted is item or wanted == item.name:
+                if batches != (item.max_messages is not None):
                     rule = "handles batches: use deliver_batch()"
                     raise errors.InvalidOptionError(
                         "handler", handler, "handles single messages" if batches else rule
                     )
-                return each
-        names = ", ".join(each.name for each in handlers) or "none"
+                return item
+        names = ", ".join(handler.name for handler in handlers) or "none"
         raise errors.InvalidOptionError(
             "handler", handler, f"is not a handler of this worker, which has: {names}"
         )

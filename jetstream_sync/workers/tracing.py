@@ -121,14 +121,18 @@ class _Tracer:
     def _start(self, context: Context) -> tuple[Span, Any]:
         trace = self._trace
         origin, publisher = self._origin(context.message)
-        publishers = [self._origin(each)[1] for each in context.batch] or [publisher]
+        publishers = [self._origin(item)[1] for item in context.batch] or [publisher]
         if self._parent:
             # Of a batch, the publisher of the first message is the parent.
             del publishers[0]
         else:
             origin = trace.set_span_in_context(trace.INVALID_SPAN, origin)
-        distinct = {(each.trace_id, each.span_id): each for each in publishers if each.is_valid}
-        links = [trace.Link(each) for each in distinct.values()]
+        distinct = {
+            (publisher.trace_id, publisher.span_id): publisher
+            for publisher in publishers
+            if publisher.is_valid
+        }
+        links = [trace.Link(item) for item in distinct.values()]
         span = self._tracer.start_span(
             f"process {context.task or context.message.metadata.consumer}",
             context=origin,

@@ -151,14 +151,14 @@ class Worker:
     ) -> None:
         given = [] if isinstance(ensure, str) else list(ensure)
         is_mode = not isinstance(ensure, str) or ensure in {"consumer", "none"}
-        if not (is_mode and all(isinstance(each, Resource) for each in given)):
+        if not (is_mode and all(isinstance(item, Resource) for item in given)):
             rule = "must be 'consumer', 'none' or a list of configs of streams and buckets"
             raise errors.InvalidOptionError("ensure", ensure, rule)
         if not (is_number(drain_timeout) and drain_timeout >= 0):
             raise errors.InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
         check_count("concurrency", concurrency)
-        for each in middleware:
-            check_plain("middleware", each)
+        for item in middleware:
+            check_plain("middleware", item)
         if trace is not None and trace not in TRACE_MODES:
             raise errors.InvalidOptionError("trace", trace, f"must be None or one of {TRACE_MODES}")
         if report is not None and report not in REPORTS:
@@ -386,7 +386,7 @@ class Worker:
 
         :meta private:
         """
-        given = [*self.given, *(each for handler in self.handlers for each in handler.ensure)]
+        given = [*self.given, *(item for handler in self.handlers for item in handler.ensure)]
         return resources_of(self.handlers, self.queues.resources(nc), given, self.num_replicas)
 
     def setup(
@@ -551,7 +551,7 @@ class Worker:
         )
 
     def _add_schedule(self, schedule: Schedule) -> None:
-        if any(each.name == schedule.name for each in self.schedules):
+        if any(item.name == schedule.name for item in self.schedules):
             raise errors.InvalidOptionError(
                 "name", schedule.name, "is used by another schedule already"
             )
@@ -762,13 +762,13 @@ class Worker:
                     if may_change and f"stream {handler.stream!r}" in absent:
                         continue  # it is created at start
                     found = check_handler(js, handler, may_change=may_change, processes=processes)
-                    warnings += [f"{handler.name}: {each}" for each in found]
+                    warnings += [f"{handler.name}: {item}" for item in found]
             with collected(""), suppress(errors.StreamNotFoundError):
                 problems += [("", errors.Error(text)) for text in unknown_calls(js, self.handlers)]
             for schedule in self.schedules:
                 with collected(f"schedule {schedule.name}: "):
                     changes = schedule.clock_changes()
-                    warnings += [f"schedule {schedule.name}: {each}" for each in changes]
+                    warnings += [f"schedule {schedule.name}: {change}" for change in changes]
                     check_schedules(js, self.name, [schedule], self.handlers)
         return CheckResult(
             warnings=warnings,
@@ -855,8 +855,8 @@ class Worker:
         """
         with self._connect_once() as nc:
             letter, msg = DeadLetters(nc.jetstream()).read_copy(stream, seq)
-        handlers = [each for each in self.handlers if each.consumer == letter.consumer]
-        found = next((each.of(letter.subject) for each in handlers), None)
+        handlers = [item for item in self.handlers if item.consumer == letter.consumer]
+        found = next((item.of(letter.subject) for item in handlers), None)
         if found is None:
             rule = (
                 f"is for {letter.subject} of consumer {letter.consumer}, which has no handler here"

@@ -104,7 +104,7 @@ class Project:
         """Return the announced orders in their order."""
         with RawClient(self.server.port) as raw:
             stored = raw.stored("ORDERS")
-        return [int(each.data) for each in stored if each.subject == "ORDERS.billed"]
+        return [int(item.data) for item in stored if item.subject == "ORDERS.billed"]
 
     def consumer(self) -> dict[str, Any]:
         with RawClient(self.server.port) as raw:
@@ -175,7 +175,7 @@ def test_orders_that_cannot_be_handled(project):
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
     with RawClient(project.server.port) as raw:
-        assert [each.data for each in raw.stored("DEAD")] == [b"13"]
+        assert [item.data for item in raw.stored("DEAD")] == [b"13"]
 
 
 @pytest.mark.parametrize("project", ["sqlite"], indirect=True)
@@ -282,8 +282,8 @@ def test_random_kills(project):
                 os.kill(chance.choice(processes(worker)), signal.SIGKILL)
         finally:
             stop = True
-        for each in clients:
-            each.result(60 * SCALE)
+        for item in clients:
+            item.result(60 * SCALE)
         wait_until(lambda: project.is_done(len(taken)), 40)
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
@@ -301,7 +301,7 @@ def test_random_kills(project):
 def processes(worker: Program) -> list[int]:
     """Return the processes of a worker with a supervisor."""
     children = Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children")
-    return [int(each) for each in children.read_text().split()]
+    return [int(part) for part in children.read_text().split()]
 
 
 @pytest.mark.server(">=2.14")

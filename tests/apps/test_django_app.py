@@ -527,7 +527,7 @@ def test_no_database_connection_stays_behind(database, js, stream):
         with running(worker):
             wait_until(lambda: len(used) == 4, 20)
             wait_until(lambda: is_settled(stream, "C"))
-        assert [each.connection for each in used] == [None] * 4
+        assert [item.connection for item in used] == [None] * 4
     finally:
         connections.settings[database]["CONN_MAX_AGE"] = 0
 
@@ -630,11 +630,11 @@ def test_warnings_of_the_checks():
         assert run_checks() == []
         worker.handler(stream="S", consumer="A", dead_letters="DEAD")(print_nothing)
         worker.handler(stream="S", consumer="B")(print_nothing)
-        assert [each.id for each in run_checks()] == ["jetstream.W001"]
+        assert [check.id for check in run_checks()] == ["jetstream.W001"]
         checked = dict(settings.DATABASES)
         settings.DATABASES.update(databases)
         try:
-            assert {each.id for each in run_checks()} == {"jetstream.W001", "jetstream.W002"}
+            assert {check.id for check in run_checks()} == {"jetstream.W001", "jetstream.W002"}
         finally:
             settings.DATABASES.update(checked)
     default_worker.cache_clear()

@@ -257,7 +257,7 @@ def test_every_option_of_a_worker_is_a_setting():
     from jetstream_sync.django import Worker as DjangoWorker
 
     options = set(inspect.signature(Worker).parameters)
-    assert options <= {each.name for each in fields(Config)}
+    assert options <= {field.name for field in fields(Config)}
     with override_settings(JETSTREAM={"report": None, "http": "127.0.0.1:0", "concurrency": 3}):
         worker = DjangoWorker()
     assert (worker.report, worker.http, worker.concurrency) == (None, "127.0.0.1:0", 3)

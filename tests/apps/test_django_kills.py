@@ -125,12 +125,12 @@ def test_database_states_and_dead_letters_agree(
         deadline = time.monotonic() + 60 * SCALE + TASKS / 4
         while js.get_stream("TASKS").info().state.messages:
             assert time.monotonic() < deadline, js.get_stream("TASKS").info().state.messages
-            for index, each in enumerate(workers):
-                if each.process.poll() is not None:
+            for index, item in enumerate(workers):
+                if item.process.poll() is not None:
                     workers[index] = stack.enter_context(start("run"))
             time.sleep(0.05)
-        for each in workers:
-            each.process.kill()
+        for worker in workers:
+            worker.process.kill()
         check(js, postgres_database)
         points = Counter(kills.read_text().splitlines())
         assert sum(points.values()) >= KILLS / 2, points
@@ -144,9 +144,9 @@ def check(js: Any, database: dict[str, str]) -> None:
     with psycopg.connect(**where, dbname=database["PGDATABASE"]) as connection:
         rows = Counter(row[0] for row in connection.execute("SELECT number FROM payments"))
     dead = Counter(
-        int(each.subject.rpartition("-")[2])
-        for each in DeadLetters(js).find("TASKS")
-        for _ in each.stored
+        int(item.subject.rpartition("-")[2])
+        for item in DeadLetters(js).find("TASKS")
+        for _ in item.stored
     )
     bucket, wrong = js.key_value("R"), []
     for number in range(TASKS):

@@ -36,14 +36,14 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
         import fix_django_tasks
 
         fix_django_tasks.runs.clear()
-        for each in (default_worker, discover):
-            each.cache_clear()
+        for item in (default_worker, discover):
+            item.cache_clear()
         yield
         from jetstream_sync.django import connection
 
         connection().close()
-    for each in (default_worker, discover):
-        each.cache_clear()
+    for item in (default_worker, discover):
+        item.cache_clear()
 
 
 def exceptions() -> Any:
@@ -69,8 +69,8 @@ def test_tasks_and_their_results():
     assert add.get_result(good.id).status == "READY"
     with running(worker()):
         wait_until(lambda: len(runs) == 3)
-        for each in (good, bad, context):
-            wait_until(lambda each=each: each.refresh() or each.is_finished)
+        for item in (good, bad, context):
+            wait_until(lambda item=item: item.refresh() or item.is_finished)
     assert sorted(runs, key=str) == [("no",), ("x", 1), (1, 2)]
     assert (good.return_value, context.return_value) == (3, ["x", 1])
     assert good.enqueued_at <= good.started_at <= good.finished_at
@@ -149,8 +149,8 @@ def test_a_task_that_fails_in_a_transaction_leaves_no_row():
     with override_settings(TASKS={"default": backend}):
         good, bad = write.enqueue("good"), write.enqueue("bad")
         with running(worker()):
-            for each in (good, bad):
-                wait_until(lambda each=each: each.refresh() or each.is_finished, 20)
+            for item in (good, bad):
+                wait_until(lambda item=item: item.refresh() or item.is_finished, 20)
     assert (good.status, good.return_value, bad.status) == ("SUCCESSFUL", "good", "FAILED")
     assert bad.errors[0].exception_class is ValueError
     assert effects("default") == ["good"]

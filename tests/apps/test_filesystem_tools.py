@@ -210,9 +210,9 @@ def _outcome(fs: Any, at: str, name: str, call: Callable[[Any, str], object]) ->
 def _relative(value: Any, at: str) -> Any:
     """Return a result with paths below a folder."""
     if isinstance(value, dict):
-        return {_relative(key, at): _relative(each, at) for key, each in value.items()}
+        return {_relative(key, at): _relative(item, at) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_relative(each, at) for each in value]
+        return [_relative(item, at) for item in value]
     return value.replace(at, "") if isinstance(value, str) else value
 
 

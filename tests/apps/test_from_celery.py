@@ -177,8 +177,10 @@ def define(worker: Worker) -> dict[str, Any]:
     options = {flaky: retried, wrong: retried}
     functions = (add, nothing, fail, unserializable, attempt, flaky, wrong, echo, sleep)
     return {
-        each.__name__: task(name=each.__name__, results="RESULTS", **options.get(each, once))(each)
-        for each in functions
+        function.__name__: task(
+            name=function.__name__, results="RESULTS", **options.get(function, once)
+        )(function)
+        for function in functions
     }
 
 

@@ -50,7 +50,7 @@ def test_effects_happen_once(fresh_server, tmp_path, postgres_database):
     def billed() -> list[bytes]:
         with RawClient(fresh_server.port) as raw:
             stored = raw.stored("ORDERS")
-        return sorted(each.data for each in stored if each.subject == "ORDERS.billed")
+        return sorted(item.data for item in stored if item.subject == "ORDERS.billed")
 
     with (
         start("-m", "jetstream_sync.cli", "worker", "run", "shop:worker") as worker,

@@ -127,10 +127,10 @@ def _waiting_memory(server: NatsServer, scale: float) -> Measures:
                 # The reply follows the messages. Without it, the server would disconnect a client that
                 # does not keep up.
                 nc.flush(timeout=_TIMEOUT_S)
-            each = grown() / count - _SIZE
+            size = grown() / count - _SIZE
         if sub.pending_msgs != count:
             raise NotDoneError(f"{sub.pending_msgs} of {count} messages are pending")
-        yield Measure("a message in a subscription, above its payload", each, "B", 400)
+        yield Measure("a message in a subscription, above its payload", size, "B", 400)
 
 
 def _future_memory(server: NatsServer, scale: float) -> Measures:
@@ -149,10 +149,10 @@ def _future_memory(server: NatsServer, scale: float) -> Measures:
         with _growth() as grown:
             futures = [js.publish_async(_SUBJECT, b"x" * _SIZE) for _ in range(count)]
             nc.flush(timeout=_TIMEOUT_S)
-            each = grown() / count - _SIZE
+            size = grown() / count - _SIZE
         if any(future.done() for future in futures):
             raise NotDoneError("a message was acknowledged")
-        yield Measure("an outstanding future, above its payload", each, "B", 1200)
+        yield Measure("an outstanding future, above its payload", size, "B", 1200)
 
 
 def _flat(server: NatsServer, scale: float) -> Measures:
@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = [["", "measured", "aim"]]
     # A new process for each probe.
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for found in [pool.apply_async(_run, (each, options.scale)) for each in options.probes]:
+        for found in [pool.apply_async(_run, (probe, options.scale)) for probe in options.probes]:
             for what, value, unit, aim in found.get():
                 limit = "" if aim is None else f"<= {aim:,g} {unit}".rstrip()
                 lines.append([what, f"{value:,.2f} {unit}".rstrip(), limit])

@@ -56,9 +56,9 @@ async def _publish_async(nc: Client, job: Job) -> Timing:
     for _ in range(job.count):
         futures.append(await js.publish_async(job.subject, payload))
         if len(futures) == FUTURES_HELD:
-            check_sequences([(await each).seq for each in futures])
+            check_sequences([(await future).seq for future in futures])
             futures.clear()
-    check_sequences([(await each).seq for each in futures])
+    check_sequences([(await future).seq for future in futures])
     await js.publish_async_completed()
     return watch.stop()
 

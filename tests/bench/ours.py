@@ -53,9 +53,9 @@ def _publish_async(nc: Connection, job: Job) -> Timing:
     for _ in range(job.count):
         futures.append(js.publish_async(job.subject, payload))
         if len(futures) == FUTURES_HELD:
-            check_sequences([each.result(_TIMEOUT).seq for each in futures])
+            check_sequences([future.result(_TIMEOUT).seq for future in futures])
             futures.clear()
-    check_sequences([each.result(_TIMEOUT).seq for each in futures])
+    check_sequences([future.result(_TIMEOUT).seq for future in futures])
     js.publish_async_completed(timeout=_TIMEOUT)
     return watch.stop()
 

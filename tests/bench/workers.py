@@ -253,7 +253,7 @@ def main() -> int:
     with ExitStack() as stack:
         bench = _Bench(stack)
         for _ in range(options.rounds):
-            for name in [each for each in options.rows if each not in failures]:
+            for name in [row for row in options.rows if row not in failures]:
                 try:
                     found[name].append(bench.rate(ROWS[name], options.scale))
                 except FailedError as error:
@@ -261,11 +261,11 @@ def main() -> int:
                     continue
                 rate, cpu = found[name][-1]
                 print(f"{name}: {rate:,.0f}/s, {cpu:,.0f} us", file=sys.stderr, flush=True)
-    load = "/".join(f"{each:.1f}" for each in os.getloadavg())
+    load = "/".join(f"{item:.1f}" for item in os.getloadavg())
     print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {load}")
     lines = [["median of the rounds", "messages per second", "processor time per message"]]
-    for name in [each for each in found if each not in failures]:
-        rate, cpu = (median(each) for each in zip(*found[name], strict=True))
+    for name in [item for item in found if item not in failures]:
+        rate, cpu = (median(item) for item in zip(*found[name], strict=True))
         lines.append([ROWS[name].title, f"{rate:,.0f}", f"{cpu:,.0f} us"])
     print(align(lines))
     lines = [["ratio, median of the rounds", "of rates", "aim", "of processor times"]]

@@ -68,8 +68,8 @@ def test_an_account_is_backed_up_and_restored(jsm, raw, two_streams, tmp_path):
     target = str(tmp_path / "backup")
     saved = jsm("account", "backup", target, "-j").ok()
     assert saved.json == [
-        {"stream": name, "directory": f"{target}/{name}", "ok": True, **each}
-        for name, each in (("AUDIT", saved_size(saved, 0, 1)), ("ORDERS", saved_size(saved, 1, 5)))
+        {"stream": name, "directory": f"{target}/{name}", "ok": True, **item}
+        for name, item in (("AUDIT", saved_size(saved, 0, 1)), ("ORDERS", saved_size(saved, 1, 5)))
     ]
     assert {path.name for path in (tmp_path / "backup").iterdir()} == {"AUDIT", "ORDERS"}
     raw.delete_all_streams()
@@ -94,7 +94,7 @@ def test_streams_that_exist_are_left_alone(jsm, raw, tmp_path):
     result = jsm("account", "restore", target)
     assert result.status == 1
     assert result.err.splitlines()[-1] == "jsm: not restored: ORDERS"
-    assert [(each["name"], each["messages"]) for each in described(raw)] == [
+    assert [(item["name"], item["messages"]) for item in described(raw)] == [
         ("AUDIT", 1),
         ("ORDERS", 6),
     ]
@@ -134,8 +134,8 @@ def test_a_stream_without_a_leader_does_not_stop_the_others(tmp_path):
             raw.api(f"STREAM.CREATE.{good}", name=good, subjects=["good"], num_replicas=3)
             fields = {"name": "DEAD", "subjects": ["dead"], "num_replicas": 2}
             leader = raw.api("STREAM.CREATE.DEAD", **fields)["cluster"]["leader"]
-        next(each for each in cluster.servers if each.name == leader).kill()
-        server = next(each for each in cluster.servers if each.is_running)
+        next(server for server in cluster.servers if server.name == leader).kill()
+        server = next(server for server in cluster.servers if server.is_running)
 
         def answers() -> bool:
             try:

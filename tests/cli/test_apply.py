@@ -49,10 +49,10 @@ def applied(jsm: Jsm, tmp_path: Path) -> tuple[Jsm, str]:
 
 def configs(raw: RawClient) -> dict[str, Any]:
     """Return the configs of all streams and consumers of the account, by name."""
-    found = {each["config"]["name"]: each["config"] for each in raw.api("STREAM.LIST")["streams"]}
+    found = {item["config"]["name"]: item["config"] for item in raw.api("STREAM.LIST")["streams"]}
     for stream in list(found):
-        for each in raw.api(f"CONSUMER.LIST.{stream}")["consumers"]:
-            found[f"{stream} > {each['name']}"] = each["config"]
+        for item in raw.api(f"CONSUMER.LIST.{stream}")["consumers"]:
+            found[f"{stream} > {item['name']}"] = item["config"]
     return found
 
 
@@ -213,7 +213,7 @@ def test_fields_that_are_not_in_the_file(jsm, raw, tmp_path):
     shown = jsm("apply", "-f", path, "--dry-run").ok().out
     assert "not managed: allow_direct: true; max_age: 1h0m0s" in shown
     (item,) = jsm("apply", "-f", path, "--dry-run", "-j").ok().json["items"]
-    assert [each["field"] for each in item["not_managed"]] == ["allow_direct", "max_age"]
+    assert [entry["field"] for entry in item["not_managed"]] == ["allow_direct", "max_age"]
     strict = jsm("apply", "-f", path, "--strict").ok().out
     assert "max_age: 1h0m0s -> -" in strict
     assert configs(raw)["S"]["max_age"] == 0

@@ -60,13 +60,13 @@ def _is_working(raw: RawClient, kind: str) -> bool:
     """Return whether the clients have published to the stream, or have fetched from it."""
     streams = raw.api("STREAM.LIST").get("streams") or ()
     if kind != "js fetch":
-        return any(each["state"]["messages"] for each in streams)
+        return any(stream["state"]["messages"] for stream in streams)
     consumers = [
         consumer
-        for each in streams
-        for consumer in raw.api(f"CONSUMER.LIST.{each['config']['name']}").get("consumers") or ()
+        for stream in streams
+        for consumer in raw.api(f"CONSUMER.LIST.{stream['config']['name']}").get("consumers") or ()
     ]
-    return any(each["delivered"]["consumer_seq"] for each in consumers)
+    return any(consumer["delivered"]["consumer_seq"] for consumer in consumers)
 
 
 @pytest.mark.matrix

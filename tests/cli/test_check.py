@@ -28,7 +28,7 @@ def check(jsm: Jsm, *words: str) -> Any:
 
 
 def metrics(found: Any) -> dict[str, float]:
-    return {each["name"]: each["value"] for each in found["perf_data"]}
+    return {item["name"]: item["value"] for item in found["perf_data"]}
 
 
 def test_a_connection_is_checked(jsm):
@@ -172,8 +172,8 @@ def test_buckets(jsm, js):
 def creds(path: Path, **claims: object) -> str:
     """Write a credentials file with some claims, without a valid signature."""
     parts = [
-        base64.urlsafe_b64encode(json.dumps(each).encode())
-        for each in ({"typ": "JWT"}, {"sub": "U", **claims}, "x")
+        base64.urlsafe_b64encode(json.dumps(item).encode())
+        for item in ({"typ": "JWT"}, {"sub": "U", **claims}, "x")
     ]
     jwt = b".".join(part.rstrip(b"=") for part in parts).decode()
     path.write_text(f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n")
@@ -231,9 +231,9 @@ def test_replicas(servers):
         assert "3 of 2 expected replicas" in on(*words, "1m", "--peer-expect", "2").out
         cluster = stream.info().cluster
         assert cluster is not None
-        names = {each.name: each for each in servers.servers}
+        names = {server.name: server for server in servers.servers}
         replicas = [names[peer.name] for peer in cluster.replicas or ()]
-        away = next(each for each in replicas if each is not servers.servers[0])
+        away = next(replica for replica in replicas if replica is not servers.servers[0])
         away.stop()
         wait_until(lambda: on(*words, "1s").status == 2, 20)
         wait_until(lambda: on("jetstream", "--replica-seen-critical", "1s").status == 2, 20)

@@ -118,10 +118,10 @@ def test_balance_spreads_the_leaders(js3, on):
             js3.get_stream(name).step_down(first)
             wait_until(lambda name=name: leader_of(js3, name) == first, 20)  # type: ignore[misc]
     planned = on("stream", "cluster", "balance", "--dry-run", "-j").ok().json
-    assert [(each["from"], "leader" in each) for each in planned] == [(first, False)] * 4
+    assert [(item["from"], "leader" in item) for item in planned] == [(first, False)] * 4
     assert Counter(leader_of(js3, name) for name in names) == {first: 6}
     moved = on("stream", "cluster", "balance", "-j").ok().json
-    assert all(each["leader"] == each["to"] for each in moved)
+    assert all(item["leader"] == item["to"] for item in moved)
     assert sorted(Counter(leader_of(js3, name) for name in names).values()) == [2, 2, 2]
     assert "Stream leaders are balanced" in on("stream", "cluster", "balance").ok().out
 

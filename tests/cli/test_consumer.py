@@ -234,8 +234,8 @@ def test_names_and_documents(jsm, orders):
     assert jsm("con", "ls", "ORDERS", "-n").ok().out == "A\nB\n"
     assert jsm("con", "ls", "ORDERS", "-n", "-j").ok().json == ["A", "B"]
     listed = jsm("con", "ls", "ORDERS", "-j").ok().json
-    for each in [*listed, *(said := orders.raw.api("CONSUMER.LIST.ORDERS")["consumers"])]:
-        del each["ts"]  # the time of the reply
+    for item in [*listed, *(said := orders.raw.api("CONSUMER.LIST.ORDERS")["consumers"])]:
+        del item["ts"]  # the time of the reply
     assert listed == said
     table = jsm("con", "ls", "ORDERS").ok().out
     assert [line.split()[:3] for line in table.splitlines()[2:]] == [
@@ -252,7 +252,7 @@ def test_without_a_stream_all_consumers_are_listed(jsm, orders):
     orders.raw.api("CONSUMER.CREATE.OTHER.A", stream_name="OTHER", config=body)
     assert jsm("con", "ls", "-n").ok().out == "ORDERS A\nOTHER A\n"
     listed = jsm("con", "ls", "--all-streams", "-j").ok().json
-    assert [(each["stream_name"], each["name"]) for each in listed] == [
+    assert [(item["stream_name"], item["name"]) for item in listed] == [
         ("ORDERS", "A"),
         ("OTHER", "A"),
     ]

@@ -147,7 +147,7 @@ def test_the_report_of_all_consumers(jsm, orders):
     orders.make("P", deliver_subject="out")
     orders.publish("1", "2", "3")
     jsm("con", "next", "ORDERS", "B", "--no-ack").ok()
-    rows = {each["name"]: each for each in jsm("con", "report", "ORDERS", "-j").ok().json}
+    rows = {item["name"]: item for item in jsm("con", "report", "ORDERS", "-j").ok().json}
     for name in ("A", "B", "P"):
         info = orders.info(name)
         for key in ("num_pending", "num_ack_pending", "num_redelivered", "num_waiting"):

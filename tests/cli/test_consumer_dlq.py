@@ -91,15 +91,15 @@ def test_dead_letters_are_listed(jsm, stored):
     wait_until(lambda: len(letters_in(stored)) == 3)
     found = jsm("con", "dlq", "ls", "ORDERS", "NEW", "-j").ok().json
     assert found["stored_in"] == ["DEAD_LETTERS"]
-    advisories = {each["stream_seq"]: each for each in letters_in(stored)}
-    for each in found["messages"]:
-        said = advisories[each["stream_seq"]]
-        assert (each["stream"], each["consumer"]) == ("ORDERS", "NEW")
-        assert time_from_text(each["time"]) == time_from_text(said["timestamp"])
-        assert each["deliveries"] == said["deliveries"]
-        assert each["subject"] == "ORDERS.processed"
-        assert each["in_stream"] is True
-    kinds = {each["stream_seq"]: each["kind"] for each in found["messages"]}
+    advisories = {item["stream_seq"]: item for item in letters_in(stored)}
+    for item in found["messages"]:
+        said = advisories[item["stream_seq"]]
+        assert (item["stream"], item["consumer"]) == ("ORDERS", "NEW")
+        assert time_from_text(item["time"]) == time_from_text(said["timestamp"])
+        assert item["deliveries"] == said["deliveries"]
+        assert item["subject"] == "ORDERS.processed"
+        assert item["in_stream"] is True
+    kinds = {item["stream_seq"]: item["kind"] for item in found["messages"]}
     assert kinds == {1: "max_deliver", 2: "max_deliver", 3: "terminated"}
     lines = jsm("con", "dlq", "ls", "ORDERS").ok().out.splitlines()
     assert len(lines) == 2 + 3
@@ -112,10 +112,10 @@ def test_lists_are_for_a_stream_or_a_consumer(jsm, stored):
     stored.publish("one")
     give_up(stored, 1)
     give_up(stored, 1, "OTHER")
-    names = [each["consumer"] for each in jsm("con", "dlq", "ls", "-j").ok().json["messages"]]
+    names = [item["consumer"] for item in jsm("con", "dlq", "ls", "-j").ok().json["messages"]]
     assert sorted(names) == ["NEW", "OTHER"]
     listed = jsm("con", "dlq", "ls", "ORDERS", "OTHER", "-j").ok().json["messages"]
-    assert [each["consumer"] for each in listed] == ["OTHER"]
+    assert [item["consumer"] for item in listed] == ["OTHER"]
     assert jsm("con", "dlq", "ls", "ORDERS", "NONE").status == 3
     assert jsm("con", "dlq", "ls", "NONE").status == 3
 
@@ -126,9 +126,9 @@ def test_deleted_messages_are_left_out(jsm, stored):
     give_up(stored, 2)
     stored.raw.api("STREAM.MSG.DELETE.ORDERS", seq=1)
     listed = jsm("con", "dlq", "ls", "-j").ok().json["messages"]
-    assert [each["stream_seq"] for each in listed] == [2]
+    assert [item["stream_seq"] for item in listed] == [2]
     listed = jsm("con", "dlq", "ls", "--gone", "-j").ok().json["messages"]
-    assert [(each["stream_seq"], each["in_stream"]) for each in listed] == [(1, False), (2, True)]
+    assert [(item["stream_seq"], item["in_stream"]) for item in listed] == [(1, False), (2, True)]
     assert "gone" in jsm("con", "dlq", "ls", "--gone").ok().out
 
 
@@ -198,7 +198,7 @@ def test_a_repeated_requeue_stores_nothing(jsm, stored):
     give_up(stored, 2)
     with connect(jsm.server.url) as nc:
         letters = DeadLetters(nc.jetstream())
-        assert [letters.requeue(each).seq for each in letters.find("ORDERS", "NEW")] == [3, 4]
+        assert [letters.requeue(item).seq for item in letters.find("ORDERS", "NEW")] == [3, 4]
     out = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "-f").ok().out
     assert "Already published message 1 to ORDERS.processed" in out
     assert stored.raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 4
@@ -237,7 +237,7 @@ def test_missing_messages_are_reported(jsm, stored):
     result = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "2", "-f", "-j")
     assert result.status == 3
     assert result.json["gone"] == [1]
-    assert [each["stream_seq"] for each in result.json["requeued"]] == [2]
+    assert [item["stream_seq"] for item in result.json["requeued"]] == [2]
 
 
 # --- copies that workers store --------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_a_nak_may_have_a_delay(jsm, dispatch):
     jsm("con", "next", "--nak=1h", "ORDERS", "DISPATCH").ok()
     assert "order 2" in jsm("con", "next", "--nak", "ORDERS", "DISPATCH").ok().out
     seen = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "5", "--no-wait", "-j").ok().lines
-    assert sorted(each["text"] for each in seen) == ["order 2", "order 3"]
+    assert sorted(item["text"] for item in seen) == ["order 2", "order 3"]
     assert pending(dispatch) == 1
 
 
@@ -104,7 +104,7 @@ def test_several_are_lines_and_one_pull(jsm, dispatch, peer):
     """With --count each message is a line of JSON, and there is one request."""
     peer.hear("$JS.API.CONSUMER.MSG.NEXT.ORDERS.DISPATCH")
     seen = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "3", "-j").ok().lines
-    assert [each["text"] for each in seen] == ["order 1", "order 2", "order 3"]
+    assert [item["text"] for item in seen] == ["order 1", "order 2", "order 3"]
     assert json.loads(peer.next().data)["batch"] == 3
     peer.hear("a.mark")
     dispatch.raw.send(b"PUB a.mark 0\r\n\r\n")
@@ -217,7 +217,7 @@ def test_a_closed_pipe_loses_no_message(jsm, orders):
     child.stdin.close()  # type: ignore[union-attr]
     child.stderr.close()  # type: ignore[union-attr]
     left = jsm("con", "next", "ORDERS", "A", "--count", "6", "--no-wait", "-j").ok().lines
-    assert [each["stream_seq"] for each in left][-1] == 6
+    assert [item["stream_seq"] for item in left][-1] == 6
     assert orders.info("A")["num_ack_pending"] == 0
 
 
@@ -237,9 +237,9 @@ def test_a_push_consumer_is_read_on_its_deliver_subject(jsm, orders):
     orders.make("MONITOR", deliver_subject="monitor.ORDERS", ack_policy="none")
     orders.publish("order 3", "order 4")
     result = jsm("obs", "sub", "ORDERS", "MONITOR", "--count", "2", "-j").ok()
-    assert [each["subject"] for each in result.lines] == ["ORDERS.processed"] * 2
-    assert [each["text"] for each in result.lines] == ["order 3", "order 4"]
-    assert [each["acked"] for each in result.lines] == [False, False]
+    assert [line["subject"] for line in result.lines] == ["ORDERS.processed"] * 2
+    assert [line["text"] for line in result.lines] == ["order 3", "order 4"]
+    assert [line["acked"] for line in result.lines] == [False, False]
     assert "on monitor.ORDERS" in result.err
 
 

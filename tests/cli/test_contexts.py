@@ -131,7 +131,7 @@ def test_listing(home):
     listed = home("ls")
     assert "a*" in listed.out
     assert "geheim" not in listed.out
-    assert [(each["name"], each["selected"]) for each in home("ls", "-j").ok().json] == [
+    assert [(item["name"], item["selected"]) for item in home("ls", "-j").ok().json] == [
         ("a", True),
         ("b", False),
     ]
@@ -216,7 +216,7 @@ def test_a_broken_file_hides_no_others(home):
     home("add", "test").ok()
     home.file("test").write_text("{")
     result = home("ls", "-j").ok()
-    assert [each["name"] for each in result.json] == ["prod"]
+    assert [item["name"] for item in result.json] == ["prod"]
     assert "warning: " in result.err
     assert "test.json" in result.err
     home("rm", "test", "-f").ok()

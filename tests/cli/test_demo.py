@@ -227,7 +227,9 @@ def test_what_other_clients_do_is_found(fresh_server, js, orders):
     assert status == 1
     report = json.loads(out)
     # The message outside of the stages counts in the first one.
-    assert [(each["wrong"], each["missing"], each["duplicates"]) for each in report["stages"]] == [
+    assert [
+        (entry["wrong"], entry["missing"], entry["duplicates"]) for entry in report["stages"]
+    ] == [
         (2, 0, 0),
         (1, 0, 0),
         (1, 1, 1),

@@ -27,9 +27,9 @@ def test_all_can_be_listed_and_searched():
     """A pattern finds errors by their text or name."""
     everything = run_jsm("errors", "ls", "-j").ok().json
     assert len(everything) > 150
-    assert len({each["err_code"] for each in everything}) == len(everything)
+    assert len({item["err_code"] for item in everything}) == len(everything)
     found = run_jsm("errors", "ls", "stream not found", "-j").ok().json
-    assert 10059 in [each["err_code"] for each in found]
+    assert 10059 in [item["err_code"] for item in found]
     assert len(found) < len(everything)
     assert run_jsm("errors", "ls", "no such thing", "-j").ok().json == []
     assert run_jsm("errors", "ls", "(").status == 2

@@ -56,9 +56,9 @@ class Account:
                 for _ in range(number % 4):
                     js.publish(f"{name}.a", b"x")
                 self.messages[name] = number % 4
-                self.consumers[name] = [f"C{each}" for each in range(number % 3)]
-                for each in self.consumers[name]:
-                    js.create_consumer(name, ConsumerConfig(durable_name=each))
+                self.consumers[name] = [f"C{item}" for item in range(number % 3)]
+                for consumer in self.consumers[name]:
+                    js.create_consumer(name, ConsumerConfig(durable_name=consumer))
                 if replicas == 1:
                     assert info.cluster is not None
                     assert info.cluster.leader
@@ -132,10 +132,10 @@ def check_consumers(account: Account, lost: set[str]) -> None:
         (row["stream_name"], row["config"]["name"]) for row in result.json if "missing" in row
     }
     expected = {(stream, name) for stream, names in account.consumers.items() for name in names}
-    assert known == {each for each in expected if each[0] not in lost}
+    assert known == {item for item in expected if item[0] not in lost}
     # Whether a lost stream without consumers has any is not known.
-    assert {each for each in missing if each[1] is not None} == expected - known
-    assert {each[0] for each in missing} <= lost
+    assert {item for item in missing if item[1] is not None} == expected - known
+    assert {item[0] for item in missing} <= lost
     assert result.status == (1 if lost else 0)
     for stream in sorted(lost)[:1]:
         one = account.jsm("consumer", "ls", stream)

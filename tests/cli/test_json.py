@@ -206,8 +206,8 @@ SERVERS = {"consumer pause": ">=2.11", "consumer resume": ">=2.11", "consumer re
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(each, marks=pytest.mark.server(SERVERS[each]) if each in SERVERS else ())
-        for each in sorted(set(LEAVES) & set(LINES))
+        pytest.param(leave, marks=pytest.mark.server(SERVERS[leave]) if leave in SERVERS else ())
+        for leave in sorted(set(LEAVES) & set(LINES))
     ],
 )
 def test_stdout_is_json(jsm, world, tmp_path, command):
@@ -261,13 +261,13 @@ def steering_world(world: dict[str, str], raw: RawClient) -> dict[str, str]:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(each, marks=pytest.mark.server(SERVERS[each]) if each in SERVERS else ())
-        for each in SHOWING
+        pytest.param(item, marks=pytest.mark.server(SERVERS[item]) if item in SERVERS else ())
+        for item in SHOWING
     ],
 )
 # What escapes is the stream of the output, which is the same for JSON and for traces.
 @pytest.mark.parametrize(
-    "options", [[], *(pytest.param([each], marks=pytest.mark.full) for each in ("-j", "--trace"))]
+    "options", [[], *(pytest.param([item], marks=pytest.mark.full) for item in ("-j", "--trace"))]
 )
 def test_no_text_of_others_controls_a_terminal(jsm, steering_world, tmp_path, command, options):
     """Names, descriptions, headers and bodies are escaped in text, in JSON and in a trace."""
@@ -298,7 +298,7 @@ def test_wrong_usage_is_json_as_well(jsm, command):
 @pytest.mark.parametrize("command", sorted(set(LEAVES) & set(LINES)))
 def test_nobody_is_asked(jsm, command):
     """Without arguments and without a person a command ends, and says what is missing in one line."""
-    if command in {"demo", "top", *(each for each in LEAVES if each.startswith("bench"))}:
+    if command in {"demo", "top", *(leave for leave in LEAVES if leave.startswith("bench"))}:
         pytest.skip("it needs nothing")
     result = jsm(*command.split(), "--no-input", stdin=b"")
     assert "Traceback" not in result.err

@@ -98,7 +98,7 @@ def test_buckets_are_listed(jsm, raw):
     jsm("kv", "add", "ANOTHER", "--storage", "memory").ok()
     assert jsm("kv", "ls", "-n").ok().out == "ANOTHER\nCONFIG\n"
     assert jsm("kv", "ls", "-n", "-j").ok().json == ["ANOTHER", "CONFIG"]
-    listed = {each["bucket"]: each["values"] for each in jsm("kv", "ls", "-j").ok().json}
+    listed = {item["bucket"]: item["values"] for item in jsm("kv", "ls", "-j").ok().json}
     assert listed == {"ANOTHER": 0, "CONFIG": 3}
     assert "Last Update" in jsm("kv", "ls").ok().out
 
@@ -180,7 +180,7 @@ def test_older_revisions(jsm, config):
     assert jsm("kv", "get", config, "db.url", "--revision", "1").ok().out == "one"
     assert jsm("kv", "get", config, "db.url", "--revision", "3").status == 3
     found = jsm("kv", "history", config, "db.url", "-j").ok().json
-    assert [(each["revision"], each["text"]) for each in found] == [(1, "one"), (2, "two")]
+    assert [(item["revision"], item["text"]) for item in found] == [(1, "one"), (2, "two")]
     shown = jsm("kv", "history", config, "db.url").ok().out
     assert shown.splitlines()[-1].split()[:2] == ["2", "PUT"]
 
@@ -188,10 +188,10 @@ def test_older_revisions(jsm, config):
 def test_the_history_of_a_deleted_key(jsm, config):
     """The history shows deletions as well; a purge leaves only itself."""
     jsm("kv", "del", config, "db.url", "-f").ok()
-    said = [each["operation"] for each in jsm("kv", "history", config, "db.url", "-j").ok().json]
+    said = [item["operation"] for item in jsm("kv", "history", config, "db.url", "-j").ok().json]
     assert said == ["PUT", "PUT", "DELETE"]
     jsm("kv", "purge", config, "db.url", "-f").ok()
-    said = [each["operation"] for each in jsm("kv", "history", config, "db.url", "-j").ok().json]
+    said = [item["operation"] for item in jsm("kv", "history", config, "db.url", "-j").ok().json]
     assert said == ["PURGE"]
 
 
@@ -255,9 +255,9 @@ def test_compact_frees_deleted_keys(jsm, raw, config):
     """``kv compact`` purges the history of deleted keys, and old markers; live values stay."""
     jsm("kv", "del", config, "db.url", "-f").ok()
     assert jsm("kv", "compact", config, "-f", "-j").ok().json == {"bucket": "CONFIG", "purged": 2}
-    assert [each.seq for each in raw.stored("KV_CONFIG")] == [3, 4]
+    assert [item.seq for item in raw.stored("KV_CONFIG")] == [3, 4]
     jsm("kv", "compact", config, "-f", "--older-than", "0").ok()
-    assert [each.data for each in raw.stored("KV_CONFIG")] == [b"shop"]
+    assert [item.data for item in raw.stored("KV_CONFIG")] == [b"shop"]
 
 
 @pytest.mark.server(">=2.11")
@@ -296,7 +296,7 @@ def test_keys_with_their_values(jsm, config):
     rows = jsm("kv", "ls", config, "-v").ok().out.splitlines()
     assert [row.split()[-2:] for row in rows[2:]] == [["2", "two"], ["3", "shop"]]
     found = jsm("kv", "ls", config, "-v", "-j").ok().json
-    assert {each["key"]: each["text"] for each in found} == {"db.url": "two", "name": "shop"}
+    assert {item["key"]: item["text"] for item in found} == {"db.url": "two", "name": "shop"}
     (found,) = jsm("kv", "ls", config, "db.>", "-v", "-j").ok().json
     assert found["key"] == "db.url"
 
@@ -311,7 +311,9 @@ def lines_of(child: subprocess.Popen[bytes], number: int) -> list[Any]:
 
 
 def seen(documents: list[Any]) -> list[tuple[str, str, str]]:
-    return [(each["operation"], each["key"], each.get("text", "")) for each in documents]
+    return [
+        (document["operation"], document["key"], document.get("text", "")) for document in documents
+    ]
 
 
 def test_watch_shows_values_and_changes(jsm, config):
@@ -344,7 +346,7 @@ def test_watch_shows_values_and_changes(jsm, config):
 def test_watch_options(jsm, config, words, expected):
     """The options of ``kv watch`` select what is shown first."""
     found = jsm("kv", "watch", config, *words, "-j").ok().lines
-    assert [each["text"] for each in found] == expected
+    assert [item["text"] for item in found] == expected
 
 
 def test_watch_only_updates_and_no_deletes(jsm, config):
@@ -443,7 +445,7 @@ def test_get_by_a_pattern(jsm):
     for key, value in (("unit.1.t", "20"), ("unit.2.t", "21"), ("unit.2.p", "1013")):
         jsm("kv", "put", "UNITS", key, value).ok()
     found = jsm("kv", "get", "UNITS", "unit.*.t", "-j").ok().json
-    assert [(each["key"], each["text"]) for each in found] == [
+    assert [(item["key"], item["text"]) for item in found] == [
         ("unit.1.t", "20"),
         ("unit.2.t", "21"),
     ]

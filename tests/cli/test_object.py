@@ -39,7 +39,7 @@ def state(raw: RawClient, bucket: str = "FILES") -> dict[str, Any]:
 
 def here() -> list[str]:
     """Return the names in the current directory."""
-    return sorted(each.name for each in Path().iterdir())
+    return sorted(path.name for path in Path().iterdir())
 
 
 class Relay:
@@ -71,9 +71,9 @@ class Relay:
             return
 
     def close(self) -> None:
-        for each in (self._listener, self._server, self._client):
-            if each is not None:
-                each.close()
+        for item in (self._listener, self._server, self._client):
+            if item is not None:
+                item.close()
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_buckets_are_listed(jsm, raw, files):
     """``object ls`` lists object stores only."""
     raw.api("STREAM.CREATE.OBJX", name="OBJX", subjects=["objx"], storage="memory")
     assert jsm("object", "ls", "-n").ok().out == f"{files}\n"
-    assert [each["bucket"] for each in jsm("obj", "ls", "-j").ok().json] == [files]
+    assert [item["bucket"] for item in jsm("obj", "ls", "-j").ok().json] == [files]
     assert "Last Update" in jsm("object", "ls").ok().out
 
 
@@ -288,7 +288,7 @@ def test_a_bar_on_a_terminal_only(jsm, files, terminal):
 def test_objects_are_listed_and_deleted(jsm, raw, files):
     """Deleted objects are not listed, and their chunks are gone; one unknown name stops all."""
     jsm("object", "put", files, "--name", "more", stdin=b"x").ok()
-    assert [each["name"] for each in jsm("object", "ls", files, "-j").ok().json] == [
+    assert [item["name"] for item in jsm("object", "ls", files, "-j").ok().json] == [
         "data.bin",
         "more",
     ]
@@ -324,7 +324,7 @@ def test_watch(jsm, files):
     jsm("object", "put", files, "--name", "new", stdin=b"abc").ok()
     jsm("object", "del", files, "data.bin", "-f").ok()
     documents = [json.loads(child.stdout.readline()) for _ in range(2)]
-    assert [(each["name"], each.get("deleted", False)) for each in documents] == [
+    assert [(document["name"], document.get("deleted", False)) for document in documents] == [
         ("new", False),
         ("data.bin", True),
     ]

@@ -121,7 +121,7 @@ def test_the_acknowledgement_is_shown(jsm, raw):
     assert out == "Published [ORDERS.new] : stored in ORDERS with sequence 1\n"
     said = jsm("pub", "ORDERS.new", "b", "--jetstream", "-j").ok().json
     assert said == {"subject": "ORDERS.new", "stream": "ORDERS", "seq": 2}
-    stored = [(each.seq, each.subject, each.data) for each in raw.stored("ORDERS")]
+    stored = [(item.seq, item.subject, item.data) for item in raw.stored("ORDERS")]
     assert stored == [(1, "ORDERS.new", b"a"), (2, "ORDERS.new", b"b")]
 
 

@@ -64,13 +64,13 @@ def test_every_command_has_help(node):
         result = run_jsm(*node.path[:-1], name, "-h").ok()
         assert "-j, --json" in result.out
         assert result.err == ""
-    assert len({id(each) for each in arguments}) == len(arguments)
+    assert len({id(argument) for argument in arguments}) == len(arguments)
 
 
 @pytest.mark.parametrize("node", NODES)
 def test_no_name_is_used_twice(node):
     """No option hides another one of the same command, and no alias is ambiguous."""
-    flags = [flag for each in node.command.params for flag in (*each.opts, *each.secondary_opts)]
+    flags = [flag for param in node.command.params for flag in (*param.opts, *param.secondary_opts)]
     twice = {flag for flag in flags if flags.count(flag) > 1}
     assert not twice
     if isinstance(node.command, click.Group):
@@ -80,16 +80,16 @@ def test_no_name_is_used_twice(node):
 
 def test_the_tree_can_be_read_by_programs():
     """``jsm commands -j`` has every command, with its options."""
-    listed = {each["command"]: each for each in run_jsm("commands", "-j").ok().json}
+    listed = {item["command"]: item for item in run_jsm("commands", "-j").ok().json}
     assert set(listed) == {" ".join(("jsm", *node.path)) for node in NODES}
     said = listed["jsm rtt"]
     assert said["options"][0]["flags"] == ["-n", "--count"]
     assert said["options"][0]["default"] == 5
     for node in NODES:
         _, options = parameters(node.command)
-        flags = {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
+        flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
         told = listed[" ".join(("jsm", *node.path))]
-        assert {flag for each in told["options"] for flag in each["flags"]} == flags
+        assert {flag for item in told["options"] for flag in item["flags"]} == flags
 
 
 @pytest.mark.parametrize("path", [(), ("account",), ("stream", "info"), ("ms", "nfo")])

@@ -110,7 +110,7 @@ def test_text_is_folded_and_numbers_are_not(shown):
     """A long name takes several lines before a number loses a digit."""
     rows = [{"name": "N" * 50, "number": 1_000_000}]
     fields = (Field("Name", "name"), Field("Number of messages", "number"))
-    text = shown(lambda each: show_rows(each, rows, fields, title="T", none=""), 30)
+    text = shown(lambda item: show_rows(item, rows, fields, title="T", none=""), 30)
     assert "1,000,000" in text
     assert text.count("N") == 52  # the name and two titles
     assert max(map(len, text.splitlines())) <= 30
@@ -164,7 +164,7 @@ def test_blocks_have_aligned_labels(shown, width):
         Field("Tag", "tags", each=True),
     )
     blocks = Block("", fields, record), Block("Empty", fields[4:5], record)
-    text = shown(lambda each: show_blocks(each, record, *blocks, heading="Head"), width)
+    text = shown(lambda item: show_blocks(item, record, *blocks, heading="Head"), width)
     assert [line.rstrip() for line in text.splitlines()] == [
         "Head",
         "",

@@ -105,6 +105,6 @@ def test_rtt(nats_server):
     both = f"{nats_server.url},{nats_server.url}"
     found = run_jsm("-s", both, "rtt", "-n", "3", "-j").ok().json
     assert len(found) == 2
-    for each in found:
-        assert 0 < each["min_ns"] <= each["median_ns"] <= each["max_ns"] < 5_000_000_000
+    for item in found:
+        assert 0 < item["min_ns"] <= item["median_ns"] <= item["max_ns"] < 5_000_000_000
     assert "Median" in run_jsm("-s", nats_server.url, "rtt").ok().out

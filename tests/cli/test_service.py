@@ -39,7 +39,7 @@ def test_services_are_listed_and_described(jsm, service):
     for text in (service.id, "Order management", "team: a", "v1.bad", "Queue Group: q"):
         assert text in shown
     (found,) = jsm("micro", "info", "orders", service.id, "-j").ok().json
-    assert [each["subject"] for each in found["endpoints"]] == ["total", "v1.bad"]
+    assert [item["subject"] for item in found["endpoints"]] == ["total", "v1.bad"]
 
 
 def test_statistics_and_ping(jsm, service):
@@ -48,7 +48,7 @@ def test_statistics_and_ping(jsm, service):
     assert shown[2].split()[2:5] == ["total", "2", "0"]
     assert shown[3].split()[2:5] == ["bad", "1", "1"]
     (found,) = jsm("service", "stats", "orders", "-j").ok().json
-    assert [each["num_requests"] for each in found["endpoints"]] == [2, 1]
+    assert [item["num_requests"] for item in found["endpoints"]] == [2, 1]
     assert jsm("service", "ping").ok().out.startswith(f"orders 1.2.0 {service.id} in ")
     (pinged,) = jsm("service", "ping", "orders", "-j").ok().lines
     assert pinged["rtt_ms"] > 0

@@ -419,7 +419,7 @@ def test_the_prompts_of_the_2020_cli(terminal, raw, jsm):
 def test_given_options_are_not_prompted_for(terminal, raw, jsm):
     """A given option has no prompt; with --defaults and a name there are no prompts."""
     options = SEED.replace("add ORDERS", "").split()
-    child = terminal("ms", "add", *[each for each in options if "1y" not in each])
+    child = terminal("ms", "add", *[option for option in options if "1y" not in option])
     child.answer("Stream name", "a.b")
     child.expect("stream name 'a.b' is invalid")
     child.send(f"{CLEAR_LINE}ORDERS\n")

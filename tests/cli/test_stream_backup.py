@@ -55,7 +55,7 @@ def gone(jsm: Jsm, raw: RawClient) -> None:
 
 
 def leftovers(directory: Path) -> list[str]:
-    return sorted(each.name for each in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir())
 
 
 def test_a_restored_stream_equals_the_original(orders, raw, tmp_path):
@@ -177,7 +177,7 @@ def test_a_backup_is_readable_by_its_owner_only(orders, tmp_path):
     (tmp_path / "old").mkdir(mode=0o755)
     for name in ("old", "new"):
         orders("stream", "backup", "ORDERS", str(tmp_path / name)).ok()
-        assert {each.stat().st_mode & 0o777 for each in (tmp_path / name).iterdir()} == {0o600}
+        assert {path.stat().st_mode & 0o777 for path in (tmp_path / name).iterdir()} == {0o600}
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 

@@ -60,9 +60,9 @@ def test_ls_and_ping_wait_for_all_servers(system):
     shown = system("server", "ls", "--sort", "name").ok().out.splitlines()
     assert [line.split()[0] for line in shown[2:]] == NAMES
     found = system("server", "ls", "3", "--sort", "name", "-R", "-j").ok().json
-    assert [each["server"]["name"] for each in found] == NAMES[::-1]
-    assert all(each["rtt_ns"] > 0 for each in found)
-    times = [each["rtt_ns"] for each in system("server", "ping", "-j").ok().json]
+    assert [item["server"]["name"] for item in found] == NAMES[::-1]
+    assert all(item["rtt_ns"] > 0 for item in found)
+    times = [item["rtt_ns"] for item in system("server", "ping", "-j").ok().json]
     assert times == sorted(times)
     missing = system("server", "ping", "4")
     assert (missing.status, missing.out.count("cluster-")) == (4, 3)
@@ -89,7 +89,7 @@ def test_report_of_jetstream(system):
     def is_replicated() -> bool:
         found = system(*words).ok().json
         numbers = ("streams", "messages", "consumers")
-        got = {each["server"]["name"]: [each["data"][name] for name in numbers] for each in found}
+        got = {item["server"]["name"]: [item["data"][name] for name in numbers] for item in found}
         return got == {name: [1, 2, 1] for name in NAMES}
 
     wait_until(is_replicated, 10)
@@ -104,8 +104,8 @@ def test_report_of_connections_and_accounts(system):
     assert "shop" in system(*words, "--sort", "uptime", "--top", "1").ok().out
     assert system(*words, "--username", "absent", "-j").ok().json == []
     closed = system("server", "report", "conn", "--state", "closed", "-j").ok().json
-    assert all(each["reason"] for each in closed)
-    by_name = {each["account"]: each for each in system("server", "report", "accounts", "-j").json}
+    assert all(item["reason"] for item in closed)
+    by_name = {item["account"]: item for item in system("server", "report", "accounts", "-j").json}
     assert by_name["APP"]["conns"] == 1
     assert by_name["APP"]["in_bytes"] >= 10
     (only,) = system("server", "report", "accounts", "APP", "-j").ok().json
@@ -119,7 +119,7 @@ def test_report_of_health(system):
     assert shown.count("ok (200)") == 3
     words = ("--account", "APP", "--stream", "ABSENT")
     found = system("server", "report", "health", *words, "-j")
-    assert "ok" not in {each["data"]["status"] for each in found.json}
+    assert "ok" not in {item["data"]["status"] for item in found.json}
     assert found.status == 1
     assert "3 servers not healthy" in found.err
     assert "ok (200)" not in system("server", "report", "health", *words).out
@@ -130,11 +130,11 @@ def test_report_of_the_own_account(servers, app):
     del app
     words = ("-s", servers.urls[0], "account", "report")
     found = run_jsm(*words, "connections", "-j").ok().json
-    assert "shop" in {each.get("name") for each in found}
+    assert "shop" in {item.get("name") for item in found}
     (shop,) = run_jsm(*words, "connections", "--subject", "_INBOX.>", "--top", "1", "-j").ok().json
     assert shop["server"] == "cluster-1"
     found = run_jsm(*words, "statistics", "-j").ok().json
-    first = next(each for each in found if each["server"]["name"] == "cluster-1")
+    first = next(item for item in found if item["server"]["name"] == "cluster-1")
     assert first["in_bytes"] >= 10
     assert "cluster-1" in run_jsm(*words, "stats").ok().out
 
@@ -182,8 +182,8 @@ def test_reports_of_links_and_any_request(system):
     )
     details = [
         stream["name"]
-        for each in found.ok().json
-        for account in each["data"].get("account_details") or ()
+        for item in found.ok().json
+        for account in item["data"].get("account_details") or ()
         for stream in account.get("stream_detail") or ()
     ]
     assert "ORDERS" in details

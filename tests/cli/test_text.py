@@ -57,7 +57,7 @@ def test_a_stream_that_can_not_be_named_hides_no_others(hostile):
     """A stream with an invalid name does not break commands that list all streams."""
     for command in (("consumer", "ls", "-n"), ("consumer", "ls"), ("consumer", "report")):
         found = hostile(*command, "-j").ok().json
-        names = found if "-n" in command else [each["stream_name"] for each in found]
+        names = found if "-n" in command else [item["stream_name"] for item in found]
         assert any(name.split()[0] == "A" for name in names)
 
 

@@ -222,13 +222,13 @@ def test_other_views(jsm, js, stream):
 
     (process,) = rows("workers")
     assert (process["worker"], process["not_ready"]) == ("shop", [])
-    assert [each["stream_seq"] for each in process["running"]] == [2]
+    assert [item["stream_seq"] for item in process["running"]] == [2]
     (letter,) = rows("dead-letters")
     assert (letter["stream"], letter["consumer"]) == (stream.name, "BILLING")
     assert (letter["stream_seq"], letter["reason"]) == (1, "nothing to bill")
     js.create_key_value(bucket="CONFIG", history=3)
     js.create_object_store(bucket="FILES")
-    buckets = {each["name"]: each for each in rows("buckets")}
+    buckets = {row["name"]: row for row in rows("buckets")}
     assert (buckets["CONFIG"]["kind"], buckets["CONFIG"]["history"]) == ("key-value", 3)
     assert buckets["FILES"]["kind"] == "object"
     (server,) = rows("servers")
@@ -256,8 +256,8 @@ def test_servers_of_a_cluster():
             return jsm(*args).ok().json["servers"]
 
         found = wait_until(lambda: len(rows := servers()) == 3 and rows, 20)
-        assert sum(each["stream_leader"] for each in found) == 1
-        assert sum(each["stream_replica"] for each in found) == 2
+        assert sum(item["stream_leader"] for item in found) == 1
+        assert sum(item["stream_replica"] for item in found) == 2
 
 
 # --- the application ------------------------------------------------------------------------------
@@ -282,8 +282,10 @@ class Screen:
     @property
     def text(self) -> str:
         """The text of an open dialog, the state line and notifications."""
-        texts = [str(each.render()) for each in self.app.screen.query(Static)]
-        return "\n".join([*texts, *(each.message for each in self.app._notifications)])
+        texts = [str(item.render()) for item in self.app.screen.query(Static)]
+        return "\n".join(
+            [*texts, *(notification.message for notification in self.app._notifications)]
+        )
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
@@ -433,7 +435,7 @@ def test_read_only(play, js):
         await screen.until(lambda: len(screen.names) == 1)
         await screen.press("R", "y", "D", "y", "enter")
         await screen.until(lambda: "bad" in screen.text)
-        assert [str(each.label) for each in screen.app.screen.query(Button)] == ["Close"]
+        assert [str(item.label) for item in screen.app.screen.query(Button)] == ["Close"]
         await screen.press("y")
         assert js.get_stream("DEAD").info().state.messages == 1
 

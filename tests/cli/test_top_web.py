@@ -198,7 +198,7 @@ class Browser:
                 self.shown += ESCAPE.sub("", data)
         elif message.get("method") == "Network.webSocketCreated":
             query = urlsplit(params["url"]).query
-            self.size = {k: int(v) for k, v in (each.split("=") for each in query.split("&"))}
+            self.size = {k: int(v) for k, v in (part.split("=") for part in query.split("&"))}
         elif message.get("method") == "Network.webSocketFrameSent":
             sent = params["response"]["payloadData"]
             if sent.startswith('["resize"'):
@@ -271,7 +271,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
             connection.request("GET", "/json/list")
             pages = json.loads(connection.getresponse().read())
             connection.close()
-            return [each for each in pages if each["type"] == "page"]
+            return [item for item in pages if item["type"] == "page"]
 
         (found,) = wait_until(page, 30)
         with connect(found["webSocketDebuggerUrl"], max_size=None) as socket:

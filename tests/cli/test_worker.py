@@ -121,7 +121,7 @@ def test_schedules_are_listed_and_unused_ones_deleted(jsm, js, stream, app):
     assert jobs.info().state.messages == 1
     pruned = jsm(*command, "--prune", "--force", "-j").ok().json
     assert pruned["deleted"] == ["old"]
-    assert [each["name"] for each in pruned["schedules"]] == ["daily"]
+    assert [item["name"] for item in pruned["schedules"]] == ["daily"]
     assert jobs.info().state.messages == 0
 
 

@@ -63,7 +63,7 @@ class Publisher:
                 while not self._stop.wait(self._rest):
                     if number >= self._limit:
                         continue
-                    crowd = {number + each: self._payload(number + each) for each in range(_CROWD)}
+                    crowd = {number + item: self._payload(number + item) for item in range(_CROWD)}
                     number += _CROWD
                     self._publish(js, crowd)
         except BaseException as error:

@@ -110,7 +110,7 @@ class Outcome:
             f"kills: {self.kills.total()}: {kinds}",
             f"starts of the driver: {self.starts}; batches: {self.batches}",
             f"messages: {self.published} published, {self.stored} stored, sha256 {self.digest[:16]}",
-            *(f"WRONG: {each}" for each in self.wrong),
+            *(f"WRONG: {item}" for item in self.wrong),
             "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
         ]
         return "\n".join(lines)
@@ -488,12 +488,12 @@ class _Run:
 
     def _judge(self, raw: RawClient, expected: list[bytes]) -> None:
         outcome = self.outcome
-        found = [each.data for each in raw.stored("SINK") if each.subject.startswith("OUT.")]
+        found = [item.data for item in raw.stored("SINK") if item.subject.startswith("OUT.")]
         outcome.stored = len(found)
         outcome.digest = _digest(found)
         times = Counter(found)
-        twice = [each for each, count in times.items() if count > 1]
-        lost = [each for each in expected if each not in times]
+        twice = [item for item, count in times.items() if count > 1]
+        lost = [item for item in expected if item not in times]
         if twice:
             outcome.wrong.append(
                 f"{len(twice)} messages are there more than once: {twice[0][:20]!r}"

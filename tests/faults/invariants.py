@@ -14,20 +14,20 @@ __all__ = ["judge", "read_back"]
 
 def read_back(raw: RawClient) -> list[str]:
     """Return the messages of the stream, in its order."""
-    return [read_payload(each.data) for each in raw.stored(STREAM)]
+    return [read_payload(item.data) for item in raw.stored(STREAM)]
 
 
 def judge(recorder: Recorder, stored: list[str]) -> None:
     """Report every promise that was broken."""
     times = Counter(stored)
-    twice = [each for each, count in times.items() if count > 1]
-    lost = [each for each in recorder.acknowledged if each not in times]
+    twice = [item for item, count in times.items() if count > 1]
+    lost = [item for item in recorder.acknowledged if item not in times]
     if twice:
         recorder.complain(f"{len(twice)} messages are stored more than once: {twice[:5]}")
     if lost:
         recorder.complain(f"{len(lost)} acknowledged messages are not stored: {lost[:5]}")
     for name, seen in recorder.seen.items():
-        missing = [each for each in stored if each not in seen]
+        missing = [item for item in stored if item not in seen]
         if missing:
             recorder.complain(f"{name} has not seen {len(missing)} messages: {missing[:5]}")
     for name, order in recorder.order.items():

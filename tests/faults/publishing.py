@@ -114,45 +114,45 @@ class Crowd:
             if self._recorder.too_far_ahead():
                 continue
             count = self._rng.choice((1, 5, 10, 200))
-            left = [f"{self._name}-{number + each}" for each in range(count)]
+            left = [f"{self._name}-{number + item}" for item in range(count)]
             number += count
             self._recorder.published += count
-            payloads = {each: payload_of(each, self._rng.choice((0, 50, 3000))) for each in left}
+            payloads = {item: payload_of(item, self._rng.choice((0, 50, 3000))) for item in left}
             while left and not give_up.is_set():
                 left = self._attempt(left, payloads)
                 if left:
                     give_up.wait(_REST)
-            for each in left:
-                self._recorder.complain(f"{each} was never acknowledged")
+            for item in left:
+                self._recorder.complain(f"{item} was never acknowledged")
 
     def _attempt(self, messages: list[str], payloads: dict[str, bytes]) -> list[str]:
         """Publish these, and return those that were not acknowledged."""
         futures: dict[str, Future[PubAck]] = {}
         links: dict[str, object] = {}
         timeout = self._rng.choice((_PATIENCE, _LONG))
-        for each in messages:
+        for message in messages:
             link = self._nc._core.engine.state.transport
             try:
-                with self._recorder.within(f"publish_async {each}", timeout, "publishing"):
-                    futures[each] = self._js.publish_async(
-                        f"F.{self._name}", payloads[each], timeout=timeout, msg_id=each
+                with self._recorder.within(f"publish_async {message}", timeout, "publishing"):
+                    futures[message] = self._js.publish_async(
+                        f"F.{self._name}", payloads[message], timeout=timeout, msg_id=message
                     )
             except Error as error:
                 if not _may_go_on(error):
                     raise
             # It was sent, or will be sent, over this link, if the link is still the same.
-            links[each] = link if self._nc._core.engine.state.transport is link else None
-        for each, future in futures.items():
+            links[message] = link if self._nc._core.engine.state.transport is link else None
+        for item, future in futures.items():
             try:
                 # Settled within its timeout; timeouts are checked twice a second.
-                with self._recorder.within(f"result {each}", timeout + 0.5, "publishing"):
-                    await_settled(future, self._nc, links[each], self._recorder, each)
+                with self._recorder.within(f"result {item}", timeout + 0.5, "publishing"):
+                    await_settled(future, self._nc, links[item], self._recorder, item)
                     ack = future.result(timeout + 10)
             except Error as error:
                 if not future.done():
-                    self._recorder.complain(f"the future of {each} is not settled: {error}")
+                    self._recorder.complain(f"the future of {item} is not settled: {error}")
                 if not _may_go_on(error):
                     raise
             else:
-                self._recorder.stored(each, ack.seq, duplicate=ack.duplicate)
-        return [each for each in messages if each not in self._recorder.acknowledged]
+                self._recorder.stored(item, ack.seq, duplicate=ack.duplicate)
+        return [message for message in messages if message not in self._recorder.acknowledged]

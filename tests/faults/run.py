@@ -145,7 +145,7 @@ class Outcome:
             f"listings of keys: {self.listings}",
             f"calls: {recorder.calls}; they raised {recorder.errors.total()}: {_listed(recorder.errors)}",
             f"reported: {_listed(recorder.reports)}",
-            *(f"WRONG: {each}" for each in self.wrong),
+            *(f"WRONG: {item}" for item in self.wrong),
             "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
         ]
         return "\n".join(lines)
@@ -365,8 +365,8 @@ class _Run:
         self.wait_for("the link for publishing is lost", lambda: not nc.is_connected)
         js = nc.jetstream()
         futures = {}
-        for each in range(_WRITE):
-            message = f"write-{number}-{each}"
+        for item in range(_WRITE):
+            message = f"write-{number}-{item}"
             payload = payload_of(message, _WRITE_SIZE)
             futures[message] = js.publish_async("F.write", payload, timeout=_PATIENCE)
         self.recorder.published += len(futures)
@@ -403,9 +403,9 @@ class _Run:
         for line in LINES:
             for proxy in proxies[line]:
                 proxy.hold_after(rng.randrange(_TAIL * _TAIL_SIZE), Toward.CLIENT)
-        messages = [f"tail-{number}-{each}" for each in range(_TAIL)]
+        messages = [f"tail-{number}-{item}" for item in range(_TAIL)]
         began = time.monotonic()
-        answers = raw.requests("F.tail", [payload_of(each, _TAIL_SIZE) for each in messages])
+        answers = raw.requests("F.tail", [payload_of(message, _TAIL_SIZE) for message in messages])
         for message, answer in zip(messages, answers, strict=True):
             self.recorder.stored(message, json.loads(answer)["seq"], duplicate=False)
         self.recorder.published += len(messages)
@@ -603,7 +603,7 @@ def _alive(threads: list[threading.Thread]) -> bool:
 
 def _info(raw: Any, consumer: str, *fields: str) -> int:
     info = raw.api(f"CONSUMER.INFO.{STREAM}.{consumer}")
-    return sum(info.get(each, 0) for each in fields) if "config" in info else -1
+    return sum(info.get(item, 0) for item in fields) if "config" in info else -1
 
 
 def main() -> int:

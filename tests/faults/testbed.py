@@ -207,7 +207,9 @@ class Testbed:
 
     def raw(self) -> RawClient:
         """Return an independent connection to a running server, without the networks."""
-        return RawClient(next(each for each in self.servers if each.is_running).port, 5 * SCALE)
+        return RawClient(
+            next(server for server in self.servers if server.is_running).port, 5 * SCALE
+        )
 
     def close(self) -> None:
         for proxies in self.proxies.values():

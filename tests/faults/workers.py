@@ -116,7 +116,7 @@ class Outcome:
             f"seed {self.seed}, {self.seconds:.0f} s, {self.messages} messages, {PROCESSES} processes",
             f"faults: {self.faults.total()}: {faults}",
             *(f"{name}: {count}" for name, count in self.counts.items()),
-            *(f"WRONG: {each}" for each in self.wrong[:20]),
+            *(f"WRONG: {item}" for item in self.wrong[:20]),
             "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
         ]
         return "\n".join(lines)
@@ -458,23 +458,24 @@ def _judge(raw: RawClient, tasks: list[dict[str, Any]], runs: str, outcome: Outc
     for task in tasks:
         name = f"message {task['number']} ({task['kind']})"
         outcome.wrong += [
-            f"{name} {each}" for each in _violations(task["kind"], accounts[task["number"]])
+            f"{name} {violation}"
+            for violation in _violations(task["kind"], accounts[task["number"]])
         ]
     values = accounts.values()
-    runs_of = [len(each.runs) for each in values]
+    runs_of = [len(item.runs) for item in values]
     outcome.counts |= {
-        "messages with a successful run": sum(bool(each.ok_at) for each in values),
+        "messages with a successful run": sum(bool(item.ok_at) for item in values),
         "dead letters": len(dead),
         "dead letters of a message that had succeeded before": sum(
-            bool(each.ok_at and each.dead) for each in values
+            bool(item.ok_at and item.dead) for item in values
         ),
         "dead letters without a last run": sum(
-            not each.dead[0]["Dead-Error"] for each in values if each.dead
+            not item.dead[0]["Dead-Error"] for item in values if item.dead
         ),
         "runs of handlers": sum(runs_of),
         "most runs of a message": max(runs_of),
-        "acknowledgements in the server's advisories": sum(bool(each.acked_at) for each in values),
-        "terminations in the server's advisories": sum(bool(each.terminated_at) for each in values),
+        "acknowledgements in the server's advisories": sum(bool(item.acked_at) for item in values),
+        "terminations in the server's advisories": sum(bool(item.terminated_at) for item in values),
     }
 
 

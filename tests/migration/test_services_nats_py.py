@@ -43,7 +43,7 @@ def test_nats_py_reads_our_replies(nc, fresh_server):
             )
             assert (parsed.name, parsed.id, parsed.metadata) == ("ours", service.id, {"a": "b"})
             if verb != "PING":
-                assert [each.name for each in parsed.endpoints] == ["echo"]
+                assert [endpoint.name for endpoint in parsed.endpoints] == ["echo"]
         assert (await client.request("echo", b"x")).data == b"x"
         refused = await client.request("echo", b"")
         assert refused.headers == {

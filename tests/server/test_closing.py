@@ -68,12 +68,12 @@ def test_close_wakes_all_waiting_threads(fresh_server, subject):
             ]
             for function in ("__iter__", "next_msg", "request", "flush", "rtt"):
                 wait_until(lambda function=function: threads_in(function))
-            assert not any(each.done() for each in [iterating, *waiting])
+            assert not any(item.done() for item in [iterating, *waiting])
         finally:
             nc.close()
         assert iterating.result(5) == []
-        for each in waiting:
-            assert isinstance(each.exception(5), ConnectionClosedError)
+        for item in waiting:
+            assert isinstance(item.exception(5), ConnectionClosedError)
 
 
 def test_two_threads_close(own, subject):
@@ -89,8 +89,8 @@ def test_two_threads_close(own, subject):
     with ThreadPoolExecutor(5) as pool:
         waiting = pool.submit(sub.next_msg, None)
         closing = [pool.submit(close) for _ in range(4)]
-        for each in closing:
-            each.result(5)
+        for item in closing:
+            item.result(5)
         assert isinstance(waiting.exception(5), ConnectionClosedError)
 
 

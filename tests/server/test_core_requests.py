@@ -46,7 +46,7 @@ def test_answers_may_come_in_any_order(nc, other, subject):
         assert len({msg.reply for msg in asked}) == 10
         for msg in reversed(asked):
             msg.respond(msg.data)
-        assert [each.result(5).data for each in waiting] == [b"%d" % n for n in range(10)]
+        assert [item.result(5).data for item in waiting] == [b"%d" % n for n in range(10)]
 
 
 def test_the_first_answer_counts(nc, subject):

@@ -71,7 +71,7 @@ def test_a_reset_keeps_the_counter_and_drops_its_history(js, counters):
         for _ in range(3):
             counters.add(f"{counters.stream}.{name}", 2)
     assert counters.reset(f"{counters.stream}.a") == 6
-    found = {each.subject: each.value for each in counters.items()}
+    found = {counter.subject: counter.value for counter in counters.items()}
     assert found == {f"{counters.stream}.a": 0, f"{counters.stream}.b": 6}
     subjects = js.get_stream(counters.stream).info(subjects_filter=">").state.subjects
     assert subjects == {f"{counters.stream}.a": 1, f"{counters.stream}.b": 3}
@@ -85,10 +85,10 @@ def test_items_of_more_counters_than_a_server_returns_at_once(js, counters):
         js.publish_async(f"{name}.n.{number}", headers={"Nats-Incr": str(number)})
     js.publish_async_completed(30.0)
     counters.add(f"{name}.other", 7)
-    assert {each.subject: each.value for each in counters.items(f"{name}.n.*")} == {
+    assert {counter.subject: counter.value for counter in counters.items(f"{name}.n.*")} == {
         f"{name}.n.{number}": number for number in range(1100)
     }
-    assert [each.value for each in counters.items(f"{name}.other")] == [7]
+    assert [counter.value for counter in counters.items(f"{name}.other")] == [7]
 
 
 @pytest.mark.server(">=2.12")
@@ -118,7 +118,7 @@ def test_a_stream_adds_up_the_counters_of_its_sources(js, stream_name):
     )
     total = js.counters(stream_name)
     hits = f"{stream_name}.all.hits"
-    wait_until(lambda: [each.value for each in total.items(hits)] == [7])
+    wait_until(lambda: [item.value for item in total.items(hits)] == [7])
     sources = total.get(hits).sources
     assert {name: sum(parts.values()) for name, parts in sources.items()} == {
         f"{stream_name}_EU": 3,

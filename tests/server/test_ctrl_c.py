@@ -22,7 +22,7 @@ NEVER = 10**9
 
 
 def ours() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
+    return [item.name for item in threading.enumerate() if item.name.startswith("nats-")]
 
 
 @sends_ctrl_c

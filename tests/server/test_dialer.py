@@ -23,9 +23,9 @@ def pump(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(65536):
             target.sendall(data)
-    for each in (source, target):
+    for item in (source, target):
         with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+            item.shutdown(socket.SHUT_RDWR)
 
 
 def relay(one: socket.socket, other: socket.socket) -> None:
@@ -100,7 +100,7 @@ def test_a_socket_pair_reaches_a_server_in_the_process(nats_server):
             assert [msg.data for msg in stream.ordered_consumer().fetch(2)] == [b"1", b"2"]
         finally:
             js.delete_stream("PAIR")
-    assert all(each.fileno() == -1 for each in ours), "the connection closes what it was given"
+    assert all(our.fileno() == -1 for our in ours), "the connection closes what it was given"
 
 
 def test_tls_is_spoken_on_top(certificates):

@@ -218,7 +218,11 @@ def test_a_service_that_another_thread_stops(nats_server, other, subject):
         assert slow.began.wait(5)
         nc.flush()
         stopping = in_thread(service.stop)
-        wait_until(lambda: subject not in {each.subject for each in nc._core.subscriptions()})
+        wait_until(
+            lambda: (
+                subject not in {subscription.subject for subscription in nc._core.subscriptions()}
+            )
+        )
         slow.release_soon(nc)
     other.flush()
     assert answers.pending_msgs == slow.handled == 30

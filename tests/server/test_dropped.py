@@ -55,7 +55,7 @@ def kept(nats_server: NatsServer) -> Iterator[None]:
 
 
 def ours() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
+    return [item.name for item in threading.enumerate() if item.name.startswith("nats-")]
 
 
 @contextmanager
@@ -76,8 +76,8 @@ def test_fifty_dropped_connections_leave_nothing(nats_server):
             place = sys._getframe().f_lineno - 1
         wait_until(lambda: set(ours()) <= threads, 10)
         wait_until(lambda: open_files() <= files, 10)
-    told = [str(each.message) for each in caught if each.category is ResourceWarning]
-    places = {(each.filename, each.lineno) for each in caught}
+    told = [str(item.message) for item in caught if item.category is ResourceWarning]
+    places = {(item.filename, item.lineno) for item in caught}
     assert places == {(__file__, place)}  # where the connections were opened
     assert len(told) == 50
     assert "'drop-0'" in told[0]
@@ -95,7 +95,7 @@ def test_what_was_done_with_it_does_not_keep_it(nats_server, use):
         gc.collect()
         wait_until(lambda: set(ours()) <= threads, 10)
     # The iterator that was left warns as well.
-    assert {each.category for each in caught} == {ResourceWarning}
+    assert {item.category for item in caught} == {ResourceWarning}
     assert len(caught) == (2 if use is read_a_little else 1)
 
 
@@ -131,7 +131,7 @@ def test_what_is_in_use_keeps_it(nats_server, kind):
                 assert nc.request("echo.me", timeout=5 * SCALE).data == b"yes"
                 nc.publish("stop.me")
                 nc.flush()
-                wait_until(lambda: not [each for each in ours() if "stop.me" in each])
+                wait_until(lambda: not [our for our in ours() if "stop.me" in our])
         else:
             held, use = make()
             gc.collect()
@@ -141,7 +141,7 @@ def test_what_is_in_use_keeps_it(nats_server, kind):
             del held, use
             gc.collect()
             wait_until(lambda: len(ours()) < threads, 10)
-    assert [each.category for each in caught] == [ResourceWarning] * (kind != "callback")
+    assert [item.category for item in caught] == [ResourceWarning] * (kind != "callback")
 
 
 def test_what_was_published_is_sent(nats_server):

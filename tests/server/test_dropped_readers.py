@@ -29,7 +29,7 @@ def warned() -> Iterator[Callable[[], list[str]]]:
     """Returns the texts of resource warnings so far."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield lambda: [str(each.message) for each in caught if each.category is ResourceWarning]
+        yield lambda: [str(item.message) for item in caught if item.category is ResourceWarning]
 
 
 def subscriptions(nc: Connection) -> int:

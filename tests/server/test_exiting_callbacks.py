@@ -272,4 +272,8 @@ def test_what_no_callback_raised_ends_with_that_error(own, stored, monkeypatch, 
     with pytest.raises(SystemExit):
         sub.unsubscribe()
     wait_until(lambda: reported.count(failure) == 2)
-    assert [each.subject for each in own._core.subscriptions() if each.subject == "exiting"] == []
+    assert [
+        subscription.subject
+        for subscription in own._core.subscriptions()
+        if subscription.subject == "exiting"
+    ] == []

@@ -84,7 +84,11 @@ def test_a_block_without_messages_and_one_that_raises(js, target):
     with js.fast_publish() as fast:
         ack = fast.commit(f"{target.name}.only")
     assert ack.batch_size == 1
-    inboxes = [each for each in js._api.core.subscriptions() if each.subject.endswith(".>")]
+    inboxes = [
+        subscription
+        for subscription in js._api.core.subscriptions()
+        if subscription.subject.endswith(".>")
+    ]
     assert inboxes == []
 
 

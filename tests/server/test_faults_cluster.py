@@ -121,10 +121,10 @@ def test_a_leader_that_steps_down_loses_no_message(nodes, js):
     """Publishing continues under a new leader; a message with an id is stored once."""
     for round_number in range(3):
         futures = {
-            f"{round_number}-{each}": js.publish_async(
-                "s", b"", msg_id=f"{round_number}-{each}", timeout=10 * SCALE
+            f"{round_number}-{item}": js.publish_async(
+                "s", b"", msg_id=f"{round_number}-{item}", timeout=10 * SCALE
             )
-            for each in range(100)
+            for item in range(100)
         }
         step_down(nodes, "STREAM.S")
         publish_until_stored(js, f"{round_number}-single")
@@ -141,18 +141,18 @@ def test_a_leader_that_steps_down_loses_no_message(nodes, js):
 @pytest.mark.full
 def test_an_ordered_fetch_survives_the_node_of_its_consumer(nodes, js):
     """If the only replica of its consumer is lost, it continues with a consumer on another node."""
-    for each in range(30):
-        publish_until_stored(js, f"{each}")
+    for item in range(30):
+        publish_until_stored(js, f"{item}")
     consumer = js.ordered_consumer("S")
     got = [consumer.next(10 * SCALE).data for _ in range(10)]
     info = consumer.cached_info
     assert info is not None
     assert info.cluster is not None
-    next(each for each in nodes.servers if each.name == info.cluster.leader).kill()
+    next(server for server in nodes.servers if server.name == info.cluster.leader).kill()
     give_up = time.monotonic() + 30 * SCALE
     while len(got) < 30 and time.monotonic() < give_up:
         got += [msg.data for msg in consumer.fetch(7, timeout=2)]
-    assert got == [b"%d" % each for each in range(30)]
+    assert got == [b"%d" % item for item in range(30)]
 
 
 @pytest.mark.full
@@ -177,7 +177,7 @@ def test_without_a_majority_everything_ends_in_time(nodes, nc, js, durable, even
             assert error.code == 503  # noqa: PT017 - either is right
     with within(1.5), pytest.raises(Error):
         js.publish("s", b"", timeout=1)
-    assert len([each for each in events if not isinstance(each, NoHeartbeatError)]) <= 1
+    assert len([event for event in events if not isinstance(event, NoHeartbeatError)]) <= 1
     nodes.start()
     publish_until_stored(js, "1")
     # A message without an acknowledgement may be stored.

@@ -136,7 +136,7 @@ def test_every_future_settles(server, alone, js, end):
     """Pending futures fail at once; those made while disconnected are kept for the server."""
     js.publish("s", b"first")
     server.pause()
-    waiting = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50)]
+    waiting = [js.publish_async("s", b"%d" % item, timeout=30) for item in range(50)]
     alone.jetstream()  # the messages are on their way; there are no responders
     with within(7):
         (server.stop if end == "stop" else server.kill)()
@@ -144,7 +144,7 @@ def test_every_future_settles(server, alone, js, end):
     # A server that is stopped may have acknowledged some before.
     assert {type(error) for error in errors} <= {ConnectionLostError, type(None)}
     wait_until(lambda: not alone.is_connected)
-    kept = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50, 60)]
+    kept = [js.publish_async("s", b"%d" % item, timeout=30) for item in range(50, 60)]
     server.start()
     assert [future.result(10 * SCALE).stream for future in kept] == ["S"] * 10
     assert js.publish_async_pending == 0

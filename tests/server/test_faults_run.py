@@ -43,7 +43,7 @@ def test_random_faults_of_a_cluster_break_no_promise():
 def test_the_verdict_finds_a_mistake_of_the_client(mistake, expected):
     """A client that drops an acknowledgement in 300, or a reply in 100, fails the run for that reason."""
     outcome = run(SEED, 2, mistake=mistake)
-    assert any(expected in each for each in outcome.wrong), str(outcome)
+    assert any(expected in item for item in outcome.wrong), str(outcome)
 
 
 @pytest.mark.soak

@@ -39,7 +39,7 @@ def test_every_message_has_one_result_while_processes_and_the_server_are_killed(
 def test_the_verdict_finds_a_mistake_of_the_runtime(mistake, expected):
     """A worker with a deliberate mistake fails the run, for the reason that the mistake is."""
     outcome = run_workers(SEED, 3, 150, mistake=mistake, overdue=12)
-    assert any(expected in each for each in outcome.wrong), str(outcome)
+    assert any(expected in item for item in outcome.wrong), str(outcome)
 
 
 @pytest.mark.soak

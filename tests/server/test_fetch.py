@@ -234,5 +234,7 @@ def test_a_fetch_leaves_no_subscription_on_the_server(monitored):
             consumer.fetch_no_wait(1)
             consumer.fetch(1, timeout=0.01)
         nc.flush()
-        assert [each for each in subscriptions() if not each.endswith(".*")] == ["mine"]
+        assert [
+            subscription for subscription in subscriptions() if not subscription.endswith(".*")
+        ] == ["mine"]
         assert consumer.info().num_waiting == 0

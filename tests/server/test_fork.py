@@ -498,7 +498,7 @@ def test_every_object_is_told_of_a_fork(monkeypatch):
 
 def is_being_opened(port: int) -> bool:
     """Return whether a fork would close a socket that is being opened to a port."""
-    opening = [each.stream.peer for each in list(_fork_aware) if isinstance(each, _Opening)]
+    opening = [item.stream.peer for item in list(_fork_aware) if isinstance(item, _Opening)]
     return any(peer.endswith(f":{port}") for peer in opening)
 
 

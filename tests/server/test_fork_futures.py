@@ -110,7 +110,7 @@ def test_an_iteration_goes_on_in_a_child(held, when):
             assert wait(futures, return_when=FIRST_COMPLETED).done == futures
         rest = set(iteration)
         assert rest == futures - {first}
-        assert all(isinstance(each.exception(), ForkedConnectionError) for each in rest)
+        assert all(isinstance(item.exception(), ForkedConnectionError) for item in rest)
 
     in_child(check)
 
@@ -176,7 +176,7 @@ def test_a_callback_that_forks(held):
 
     futures[0].add_done_callback(forks)
     for future in futures[1:]:
-        future.add_done_callback(lambda each: seen.append(each.result().seq))
+        future.add_done_callback(lambda item: seen.append(item.result().seq))
     for seq in range(1, 11):
         held.acknowledge(seq)
     wait_until(lambda: len(seen) == 10)

@@ -332,7 +332,7 @@ def test_static_groups(js, partitioned, received):
     consumer = js.consumer_info(partitioned, "group-a").config
     assert consumer.durable_name == "group-a"
     assert consumer.filter_subjects == [f"0.{partitioned}.*", f"1.{partitioned}.*"]
-    assert [each.key for each in groups.list()] == [group.key]
+    assert [item.key for item in groups.list()] == [group.key]
     js.key_value("static-consumer-groups")[group.key] = b'{"max_members":4,"members":["a"]}'
     for handle in handles:
         handle.wait_closed(timeout=10.0 * SCALE)

@@ -112,7 +112,7 @@ def test_manage_buckets(js, bucket):
     assert again.status().config == replace(status.config, description="second")
     assert js.create_or_update_key_value(bucket=bucket, history=6).status().history == 6
     assert bucket in js.key_value_names()
-    assert bucket in [each.bucket for each in js.list_key_values()]
+    assert bucket in [item.bucket for item in js.list_key_values()]
     js.delete_key_value(bucket)
     for call in (kv.status, lambda: kv.get("a"), lambda: js.delete_key_value(bucket), kv.watch):
         with pytest.raises(BucketNotFoundError):

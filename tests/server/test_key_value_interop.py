@@ -92,14 +92,14 @@ def test_our_bucket_there(nats_server, js, bucket):
         assert await kv.keys() == ["a.b"]
         with pytest.raises(nats.js.errors.KeyNotFoundError):
             await kv.get("gone")
-        assert [each.value for each in await kv.history("a.b")] == [b"1", b"2"]
+        assert [item.value for item in await kv.history("a.b")] == [b"1", b"2"]
         await kv.update("a.b", b"4", last)
         watcher = await kv.watchall()
         seen: dict[str, Any] = {}
-        async for each in watcher:
-            if each is None:
+        async for entry in watcher:
+            if entry is None:
                 break
-            seen[each.key] = each.operation
+            seen[entry.key] = entry.operation
         assert seen == {"a.b": None, "gone": "DEL"}
         await watcher.stop()
 

@@ -149,7 +149,7 @@ class Bucket(RuleBasedStateMachine):
 
     @rule(key=KEYS, revision=revisions)
     def get_revision(self, key: str, revision: int) -> None:
-        stored = {number: each for number, *each in self.model.get(key, [])}
+        stored = {number: item for number, *item in self.model.get(key, [])}
         if stored.get(revision, [""])[0] == "PUT":
             assert self.kv.get(key, revision=revision).value == stored[revision][1]
         else:

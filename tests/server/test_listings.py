@@ -51,7 +51,7 @@ def test_the_known_part_of_a_listing_is_iterated_before_the_error():
     with listing(half) as js:
         seen: list[object] = []
         with pytest.raises(IncompleteListingError) as caught:
-            seen.extend((each.config.name, each.state.messages) for each in js.list_streams())
+            seen.extend((stream.config.name, stream.state.messages) for stream in js.list_streams())
     assert seen == [("KV_a", 5)]
     assert caught.value.missing == {
         "KV_b": "its servers are offline",
@@ -106,7 +106,7 @@ def test_buckets_are_missing_under_their_own_names():
     """Listings of buckets name missing buckets without the prefix of their streams."""
     with listing(half) as js:
         statuses = js.list_key_values(allow_incomplete=True)
-        assert [(each.bucket, each.values) for each in statuses] == [("a", 5)]
+        assert [(status.bucket, status.values) for status in statuses] == [("a", 5)]
         for found in (statuses, js.key_value_names(allow_incomplete=True)):
             assert not found.is_complete
             assert list(found.missing) == ["b", "c", "d"]
@@ -134,7 +134,7 @@ def test_unreachable_consumers_are_named_by_their_configs():
     answer = {"total": 4, "offset": 0, "consumers": items, "missing": missing}
     with listing(lambda *_: answer) as js:
         found = js.list_consumers("S", allow_incomplete=True)
-        assert [each.name for each in found] == ["C0"]
+        assert [item.name for item in found] == ["C0"]
         assert list(found.missing) == missing
         with pytest.raises(IncompleteListingError, match="list of consumers"):
             list(js.list_consumers("S"))
@@ -150,7 +150,7 @@ def test_items_that_are_counted_but_not_listed_are_taken_from_the_names():
 
     with listing(answer) as js:
         found = js.list_streams(allow_incomplete=True)
-        assert [each.config.name for each in found] == ["B"]
+        assert [item.config.name for item in found] == ["B"]
         assert list(found.missing) == ["A", "C"]
         with pytest.raises(IncompleteListingError):
             list(js.list_streams())
@@ -211,7 +211,9 @@ def test_a_stopped_server_hides_no_stream_consumer_or_bucket():
         for number in range(6):
             stream.create_consumer(durable_name=f"C{number}", num_replicas=1)
         # The placement may put everything on one server: stop the one with some consumers.
-        homes = {each.cluster and each.cluster.leader for each in stream.list_consumers()}
+        homes = {
+            consumer.cluster and consumer.cluster.leader for consumer in stream.list_consumers()
+        }
         victim = next(
             server
             for number, server in enumerate(cluster.servers, 1)
@@ -220,18 +222,20 @@ def test_a_stopped_server_hides_no_stream_consumer_or_bucket():
         victim.stop()
 
         def complete(found: Listing[Any], names: list[str], name: Callable[[Any], str]) -> int:
-            known = [name(each) for each in found]
+            known = [name(item) for item in found]
             assert sorted([*known, *found.missing]) == names
             return len(found.missing)
 
         def missing() -> bool:
             consumers = stream.list_consumers(allow_incomplete=True)
-            return complete(consumers, stream.consumer_names(), lambda each: each.name) > 0
+            return complete(consumers, stream.consumer_names(), lambda item: item.name) > 0
 
         wait_until(missing, 30)
         streams = js.list_streams(allow_incomplete=True)
-        complete(streams, js.stream_names(), lambda each: each.config.name)
-        assert all(each.state.messages for each in streams if each.config.name.startswith("S"))
+        complete(streams, js.stream_names(), lambda item: item.config.name)
+        assert all(
+            stream.state.messages for stream in streams if stream.config.name.startswith("S")
+        )
         buckets = js.key_value_names(allow_incomplete=True)
         assert sorted([*buckets, *buckets.missing]) == [f"b{number}" for number in range(6)]
         with pytest.raises(IncompleteListingError):

@@ -242,8 +242,8 @@ def tried(url: str, login: dict[str, Any], watch: Watch) -> None:
             max_reconnect_attempts=2,
             **watch.options(login),
         )
-        for each in (nc, nc.status, nc.connected_url, nc.server_info, nc.stats):
-            watch.saw(each)
+        for item in (nc, nc.status, nc.connected_url, nc.server_info, nc.stats):
+            watch.saw(item)
         nc.publish("a", b"x")
         with suppress(jetstream_sync.Error):
             nc.flush(timeout=0.05)

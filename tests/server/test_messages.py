@@ -183,7 +183,7 @@ def test_max_bytes_limits_the_buffer(js, stream, consumer):
             msg = messages.next(5)
             got.append(len(msg.data))
             waiting = [d for d in list(messages._source._inbox.mailbox.items) if d[1]]
-            assert sum(sum(map(len, each)) for each in waiting) <= limit
+            assert sum(sum(map(len, item)) for item in waiting) <= limit
     assert got == [10 + index * 7 % 400 for index in range(300)]
 
 

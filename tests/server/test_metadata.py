@@ -25,13 +25,13 @@ def test_metadata_says_where_a_message_stands(stream):
     """Names, sequences and counts are those of the server."""
     consumer = stream.create_consumer(durable_name="C", filter_subject=f"{stream.name}.0")
     facts = [msg.metadata for msg in consumer.fetch(3)]
-    assert [each.stream for each in facts] == [stream.name] * 3
-    assert [each.consumer for each in facts] == ["C"] * 3
-    assert [each.domain for each in facts] == [None] * 3
-    assert [each.stream_seq for each in facts] == [1, 3, 5]
-    assert [each.consumer_seq for each in facts] == [1, 2, 3]
-    assert [each.num_delivered for each in facts] == [1, 1, 1]
-    assert [each.num_pending for each in facts] == [2, 1, 0]
+    assert [fact.stream for fact in facts] == [stream.name] * 3
+    assert [fact.consumer for fact in facts] == ["C"] * 3
+    assert [fact.domain for fact in facts] == [None] * 3
+    assert [fact.stream_seq for fact in facts] == [1, 3, 5]
+    assert [fact.consumer_seq for fact in facts] == [1, 2, 3]
+    assert [fact.num_delivered for fact in facts] == [1, 1, 1]
+    assert [fact.num_pending for fact in facts] == [2, 1, 0]
 
 
 @pytest.mark.server(">=2.14")

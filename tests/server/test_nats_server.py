@@ -249,7 +249,7 @@ def test_pause_returns_when_the_server_stands_still(fresh_server):
     threads = Path(f"/proc/{fresh_server.pid}/task")
     for _ in range(30):
         fresh_server.pause()
-        stats = [(each / "stat").read_text() for each in threads.iterdir()]
+        stats = [(path / "stat").read_text() for path in threads.iterdir()]
         assert {stat.rpartition(") ")[2][0] for stat in stats} == {"T"}
         fresh_server.pause()
         fresh_server.resume()

@@ -325,7 +325,7 @@ def test_put_file_and_get_file(store, tmp_path):
     store.get_file("short", link)
     assert link.is_symlink()
     assert target.read_bytes() == b"short"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "source.bin", "target.bin"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "source.bin", "target.bin"]
 
 
 def test_get_file_that_fails(store, stream, tmp_path):
@@ -344,7 +344,7 @@ def test_get_file_that_fails(store, stream, tmp_path):
         store.get_file("a", tmp_path / "missing" / "file")
     with pytest.raises(FileNotFoundError):
         store.put_file(tmp_path / "missing")
-    assert [each.name for each in tmp_path.iterdir()] == ["target.bin"]
+    assert [path.name for path in tmp_path.iterdir()] == ["target.bin"]
     assert target.read_bytes() == b"before"
 
 
@@ -354,7 +354,7 @@ def test_get_file_with_the_longest_names(store, tmp_path, name):
     store.put("a", b"data")
     path = tmp_path / name
     store.get_file("a", path)
-    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [(name, b"data")]
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"data")]
     path.unlink()
 
 
@@ -370,7 +370,7 @@ def test_get_file_to_a_pipe(store, tmp_path):
     assert pipe.is_fifo()
     reader.join(10 * SCALE)
     assert received == [b"0123456789" * 10]
-    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_readable_file(store, stream):
@@ -730,7 +730,7 @@ def test_rename(store):
     assert store.get_bytes("b") == b"x" * 30
     store.update_meta("b", ObjectMeta(name="gone"))
     assert store.get_bytes("gone") == b"x" * 30
-    assert [each.name for each in store.list(deleted=True)] == ["gone", "taken"]
+    assert [item.name for item in store.list(deleted=True)] == ["gone", "taken"]
     store.put("a", b"new")
     assert store.get_bytes("gone") == b"x" * 30
 
@@ -922,7 +922,7 @@ def test_seal(store, caplog):
             change()
             pytest.fail(name)
     store.seal()
-    assert [each.name for each in store.list()] == ["a"]
+    assert [item.name for item in store.list()] == ["a"]
     assert not caplog.records
 
 

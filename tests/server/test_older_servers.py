@@ -194,8 +194,8 @@ def check_error(error: ServerTooOldError, name: str, first: str) -> None:
 
 def test_the_tables_name_every_field():
     """A field that is added to a record must be added here."""
-    assert names(STREAMS) | NOT_CREATED == {each.name for each in fields(StreamConfig)}
-    assert names(CONSUMERS) | SERVERS_OWN == {each.name for each in fields(ConsumerConfig)}
+    assert names(STREAMS) | NOT_CREATED == {field.name for field in fields(StreamConfig)}
+    assert names(CONSUMERS) | SERVERS_OWN == {field.name for field in fields(ConsumerConfig)}
 
 
 @pytest.mark.parametrize(("name", "said", "first"), STREAMS)

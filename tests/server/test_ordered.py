@@ -110,7 +110,7 @@ def test_it_starts_and_filters_as_configured(js, stream, options, expected):
     filters = options.get("filter_subjects")
     if filters is not None:
         named = [filters] if isinstance(filters, str) else filters
-        options = {**options, "filter_subjects": [each.format(stream.name) for each in named]}
+        options = {**options, "filter_subjects": [item.format(stream.name) for item in named]}
     fill(js, stream.name, 6)
     with stream.ordered_consumer(**options).messages(**ALERT) as messages:
         if expected is None:  # it starts far in the future
@@ -124,8 +124,8 @@ def test_it_starts_and_filters_as_configured(js, stream, options, expected):
         fill(js, stream.name, 6, first=6)
         wanted = [6, 7, 8, 9, 10, 11]
         if filters is not None:
-            ends = {int(each[-1]) for each in options["filter_subjects"]}
-            wanted = [each for each in wanted if each % 3 in ends]
+            ends = {int(option[-1]) for option in options["filter_subjects"]}
+            wanted = [item for item in wanted if item % 3 in ends]
         assert numbers(messages, len(wanted)) == wanted
 
 
@@ -275,7 +275,7 @@ def test_a_gap_does_not_end_the_wait_of_other_threads(js, stream):
         # As if the first delivery had been dropped: the next one has the number 2.
         messages._source._cursor.sequence.last = -1
         fill(js, stream.name, 2)
-        assert sorted(int(each.result(5).data) for each in waiting) == [0, 1]
+        assert sorted(int(item.result(5).data) for item in waiting) == [0, 1]
 
 
 def test_a_purge_is_not_a_gap(js, stream):

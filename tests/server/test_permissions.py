@@ -106,8 +106,8 @@ def test_a_thread_waiting_for_a_message_is_woken(guest):
     sub = guest.nc.subscribe("private.b")
     with ThreadPoolExecutor(3) as pool, within(5):
         reading = [pool.submit(sub.next_msg, LONG) for _ in range(3)]
-        for each in reading:
-            assert isinstance(each.exception(LONG), PermissionsError)
+        for item in reading:
+            assert isinstance(item.exception(LONG), PermissionsError)
     guest.told()
 
 
@@ -214,8 +214,8 @@ def test_other_requests_go_on(guest):
         return None
 
     with within(5), ThreadPoolExecutor(8) as pool:
-        answers = [each for each in pool.map(ask, range(40)) if each is not None]
-    assert [int(each.data) for each in answers] == list(range(1, 40, 2))
+        answers = [item for item in pool.map(ask, range(40)) if item is not None]
+    assert [int(answer.data) for answer in answers] == list(range(1, 40, 2))
     for _ in range(20):
         assert isinstance(guest.reported.get(timeout=5), PermissionsError)
 
@@ -266,8 +266,8 @@ def test_a_reply_that_is_not_permitted():
                 peer.send(
                     b"-ERR 'Permissions Violation for Publish with Reply of \"%b\"'\r\n" % reply
                 )
-            for each in asked:
-                assert isinstance(each.exception(LONG), PermissionsError)
+            for item in asked:
+                assert isinstance(item.exception(LONG), PermissionsError)
         nc.close()
 
 

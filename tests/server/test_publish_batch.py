@@ -55,7 +55,7 @@ def test_a_batch_of_1000_messages_is_stored_in_order(js, target):
     ack = js.publish_batch(messages, stream=target.name)
     assert (ack.stream, ack.seq, ack.batch_size) == (target.name, 1001, 1000)
     stored = target.get_msgs(max_messages=1000, seq=2)
-    assert [(each.subject, each.data) for each in stored] == messages
+    assert [(item.subject, item.data) for item in stored] == messages
     with pytest.raises(BatchTooLargeError):
         js.publish_batch([*messages, (f"{target.name}.more", b"")])
     with pytest.raises(InvalidOptionError, match="at least one"):

@@ -32,8 +32,10 @@ from jetstream_sync.jetstream.pull import Fetch
 def subscriptions(nc: Connection) -> int:
     """Return the number of subscriptions of running pulls."""
     idle = list(nc._caches.idle_inboxes.values())
-    receivers = [each.receiver for each in nc._core.subscriptions()]
-    return len([each for each in receivers if not each.is_reply_inbox and each not in idle])
+    receivers = [subscription.receiver for subscription in nc._core.subscriptions()]
+    return len(
+        [receiver for receiver in receivers if not receiver.is_reply_inbox and receiver not in idle]
+    )
 
 
 @pytest.fixture

@@ -52,7 +52,11 @@ def numbers_of(messages: list[JetStreamMsg]) -> list[int]:
 def subscriptions(nc: Connection) -> list[str]:
     """Return the connection's subscriptions, without the one for all requests."""
     answers = nc._core.engine.requests._subscription
-    return [each.subject for each in nc._core.subscriptions() if each is not answers]
+    return [
+        subscription.subject
+        for subscription in nc._core.subscriptions()
+        if subscription is not answers
+    ]
 
 
 # --- the consumer --------------------------------------------------------------------------------

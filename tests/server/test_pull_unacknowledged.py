@@ -57,8 +57,8 @@ def inboxes(nc: Connection) -> int:
     """Return the number of inboxes without those that any later fetch may use."""
     idle = list(nc._caches.idle_inboxes.values())
     return sum(
-        isinstance(each.receiver, PullInbox) and each.receiver not in idle
-        for each in nc._core.subscriptions()
+        isinstance(subscription.receiver, PullInbox) and subscription.receiver not in idle
+        for subscription in nc._core.subscriptions()
     )
 
 

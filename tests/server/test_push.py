@@ -143,7 +143,7 @@ def test_queues_have_no_heartbeat_alarm(js, stream):
     """Members of a queue get no heartbeats, so silence is not reported."""
     sub = js.subscribe(stream.name, "workers")
     assert sub._monitor is None
-    assert not [each for each in threading.enumerate() if "heartbeat" in each.name]
+    assert not [item for item in threading.enumerate() if "heartbeat" in item.name]
     sub.unsubscribe()
 
 
@@ -206,8 +206,8 @@ def test_a_timeout_loses_no_message(js, stream):
             js.publish(stream.name, b"%d" % number)
         wait_until(lambda: len(got) == 300)
         stop.set()
-        for each in reading:
-            each.result(5)
+        for item in reading:
+            item.result(5)
     assert sorted(got) == list(range(300))
     sub.unsubscribe()
 

@@ -275,7 +275,7 @@ def test_closing_ends_the_making_of_a_consumer(nats_server, stream, monkeypatch)
         go_on.set()
         with pytest.raises(ConnectionClosedError):
             sub.next_msg(5)
-        wait_until(lambda: not [each for each in threading.enumerate() if "ordered" in each.name])
+        wait_until(lambda: not [item for item in threading.enumerate() if "ordered" in item.name])
 
 
 def test_deliveries_of_a_replaced_consumer_are_dropped(js, stream, monkeypatch):
@@ -303,7 +303,7 @@ def test_it_ends_while_a_consumer_is_made(js, stream, monkeypatch, end):
     wait_until(lambda: stream.consumer_names() == [])
     with pytest.raises(BadSubscriptionError):
         sub.next_msg(0)
-    wait_until(lambda: not [each for each in threading.enumerate() if "ordered" in each.name])
+    wait_until(lambda: not [item for item in threading.enumerate() if "ordered" in item.name])
 
 
 def test_a_limit_holds_across_consumers(js, nc, stream):

@@ -213,7 +213,7 @@ def test_discovered_servers_and_lame_ducks():
     """Discovered servers are reported with their URLs, lame duck mode once; not the first INFO."""
     diary = EventLog()
     with Listener() as listener, Listener() as other:
-        here, there = (f"127.0.0.1:{each.port}" for each in (listener, other))
+        here, there = (f"127.0.0.1:{item.port}" for item in (listener, other))
         listener._play = lambda peer: peer.handshake(connect_urls=[here])
         nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
         peer = listener.take()

@@ -172,7 +172,7 @@ def test_a_cluster_is_discovered_from_one_seed(three):
     wait_until(lambda: known(nc) == set(servers))
     assert (nc.servers[0], set(nc.servers)) == (seed.url, set(servers))
     assert set(nc.discovered_servers) == set(servers) - {seed.url}
-    assert [each.discovered for each in nc.server_pool] == [False, True, True]
+    assert [item.discovered for item in nc.server_pool] == [False, True, True]
 
     # Killed: another one is used.
     seed.kill()

@@ -139,7 +139,7 @@ def test_a_replica_equals_another_bucket(server, kv, errors, change, write):
         assert replica["y"] == b"1"
         assert dict(replica) == current(kv)
         assert replica.error is None
-    assert [type(each) for each in errors if isinstance(each, StreamRecreatedError)] == [
+    assert [type(error) for error in errors if isinstance(error, StreamRecreatedError)] == [
         StreamRecreatedError
     ]
 

@@ -46,7 +46,7 @@ def data(replies: ReplyIterator) -> list[bytes]:
 
 def inboxes(nc: Connection) -> int:
     """Return the number of reply inboxes that the client has."""
-    return sum(each.receiver.is_reply_inbox for each in nc._core.subscriptions())
+    return sum(subscription.receiver.is_reply_inbox for subscription in nc._core.subscriptions())
 
 
 # --- what ends the replies ----------------------------------------------------------------------

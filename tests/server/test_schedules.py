@@ -86,7 +86,7 @@ def test_a_message_is_taken_from_a_source_with_a_ttl(js, stream_name):
         allow_msg_schedules=True,
         allow_msg_ttl=True,
     )
-    plan, due, source = (f"{stream_name}.{each}" for each in ("plan", "due", "source"))
+    plan, due, source = (f"{stream_name}.{name}" for name in ("plan", "due", "source"))
     js.publish(source, b"old")
     js.schedule(plan, target=due, every=1, source=source, ttl=60, rollup=True)
     js.publish(source, b"new")
@@ -113,7 +113,7 @@ def test_schedules_are_listed_and_cancelled(js, jobs):
     for name in ("b", "a"):
         js.schedule(f"{jobs.name}.plan.{name}", b"x", target=f"{jobs.name}.due", at=at)
     js.publish(f"{jobs.name}.plain")
-    assert [each.subject.rpartition(".")[2] for each in jobs.schedules()] == ["a", "b"]
+    assert [schedule.subject.rpartition(".")[2] for schedule in jobs.schedules()] == ["a", "b"]
     (found,) = jobs.schedules(f"{jobs.name}.plan.a")
     assert (found.payload, found.time_zone, found.source) == (b"x", None, None)
     assert found.rule.startswith("@at ")

@@ -115,26 +115,26 @@ def test_replies_have_the_documented_types_and_fields(nc, client):
 def test_all_instances_answer_discovery_and_share_requests(fresh_server, client):
     """Each instance answers a ping; each request goes to one of them."""
     connections = [jetstream_sync.connect(fresh_server.url) for _ in range(3)]
-    services = [each.add_service("shared", "1.0.0") for each in connections]
+    services = [connection.add_service("shared", "1.0.0") for connection in connections]
     for service in services:
         service.add_endpoint("work", echo)
         service.add_endpoint("all", echo, queue_group="")
     other = connections[0].add_service("other", "2.0.0")
     pings = client.service_ping("shared")
-    assert sorted(each.id for each in pings) == sorted(each.id for each in services)
-    assert Counter(each.name for each in client.service_ping()) == {"shared": 3, "other": 1}
-    assert [each.id for each in client.service_ping("shared", services[1].id)] == [services[1].id]
+    assert sorted(ping.id for ping in pings) == sorted(service.id for service in services)
+    assert Counter(item.name for item in client.service_ping()) == {"shared": 3, "other": 1}
+    assert [item.id for item in client.service_ping("shared", services[1].id)] == [services[1].id]
     assert client.service_ping("absent") == []
     for _ in range(300):
         client.request("work", timeout=5.0)
 
     def counted() -> int:
-        return sum(each.endpoints[0].num_requests for each in client.service_stats("shared"))
+        return sum(stat.endpoints[0].num_requests for stat in client.service_stats("shared"))
 
     wait_until(lambda: counted() == 300)
     # Without a queue group every instance answers.
     assert len(list(client.request_many("all", timeout=5.0, max_messages=3))) == 3
-    assert all(each.info().endpoints[1].queue_group is None for each in services)
+    assert all(service.info().endpoints[1].queue_group is None for service in services)
     other.stop()
     for connection in connections:
         connection.drain()
@@ -153,7 +153,10 @@ def test_groups_prefix_subjects_and_pass_on_the_queue_group(nc):
         admin.add_group("deep").add_endpoint("c", echo)
         plain.add_endpoint("d", echo)
         admin.add_endpoint("e", echo, queue_group="own")
-        found = {each.name: (each.subject, each.queue_group) for each in service.info().endpoints}
+        found = {
+            endpoint.name: (endpoint.subject, endpoint.queue_group)
+            for endpoint in service.info().endpoints
+        }
     assert found == {
         "root": ("root", "svc"),
         "a": ("v1.a", "svc"),
@@ -239,7 +242,7 @@ def test_errors_of_handlers_are_answered_and_counted(fresh_server, client):
         wait_until(lambda: service.stats().endpoints[0].num_requests == 5)
         (stats,) = service.stats().endpoints
         assert (stats.num_errors, stats.last_error) == (4, "409:exists")
-    assert [str(each) for each in reported] == ["password 123"]
+    assert [str(item) for item in reported] == ["password 123"]
 
 
 def test_workers_handle_requests_concurrently(nc, client):
@@ -404,7 +407,7 @@ def test_stats_handler(nc, client):
         service.add_endpoint("good", echo)
         service.add_endpoint("bad", echo)
         (stats,) = client.service_stats("data")
-    assert [each.data for each in stats.endpoints] == [{"seen": 0}, None]
+    assert [endpoint.data for endpoint in stats.endpoints] == [{"seen": 0}, None]
 
 
 def test_a_malformed_reply_hides_no_other_instance(fresh_server):
@@ -413,14 +416,14 @@ def test_a_malformed_reply_hides_no_other_instance(fresh_server):
     with jetstream_sync.connect(fresh_server.url, error_cb=reported.append) as nc:
         nc.subscribe("$SRV.PING", cb=lambda msg: msg.respond(b"{"))
         service = nc.add_service("good", "1.0.0")
-        assert [each.id for each in nc.service_ping()] == [service.id]
+        assert [item.id for item in nc.service_ping()] == [service.id]
         wait_until(lambda: len(reported) == 1)
 
 
 def test_another_prefix(nc, client):
     """A service with its own prefix is found under that only."""
     with nc.add_service("own", "1.0.0", prefix="ACME.SRV") as service:
-        assert [each.id for each in client.service_ping(prefix="ACME.SRV")] == [service.id]
+        assert [item.id for item in client.service_ping(prefix="ACME.SRV")] == [service.id]
         assert client.service_ping(timeout=0.5) == []
 
 
@@ -437,7 +440,7 @@ def test_a_service_survives_a_reconnect(fresh_server):
         wait_until(lambda: nc.is_connected and client.is_connected, limit=20.0)
         nc.flush()
         assert client.request("echo", b"2", timeout=5.0).data == b"2"
-        assert [each.id for each in client.service_ping("again")] == [service.id]
+        assert [item.id for item in client.service_ping("again")] == [service.id]
         wait_until(lambda: service.stats().endpoints[0].num_requests == 2)
 
 

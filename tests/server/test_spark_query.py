@@ -72,7 +72,7 @@ def step(query: QueryPlanner, start: dict[str, Any], *, unlimited: bool = False)
 def planned(
     query: QueryPlanner, start: dict[str, Any], end: dict[str, Any]
 ) -> list[tuple[int, int]]:
-    return [(each.start_seq, each.end_seq) for each in query.partitions(start, end)]
+    return [(partition.start_seq, partition.end_seq) for partition in query.partitions(start, end)]
 
 
 def work_queue(js: JetStream, name: str, **more: Any) -> Stream:
@@ -140,7 +140,10 @@ def read(
     query: QueryPlanner, start: dict[str, Any], end: dict[str, Any]
 ) -> list[tuple[str, int, int]]:
     """Return the ranges of a batch, with their streams."""
-    return [(each.stream, each.start_seq, each.end_seq) for each in query.partitions(start, end)]
+    return [
+        (partition.stream, partition.start_seq, partition.end_seq)
+        for partition in query.partitions(start, end)
+    ]
 
 
 def test_an_idle_stream_is_not_read_again(js, two, planner):
@@ -281,12 +284,14 @@ def test_planning_with_a_filter_needs_few_requests(js, stream_name, planner, all
     options = planner.options(stream_name, subjects=f"{stream_name}.hit", minPartitions=16)
     with counted_requests(planner._server) as subjects:
         ranges = plan_read(options)
-    counts = [each for each in subjects if "DIRECT.GET" in each or "CONSUMER.CREATE" in each]
+    counts = [
+        subject for subject in subjects if "DIRECT.GET" in subject or "CONSUMER.CREATE" in subject
+    ]
     assert len(counts) <= 4 * 16 + 3 + 2 * 16
     assert len(ranges) == 16
     sizes = [
-        len([seq for seq in range(each.start_seq, each.end_seq) if seq % 50 == 0])
-        for each in ranges
+        len([seq for seq in range(item.start_seq, item.end_seq) if seq % 50 == 0])
+        for item in ranges
     ]
     assert sum(sizes) == 400
     assert max(sizes) <= 26

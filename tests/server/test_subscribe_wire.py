@@ -84,7 +84,7 @@ def story(server: FakeJetStream) -> list[str]:
 
 def body(server: FakeJetStream, route: str) -> Any:
     """Return the decoded body of the only request to a subject."""
-    (request,) = (each for each in server.received if each.subject.startswith(f"$JS.API.{route}"))
+    (request,) = (item for item in server.received if item.subject.startswith(f"$JS.API.{route}"))
     return json.loads(request.body) if request.body else None
 
 

@@ -265,9 +265,9 @@ def test_handshake_first(certificates):
 
 def test_handshake_first_with_a_server_that_does_not(server, nats_server, certificates):
     """Its INFO in the clear is reported as not TLS."""
-    for each in (server, nats_server):
+    for item in (server, nats_server):
         with refused(SecureConnectionError, "the server does not speak TLS here"):
-            connect(each.url, tls=certificates.trusted(), tls_handshake_first=True)
+            connect(item.url, tls=certificates.trusted(), tls_handshake_first=True)
 
 
 # --- scripted servers ---------------------------------------------------------------------------

@@ -111,11 +111,11 @@ def test_lost_consumer_before_current(js, store):
         store.delete_consumer(name)
         put(js, store, k1=7)
         found += list(watching.initial())
-        assert [each for each in found if each[0] == "k1"] in (
+        assert [item for item in found if item[0] == "k1"] in (
             [("k1", b"2"), ("k1", b"7")],
             [("k1", b"7")],
         )
-        others = [each for each in found if each[0] != "k1"]
+        others = [item for item in found if item[0] != "k1"]
         assert sorted(others) == sorted((f"k{key}", b"2") for key in range(1500) if key != 1)
 
 

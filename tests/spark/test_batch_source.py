@@ -111,7 +111,7 @@ def test_subjects_select_messages(js, stream, load):
     subjects = fill(js, lambda number: f"{stream.name}.{'abc'[number % 3]}.{number % 2}", 60)
 
     def having(*letters: str) -> list[int]:
-        return [seq for seq, each in enumerate(subjects, 1) if each.split(".")[1] in letters]
+        return [seq for seq, item in enumerate(subjects, 1) if item.split(".")[1] in letters]
 
     assert sequences(load(stream=stream.name, subjects=f"{stream.name}.a.*")) == having("a")
     two = f"{stream.name}.a.>,{stream.name}.c.*"

@@ -69,9 +69,9 @@ def test_headers_of_many_messages(pairs):
             found.map_array(columns.field("headers").type),
             found.message_ids(pa.string()),
         ]
-        for each in arrays:
-            each.validate(full=True)
-        return [each.to_pylist() for each in arrays]
+        for array in arrays:
+            array.validate(full=True)
+        return [array.to_pylist() for array in arrays]
 
     in_c = made()
     with mock.patch.object(HeaderColumns, "_split", return_value=False):
@@ -115,7 +115,7 @@ def test_columns_of_arrow_are_written_as_their_values(rows, skipped, headers):
     pairs: list[Any] = maps
     if headers is _STRUCTS:
         pairs = [[{"key": name, "value": value} for name, value in row] for row in structs]
-    entries = [list(each.items()) if isinstance(each, dict) else each for each in pairs]
+    entries = [list(pair.items()) if isinstance(pair, dict) else pair for pair in pairs]
     layout = RowLayout.of_names(("subject", "data", "headers", "msg_id"))
     arrays = [
         pa.array(subjects),
@@ -206,14 +206,14 @@ def test_a_long_range(nats_server, js, stream, mode, batch_bytes):
     batches = read(nats_server, stream, readMode=mode, batchBytes=batch_bytes)
     assert len(batches) == 1 or batch_bytes == "4096"
     table = pa.Table.from_batches(batches)
-    assert table["sequence"].to_pylist() == [each.seq for each in expected]
-    assert table["subject"].to_pylist() == [each.subject for each in expected]
-    assert table["data"].to_pylist() == [each.data for each in expected]
-    times_ns = [each.time_ns for each in expected]
+    assert table["sequence"].to_pylist() == [item.seq for item in expected]
+    assert table["subject"].to_pylist() == [item.subject for item in expected]
+    assert table["data"].to_pylist() == [item.data for item in expected]
+    times_ns = [item.time_ns for item in expected]
     assert table["time_ns"].to_pylist() == times_ns
     micros = table["timestamp"].cast(pa.int64()).to_pylist()
     assert micros == [time_ns // 1000 for time_ns in times_ns]
-    assert table["size"].to_pylist() == [len(each.data) for each in expected]
+    assert table["size"].to_pylist() == [len(item.data) for item in expected]
     assert table["headers"].to_pylist()[-5:] == [
         *([], [], [("A", ["b"])], [("Nats-Msg-Id", ["id"])]),
         [],
@@ -263,8 +263,8 @@ def test_columns_with_null_and_empty_values(nats_server, stream, more):
     )
     assert (written.rows, written.duplicates, written.bytes) == (4, 0, 3008)
     found = stored(stream)
-    assert [each.data for each in found] == [b"", b"same", b"same", b"x" * 3000]
-    assert [each.subject.rpartition(".")[2] for each in found] == ["default", "a", "a", "default"]
+    assert [item.data for item in found] == [b"", b"same", b"same", b"x" * 3000]
+    assert [item.subject.rpartition(".")[2] for item in found] == ["default", "a", "a", "default"]
     headers = found[3].headers
     assert headers is not None
     assert (headers.get_all("A"), headers["Nats-Msg-Id"]) == (["b", "c"], "own")
@@ -277,7 +277,7 @@ def test_a_row_above_the_size_limit_in_a_chunk(nats_server, stream, ids):
     most = 1024 * 1024
     rows = batch(data=[b"x" * (most // 2)] * 3, msg_id=ids)
     assert publish_partition([rows], given).rows == 3
-    rows = batch(data=[b"x", b"x" * most, b"x"], msg_id=[each + "2" for each in ids])
+    rows = batch(data=[b"x", b"x" * most, b"x"], msg_id=[item + "2" for item in ids])
     with pytest.raises(RowError, match=r"row 1 of partition 0.*max_payload"):
         publish_partition([rows], given)
 
@@ -291,4 +291,4 @@ def test_some_rows_of_a_chunk_are_duplicates(nats_server, stream):
     written = publish_partition([every], given)
     assert (written.rows, written.duplicates) == (1500, 500)
     assert (written.first_seq, written.last_seq) == (1, 1500)
-    assert sorted(int(each.data) for each in stored(stream)) == list(range(1500))
+    assert sorted(int(item.data) for item in stored(stream)) == list(range(1500))

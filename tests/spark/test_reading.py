@@ -228,7 +228,7 @@ def test_one_message_in_a_thousand(nc, js, stream, stream_name, mode, batch_byte
         js, lambda number: f"{stream_name}.{'rare' if number % 1000 == 7 else number % 50}", 6000
     )
     rare = f"{stream_name}.rare"
-    expected = [seq for seq, each in enumerate(subjects, 1) if each == rare]
+    expected = [seq for seq, item in enumerate(subjects, 1) if item == rare]
     created = created_ns(stream)
     found = []
     for start in range(1, 6001, 1500):
@@ -245,8 +245,8 @@ def test_several_filters(nc, js, stream, stream_name, mode):
     filters = (f"{stream_name}.a.*", f"{stream_name}.*.4.>", f"{stream_name}.b.1")
     expected = [
         seq
-        for seq, each in enumerate(subjects, 1)
-        if each.startswith(f"{stream_name}.a.") or each == f"{stream_name}.b.1"
+        for seq, item in enumerate(subjects, 1)
+        if item.startswith(f"{stream_name}.a.") or item == f"{stream_name}.b.1"
     ]
     found = rows(nc, whole(stream, *filters), mode, batch_bytes=SMALL)
     assert [row["sequence"] for row in found] == expected

@@ -57,7 +57,7 @@ class SinkStream:
         with RawClient(self.server.port) as raw:
             found = raw.stored(self.name)
         notes = f"{self.name}.{NOTES}."
-        return [(each.subject, each.data) for each in found if not each.subject.startswith(notes)]
+        return [(item.subject, item.data) for item in found if not item.subject.startswith(notes)]
 
     def payloads(self) -> list[bytes]:
         return [data for _, data in self.stored()]

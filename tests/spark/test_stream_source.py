@@ -440,9 +440,9 @@ def test_progress_shows_the_backlog(js, stream, collected):
     """``sources[].latestOffset`` contains the bounds of the stream and the number of pending messages."""
     fill(js, f"{stream.name}.a", 100)
     collected.run(stream=stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=40)
-    seen = [json.loads(each.sources[0].latestOffset) for each in collected.progress]
+    seen = [json.loads(item.sources[0].latestOffset) for item in collected.progress]
     state = stream.info().state
-    assert [each["streams"][stream.name]["pending"] for each in seen if each][:3] == [60, 20, 0]
+    assert [item["streams"][stream.name]["pending"] for item in seen if item][:3] == [60, 20, 0]
     first = seen[0]["streams"][stream.name]
     assert first.pop("pending_bytes") == pytest.approx(state.bytes * 0.6, abs=100)
     assert 0 < first.pop("lag_seconds") < 120
@@ -462,8 +462,8 @@ def test_the_backlog_counts_messages_after_the_end_of_available_now(js, stream, 
     fill(js, f"{stream.name}.a", 10)
     collected.during_batch = lambda _: fill(js, f"{stream.name}.a", 5)
     collected.run(stream=stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=5)
-    seen = [json.loads(each.sources[0].latestOffset) for each in collected.progress]
-    assert [each["streams"][stream.name]["pending"] for each in seen if each][:2] == [5, 5]
+    seen = [json.loads(item.sources[0].latestOffset) for item in collected.progress]
+    assert [item["streams"][stream.name]["pending"] for item in seen if item][:2] == [5, 5]
 
 
 def test_a_listener_reports_the_backlog(js, stream, spark, collected):
@@ -482,12 +482,12 @@ def test_a_listener_reports_the_backlog(js, stream, spark, collected):
         wait_until(lambda: len(reports) >= 2, 20)
     finally:
         spark.streams.removeListener(listener)
-    first, second = (each.streams[0] for each in reports[:2])
+    first, second = (report.streams[0] for report in reports[:2])
     state = stream.info().state
     assert (first.stream, first.read_seq, first.last_seq) == (stream.name, 6, state.last_seq)
     assert (first.pending, second.read_seq, second.pending, second.lag) == (4, 10, 0, 0)
     assert first.lag > 0
-    assert [each.rows_read for each in reports[:2]] == [6, 4]
+    assert [report.rows_read for report in reports[:2]] == [6, 4]
     labels = {"query": reports[0].query_id, "stream": stream.name}
     for name, value in (("pending", 0), ("read_seq", 10), ("last_seq", state.last_seq)):
         assert registry.get_sample_value(f"jetstream_spark_{name}", labels) == value

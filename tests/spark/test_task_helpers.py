@@ -94,7 +94,7 @@ def broken_off(rows: Payloads, count: int) -> Iterator[RowColumns]:
 def payloads(server: NatsServer) -> Payloads:
     """Return the payloads on the subject of the rows, in stream order."""
     with RawClient(server.port) as raw:
-        return [each.data for each in raw.stored(STREAM) if each.subject == "out.rows"]
+        return [item.data for item in raw.stored(STREAM) if item.subject == "out.rows"]
 
 
 def assert_once(server: NatsServer, rows: Payloads) -> None:
@@ -182,13 +182,13 @@ def test_equal_rows_of_other_sources_are_separate(server, kind):
     make_stream(server)
     rows = numbered(0, 50)
     write = delivery(server, kind).write
-    for each in (
+    for item in (
         origin(),
         origin(1),
         origin(1, 1),
         WriteTaskId(name="other", batch=0, partition=0),
     ):
-        assert write(each, columns(rows)).duplicates == 0
+        assert write(item, columns(rows)).duplicates == 0
     assert_once(server, rows * 4)
 
 
@@ -198,7 +198,7 @@ def test_delivery_window_stores_rows_again_after_the_window(server, caplog):
     rows = numbered(0, 100)
     write = delivery(server, "window").write
     delivery(server, "window")
-    said = [each.message for each in caplog.records if "duplicate_window" in each.message]
+    said = [record.message for record in caplog.records if "duplicate_window" in record.message]
     assert len(said) == 1
     write(origin(), columns(rows))
     window_over(server, "window")
@@ -333,7 +333,7 @@ def test_checkpoints_replace_each_other_where_the_stream_allows_it(server, roll_
     for batch in range(3):
         write(origin(batch), columns(numbered(0, 1500), 1500))
     with RawClient(server.port) as raw:
-        notes = [each for each in raw.stored(STREAM) if each.subject.startswith("out.notes.")]
+        notes = [item for item in raw.stored(STREAM) if item.subject.startswith("out.notes.")]
     assert len(notes) == (1 + 2 if roll_up else 6 + 6)
     assert_once(server, numbered(0, 1500) * 3)
 
@@ -465,8 +465,8 @@ def test_large_rows_are_sent_few_at_a_time(server):
     rows = [b"%03d" % number + b"x" * 900_000 for number in range(60)]
     assert delivery(server, "window").write(origin(), columns(rows)).rows == 60
     found = payloads(server)
-    assert [each[:3] for each in found] == [each[:3] for each in rows]
-    assert {len(each) for each in found} == {900_003}
+    assert [item[:3] for item in found] == [row[:3] for row in rows]
+    assert {len(item) for item in found} == {900_003}
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -724,10 +724,10 @@ def test_ranges_are_planned_and_read(server):
     given = {"servers": server.url, "stream": STREAM, "maxRecordsPerPartition": "300"}
     ranges = plan_ranges(given)
     assert len(ranges) == 4
-    rows = [row for each in ranges for row in read_range(each, given, ("sequence", "data"))]
+    rows = [row for item in ranges for row in read_range(item, given, ("sequence", "data"))]
     assert rows == [(number + 1, b"%d" % number) for number in range(1000)]
-    batches = [each for one in ranges for each in read_range_batches(one, given, ("data",))]
-    assert [value for each in batches for value in each["data"].to_pylist()] == numbered(0, 1000)
+    batches = [batch for one in ranges for batch in read_range_batches(one, given, ("data",))]
+    assert [value for batch in batches for value in batch["data"].to_pylist()] == numbered(0, 1000)
 
 
 # --- work queues ---------------------------------------------------------------------------------
@@ -771,7 +771,7 @@ def test_failed_work_is_delivered_again(queue, server):
 
 def test_limits_of_take_work(queue):
     """At most max_messages messages are taken, and no batch after max_seconds."""
-    assert sum(len(each) for each in take_work(queue, batch=30, max_messages=70)) == 70
+    assert sum(len(item) for item in take_work(queue, batch=30, max_messages=70)) == 70
     assert list(take_work(queue, max_seconds=0.0)) == []
 
 
@@ -858,7 +858,7 @@ def stepped_down(nc: Connection, led: set[str]) -> bool:
     try:
         cluster = json.loads(nc.request(f"$JS.API.STREAM.INFO.{STREAM}", timeout=1).data)["cluster"]
         led.add(cluster["leader"])
-        new = min({each["name"] for each in cluster["replicas"] if each["current"]} - led)
+        new = min({item["name"] for item in cluster["replicas"] if item["current"]} - led)
         answer = nc.request(
             f"$JS.API.STREAM.LEADER.STEPDOWN.{STREAM}",
             json.dumps({"placement": {"preferred": new}}).encode(),

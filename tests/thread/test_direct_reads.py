@@ -580,7 +580,7 @@ def test_a_late_message_is_not_for_the_next_fetch(nc, service):
     assert consumer.fetch(1, timeout=0.01) == []
     service.answers_pulls = True
     assert numbers(consumer.fetch(1, timeout=5 * SCALE)) == [4]
-    inboxes = [each.rpartition(b".")[0] for each in service.inboxes[-2:]]
+    inboxes = [inbox.rpartition(b".")[0] for inbox in service.inboxes[-2:]]
     assert inboxes[0] != inboxes[1]
 
 
@@ -640,7 +640,7 @@ def test_ctrl_c_anywhere_in_the_read_of_a_fetch(nc, service, monkeypatch):
         inbox.waiting = False
         assert not nc._core.direct._turn.locked()
         nc.flush(5 * SCALE)
-        assert [each[3] for each in inbox.mailbox.items] == [b"%d" % moment]
+        assert [item[3] for item in inbox.mailbox.items] == [b"%d" % moment]
         inbox.mailbox.items.clear()
         # The reader may have ended its pause meanwhile: then this moment is tried once more.
         was_read = not went_off and nc._core.direct.count > before

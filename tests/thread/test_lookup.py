@@ -54,7 +54,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 
 def lookups() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("nats-lookup")]
+    return [item.name for item in threading.enumerate() if item.name.startswith("nats-lookup")]
 
 
 def test_an_address_needs_no_thread(monkeypatch):
@@ -69,7 +69,7 @@ def test_a_name_is_looked_up(resolver):
     """All of its addresses are returned, and no thread is left."""
     resolver.found = [("10.0.0.1", 1), ("10.0.0.2", 1)]
     found = look_up(NAME, 1, Deadline(5 * SCALE), randomize=False)
-    assert [each.where for each in found] == resolver.found
+    assert [item.where for item in found] == resolver.found
     wait_until(lambda: not lookups())
 
 

@@ -441,10 +441,10 @@ def test_the_wrong_keywords_are_a_type_error(values, named):
 def test_a_record_works_with_the_dataclasses_module():
     """Its fields can be listed, and its signature has them with their defaults."""
     assert dataclasses.is_dataclass(Leaf)
-    assert [each.name for each in dataclasses.fields(Leaf)] == ["extra", "name", "size"]
+    assert [field.name for field in dataclasses.fields(Leaf)] == ["extra", "name", "size"]
     parameters = inspect.signature(Leaf).parameters
     assert [*parameters] == ["extra", "name", "size"]
-    assert {each.kind for each in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert {parameter.kind for parameter in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
     assert parameters["name"].default is inspect.Parameter.empty
     assert parameters["size"].default is None
     assert parameters["size"].annotation == int | None
@@ -492,8 +492,8 @@ def test_repr_shows_the_set_fields():
 def test_help_lists_each_field_with_its_meaning(record):
     """The docstring of a record lists every field, also inherited ones, with its text."""
     text = pydoc.render_doc(record, renderer=pydoc.plaintext)
-    for each in dataclasses.fields(record):
-        assert re.search(rf"\b{each.name}: [A-Z]", text), each.name
+    for field in dataclasses.fields(record):
+        assert re.search(rf"\b{field.name}: [A-Z]", text), field.name
 
 
 SUBINTERPRETER = """

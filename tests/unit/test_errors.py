@@ -67,13 +67,15 @@ SERVER_CODES = {
 def example(cls):
     """Create an error with a distinct value for each field, or with a text."""
     own = inspect.signature(cls.__init__).parameters.values()
-    parameters = [each for each in own if each.name != "self" and each.kind == 1]
+    parameters = [item for item in own if item.name != "self" and item.kind == 1]
     if not parameters:
         return cls("what went wrong")
     by_type = {"int": 7, "float": 2.5, "bytes": b"\xff\r\n", "object": 1.5}
     by_type["tuple[str, ...]"] = ()
     by_type["tuple[tuple[str, str], ...]"] = (("nats://a:1", "refused"), ("nats://b:2", "no"))
-    return cls(*(by_type.get(each.annotation, f"the {each.name}") for each in parameters))
+    return cls(
+        *(by_type.get(parameter.annotation, f"the {parameter.name}") for parameter in parameters)
+    )
 
 
 def fields(error):

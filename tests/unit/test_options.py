@@ -21,12 +21,12 @@ from jetstream_sync.options import ConnectionOptions, ConnectOptions, TLSOptions
 SERVERS = (ServerAddress("h", 4222),)
 NAN, INF = float("nan"), float("inf")
 TIMES = ["connect_timeout", "reconnect_time_wait", "ping_interval", "drain_timeout"]
-SWITCHES = [each.name for each in dataclasses.fields(ConnectionOptions) if each.type == "bool"]
+SWITCHES = [field.name for field in dataclasses.fields(ConnectionOptions) if field.type == "bool"]
 TEXTS = ["name", "nkey", "tls_hostname"]
 SECRETS = ["user", "password", "token", "nkeys_seed_str"]
 CALLBACKS = [
     "dialer",
-    *(each.name for each in dataclasses.fields(ConnectionOptions) if each.name.endswith("_cb")),
+    *(field.name for field in dataclasses.fields(ConnectionOptions) if field.name.endswith("_cb")),
 ]
 
 NOT_TIMES = [True, False, None, "2", NAN, b"2", 1j, []]
@@ -68,7 +68,7 @@ def made(**options):
 
 def test_every_option_has_bad_values():
     """Every option has invalid values in the tests below, and `connect()` names each one."""
-    options = {each.name for each in dataclasses.fields(ConnectionOptions)} - {"servers"}
+    options = {field.name for field in dataclasses.fields(ConnectionOptions)} - {"servers"}
     assert options == set(BAD)
     assert options == ConnectOptions.__annotations__.keys()
 
@@ -170,8 +170,8 @@ def test_no_secret_shows():
     secret = partial(str, "s3cret")
     functions = ("user", "token", "user_credentials", "user_jwt_cb", "nkeys_seed_str")
     shown += [made(**{option: secret}) for option in functions]
-    assert "s3cret" not in "".join(f"{each!r} {each}" for each in shown)
-    assert [each.url for each in options.servers] == ["nats://a:4222", "nats://b:4222"]
+    assert "s3cret" not in "".join(f"{item!r} {item}" for item in shown)
+    assert [server.url for server in options.servers] == ["nats://a:4222", "nats://b:4222"]
     assert ServerAddress("::1", 4222, user="u", password="p").url == "nats://[::1]:4222"
 
 
@@ -229,8 +229,8 @@ def test_options_do_not_change():
     options = made(user="u", password="p", ping_interval=1, tls=TLSOptions())
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.user = "v"
-    for each in (options, options.servers[0], options.tls):
-        assert copy.copy(each) == each == copy.deepcopy(each)
+    for item in (options, options.servers[0], options.tls):
+        assert copy.copy(item) == item == copy.deepcopy(item)
 
 
 # --- what is pickled, and what is not -----------------------------------------------------------
@@ -296,8 +296,8 @@ def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     assert b"s3cret" not in pickled
     after = pickle.loads(pickled)
     assert (after.name, after.user) == ("n", before.user)
-    assert [(each.url, each.user) for each in after.servers] == [
-        (each.url, each.user) for each in before.servers
+    assert [(server.url, server.user) for server in after.servers] == [
+        (server.url, server.user) for server in before.servers
     ]
     holder = after.tls if lost == "key_password" else after
     assert lost == "servers" or getattr(holder, lost) is left_out
@@ -440,7 +440,7 @@ def test_any_text_is_an_address_or_refused(text):
 )
 def test_several_servers(servers, hosts):
     """One URL, several with commas between them, or any iterable; in order."""
-    assert [each.host for each in parse_servers(servers)] == hosts
+    assert [server.host for server in parse_servers(servers)] == hosts
 
 
 @pytest.mark.parametrize("servers", ["", [], (), "a,", "a,,b", [""], ["a", None], None, 5, [5]])

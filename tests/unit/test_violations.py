@@ -51,7 +51,7 @@ def test_what_a_server_says(text, meant):
 @given(st.text(st.characters(codec="utf-8"), max_size=20), st.text('a"\\', max_size=5))
 def test_any_subject_comes_out_as_it_went_in(subject, queue):
     """JSON's quoting is a subset of Go's: common escapes have the same meaning."""
-    quoted = [json.dumps(each, ensure_ascii=False) for each in (subject, queue)]
+    quoted = [json.dumps(item, ensure_ascii=False) for item in (subject, queue)]
     text = f"Permissions Violation for Subscription to {quoted[0]} using queue {quoted[1]}"
     error = permissions_error(text)
     assert (error.operation, error.subject, error.queue) == ("subscribe", subject, queue)

@@ -64,7 +64,7 @@ def test_some_messages_of_a_batch_fail(js, stream, worker):
         wait_until(lambda: dead_letters(js) == 4 and is_settled(stream))
     assert sorted(runs) == sorted(["good", "reject", *3 * ["retry"], *3 * ["error"]])
     letters = [js.get_stream("DEAD").get_msg(seq=seq).headers for seq in range(1, 5)]
-    assert {each["Dead-Sequence"]: each["Dead-Error"] for each in letters if each} == {
+    assert {letter["Dead-Sequence"]: letter["Dead-Error"] for letter in letters if letter} == {
         "2": "Reject",
         "3": "Retry",
         "4": "OSError",
@@ -87,7 +87,7 @@ def test_an_error_fails_the_whole_batch(js, stream, worker, caplog, error):
     with running(worker):
         wait_until(lambda: is_settled(stream) and sum(map(len, attempts)) == 6)
     assert attempts[0] == [1, 1, 1]
-    assert [each for batch in attempts[1:] for each in batch] == [2, 2, 2]
+    assert [item for batch in attempts[1:] for item in batch] == [2, 2, 2]
     assert caplog.text.count("Traceback") == (0 if isinstance(error, BatchError) else 1)
 
 

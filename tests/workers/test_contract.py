@@ -185,7 +185,7 @@ def test_an_error_without_a_text_is_one_of_the_handler(js, stream, worker):
         dead = js.get_stream("DEAD")
         assert dead.info().state.messages == 2
         headers = [dead.get_msg(seq).headers or {} for seq in (1, 2)]
-        assert {each["Dead-Error"] for each in headers} == {"UnprintableError", "DecodeError"}
+        assert {header["Dead-Error"] for header in headers} == {"UnprintableError", "DecodeError"}
 
 
 def test_type_checkers_know_the_options_that_a_handler_declares():

@@ -35,7 +35,7 @@ def alerts() -> list[dict[str, Any]]:
 def expressions() -> list[str]:
     """Return all expressions, with values in place of the variables of Grafana."""
     found = [target["expr"] for panel in panels() for target in panel["targets"]]
-    found = [each.replace("$__rate_interval", "5m").replace("$handler", ".*") for each in found]
+    found = [item.replace("$__rate_interval", "5m").replace("$handler", ".*") for item in found]
     return [*found, *(rule["expr"] for rule in alerts())]
 
 
@@ -51,7 +51,7 @@ def metrics(stream: Stream, nats_server: NatsServer) -> set[str]:
     names = {name for name, kind in samples if kind != "histogram"}
     names |= {f"{name}_bucket" for name, kind in samples if kind == "histogram"}
     outbox = (ROOT / "jetstream_sync" / "django" / "outbox.py").read_text()
-    return names | {f"jetstream_worker_{each}" for each in re.findall(r'\("(outbox_\w+)"', outbox)}
+    return names | {f"jetstream_worker_{item}" for item in re.findall(r'\("(outbox_\w+)"', outbox)}
 
 
 def test_every_metric_exists(metrics):
@@ -59,13 +59,13 @@ def test_every_metric_exists(metrics):
     named = set(re.findall(r"jetstream_worker_\w+", " ".join(expressions())))
     assert named <= metrics
     unused = {"leases_renewed_total", "settle_retries_total", "outbox_messages"}
-    assert metrics - named == {f"jetstream_worker_{each}" for each in unused}
+    assert metrics - named == {f"jetstream_worker_{item}" for item in unused}
 
 
 def test_expressions_are_valid():
     """Each expression is valid PromQL."""
     parser = pytest.importorskip("promql_parser", reason="promql-parser is in the extra test")
-    for each in expressions():
-        parser.parse(each)
+    for expression in expressions():
+        parser.parse(expression)
     with pytest.raises(ValueError, match="parenthesis"):
         parser.parse("sum(")

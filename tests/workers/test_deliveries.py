@@ -248,9 +248,9 @@ def deliver_twice(js: JetStream, stream: Stream, data: bytes, delay: float) -> N
     """Publish a message whose next delivery, after a delay in seconds, is the third."""
     consumer = stream.create_consumer(ConsumerConfig(durable_name="C", ack_wait=60))
     js.publish(f"{stream.name}.a", data)
-    for each in (0.0, delay):
+    for item in (0.0, delay):
         (msg,) = consumer.fetch(1, 5 * SCALE)
-        msg.nak(each)
+        msg.nak(item)
 
 
 def test_a_message_that_hangs_alone_holds_up_no_others(js, stream, worker):

@@ -51,8 +51,8 @@ def terminate(
     stream = consumer.cached_info.stream_name
     ack = js.publish(f"{stream}.a", **message)
     consumer.next(timeout=5.0 * SCALE).term("no address")
-    wait_until(lambda: any(each.seq == ack.seq for each in letters.find(stream)))
-    return next(each for each in letters.find(stream) if each.seq == ack.seq)
+    wait_until(lambda: any(item.seq == ack.seq for item in letters.find(stream)))
+    return next(item for item in letters.find(stream) if item.seq == ack.seq)
 
 
 def test_advisories_are_stored_once(js):
@@ -162,7 +162,7 @@ def test_a_copy_replaces_the_advisory(js, stream_name, letters, nats_server):
         name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.WORK_QUEUE
     )
     reject(js, nats_server, stream, b"xxx")
-    wait_until(lambda: [len(each.stored) for each in letters.find()] == [2])
+    wait_until(lambda: [len(item.stored) for item in letters.find()] == [2])
     (letter,) = letters.find(stream.name, "C")
     assert (letter.kind, letter.seq, letter.reason) == ("copy", 1, "no address")
     msg = letters.get_msg(letter)
@@ -257,7 +257,7 @@ def test_no_letter_is_missed_while_a_leader_moves(cluster):
         mover.start()
         try:
             while len(moves) < 3:
-                assert [each.seq for each in letters.find()] == list(range(1, 501))
+                assert [item.seq for item in letters.find()] == list(range(1, 501))
         finally:
             ended.set()
             mover.join()

@@ -131,7 +131,7 @@ def test_some_errors_are_not_retried(js, stream, worker):
         wait_until(lambda: dead_letters(js) == 6)
     assert sorted(runs) == sorted(["reject", "permission", "value"] + 3 * ["retry", "os"])
     letters = [js.get_stream("DEAD").get_msg(seq=seq).headers for seq in range(1, 7)]
-    found = {each["Dead-Sequence"]: each["Dead-Error"] for each in letters if each}
+    found = {letter["Dead-Sequence"]: letter["Dead-Error"] for letter in letters if letter}
     assert found == {
         "1": "Reject",
         "2": "PermissionError",

@@ -30,21 +30,21 @@ def test_hooks_are_called_for_the_life_of_the_worker(js, stream, nats_server):
         publish_texts(js, stream, "good", "twice", "bad")
         wait_until(lambda: is_settled(stream) and len(events) >= 12)
         assert run.stop() == 0
-    assert all(each.worker == "hooked" for each in events)
-    kinds = [each.kind for each in events]
+    assert all(event.worker == "hooked" for event in events)
+    kinds = [event.kind for event in events]
     # A message may be handled before the worker has reported that all threads are ready.
     assert (kinds[0], kinds[-2], kinds[-1]) == ("start", "drain", "stop")
     assert kinds.count("ready") == 1
     assert events[-1].status == 0
     found = [
         (
-            each.message.data.decode(),
-            each.kind,
-            type(each.error).__name__ if each.error else "",
-            each.delay,
+            event.message.data.decode(),
+            event.kind,
+            type(event.error).__name__ if event.error else "",
+            event.delay,
         )
-        for each in events
-        if each.message is not None and each.handler is handle
+        for event in events
+        if event.message is not None and event.handler is handle
     ]
     # Of several threads and messages: the order of one message's events is kept.
     assert [event[1:] for event in found if event[0] == "good"] == [
@@ -97,5 +97,5 @@ def test_a_hook_that_raises_changes_nothing(js, stream, worker, caplog, error):
         "success": 2,
         "failure": 2,
     }
-    logged = [each for each in caplog.records if each.getMessage().startswith("hook ")]
-    assert len([each for each in logged if each.levelname == "ERROR" and each.exc_info]) == 1
+    logged = [record for record in caplog.records if record.getMessage().startswith("hook ")]
+    assert len([item for item in logged if item.levelname == "ERROR" and item.exc_info]) == 1

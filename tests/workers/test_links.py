@@ -262,8 +262,8 @@ authorization {{ users: [
             wait_until(lambda: seen == [b"before", b"0", b"1", b"2"], 40)
             wait_until(lambda: worker.snapshot()["not_ready"] == [])
             assert run.stop() == 0
-        errors = [each for each in caplog.records if "cannot pull" in each.getMessage()]
-        assert [each.levelname for each in errors] == ["ERROR"]
+        errors = [record for record in caplog.records if "cannot pull" in record.getMessage()]
+        assert [error.levelname for error in errors] == ["ERROR"]
         assert stream.consumer_info("C").num_redelivered == 0
 
 

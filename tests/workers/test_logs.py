@@ -149,7 +149,9 @@ def test_the_command_logs_as_json(js, stream, nats_server, tmp_path, processes):
         wait_until(lambda: program.output.count(": ack") == 3)
         program.stop()
         records = [json.loads(line) for line in program.output.splitlines()]
-    outcomes = [each for each in records if each["logger"].endswith("outcomes")]
-    assert [(each["handler"], each["consumer"]) for each in outcomes] == 3 * [("bytes", "C")]
-    assert sorted(each["seq"] for each in outcomes) == [1, 2, 3]
-    assert all(each["process"] and each["time"].endswith("Z") for each in records)
+    outcomes = [record for record in records if record["logger"].endswith("outcomes")]
+    assert [(outcome["handler"], outcome["consumer"]) for outcome in outcomes] == 3 * [
+        ("bytes", "C")
+    ]
+    assert sorted(outcome["seq"] for outcome in outcomes) == [1, 2, 3]
+    assert all(record["process"] and record["time"].endswith("Z") for record in records)

@@ -143,7 +143,7 @@ def test_a_worker_with_no_free_thread_is_not_alive(js, stream, worker, endpoint)
 
 def worker_counts(endpoint: Monitored, handler: str) -> dict[str, int]:
     (process,) = json.loads(endpoint.get("/livez?verbose")[1])["processes"]
-    return next(each["counts"] for each in process if each["handler"] == handler)
+    return next(item["counts"] for item in process if item["handler"] == handler)
 
 
 def test_a_worker_whose_leases_are_not_renewed_is_not_alive(
@@ -198,7 +198,7 @@ def test_a_changed_consumer_is_reported(stream, worker, endpoint, caplog):
             stream.update_consumer(fits)
             wait_until(lambda: endpoint.status("/readyz") == 200)
             assert endpoint.metrics()["consumer_mismatches"] == 0
-    errors = "".join(each.message for each in caplog.records if each.levelname == "ERROR")
+    errors = "".join(record.message for record in caplog.records if record.levelname == "ERROR")
     assert all(errors.count(text) == 1 for text in texts)
 
 

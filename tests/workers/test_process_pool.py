@@ -194,7 +194,7 @@ def handle(name, ctx):
             [f"{name} 1" for name in names if name != "bad"] + ["local 2", "retry 2"]
         )
     found = {name: dead_letter(js, f'"{name}"'.encode()) for name in names if name != "bad"}
-    assert {name: (each["Dead-Error"], each["Dead-Reason"]) for name, each in found.items()} == {
+    assert {name: (item["Dead-Error"], item["Dead-Reason"]) for name, item in found.items()} == {
         "refused": ("Refused", "no"),
         "unpicklable": ("Unpicklable", "two arguments"),
         "local": ("Local", "a local class"),

@@ -106,12 +106,12 @@ def test_the_tests_on_the_page_pass(tmp_path):
     """The tests that the page shows run with the fixtures as it says."""
     page = ROOT / "docs" / "howto" / "testing.rst"
     output = run_pytest(
-        tmp_path, "".join(each.code for each in blocks(page) if each.language == "python")
+        tmp_path, "".join(block.code for block in blocks(page) if block.language == "python")
     )
     assert " 8 passed" in output, output
 
 
 def test_the_plugin_is_not_loaded_unless_it_is_named():
     """An installed package adds nothing to the test runs of its users."""
-    values = [each.value for each in entry_points(group="pytest11")]
-    assert not [each for each in values if each.startswith("jetstream_sync")]
+    values = [point.value for point in entry_points(group="pytest11")]
+    assert not [item for item in values if item.startswith("jetstream_sync")]

@@ -47,8 +47,8 @@ def test_many_tasks_share_the_threads_of_a_queue(worker, js):
         done.append(number)
 
     tasks = [worker.task(name=f"task-{index}")(task) for index in range(200)]
-    for index, each in enumerate(tasks):
-        each.delay(index)
+    for index, item in enumerate(tasks):
+        item.delay(index)
     before = threading.active_count()
     with running(worker):
         wait_until(lambda: len(done) == 200)
@@ -78,8 +78,8 @@ def test_two_programs_with_one_name_are_refused(worker, nats_server, js):
     with running(worker):
         # The call is that of the other program: it waits.
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 1)
-    for each in (other, named):
-        shared_connection(nats_server.url, name=each.name).close()
+    for item in (other, named):
+        shared_connection(nats_server.url, name=item.name).close()
 
 
 def print_nothing() -> None:
@@ -138,8 +138,8 @@ def sleep(seconds: float):
         first.wait_runs(13, 10)
         starts = [float(line.split()[0]) for line in first.runs]
         assert max(starts) - began < 3 * SCALE
-        for each in (first, second):
-            each.process.kill()
+        for item in (first, second):
+            item.process.kill()
 
 
 def sleep_elsewhere(seconds: float) -> None:
@@ -231,7 +231,7 @@ def test_a_dead_letter_is_replayed_in_this_process(worker, js):
     problems.clear()
     outcome = worker.replay("DEAD", 1)
     assert (outcome.kind, outcome.result) == ("ack", 7)
-    assert [each.subject for each in outcome.published] == ["tasks.other"]
+    assert [item.subject for item in outcome.published] == ["tasks.other"]
     assert call.status == "FAILED"
     assert js.get_stream("DEAD").info().state.messages == 1
     del worker.handlers[0].tasks["mend"]
@@ -253,8 +253,8 @@ def test_a_periodic_task_runs_once_for_each_tick(worker, js, missed):
         wait_until(lambda: len(ran) >= 3, 20)
     count = len(ran)
     assert len(set(ran)) == count
-    calls = [tick.result_of(each) for each in ran]
-    assert {each.status for each in calls} == {"SUCCESSFUL"}
+    calls = [tick.result_of(item) for item in ran]
+    assert {call.status for call in calls} == {"SUCCESSFUL"}
     stream = js.get_stream("TASKS")
     subject = f"tasks.{worker.name}.default.tick.tick"
     counts = lambda: (stream.info(subjects_filter=subject).state.subjects or {}).get(subject, 0)  # noqa: E731
@@ -372,8 +372,8 @@ def test_functions_that_do_not_block_are_refused(worker, function):
         worker.task(name="x"),
         worker.handler(stream="S", consumer="C"),
         worker.on("ready"),
-        lambda each: Worker(middleware=[each]),
-        lambda each: worker.handler(stream="S", consumer="C", decode=each)(print_nothing),
+        lambda item: Worker(middleware=[item]),
+        lambda item: worker.handler(stream="S", consumer="C", decode=item)(print_nothing),
     ):
         if function is AsyncObject and define.__name__ == "<lambda>":
             continue
@@ -451,7 +451,7 @@ def fork(number: int):
     code = code.replace("NAME", worker.name).replace("POOL", pool)
     with WorkerProgram(code, nats_server.url, tmp_path) as program:
         program.wait_runs(2)
-        pid = max(int(each) for each in program.runs)
+        pid = max(int(run) for run in program.runs)
         wait_until(lambda: not is_running(pid))
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
         program.stop()

@@ -63,8 +63,8 @@ def test_processes_report_their_running_messages(nc, stream, programs, tmp_path)
     """Each process reports handler, subject, sequence, attempt and start of what it runs now."""
     before = datetime.now(timezone.utc)
     mail, shop = request_reports(nc)
-    pids = [each.process.pid for each in programs]
-    assert [(each["worker"], each["pid"]) for each in (shop, mail)] == [
+    pids = [program.process.pid for program in programs]
+    assert [(item["worker"], item["pid"]) for item in (shop, mail)] == [
         ("shop a", pids[0]),
         ("mail", pids[1]),
     ]
@@ -74,20 +74,20 @@ def test_processes_report_their_running_messages(nc, stream, programs, tmp_path)
     assert (message["subject"], message["stream_seq"]) == (f"{stream.name}.a", 1)
     assert (message["attempt"], message["over_timeout"], message["lease_lost"]) == (1, False, False)
     assert datetime.fromisoformat(message["since"]) <= before
-    assert sorted(each["stream_seq"] for each in mail["running"]) == [2, 3]
+    assert sorted(item["stream_seq"] for item in mail["running"]) == [2, 3]
     (state,) = mail["handlers"]
     assert (state["slots"], state["running"], state["handled"]) == (2, 2, 0)
     assert shop["not_ready"] == []
 
     # Stacks are for those who ask, of the workers that enable them.
-    assert [each["stack"] for each in (*shop["running"], *mail["running"])] == [None] * 3
+    assert [item["stack"] for item in (*shop["running"], *mail["running"])] == [None] * 3
     mail, shop = request_reports(nc, stacks=True)
     assert shop["running"][0]["stack"] is None
-    for each in mail["running"]:
-        assert "in wait_for_the_test" in (each["stack"] or "")
+    for item in mail["running"]:
+        assert "in wait_for_the_test" in (item["stack"] or "")
 
     # By name, which may be no token of a subject.
-    assert [each["pid"] for each in request_reports(nc, "shop a")] == pids[:1]
+    assert [report["pid"] for report in request_reports(nc, "shop a")] == pids[:1]
     assert request_reports(nc, "shop") == []
 
     (tmp_path / "finish").touch()
@@ -102,13 +102,13 @@ def test_commands_show_running_workers(jsm, stream):
     lines = jsm("worker", "ls").ok().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["mail", "shop"]
     assert all(" ready " in line for line in lines[2:])
-    assert [each["worker"] for each in jsm("worker", "ls", "mail", "-j").ok().json] == ["mail"]
+    assert [item["worker"] for item in jsm("worker", "ls", "mail", "-j").ok().json] == ["mail"]
 
     out = jsm("worker", "running").ok().out
     assert f"{stream.name}.a" in out
     assert out.count(f"{stream.name}.b") == 2
     (report,) = jsm("worker", "running", "shop a", "-j").ok().json
-    assert [each["stream_seq"] for each in report["running"]] == [1]
+    assert [item["stream_seq"] for item in report["running"]] == [1]
 
     shown = jsm("worker", "stacks").ok()
     assert shown.out.count("in wait_for_the_test") == 2
@@ -145,7 +145,7 @@ def test_handlers_that_are_late(nc, js, stream, nats_server):
             ],
             10,
         )
-        assert {each["worker"] for each in request_reports(nc)} == {"late"}
+        assert {report["worker"] for report in request_reports(nc)} == {"late"}
         release.set()
 
 

@@ -157,7 +157,7 @@ def test_unused_schedules_are_found_and_deleted(js, jobs, nats_server):
         return worker
 
     def states(worker: Worker) -> dict[str, str]:
-        return {each.name: each.state for each in worker.find_schedules()}
+        return {schedule.name: schedule.state for schedule in worker.find_schedules()}
 
     prefix = "schedules.JOBS.shop."
     # Stored by an earlier version, which named no module.
@@ -171,7 +171,7 @@ def test_unused_schedules_are_found_and_deleted(js, jobs, nats_server):
     found = {"bill": "stored", "reminder": "differs", "older": "unused", "report": "foreign"}
     assert states(newer) == found
     newest = of_module("bills", "bill")
-    unused = [each for each in newest.find_schedules() if each.state == "unused"]
+    unused = [schedule for schedule in newest.find_schedules() if schedule.state == "unused"]
     newest.delete_schedules(unused)
     assert stored(jobs).keys() == {f"{prefix}bill", f"{prefix}report"}
     assert states(newest) == {"bill": "stored", "report": "foreign"}

@@ -44,7 +44,7 @@ def test_setup_creates_what_is_missing(js, fresh_server):
     """A check changes nothing; the second setup has nothing to do."""
     worker = defined(fresh_server.url)
     planned = worker.setup(check=True)
-    assert [(each.action, each.name) for each in planned] == [
+    assert [(item.action, item.name) for item in planned] == [
         ("create", name) for name in (*NAMES, CONSUMER)
     ]
     assert js.stream_names() == []

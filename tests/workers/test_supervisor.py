@@ -60,7 +60,7 @@ def connections(server: NatsServer) -> Counter[str]:
     """Return the names of the open connections."""
     found = re.search(r"http monitor on (\S+)", server.log())
     with urlopen(f"http://{found[1]}/connz", timeout=5 * SCALE) as answer:
-        return Counter(each.get("name", "") for each in json.load(answer)["connections"])
+        return Counter(item.get("name", "") for item in json.load(answer)["connections"])
 
 
 def test_processes_are_replaced_without_a_loss(monitored, tmp_path):
@@ -182,7 +182,7 @@ os.execvp("unshare", [*{UNSHARE}, sys.executable, *sys.argv[1:]])
 
 
 def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(part) for part in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_zombie(pid: int) -> bool:

@@ -194,8 +194,8 @@ def test_a_tracer_that_raises_changes_nothing(js, stream, worker, spans, caplog)
     with running(worker):
         wait_until(lambda: stream.info().state.messages == 6 and is_settled(stream))
     assert stream.consumer_info("C").delivered.consumer_seq == 3
-    errors = [each for each in caplog.records if each.getMessage() == "tracing failed"]
-    assert len([each for each in errors if each.levelname == "ERROR"]) == 1
+    errors = [record for record in caplog.records if record.getMessage() == "tracing failed"]
+    assert len([error for error in errors if error.levelname == "ERROR"]) == 1
     # The broken tracer made no span for the first publication and the second message.
     assert len(named(spans, "process C")) == 2
     assert len(named(spans, "publish")) == 1

@@ -117,7 +117,7 @@ class SourceAccess:
     def first_match(self, view: StreamView, filters: tuple[str, ...], seq: int) -> int | None:
         """Return the first sequence from one on that matches a filter, according to the leader; ``None``: none."""
         found = [self.stored_at(view.name, seq, subject) for subject in filters]
-        return min((each[0] for each in found if each is not None), default=None)
+        return min((item[0] for item in found if item is not None), default=None)
 
     def start(self, view: StreamView, default: int) -> int:
         """Return the start sequence that the options select in a stream."""

@@ -99,9 +99,9 @@ def divide_rows(total: int, available: Mapping[str, int], first: int = 0) -> dic
         turn = first % len(waiting)
         waiting = waiting[turn:] + waiting[:turn]
     while total > 0 and waiting:
-        each = max(1, total // len(waiting))
+        share = max(1, total // len(waiting))
         for key in waiting:
-            given = min(each, available[key] - shares[key], total)
+            given = min(share, available[key] - shares[key], total)
             shares[key] += given
             total -= given
         waiting = [key for key in waiting if shares[key] < available[key]]

@@ -103,7 +103,7 @@ class Offset:
                 f"reads version {VERSION}: use the version that wrote it, or start a new checkpoint"
             )
         try:
-            positions = {str(key): _from_json(each) for key, each in value["streams"].items()}
+            positions = {str(key): _from_json(item) for key, item in value["streams"].items()}
             return cls(positions, str(value.get("query", "")))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OffsetError(f"the checkpoint has an invalid offset: {error}") from None

@@ -170,13 +170,13 @@ class PartitionReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        each: SequenceRange | None = partition.value
-        if each is None:
+        sequences: SequenceRange | None = partition.value
+        if sequences is None:
             return
         columns = frozenset(self._schema.names)
         schema = spark_arrow_schema(self._schema)
         with one_line_errors():
-            for chunk in read_chunks(jetstream(self._settings), each, columns, self._plan):
+            for chunk in read_chunks(jetstream(self._settings), sequences, columns, self._plan):
                 yield to_batch(chunk, schema, self._settings.domain)
 
     def __str__(self) -> str:

@@ -70,7 +70,7 @@ def read_entries(
     subjects = [names.read + pattern for pattern in patterns]
     for _ in range(_PAGE_ATTEMPTS):
         try:
-            found = [_stored_entry(names, each) for each in stream.get_last_msgs(subjects)]
+            found = [_stored_entry(names, msg) for msg in stream.get_last_msgs(subjects)]
         except errors.MessagesChangedError:
             continue
         except (errors.NoRespondersError, errors.ServerTooOldError, errors.TooManyResultsError):

@@ -115,7 +115,7 @@ class Chunk:
                 return column.select(indices) if column else column
             return [column[i] for i in indices] if column else column
 
-        columns = {each.name: some(getattr(self, each.name)) for each in fields(self)[1:]}
+        columns = {field.name: some(getattr(self, field.name)) for field in fields(self)[1:]}
         return Chunk(stream=self.stream, **columns)
 
     def split_by_size(self, limit: int) -> Iterator[Chunk]:

@@ -154,7 +154,7 @@ class DirectReader:
         )
         if self._matches is None:
             return chunk
-        return chunk.select([i for i, each in enumerate(subjects) if self._matches(each)])
+        return chunk.select([i for i, item in enumerate(subjects) if self._matches(item)])
 
 
 class _ServerHeaders(NamedTuple):
@@ -235,8 +235,8 @@ def count_from_each(
         ]
         replies = ask_all(api, requests, _is_status)
         # A stream without direct gets has no responders.
-        if not any(is_no_responders(*each[-1][2:]) for each in replies):
-            counts = [_count_in(each, route.encode()) for each in replies]
+        if not any(is_no_responders(*reply[-1][2:]) for reply in replies):
+            counts = [_count_in(reply, route.encode()) for reply in replies]
             found = [count for count in counts if count is not None]
     if len(found) < len(pairs):
         found = [_count_by_consumer(js, stream, seq, subject) for seq, subject in pairs]

@@ -234,7 +234,7 @@ class PullReader:
         if self._matches is None:
             return chunk
         subjects = items.column(SUBJECT)[: len(chunk)]
-        return chunk.select([i for i, each in enumerate(subjects) if self._matches(each)])
+        return chunk.select([i for i, item in enumerate(subjects) if self._matches(item)])
 
     def _config(self, name: str, start_seq: int) -> ConsumerConfig:
         filters = self._filters

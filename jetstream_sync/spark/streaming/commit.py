@@ -212,8 +212,8 @@ class CommitHandler:
         holder = metadata.get(_QUERY_METADATA)
         if holder is None and take_ownership:
             kept = {
-                key: each
-                for key, each in metadata.items()
+                key: item
+                for key, item in metadata.items()
                 if not key.startswith(_SERVER_METADATA_PREFIX)
             }
             self.js.update_consumer(
@@ -340,9 +340,9 @@ def _acknowledge(consumer: PullConsumer, seq: int) -> None:
     while info.ack_floor.stream_seq + 1 < seq and (info.num_pending or info.num_ack_pending):
         waiting = info.num_pending == 0
         messages = consumer.fetch(_FETCH_BATCH, timeout=_REDELIVERY_WAIT_S if waiting else 1.0)
-        passed = [each for each in messages if each.metadata.stream_seq < seq]
-        for each in messages[len(passed) :]:
-            each.nak()
+        passed = [message for message in messages if message.metadata.stream_seq < seq]
+        for message in messages[len(passed) :]:
+            message.nak()
         if passed:
             passed[-1].ack_sync()
         if not messages and waiting:

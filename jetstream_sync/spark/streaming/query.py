@@ -115,7 +115,7 @@ class QueryPlanner:
         self._claim_queues(offset, is_new=start == self._initial)
         positions = self._resume(offset)
         self._commit(offset)
-        parts = {key: self._part(key, self._views[key], each) for key, each in positions.items()}
+        parts = {key: self._part(key, self._views[key], item) for key, item in positions.items()}
         shares = self._admit(parts, unlimited=unlimited)
         name = offset.query or self._name
         end, batches = start, positions
@@ -272,7 +272,7 @@ class QueryPlanner:
         """Return the start of the next batch in each stream that exists."""
         found = self._resume_points(offset)
         for attempt in range(1, _STATE_CHECKS):
-            if not any(each.may_be_stale for each in found.values()):
+            if not any(item.may_be_stale for item in found.values()):
                 break
             log.warning("a stream ends before the offset; reading its state again (%d)", attempt)
             sleep(_STATE_CHECK_DELAY_S)

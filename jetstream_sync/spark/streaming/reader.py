@@ -96,7 +96,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each task of a batch; see `QueryPlanner.partitions`."""
-        return [InputPartition(each) for each in self._planned.partitions(start, end)]
+        return [InputPartition(partition) for partition in self._planned.partitions(start, end)]
 
     @one_line_errors()
     def commit(self, end: dict[str, Any]) -> None:

@@ -144,7 +144,9 @@ class PositionIds:
     def of(self, rows: EncodedRows) -> BytesColumn:
         """Return an id for each row; an id of the column takes precedence."""
         prefix = self._prefix
-        return _prefer_own(rows, BytesColumn.of(b"%b%d" % (prefix, each) for each in rows.numbers))
+        return _prefer_own(
+            rows, BytesColumn.of(b"%b%d" % (prefix, number) for number in rows.numbers)
+        )
 
 
 class ContentIds:

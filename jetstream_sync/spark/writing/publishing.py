@@ -91,8 +91,8 @@ def commands(
     made = []
     ids, header_lines = rows.ids or repeat(b""), rows.header_lines or repeat(b"")
     columns = zip(rows.subjects, replies, ids, header_lines, rows.data, strict=False)
-    for each, (subject, reply, msg_id, lines, data) in enumerate(columns, number):
-        header = b"%b%d\r\n" % (head, each) if number else head
+    for item, (subject, reply, msg_id, lines, data) in enumerate(columns, number):
+        header = b"%b%d\r\n" % (head, item) if number else head
         if msg_id:
             header += b"%b: %b\r\n" % (_MSG_ID, msg_id)
         made.append(command(subject, reply, header + lines, data))
@@ -109,9 +109,9 @@ def joined_commands(
         columns = subjects.parts, ids.parts, lines.parts, data.parts
         made = join_commands(*columns, head, reply, number, limit)
     if made is None:
-        each = commands(rows, head, repeat(reply), number)
-        check_sizes(encoder, rows, each, limit)
-        made = b"".join(each)
+        encoded = commands(rows, head, repeat(reply), number)
+        check_sizes(encoder, rows, encoded, limit)
+        made = b"".join(encoded)
     return made
 
 

@@ -230,13 +230,15 @@ class EncodedRows:
 
     def slice(self, start: int, end: int) -> EncodedRows:
         """Return the rows from one index up to, but not including, another."""
-        return EncodedRows(self.numbers[start:end], *(each[start:end] for each in self._columns()))
+        return EncodedRows(
+            self.numbers[start:end], *(column[start:end] for column in self._columns())
+        )
 
     def select(self, indices: Sequence[int]) -> EncodedRows:
         """Return some of the rows, by their indices."""
         if len(indices) == len(self):
             return self
-        columns = (each.select(indices) if each else each for each in self._columns())
+        columns = (column.select(indices) if column else column for column in self._columns())
         return EncodedRows([self.numbers[i] for i in indices], *columns)
 
 
@@ -313,7 +315,7 @@ class RowEncoder:
         values = columns.values
         given = values["data"][start:end]
         data = _plain(given) or BytesColumn.of(
-            self._payload(each, first + i) for i, each in enumerate(given)
+            self._payload(item, first + i) for i, item in enumerate(given)
         )
         if columns.subjects_checked:
             subjects: Any = values["subject"][start:end]
@@ -327,7 +329,7 @@ class RowEncoder:
         ids = _plain(given)
         if ids is None or any(byte in ids.data for byte in _LINE_BREAKS):
             ids = BytesColumn.of(
-                self._id(each, first + i, subjects[i]) for i, each in enumerate(given)
+                self._id(item, first + i, subjects[i]) for i, item in enumerate(given)
             )
         self.data_bytes += data.total_bytes
         return EncodedRows(
@@ -372,7 +374,7 @@ class RowEncoder:
             and are_subjects(*subjects.parts, self._encoded_patterns)
         ):
             return subjects
-        return BytesColumn.of(self._subject_of(each, first + i) for i, each in enumerate(values))
+        return BytesColumn.of(self._subject_of(item, first + i) for i, item in enumerate(values))
 
     def _check(self, subject: str) -> None:
         """Check a subject; it must not reach anything but the target stream."""
@@ -438,8 +440,8 @@ class RowEncoder:
         headers = values.get("headers", ())[start:end]
         if not isinstance(headers, BytesColumn):
             headers = BytesColumn.of(
-                self._lines(each, first + i, subjects[i]) if each else b""
-                for i, each in enumerate(headers)
+                self._lines(item, first + i, subjects[i]) if item else b""
+                for i, item in enumerate(headers)
             )
         header_lines = headers if headers.total_bytes else NO_BYTES
         given = {name: values[name][start:end] for name in _HEADER_COLUMNS if name in values}
@@ -488,13 +490,13 @@ class RowEncoder:
                 start = self._checked_name(name, row, subject)
             if not start:
                 continue
-            for each in (value,) if isinstance(value, (str, bytes)) else value or ():
-                if each is None:
+            for entry in (value,) if isinstance(value, (str, bytes)) else value or ():
+                if entry is None:
                     raise self.error(row, subject, f"the header {name!r} has the value NULL")
                 text = (
-                    each
-                    if isinstance(each, bytes)
-                    else self._encoded(each, row, subject, f"the header {name!r}")
+                    entry
+                    if isinstance(entry, bytes)
+                    else self._encoded(entry, row, subject, f"the header {name!r}")
                 )
                 if b"\r" in text or b"\n" in text or b"\0" in text:
                     reason = f"the header {name!r} has a line break or a NUL"

@@ -102,11 +102,11 @@ def commit_write(
     if len(written) != len(messages):
         missing = len(messages) - len(written)
         raise SinkError(f"{missing} of {len(messages)} write tasks did not report a result")
-    if len({each.partition for each in written}) != len(written):
+    if len({item.partition for item in written}) != len(written):
         raise SinkError("two write tasks reported the same partition")
     options = plan.options
     if overwrite:
-        firsts = [each.first_seq for each in written if each.first_seq is not None]
+        firsts = [item.first_seq for item in written if item.first_seq is not None]
         before = min(firsts, default=plan.target.end_seq)
         js = jetstream(options.connection)
         purged = js.get_stream(options.stream).purge(seq=before) if before > 1 else 0
@@ -114,10 +114,10 @@ def commit_write(
     log.info(
         "%s: stored %d rows in stream %r, of which %d were stored before, %d bytes",
         label,
-        sum(each.rows for each in written),
+        sum(item.rows for item in written),
         options.stream,
-        sum(each.duplicates for each in written),
-        sum(each.bytes for each in written),
+        sum(item.duplicates for item in written),
+        sum(item.bytes for item in written),
     )
 
 
@@ -128,7 +128,7 @@ def log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream
         "%s failed; %d of its tasks have stored %d rows in stream %r, which stay there",
         label,
         len(written),
-        sum(each.rows for each in written),
+        sum(item.rows for item in written),
         stream,
     )
 

@@ -201,10 +201,10 @@ class TransactionWriter:
         """Return a short key for each row, which identifies it in its micro-batch."""
         prefix, start = self._prefix, len(self._prefix)
         return [
-            each[start:]
-            if each.startswith(prefix)
-            else b"=" + b2a_base64(blake2b(each, digest_size=_KEY_SIZE).digest(), newline=False)
-            for each in rows.ids
+            item[start:]
+            if item.startswith(prefix)
+            else b"=" + b2a_base64(blake2b(item, digest_size=_KEY_SIZE).digest(), newline=False)
+            for item in rows.ids
         ]
 
     def _digest_after(self, rows: EncodedRows, left: EncodedRows) -> blake2b:
@@ -289,7 +289,7 @@ class TransactionWriter:
             return False
         # No other attempt has stored a checkpoint, so a row caused the conflict.
         is_id = isinstance(error, errors.APIError) and error.err_code == _DUPLICATE_ID
-        if is_id and rows.ids and all(each.startswith(self._prefix) for each in rows.ids):
+        if is_id and rows.ids and all(item.startswith(self._prefix) for item in rows.ids):
             return True
         raise _refusal(rows, error) from error
 

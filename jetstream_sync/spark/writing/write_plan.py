@@ -59,7 +59,7 @@ class WriteTarget:
         if self.key_prefix:
             # With a domain or an API prefix, the server maps the subjects.
             return subject.startswith(self.key_prefix)
-        return any(subject_matches(each, subject) for each in self.subjects)
+        return any(subject_matches(item, subject) for item in self.subjects)
 
 
 def check_target(

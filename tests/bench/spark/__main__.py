@@ -74,7 +74,7 @@ class _Comparison:
                 )
             for number in range(ground.rows):
                 subject, data = f"{ground.filled}.{number % 100}", b"%0*d" % (ground.size, number)
-                headers = {f"Header-{each}": f"{number}" for each in range(ground.headers)}
+                headers = {f"Header-{item}": f"{number}" for item in range(ground.headers)}
                 js.publish_async(subject, data, headers=headers or None)
             js.publish_async_completed(120)
 
@@ -121,10 +121,10 @@ class _Comparison:
         """Return rates, CPU times and ratios as a table."""
         lines = [["", "rows per second", "server us", "python us", "java us", "together", "ratio"]]
         for name, rates in self._rates.items():
-            costs = [median(each[part] for each in self._costs[name]) for part in _PARTS]
+            costs = [median(cost[part] for cost in self._costs[name]) for part in _PARTS]
             peers = self._rates.get(WORKS[name].peer)
             ratio = f"{median(rates) / median(peers):.1f} x {WORKS[name].peer}" if peers else ""
-            cells = [f"{each:.2f}" for each in (*costs, sum(costs))]
+            cells = [f"{item:.2f}" for item in (*costs, sum(costs))]
             lines.append([WORKS[name].title, f"{median(rates):,.0f}", *cells, ratio])
         return align(lines)
 

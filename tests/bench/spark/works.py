@@ -95,7 +95,7 @@ def _made_rows(ground: Ground) -> DataFrame:
     columns = [_subject(ground, "id"), data]
     if ground.headers:
         values = sf.array(sf.col("id").cast("string"))
-        pairs = [(sf.lit(f"Header-{each}"), values) for each in range(ground.headers)]
+        pairs = [(sf.lit(f"Header-{item}"), values) for item in range(ground.headers)]
         columns.append(sf.create_map(*chain.from_iterable(pairs)).alias("headers"))
     return numbers.select(*columns)
 

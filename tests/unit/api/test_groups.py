@@ -59,8 +59,8 @@ def test_filters_are_those_of_orbit():
 )
 def test_transforms_are_those_of_orbit(source, wildcards, expected):
     """The destination has the partition, and the filter with numbered wildcards."""
-    each = PartitioningFilter(filter=source, partitioning_wildcards=wildcards)
-    config = ElasticGroupConfig(max_members=10, partitioning_filters=[each])
+    item = PartitioningFilter(filter=source, partitioning_wildcards=wildcards)
+    config = ElasticGroupConfig(max_members=10, partitioning_filters=[item])
     config.check()
     assert config.transforms() == [(source, expected)]
     assert ElasticGroupConfig(max_members=2).transforms() == [(">", "{{Partition(2)}}.>")]

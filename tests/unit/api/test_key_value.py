@@ -94,8 +94,8 @@ def test_merged_patterns_select_the_same_keys(given_patterns, key):
     merged, select = merge_patterns(given_patterns)
     for position, one in enumerate(merged):
         assert not any(subjects_overlap(one, other) for other in merged[position + 1 :])
-    wanted = any(subject_matches(each, key) for each in given_patterns or [">"])
-    found = any(subject_matches(each, key) for each in merged)
+    wanted = any(subject_matches(pattern, key) for pattern in given_patterns or [">"])
+    found = any(subject_matches(item, key) for item in merged)
     assert (found and (select is None or select(key))) == wanted
 
 

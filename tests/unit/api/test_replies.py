@@ -39,9 +39,9 @@ def leftovers(value):
         yield from value.extra
         yield from (name for field in fields[1:] for name in leftovers(field))
     elif isinstance(value, Mapping):
-        yield from (name for each in value.values() for name in leftovers(each))
+        yield from (name for item in value.values() for name in leftovers(item))
     elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        yield from (name for each in value for name in leftovers(each))
+        yield from (name for item in value for name in leftovers(item))
 
 
 @pytest.mark.parametrize(("name", "cls", "data"), INFOS, ids=[name for name, _, _ in INFOS])

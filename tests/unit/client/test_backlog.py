@@ -33,7 +33,7 @@ def test_the_bytes_of_a_mailbox_are_exact(steps):
         items.extend(batch(*sizes))
         for _ in range(min(reads, len(items))):
             items.popleft()
-        assert backlog.bytes_of(items) == sum(len(each[2]) + len(each[3]) for each in items)
+        assert backlog.bytes_of(items) == sum(len(item[2]) + len(item[3]) for item in items)
 
 
 class Mailbox(RuleBasedStateMachine):

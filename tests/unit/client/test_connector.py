@@ -209,7 +209,7 @@ def test_a_function_chooses_the_server(world):
     assert it.reconnect(A).address is B
     assert it.asked == ["c", "c", "b"]
     assert it.waits == [1, 2, 3]
-    assert [sorted(each) for each in seen] == [
+    assert [sorted(item) for item in seen] == [
         [("nats://a:1", 0), ("nats://b:1", 0), ("nats://c:1", failed)] for failed in range(3)
     ]
 
@@ -397,10 +397,16 @@ def test_websockets_find_websockets(world):
     both = info("b:1", ws_connect_urls=["c:8080"])
     it = world((ws,))
     it.finder.on_info(both, ws)
-    assert [each.url for each in it.finder._pool.addresses()] == ["ws://a:8080", "ws://c:8080"]
+    assert [address.url for address in it.finder._pool.addresses()] == [
+        "ws://a:8080",
+        "ws://c:8080",
+    ]
     it = world((ws,))
     it.finder.on_info(info("c:8080"), ws)
-    assert [each.url for each in it.finder._pool.addresses()] == ["ws://a:8080", "ws://c:8080"]
+    assert [address.url for address in it.finder._pool.addresses()] == [
+        "ws://a:8080",
+        "ws://c:8080",
+    ]
     it = world()
     it.finder.on_info(both, A)
-    assert [each.url for each in it.finder._pool.addresses()] == ["nats://a:1", "nats://b:1"]
+    assert [address.url for address in it.finder._pool.addresses()] == ["nats://a:1", "nats://b:1"]

@@ -138,7 +138,7 @@ def test_a_slow_callback_does_not_grow_memory(caplog):
     for _ in range(3000):
         events.error(ValueError("again"))
     assert 1900 <= events.dropped <= 2000
-    assert len([each for each in caplog.records if "dropped" in each.message]) == 1
+    assert len([record for record in caplog.records if "dropped" in record.message]) == 1
     events.closed(OVER)
     go_on.set()
     assert over.wait(10)

@@ -60,4 +60,4 @@ def test_a_seed_is_wiped_after_its_use(monkeypatch, tmp_path, way, fails):
     else:
         assert given.login_fields(SERVERS[0], info)["sig"]
     assert len(found) == 2
-    assert not any(any(each) for each in found)
+    assert not any(any(item) for item in found)

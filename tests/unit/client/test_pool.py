@@ -117,7 +117,7 @@ def test_servers_that_left_the_cluster_are_forgotten():
 def test_what_is_no_address_is_left_out(junk):
     """An invalid address in an INFO does not affect the others."""
     servers = pool((A,))
-    assert [each.host for each in servers.discovered((junk, "d:1"), A)] == ["d"]
+    assert [item.host for item in servers.discovered((junk, "d:1"), A)] == ["d"]
     assert servers.discovered((junk,), A) == []
     assert hosts(servers) == ["a", "d"]
 
@@ -132,7 +132,7 @@ def test_discovered_servers_are_shuffled():
         servers.discovered(urls, A)
         firsts.add(hosts(servers)[1])
     assert firsts == {f"s{i}" for i in range(5)}
-    assert [each.host for each in pool((A,)).discovered(urls, A)] == [f"s{i}" for i in range(5)]
+    assert [item.host for item in pool((A,)).discovered(urls, A)] == [f"s{i}" for i in range(5)]
 
 
 def test_the_server_in_use_keeps_its_place():
@@ -155,7 +155,7 @@ def test_the_pool_can_be_replaced():
     d, b = parse_servers("d,nats://b:4222")
     servers.replace_all((d, b, d))
     assert hosts(servers) == ["d", "b"]
-    assert [each.reconnects for each in servers.servers()] == [0, 1]
+    assert [server.reconnects for server in servers.servers()] == [0, 1]
     assert servers.has(B)
     assert not servers.has(A)
     servers.failed(A)
@@ -170,7 +170,7 @@ def test_servers_are_discovered_after_the_pool_was_replaced():
     assert hosts(servers) == ["b"]
     new = servers.discovered(("a:4222", "c:4222"), B)
     assert [address.host for address in new] == ["c"]
-    assert {each.uri: each.discovered for each in servers.servers()} == {
+    assert {server.uri: server.discovered for server in servers.servers()} == {
         "nats://b:4222": False,
         "nats://a:4222": True,
         "nats://c:4222": True,

@@ -127,9 +127,9 @@ def test_many_threads_append(writer, stream):
     threads, count = 4, 3000
 
     def append(number):
-        for each in range(count):
-            (writer.publish, writer.send_deferred)[each % 2](b"%d:%d " % (number, each), 1)
-            if each % 100 == number:
+        for item in range(count):
+            (writer.publish, writer.send_deferred)[item % 2](b"%d:%d " % (number, item), 1)
+            if item % 100 == number:
                 writer.send_buffered()
 
     workers = [threading.Thread(target=append, args=(number,)) for number in range(threads)]
@@ -144,9 +144,9 @@ def test_many_threads_append(writer, stream):
         sys.setswitchinterval(before)
     writer.send_buffered()
     assert (writer.out_msgs, writer.out_bytes) == (threads * count, threads * count)
-    sent = [each.split(b":") for each in bytes(stream.sent).split()]
+    sent = [part.split(b":") for part in bytes(stream.sent).split()]
     for number in range(threads):
-        mine = [int(each) for name, each in sent if int(name) == number]
+        mine = [int(item) for name, item in sent if int(name) == number]
         assert mine == list(range(count))
 
 

@@ -33,13 +33,13 @@ def test_a_new_leader_is_asked_at_once():
     backoff = RetryBackoff()
     assert [wait_after(backoff, ANOTHER) for _ in range(3)] == [0, 0.25, 0.5]
     backoff.reset()
-    assert [wait_after(backoff, each) for each in (NO_RESPONDERS, ANOTHER)] == [0.25, 0.5]
+    assert [wait_after(backoff, item) for item in (NO_RESPONDERS, ANOTHER)] == [0.25, 0.5]
 
 
 def test_only_the_first_failure_is_reported():
     """A failure is reported once, whatever the errors; after a success it is reported again."""
     backoff = RetryBackoff()
-    assert [backoff.record(each) for each in (ANOTHER, NO_RESPONDERS, ANOTHER)] == [
+    assert [backoff.record(item) for item in (ANOTHER, NO_RESPONDERS, ANOTHER)] == [
         True,
         False,
         False,

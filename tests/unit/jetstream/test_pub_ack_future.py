@@ -248,7 +248,7 @@ def test_threads_that_meet_in_a_new_future(core):
                 ),
             ]
             future.acknowledged(STORED)
-        assert [each.result() for each in waits] == [ACK, {future}, [future]]
+        assert [wait.result() for wait in waits] == [ACK, {future}, [future]]
 
 
 def test_waiting_for_several(core):

@@ -117,7 +117,7 @@ def test_however_bytes_come_they_are_decoded(kind, piece):
         got.append(layer.receive())
     assert b"".join(got) == b"first" + b"x" * 20_000
     assert all(got)
-    assert all(type(each) is bytes for each in got)
+    assert all(type(item) is bytes for item in got)
 
 
 @each_kind

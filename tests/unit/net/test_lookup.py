@@ -44,13 +44,13 @@ def test_all_addresses_of_a_name_in_random_order(monkeypatch):
 
     def found(host: str, port: int, *_: Any) -> Any:
         assert host == "nats.example"
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in numbers]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (number, port)) for number in numbers]
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    kept = [each.where for each in resolve("nats.example", 1, randomize=False)]
+    kept = [item.where for item in resolve("nats.example", 1, randomize=False)]
     assert kept == [(number, 1) for number in numbers]
     orders = {
-        tuple(each.where for each in resolve("nats.example", 1, randomize=True)) for _ in range(5)
+        tuple(item.where for item in resolve("nats.example", 1, randomize=True)) for _ in range(5)
     }
     assert len(orders) > 1
     assert all(sorted(order) == sorted(kept) for order in orders)

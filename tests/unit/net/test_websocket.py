@@ -178,7 +178,7 @@ def test_a_ping_is_answered_with_what_is_sent_next():
 
     peer.protocol.events_received = events  # type: ignore[method-assign]
     wire.deliver()
-    assert [(each.opcode, each.data) for each in answers] == [
+    assert [(answer.opcode, answer.data) for answer in answers] == [
         (Opcode.PONG, b"are you there?"),
         (Opcode.BINARY, b"something"),
     ]

@@ -58,7 +58,7 @@ def test_credentials_do_not_show():
     """Neither `repr` nor `str` shows a value."""
     credentials = Credentials(*["s3cret"] * 6)
     assert "s3cret" not in f"{credentials!r} {credentials}"
-    assert all(not each.repr for each in dataclasses.fields(credentials))
+    assert all(not field.repr for field in dataclasses.fields(credentials))
 
 
 # --- what is in a file ----------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_bytes_of_messages_are_counted():
         parser = Parser()
         for piece in pieces:
             parser.feed(piece)
-        sizes = [len(each[3]) + len(each[4]) for each in OPERATIONS if type(each) is tuple]
+        sizes = [len(item[3]) + len(item[4]) for item in OPERATIONS if type(item) is tuple]
         assert parser.message_bytes == sum(sizes)
 
 

@@ -66,12 +66,12 @@ def test_info_is_read():
 @pytest.mark.parametrize("junk", [None, True, 1.5, [], {}, "text", 7, ["x", 5]])
 def test_a_field_of_another_type_keeps_its_default(junk):
     """A field with the wrong type has its default."""
-    for each in dataclasses.fields(ServerInfo):
-        if each.name in ("fields", "connect_urls", "ws_connect_urls"):
+    for field in dataclasses.fields(ServerInfo):
+        if field.name in ("fields", "connect_urls", "ws_connect_urls"):
             continue
-        default = getattr(ServerInfo(), each.name)
+        default = getattr(ServerInfo(), field.name)
         expected = junk if type(junk) is type(default) else default
-        got = getattr(ServerInfo.from_fields({each.name: junk}), each.name)
+        got = getattr(ServerInfo.from_fields({field.name: junk}), field.name)
         assert (got, type(got)) == (expected, type(expected))
     for name in ("connect_urls", "ws_connect_urls"):
         urls = getattr(ServerInfo.from_fields({name: junk}), name)

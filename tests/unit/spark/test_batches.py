@@ -38,7 +38,7 @@ class Server:
 
     def probe(self, seq: int) -> tuple[int | None, int]:
         self.questions += 1
-        found = sorted(each for each in self.matches if each >= seq)
+        found = sorted(match for match in self.matches if match >= seq)
         # A new message may arrive between any two requests.
         top = max(self.matches, default=0) + 100
         self.matches.update(range(top, top + self.arriving))
@@ -54,7 +54,7 @@ def test_matching_counts_messages_in_a_range(present, start, end):
     counts = MessageCounter(
         view(min(present), max(present) + 1, len(present)), False, Server(present).probes
     )
-    assert counts.matching(start, end) == len([each for each in present if start <= each < end])
+    assert counts.matching(start, end) == len([item for item in present if start <= item < end])
 
 
 @given(streams, st.integers(1, 200), st.integers(1, 50))
@@ -63,8 +63,8 @@ def test_the_end_of_a_batch_is_exact(present, start, rows):
     end = max(present) + 1
     counts = MessageCounter(view(min(present), end, len(present)), False, Server(present).probes)
     reached = counts.find_end(start, end, rows)
-    there = len([each for each in present if start <= each])
-    taken = len([each for each in present if start <= each < reached])
+    there = len([item for item in present if start <= item])
+    taken = len([item for item in present if start <= item < reached])
     assert taken == min(rows, there)
     assert reached <= max(end, start)
 
@@ -77,7 +77,7 @@ def test_a_batch_never_exceeds_its_limit(present, rows, arriving):
     reached = MessageCounter(view(min(present), end, len(present)), True, server.probes).find_end(
         1, end, rows
     )
-    assert len([each for each in present if each < reached]) <= rows
+    assert len([item for item in present if item < reached]) <= rows
 
 
 def test_contiguous_streams_need_no_requests():
@@ -100,7 +100,7 @@ def test_few_requests_find_the_end_in_a_large_stream():
     server = Server(present)
     counts = MessageCounter(view(1, 1_000_000, 1_000_000), True, server.probes)
     reached = counts.find_end(1, 1_000_000, 100)
-    assert len([each for each in present if each < reached]) == 100
+    assert len([item for item in present if item < reached]) == 100
     assert server.questions <= 50
 
 
@@ -125,7 +125,7 @@ def test_a_small_stream_does_not_wait_for_a_large_one():
 def test_streams_take_turns_if_there_are_too_few_rows():
     """With less than one row for each stream, the streams take turns."""
     got = [divide_rows(1, {"A": 9, "B": 9, "C": 9}, turn) for turn in range(3)]
-    assert [max(each, key=each.__getitem__) for each in got] == ["A", "B", "C"]
+    assert [max(item, key=item.__getitem__) for item in got] == ["A", "B", "C"]
 
 
 def test_bytes_are_shared_by_streams():
@@ -146,8 +146,8 @@ def test_large_messages_are_not_delayed_forever():
         limit_to_bytes({"A": 900, "B": 9, "C": 0}, {"A": 1.0, "B": 800.0, "C": 1.0}, 1000, n)
         for n in (0, 1)
     ]
-    assert [each["B"] for each in got] == [0, 1]
-    assert all(each["A"] > 0 for each in got)
+    assert [item["B"] for item in got] == [0, 1]
+    assert all(item["A"] > 0 for item in got)
 
 
 @given(st.sets(st.integers(1, 5000), min_size=1), st.integers(1, 12))
@@ -158,7 +158,7 @@ def test_partitions_have_about_equally_many(present, partitions):
     found = partition_cuts(counts, 1, end, len(present), min(partitions, len(present)))
     bounds = [1, *found, end]
     sizes = [
-        len([each for each in present if low <= each < high])
+        len([item for item in present if low <= item < high])
         for low, high in itertools.pairwise(bounds)
     ]
     assert sum(sizes) == len(present)

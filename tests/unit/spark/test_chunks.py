@@ -31,11 +31,11 @@ def test_a_chunk_is_split_by_size(rows, limit):
     whole = chunk_of(rows)
     parts = list(whole.split_by_size(limit))
     assert [seq for part in parts for seq in part.sequences] == list(whole.sequences)
-    assert [each for part in parts for each in part.data] == list(whole.data)
-    assert [each for part in parts for each in part.headers] == list(whole.headers)
-    assert [each for part in parts for each in part.subjects] == list(whole.subjects)
-    assert [each for part in parts for each in part.times_ns] == list(whole.times_ns)
-    assert [each for part in parts for each in part.sizes] == list(whole.sizes)
+    assert [item for part in parts for item in part.data] == list(whole.data)
+    assert [header for part in parts for header in part.headers] == list(whole.headers)
+    assert [subject for part in parts for subject in part.subjects] == list(whole.subjects)
+    assert [item for part in parts for item in part.times_ns] == list(whole.times_ns)
+    assert [size for part in parts for size in part.sizes] == list(whole.sizes)
     for part in parts:
         assert len(part) == 1 or part.total_bytes() <= limit
         assert len(part) > 0

@@ -61,7 +61,7 @@ def content_ids(pairs: list[tuple[bytes, bytes]], size: int = 1000) -> list[byte
     """Return the ids of rows that are passed in parts of a given size."""
     ids = ContentIds(ORIGIN)
     parts = [pairs[start : start + size] for start in range(0, len(pairs), size)]
-    return [each for part in parts for each in ids.of(rows(part))]
+    return [item for part in parts for item in ids.of(rows(part))]
 
 
 @given(contents, st.integers(1, 50))
@@ -146,12 +146,12 @@ def test_many_different_rows():
     pairs = [(b"%d" % number, b"x") for number in range(10_000)]
     ids = ContentIds(ORIGIN)
     made = [
-        each for start in range(0, 10_000, 999) for each in ids.of(rows(pairs[start : start + 999]))
+        item for start in range(0, 10_000, 999) for item in ids.of(rows(pairs[start : start + 999]))
     ]
     assert len(set(made)) == 10_000
     assert made == content_ids(pairs, 10_000)
     again = ids.of(rows(pairs))
-    assert list(again) == [each + b"-1" for each in made]
+    assert list(again) == [item + b"-1" for item in made]
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 125, 126, 127, 128, 253, 254, 255, 256, 5000])

@@ -183,8 +183,8 @@ def test_starting_offsets():
     latest = read(startingOffsets="latest").starting_offsets
     assert earliest.of("ANY") == EARLIEST
     assert latest.of("ANY") == LATEST
-    each = read(stream="A,B,C", startingOffsets='{"A": 17, "B": -2, "C": -1}').starting_offsets
-    assert [each.of(name) for name in ("A", "B", "C", "D")] == [17, EARLIEST, LATEST, None]
+    starting = read(stream="A,B,C", startingOffsets='{"A": 17, "B": -2, "C": -1}').starting_offsets
+    assert [starting.of(name) for name in ("A", "B", "C", "D")] == [17, EARLIEST, LATEST, None]
 
 
 def test_offsets_as_for_kafka():

@@ -59,9 +59,11 @@ def test_columns(messages, sizes, in_c):
         run_numbers=speedups.run_numbers if in_c else None,
     ):
         for field in range(4):
-            assert list(replies.column(field)) == [each[field] for each in expected]
+            assert list(replies.column(field)) == [item[field] for item in expected]
         for place in (1, 2):
-            assert list(replies.reply_numbers(place)) == [each[1][-place] for each in messages]
+            assert list(replies.reply_numbers(place)) == [
+                message[1][-place] for message in messages
+            ]
         with pytest.raises(NotJSMessageError):
             replies.reply_numbers(4)  # the name of the consumer
     assert (replies[0], replies[-1], list(replies)) == (expected[0], expected[-1], expected)

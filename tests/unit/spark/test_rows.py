@@ -257,9 +257,9 @@ def test_more_subjects_and_names_than_the_caches_hold():
     """The caches are limited, and the result does not depend on them."""
     subjects = [f"s{number}" for number in range(10_000)]
     made = encoded(
-        data=[b""] * 10_000, subject=subjects, headers=[{each: "v"} for each in subjects]
+        data=[b""] * 10_000, subject=subjects, headers=[{subject: "v"} for subject in subjects]
     )
-    assert made.subjects == [each.encode() for each in subjects]
+    assert made.subjects == [subject.encode() for subject in subjects]
     assert made.header_lines[-1] == b"s9999: v\r\n"
 
 

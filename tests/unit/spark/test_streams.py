@@ -94,7 +94,7 @@ def test_the_first_message_since_a_time(sequences, moments, wanted):
     times = dict(zip(sorted(sequences), sorted(moments), strict=False))
 
     def stored_at(seq: int) -> tuple[int, int] | None:
-        return next(((each, times[each]) for each in sorted(times) if each >= seq), None)
+        return next(((time, times[time]) for time in sorted(times) if time >= seq), None)
 
     there = view(min(times), max(times) + 1)
     found = first_seq_since(wanted, there, stored_at)

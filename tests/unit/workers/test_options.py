@@ -160,7 +160,7 @@ def test_two_handlers_of_one_consumer_are_refused():
     worker.handler(stream="T", consumer="C")(first)
     with pytest.raises(InvalidOptionError, match="is used by handler first"):
         worker.handler(stream="S", consumer="C")(first)
-    assert [each.stream for each in worker.handlers] == ["S", "T"]
+    assert [handler.stream for handler in worker.handlers] == ["S", "T"]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_success_is_an_ack_with_what_was_published(worker):
 def test_a_failure_is_a_retry_with_its_delay(worker):
     """The delay is that of the back-off for the attempt, or of `Retry`."""
     client = worker.test_client()
-    delays = [client.deliver("bill", {"total": 0}, attempt=each).delay for each in (1, 2)]
+    delays = [client.deliver("bill", {"total": 0}, attempt=item).delay for item in (1, 2)]
     assert delays == [2.0, 6.0]
     outcome = client.deliver("bill", {"total": 1})
     assert (outcome.kind, outcome.delay) == ("retry", 30.0)
@@ -216,10 +216,15 @@ def test_a_batch_has_an_outcome_for_each_message(worker):
 
     client = worker.test_client()
     outcomes = client.deliver_batch("total", [1, 2, -3, b"no JSON"])
-    assert [each.kind for each in outcomes] == ["ack", "retry", "dead", "dead"]
-    assert [each.delay for each in outcomes] == [None, 2.0, None, None]
-    assert [[sent.data for sent in each.published] for each in outcomes] == [[b"0"], [], [], []]
-    letters = [each.dead_letter.data for each in outcomes if each.dead_letter is not None]
+    assert [outcome.kind for outcome in outcomes] == ["ack", "retry", "dead", "dead"]
+    assert [outcome.delay for outcome in outcomes] == [None, 2.0, None, None]
+    assert [[sent.data for sent in outcome.published] for outcome in outcomes] == [
+        [b"0"],
+        [],
+        [],
+        [],
+    ]
+    letters = [outcome.dead_letter.data for outcome in outcomes if outcome.dead_letter is not None]
     assert letters == [b"-3", b"no JSON"]
     with pytest.raises(InvalidOptionError, match="deliver_batch"):
         client.deliver("total")

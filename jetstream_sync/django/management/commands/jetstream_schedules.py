@@ -26,8 +26,8 @@ class Command(WorkerCommand):
         """List the schedules, as ``jsm worker schedules`` does."""
         worker = find_worker(options["worker"])
         states = worker.find_schedules()
-        unused = [each for each in states if options["prune"] and each.state == "unused"]
+        unused = [state for state in states if options["prune"] and state.state == "unused"]
         worker.delete_schedules(unused)
-        for each in states:
-            state = "deleted" if each in unused else each.state
-            self.stdout.write(f"{each.name}: {state} in stream {each.stream}")
+        for item in states:
+            state = "deleted" if item in unused else item.state
+            self.stdout.write(f"{item.name}: {state} in stream {item.stream}")
