@@ -196,6 +196,8 @@ class OrderedCursor:
         # When it was created, and the number of consumers in a row that ended at once without a message,
         # or whose creation was cut short by the deadline.
         self._created_at = 0.0
+        #: When the stream was first not found, as a monotonic time; ``None``: it was found.
+        self._gone_since: float | None = None
         self._short_lives = 0
         self._cut_short = False
         # When the next one may be created, while that is delayed.
@@ -273,7 +275,6 @@ class OrderedCursor:
         wait = _FIRST_RETRY_DELAY_S
         timeout = _FIRST_CREATE_TIMEOUT_S
         attempt = 0
-        gone_limit = deadline.sooner(_GONE_LIMIT_S)
         while True:
             attempt += 1
             position = self._start_of_next()
@@ -293,10 +294,15 @@ class OrderedCursor:
                 continue  # of another reader with the same prefix
             except (errors.BadRequestError, errors.PermissionsError):
                 raise
-            except errors.StreamNotFoundError:
-                if not self._created_at or gone_limit.expired():
+            except errors.StreamNotFoundError as error:
+                # Counted over all calls: each of them may have a shorter timeout than the limit.
+                gone_since = self._gone_since = self._gone_since or monotonic()
+                if not self._created_at or monotonic() - gone_since >= _GONE_LIMIT_S:
                     raise
-                self._wait(gone_limit.sooner(_GONE_RETRY_S))
+                self._wait(deadline.sooner(_GONE_RETRY_S))
+                if deadline.expired():
+                    text = f"stream {self.stream!r} was not found, and may be created again"
+                    raise self._api.core.timed_out(text) from error
                 continue
             except errors.Error as error:
                 lost = isinstance(error, errors.ConnectionLostError)
@@ -327,6 +333,7 @@ class OrderedCursor:
                 raise
             self.consumer = consumer
             self._created_at = monotonic()
+            self._gone_since = None
             if deliver_to is None:
                 self._delivered += self.consumer_seq
                 self.sequence.last = 0

@@ -23,25 +23,28 @@ def _import_package_on_demand() -> None:
     """Have ``jetstream_sync`` imported when its first name is used; the help of a command uses none."""
     # Only here, where the process has one thread: a lazy import may block for ever in a forked process.
     import sys  # noqa: PLC0415 - see above
+    from importlib import import_module  # noqa: PLC0415
     from importlib.util import find_spec, module_from_spec  # noqa: PLC0415
     from types import ModuleType  # noqa: PLC0415
 
     spec = find_spec("jetstream_sync")
     if spec is None or spec.loader is None:
         return  # the import below reports it
-    loader = spec.loader
+    package, loader = spec.name, spec.loader
 
     class Package(ModuleType):
         def __getattr__(self, name: str) -> object:
             if name.startswith("__"):
                 raise AttributeError(name)
+            if name == "errors":  # it needs nothing else of the package, and every command uses it
+                return import_module(f"{package}.errors")
             self.__class__ = ModuleType  # type: ignore[assignment]
             loader.exec_module(self)
             return getattr(self, name)
 
     module = module_from_spec(spec)
     module.__class__ = Package
-    sys.modules[spec.name] = module
+    sys.modules[package] = module
 
 
 def main() -> None:
