@@ -4,21 +4,21 @@ import signal
 
 # One that imports another comes after it.
 pytest_plugins = [
-    "fix_collection",
-    "fix_gevent",
-    "fix_hypothesis",
-    "fix_jwt",
-    "fix_threads",
-    "fix_server",
-    "fix_faults",
-    "fix_jsm",
-    "fix_order",
-    "fix_orders",
-    "fix_raw",
-    "fix_reruns",
-    "fix_spark",
-    "fix_spark_streams",
-    "fix_tls",
+    "fixtures.collection",
+    "fixtures.gevent",
+    "fixtures.hypothesis",
+    "fixtures.jwt",
+    "fixtures.threads",
+    "fixtures.server",
+    "fixtures.faults",
+    "fixtures.jsm",
+    "fixtures.order",
+    "fixtures.orders",
+    "fixtures.raw",
+    "fixtures.reruns",
+    "fixtures.spark",
+    "fixtures.spark_streams",
+    "fixtures.tls",
 ]
 
 # A shell that starts the tests in the background makes them ignore Ctrl-C, also in their children.

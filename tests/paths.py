@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from urllib.parse import urlsplit
 
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
 
 import jetstream_sync
 from jetstream_sync import JetStream

@@ -39,8 +39,8 @@ from unittest import mock
 import pytest
 from check_links import broken_links
 from check_types import extract_pages, untyped_names
-from fix_jsm import run_jsm
-from fix_threads import wait_until
+from fixtures.jsm import run_jsm
+from fixtures.threads import wait_until
 from pages import DOCUMENTED_URL, ROOT, Block, blocks, documents
 from typing_extensions import is_typeddict
 

@@ -219,7 +219,9 @@ def _ask_for_rest(ask: Asker, fields: dict[str, Any]) -> None:
         option = declared[name]
         kind = _TYPES.get(name) or option_type(option)
         parse = str if kind is None else kind.parse
-        value = ask.value(option.title, option.flags[0], parse, default=default, blank=parse(default))
+        value = ask.value(
+            option.title, option.flags[0], parse, default=default, blank=parse(default)
+        )
         fields.update(_fields_of({name: (value,) if option.many else value}))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fix_django import clear, configure, postgres_server
+from fixtures.django import clear, configure, postgres_server
 
 from jetstream_sync.server import NatsServer
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fix_apps import Program, copied
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.apps import Program, copied
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 
 from jetstream_sync.server import NatsServer
 

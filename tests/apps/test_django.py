@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_apps import Program, copied, free_port, http, run
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fixtures.apps import Program, copied, free_port, http, run
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer

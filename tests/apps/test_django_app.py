@@ -10,9 +10,9 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from fix_django import clear, count, effects, execute
-from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fixtures.django import clear, count, effects, execute
+from fixtures.threads import wait_until
+from fixtures.worker import is_settled, running
 
 from jetstream_sync import (
     BadSubjectError,

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from fix_server import paused
-from fix_threads import SCALE, wait_until
+from fixtures.server import paused
+from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync import ConnectionLostError, Error, JetStream, TimeoutError
 from jetstream_sync.server import NatsServer

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from fix_django import count, effects, execute
-from fix_threads import SCALE, wait_until
-from fix_worker import FAST, running
+from fixtures.django import count, effects, execute
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import FAST, running
 
 from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError
 from jetstream_sync.workers import Context, Reject, TaskError, Worker

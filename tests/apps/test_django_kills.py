@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 import pytest
-from fix_apps import Program
-from fix_threads import SCALE
+from fixtures.apps import Program
+from fixtures.threads import SCALE
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer

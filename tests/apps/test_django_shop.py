@@ -6,9 +6,9 @@ import re
 import urllib.request
 
 import pytest
-from fix_apps import APPS, Program, copied, free_port, http, run
-from fix_threads import wait_until
-from fix_top_web import Shown, Web
+from fixtures.apps import APPS, Program, copied, free_port, http, run
+from fixtures.threads import wait_until
+from fixtures.top_web import Shown, Web
 
 from jetstream_sync import connect
 

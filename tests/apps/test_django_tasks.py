@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import running
+from fixtures.threads import wait_until
+from fixtures.worker import running
 
 from jetstream_sync import JetStream, ServerTooOldError
 from jetstream_sync.workers import Backoff
@@ -27,15 +27,14 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
     """The backend in the settings; the first task creates its stream and its bucket."""
     request.getfixturevalue("django_project")
     from django.test import override_settings
+    from fixtures import django_tasks
 
     from jetstream_sync.django.workers import default_worker, discover
 
     server = request.getfixturevalue("nats_server")
     setting = {"servers": server.url, "dead_letters": "DEAD", "outbox": []}
     with override_settings(JETSTREAM=setting, TASKS={"default": BACKEND}):
-        import fix_django_tasks
-
-        fix_django_tasks.runs.clear()
+        django_tasks.runs.clear()
         for item in (default_worker, discover):
             item.cache_clear()
         yield
@@ -62,7 +61,7 @@ def worker() -> Any:
 
 def test_tasks_and_their_results():
     """A task is ready, then done with its value, or failed with its error; each runs once."""
-    from fix_django_tasks import add, fail, runs, times
+    from fixtures.django_tasks import add, fail, runs, times
 
     good, bad, context = add.enqueue(1, 2), fail.enqueue("no"), times.enqueue(text="x")
     assert good.status == "READY"
@@ -89,7 +88,7 @@ def last_message(js: JetStream) -> bytes:
 
 def test_a_task_that_comes_again(js):
     """A task that has ended is not run again; one whose worker was killed is."""
-    from fix_django_tasks import runs, times
+    from fixtures.django_tasks import runs, times
 
     result = times.enqueue("x")
     message = last_message(js)
@@ -108,7 +107,7 @@ def test_a_task_that_comes_again(js):
 
 def test_a_result_that_has_expired(js):
     """The task is run nevertheless: its message has everything."""
-    from fix_django_tasks import add, runs
+    from fixtures.django_tasks import add, runs
 
     result = add.enqueue(1, 2)
     js.key_value("TASK_RESULTS").purge(result.id)
@@ -120,14 +119,14 @@ def test_a_result_that_has_expired(js):
 
 def test_a_task_that_does_not_exist(js):
     """Its message is a dead letter; only functions that are tasks can be called."""
-    from fix_django_tasks import add
+    from fixtures.django_tasks import add
 
     add.enqueue(1)
     message = last_message(js)
     js.get_stream("TASKS").purge()
     result_id = b'"id":"x"'
-    for path in (b"fix_django_tasks.gone", b"os.abort"):
-        changed = message.replace(b"fix_django_tasks.add", path)
+    for path in (b"fixtures.django_tasks.gone", b"os.abort"):
+        changed = message.replace(b"fixtures.django_tasks.add", path)
         start = changed.index(b'"id"')
         changed = changed.replace(changed[start : changed.index(b",", start)], result_id)
         js.publish("tasks.django.default.django-default.x", changed)
@@ -142,8 +141,8 @@ def test_a_task_that_does_not_exist(js):
 def test_a_task_that_fails_in_a_transaction_leaves_no_row():
     """With ``atomic`` the transaction of a failed task is rolled back; that of a good one commits."""
     from django.test import override_settings
-    from fix_django import clear, effects
-    from fix_django_tasks import write
+    from fixtures.django import clear, effects
+    from fixtures.django_tasks import write
 
     backend = {**BACKEND, "OPTIONS": {"atomic": True}}
     with override_settings(TASKS={"default": backend}):
@@ -159,7 +158,7 @@ def test_a_task_that_fails_in_a_transaction_leaves_no_row():
 
 def test_a_queued_task_can_be_cancelled(js):
     """It does not run, and its result has failed."""
-    from fix_django_tasks import add, runs
+    from fixtures.django_tasks import add, runs
 
     result = add.enqueue(1)
     assert result.task.get_backend().cancel(result.id)
@@ -174,7 +173,7 @@ def test_a_queued_task_can_be_cancelled(js):
 
 def test_what_is_refused():
     """Unknown queues, priorities and unknown results are refused with Django's errors."""
-    from fix_django_tasks import add
+    from fixtures.django_tasks import add
 
     refused = getattr(exceptions(), "InvalidTask", None) or exceptions().InvalidTaskError
     with pytest.raises(refused):
@@ -189,7 +188,7 @@ def test_what_is_refused():
 def test_run_after_needs_a_server_with_schedules(nats_server):
     """Without schedules the task would run at once, or never: it is refused."""
     from django.utils import timezone
-    from fix_django_tasks import add
+    from fixtures.django_tasks import add
 
     if nats_server.version.startswith(("2.10.", "2.11.")):
         with pytest.raises(ServerTooOldError):
@@ -200,7 +199,7 @@ def test_run_after_needs_a_server_with_schedules(nats_server):
 def test_run_after(js):
     """The server keeps the task until its time."""
     from django.utils import timezone
-    from fix_django_tasks import add, runs
+    from fixtures.django_tasks import add, runs
 
     later = timezone.now() + timedelta(seconds=2)
     delayed = add.using(run_after=later).enqueue(1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
-from fix_threads import SCALE
+from fixtures.threads import SCALE
 from fsspec.tests import abstract
 from pages import DOCUMENTED_URL, ROOT
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fix_apps import Program, copied, free_port, http, run
-from fix_threads import wait_until
-from fix_worker import is_settled, running
-from rawnats import RawClient
+from fixtures.apps import Program, copied, free_port, http, run
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
+from fixtures.worker import is_settled, running
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer

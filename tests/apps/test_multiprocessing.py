@@ -5,8 +5,8 @@ from __future__ import annotations
 import multiprocessing
 
 import pytest
-from fix_apps import APPS, run
-from rawnats import RawClient
+from fixtures.apps import APPS, run
+from fixtures.rawnats import RawClient
 
 METHODS = multiprocessing.get_all_start_methods()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import signal
 
-from fix_apps import APPS, Program, run
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.apps import APPS, Program, run
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 
 from jetstream_sync.server import NatsServer
 

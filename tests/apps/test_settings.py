@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fix_apps import Program, copied, free_port, http
-from fix_threads import wait_until
+from fixtures.apps import Program, copied, free_port, http
+from fixtures.threads import wait_until
 
 import jetstream_sync
 

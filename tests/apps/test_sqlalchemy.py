@@ -6,9 +6,9 @@ import os
 import signal
 
 import pytest
-from fix_apps import Program, copied
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.apps import Program, copied
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 

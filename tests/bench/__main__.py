@@ -52,7 +52,7 @@ from typing import Any, Literal
 
 from jetstream_sync.server import NatsServer
 
-from ..rawnats import RawClient
+from ..fixtures.rawnats import RawClient
 from .job import Job
 from .raw import (
     NotDoneError,

@@ -112,7 +112,7 @@ def _filled_server() -> Iterator[str]:
     # The children, which run this file alone, have no such modules.
     from jetstream_sync.server import NatsServer
 
-    from ..rawnats import RawClient
+    from ..fixtures.rawnats import RawClient
     from .raw import fill, make_stream
 
     with NatsServer() as server:

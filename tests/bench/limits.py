@@ -32,7 +32,7 @@ import jetstream_sync
 from jetstream_sync import Connection
 from jetstream_sync.server import NatsServer
 
-from ..rawnats import RawClient
+from ..fixtures.rawnats import RawClient
 from .raw import NotDoneError, fill, make_stream, publish
 from .report import ROOT, align
 

@@ -10,7 +10,7 @@ import json
 import time
 from typing import Any
 
-from ..rawnats import RawClient
+from ..fixtures.rawnats import RawClient
 from .job import Job, numbered_payload
 
 _CHUNK = 4_000

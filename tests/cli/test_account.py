@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, Result, run_jsm
-from fix_server import wait_for_peers
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.jsm import Jsm, Result, run_jsm
+from fixtures.rawnats import RawClient
+from fixtures.server import wait_for_peers
+from fixtures.threads import wait_until
 
 from jetstream_sync.cli.backup import open_backup
 from jetstream_sync.server import NatsCluster, NatsServer

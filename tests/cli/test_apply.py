@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import CLEAR_LINE, Jsm
-from rawnats import RawClient
+from fixtures.jsm import CLEAR_LINE, Jsm
+from fixtures.rawnats import RawClient
 
 ORDERS: dict[str, Any] = {
     "streams": [

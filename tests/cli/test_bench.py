@@ -7,8 +7,8 @@ import json
 import signal
 
 import pytest
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 
 from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.render import show_progress

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import NOWHERE, Jsm, Result, run_jsm
-from fix_server import wait_for_peers
-from fix_threads import wait_until
+from fixtures.jsm import NOWHERE, Jsm, Result, run_jsm
+from fixtures.server import wait_for_peers
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import StreamSource

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from fix_jsm import Jsm, Result, run_jsm
-from fix_server import wait_for_peers
-from fix_threads import wait_until
+from fixtures.jsm import Jsm, Result, run_jsm
+from fixtures.server import wait_for_peers
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import ConsumerConfig, JetStream

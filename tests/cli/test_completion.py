@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from fix_jsm import Jsm, run_jsm
-from fix_proxy import Listener
-from fix_threads import wait_until, within
-from rawnats import RawClient
+from fixtures.jsm import Jsm, run_jsm
+from fixtures.proxy import Listener
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until, within
 
 
 @pytest.fixture

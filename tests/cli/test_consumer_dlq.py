@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm
-from fix_orders import Orders
-from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fixtures.jsm import Jsm
+from fixtures.orders import Orders
+from fixtures.threads import wait_until
+from fixtures.worker import is_settled, running
 
 from jetstream_sync import connect
 from jetstream_sync.durations import time_from_text

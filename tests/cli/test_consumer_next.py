@@ -6,8 +6,8 @@ import json
 import signal
 
 import pytest
-from fix_orders import Orders
-from fix_threads import wait_until
+from fixtures.orders import Orders
+from fixtures.threads import wait_until
 
 from jetstream_sync import TimeoutError
 from jetstream_sync.cli.long_running import wait_interruptibly

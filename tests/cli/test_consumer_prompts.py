@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fix_jsm import CLEAR_LINE
+from fixtures.jsm import CLEAR_LINE
 
 pytestmark = pytest.mark.usefixtures("orders")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Result, run_jsm
+from fixtures.jsm import Result, run_jsm
 
 #: The keys of ADR-21, which are all in every file.
 ADR_21 = [

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import run_jsm
-from fix_threads import wait_until
+from fixtures.jsm import run_jsm
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync.cli.demo import OrderError, dispatch, price, read

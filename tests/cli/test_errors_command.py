@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fix_jsm import run_jsm
+from fixtures.jsm import run_jsm
 
 
 def test_lookup_says_what_a_code_means(raw):

@@ -6,9 +6,9 @@ import json
 import subprocess
 from typing import Any
 
-from fix_jsm import Jsm
-from fix_raw import RawPeer
-from fix_threads import between
+from fixtures.jsm import Jsm
+from fixtures.raw import RawPeer
+from fixtures.threads import between
 
 #: An event as a server sends it; the times are its own.
 ACK = {

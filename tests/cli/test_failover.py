@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from fix_jsm import Jsm
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fixtures.jsm import Jsm
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import JetStream

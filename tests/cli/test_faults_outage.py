@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from fix_jsm import Result, run_jsm
-from fix_server import wait_for_peers
-from fix_threads import SCALE, wait_until
+from fixtures.jsm import Result, run_jsm
+from fixtures.server import wait_for_peers
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import ConsumerConfig, JetStream

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import click
 import pytest
-from fix_jsm import NOWHERE, run_jsm
-from fix_threads import SCALE
+from fixtures.jsm import NOWHERE, run_jsm
+from fixtures.threads import SCALE
 
 from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fix_jsm import Jsm
-from fix_threads import SCALE
+from fixtures.jsm import Jsm
+from fixtures.threads import SCALE
 
 ROOT = Path(__file__).parents[2]
 #: The folder of the entry point, which an installation has at its top level.

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm
+from fixtures.jsm import Jsm
+from fixtures.rawnats import RawClient
 from make_jsm_reference import nodes
-from rawnats import RawClient
 
 #: A command line for each command that ends by itself; {tmp} is a directory. What several steps need
 #: is made by `world`.

@@ -10,9 +10,9 @@ import subprocess
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fixtures.jsm import Jsm
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE, wait_until
 
 #: Not UTF-8, with line breaks, a NUL, and an escape that clears a terminal.
 BINARY = b"\xff\x00line\r\n\x1b[2Jend\n\n"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_jsm import spawn_jsm
-from fix_threads import SCALE
+from fixtures.jsm import spawn_jsm
+from fixtures.threads import SCALE
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer

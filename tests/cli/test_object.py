@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, Terminal
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fixtures.jsm import Jsm, Terminal
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync.server import NatsServer
 

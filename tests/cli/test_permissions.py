@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fix_jsm import Result, run_jsm
+from fixtures.jsm import Result, run_jsm
 
 from jetstream_sync.server import NatsServer
 

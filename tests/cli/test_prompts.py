@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from fix_jsm import Result, run_jsm
+from fixtures.jsm import Result, run_jsm
 
 from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.prompts import Asker

@@ -7,8 +7,8 @@ import json
 import signal
 
 import pytest
-from fix_threads import between
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import between
 
 
 @pytest.fixture

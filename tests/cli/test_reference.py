@@ -7,7 +7,7 @@ import shlex
 
 import click
 import pytest
-from fix_jsm import run_jsm
+from fixtures.jsm import run_jsm
 from make_jsm_reference import HELP_FILE, PAGE, helps, nodes, pages, root
 
 from jetstream_sync.cli.commands import parameters

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from fix_raw import Heard, RawPeer
-from fix_threads import between, within
+from fixtures.raw import Heard, RawPeer
+from fixtures.threads import between, within
 
 
 def answering(peer: RawPeer, subject: str, answer: Callable[[Heard], None]) -> threading.Thread:

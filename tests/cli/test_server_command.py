@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from fix_jsm import run_jsm, spawn_jsm
-from fix_threads import SCALE
-from fix_tls import free_port as free_port  # noqa: PLC0414 - a fixture
-from rawnats import RawClient
+from fixtures.jsm import run_jsm, spawn_jsm
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE
+from fixtures.tls import free_port as free_port  # noqa: PLC0414 - a fixture
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_threads import wait_until
+from fixtures.threads import wait_until
 
 from jetstream_sync import Connection, NoRespondersError
 from jetstream_sync.services import Service

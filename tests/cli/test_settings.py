@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Result, run_jsm
-from fix_jwt import User
-from fix_proxy import Listener
+from fixtures.jsm import Result, run_jsm
+from fixtures.jwt import User
+from fixtures.proxy import Listener
 
 from jetstream_sync.server import NatsServer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fix_jsm import CLEAR_LINE
-from rawnats import RawClient
+from fixtures.jsm import CLEAR_LINE
+from fixtures.rawnats import RawClient
 
 #: The command of the document of 2020, as it stands there.
 SEED = (

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_faults import FaultProxy, Toward
-from fix_jsm import Jsm, run_jsm, spawn_jsm
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fixtures.faults import FaultProxy, Toward
+from fixtures.jsm import Jsm, run_jsm, spawn_jsm
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync.server import NatsServer
 

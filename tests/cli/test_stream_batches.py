@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from fix_jsm import Jsm
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.jsm import Jsm
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 
 from jetstream_sync import Connection, Msg, connect
 from jetstream_sync.server import NatsServer

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm
-from rawnats import RawClient
+from fixtures.jsm import Jsm
+from fixtures.rawnats import RawClient
 
 
 def config_of(raw: RawClient, name: str) -> dict[str, Any]:

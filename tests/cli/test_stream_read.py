@@ -8,9 +8,9 @@ import signal
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.jsm import Jsm
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 
 
 def publish(raw: RawClient, subject: str, body: bytes, **headers: str) -> None:

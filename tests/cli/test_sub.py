@@ -8,10 +8,10 @@ import signal
 import subprocess
 
 import pytest
-from fix_jsm import Jsm
-from fix_raw import RawPeer
-from fix_threads import wait_until, within
-from rawnats import RawClient
+from fixtures.jsm import Jsm
+from fixtures.raw import RawPeer
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until, within
 
 # --- core NATS ------------------------------------------------------------------------------------
 

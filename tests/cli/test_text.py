@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from fix_jsm import Jsm
-from rawnats import RawClient
+from fixtures.jsm import Jsm
+from fixtures.rawnats import RawClient
 
 from jetstream_sync.cli.env import readable, single_line, visible
 

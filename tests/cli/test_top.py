@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, Terminal, run_jsm
-from fix_threads import SCALE, wait_until
-from fix_worker import RunningWorker, running
-from rawnats import RawClient
+from fixtures.jsm import Jsm, Terminal, run_jsm
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import RunningWorker, running
 from textual.pilot import Pilot
 from textual.widgets import Button, Static, TabbedContent
 

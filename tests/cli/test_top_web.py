@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from fix_apps import free_port
-from fix_jsm import Jsm
-from fix_threads import SCALE, wait_until
-from fix_top_web import ESCAPE, Shown, Web
+from fixtures.apps import free_port
+from fixtures.jsm import Jsm
+from fixtures.threads import SCALE, wait_until
+from fixtures.top_web import ESCAPE, Shown, Web
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fix_jsm import run_jsm
-from fix_threads import wait_until
+from fixtures.jsm import run_jsm
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync.server import NatsCluster

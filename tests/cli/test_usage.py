@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from fix_jsm import run_jsm
+from fixtures.jsm import run_jsm
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_jsm import run_jsm
+from fixtures.jsm import run_jsm
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 import pytest
-from fix_jsm import run_jsm
+from fixtures.jsm import run_jsm
 from pages import DOCUMENTED_URL, ROOT, blocks
 
 import jetstream_sync

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fix_threads import SCALE
+from fixtures.threads import SCALE
 
 from jetstream_sync import Stream
 

@@ -50,7 +50,7 @@ def main(home: object, path: str) -> None:
         path: a JSON file with the fields of `Plan`.
 
     """
-    from fix_spark import SparkHome, session
+    from fixtures.spark import SparkHome, session
 
     from jetstream_sync.spark import start_query
 

@@ -46,11 +46,11 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fix_faults import FaultProxy, Toward
-from fix_server import wait_for_peers
-from fix_spark import Driver, batches, forget_commit, offsets_of, spark_environment
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fixtures.faults import FaultProxy, Toward
+from fixtures.rawnats import RawClient
+from fixtures.server import wait_for_peers
+from fixtures.spark import Driver, batches, forget_commit, offsets_of, spark_environment
+from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync.server import NatsCluster, NatsServer
 

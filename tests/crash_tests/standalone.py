@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pyspark
-from fix_spark import command_of, processes_of_session, spark_environment
-from fix_threads import wait_until
+from fixtures.spark import command_of, processes_of_session, spark_environment
+from fixtures.threads import wait_until
 from typing_extensions import Self
 
 __all__ = ["Standalone"]

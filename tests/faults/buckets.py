@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fix_threads import SCALE
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE
 
 from jetstream_sync import Connection, Error, KeyNotFoundError, KeyValue, TimeoutError
 

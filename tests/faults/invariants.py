@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
 
 from .recorder import Recorder, read_payload
 from .testbed import STREAM

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fix_threads import SCALE
+from fixtures.threads import SCALE
 
 from jetstream_sync import Error, NoHeartbeatError, TimeoutError
 

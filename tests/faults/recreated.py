@@ -7,7 +7,7 @@ import time
 import warnings
 from typing import Final
 
-from fix_threads import SCALE
+from fixtures.threads import SCALE
 
 from jetstream_sync import Connection, Error, JetStream, Replica
 from jetstream_sync.errors import NotFoundError, TimeoutError

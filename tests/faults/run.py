@@ -49,9 +49,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from fix_faults import Toward, open_files
-from fix_threads import SCALE
-from rawnats import RawClient
+from fixtures.faults import Toward, open_files
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE
 
 import jetstream_sync
 from jetstream_sync import Connection, Error, Msg

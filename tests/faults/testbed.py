@@ -10,9 +10,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
-from fix_faults import FaultProxy, Toward
-from fix_threads import SCALE
-from rawnats import RawClient
+from fixtures.faults import FaultProxy, Toward
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE
 
 from jetstream_sync import Connection
 from jetstream_sync.server import NatsCluster, NatsServer

@@ -48,8 +48,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from fix_threads import SCALE
-from rawnats import RawClient, Stored
+from fixtures.rawnats import RawClient, Stored
+from fixtures.threads import SCALE
 
 import jetstream_sync
 from jetstream_sync import Error

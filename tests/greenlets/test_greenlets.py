@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import gevent
 import gevent.monkey
 import pytest
-from fix_proxy import Listener
-from fix_threads import SCALE, wait_until
+from fixtures.proxy import Listener
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStream

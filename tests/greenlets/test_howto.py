@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gevent
 import pytest
-from fix_threads import SCALE, wait_until
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer

@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from fix_threads import wait_until, within
+from fixtures.threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

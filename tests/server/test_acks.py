@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
-from fix_server import paused
-from fix_threads import between, wait_until
+from fixtures.server import paused
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

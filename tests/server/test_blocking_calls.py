@@ -14,8 +14,8 @@ from typing import Any
 import blocking_calls
 import pytest
 from blocking_calls import CALLS, KINDS
-from fix_server import paused
-from fix_threads import SCALE, wait_until
+from fixtures.server import paused
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Error, ObjectMeta

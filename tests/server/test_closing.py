@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from fix_server import paused
-from fix_threads import between, threads_in, wait_until, within
+from fixtures.server import paused
+from fixtures.threads import between, threads_in, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, ScriptedPeer, black_hole
-from fix_threads import SCALE, wait_until, within
+from fixtures.proxy import Listener, ScriptedPeer, black_hole
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

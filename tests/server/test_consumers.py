@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fix_threads import wait_until, within
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until, within
 
 from jetstream_sync import (
     APIError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (

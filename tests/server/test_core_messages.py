@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_threads import SCALE, between, threads_in, wait_until
+from fixtures.threads import SCALE, between, threads_in, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

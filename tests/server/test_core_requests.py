@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from fix_threads import between
+from fixtures.threads import between
 
 import jetstream_sync
 from jetstream_sync import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fix_threads import wait_until
+from fixtures.threads import wait_until
 
 from jetstream_sync import (
     CounterError,

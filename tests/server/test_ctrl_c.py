@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_threads import SCALE, wait_until, within
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Connection

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from fix_server import break_link
-from fix_threads import SCALE, wait_until
+from fixtures.server import break_link
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import InvalidOptionError, NoServersError

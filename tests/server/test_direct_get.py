@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_threads import between, wait_until
+from fixtures.threads import between, wait_until
 
 from jetstream_sync import (
     InvalidOptionError,

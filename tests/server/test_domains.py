@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from fix_threads import between, wait_until
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, threads_in, wait_until, within
+from fixtures.threads import SCALE, threads_in, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fix_faults import open_files
-from fix_fork import in_child
-from fix_threads import SCALE, wait_until
+from fixtures.faults import open_files
+from fixtures.fork import in_child
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, Msg

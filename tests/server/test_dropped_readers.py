@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
-from fix_server import fill
-from fix_threads import SCALE, wait_until
+from fixtures.server import fill
+from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.jetstream.messages import MessagePuller

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fix_server import break_link
-from fix_threads import SCALE, wait_until
+from fixtures.server import break_link
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStream, Stream

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from fix_threads import run_all, within
+from fixtures.threads import run_all, within
 
 import jetstream_sync
 from jetstream_sync import (

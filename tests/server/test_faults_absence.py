@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_threads import SCALE, between, wait_until, within
+from fixtures.threads import SCALE, between, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fix_server import running_cluster
-from fix_threads import SCALE, wait_until, within
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.server import running_cluster
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_faults import FaultProxy, Toward, open_files
-from fix_threads import SCALE, wait_until, within
+from fixtures.faults import FaultProxy, Toward, open_files
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

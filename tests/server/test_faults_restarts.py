@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until, within
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

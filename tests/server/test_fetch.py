@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from fix_server import fill
-from fix_threads import between, wait_until
+from fixtures.server import fill
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from fix_server import paused
+from fixtures.server import paused
 
 import jetstream_sync
 from jetstream_sync import (

@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
-from fix_fork import in_child
-from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fixtures.fork import in_child
+from fixtures.proxy import Listener, ScriptedPeer
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 
 import pytest
-from fix_fork import in_child
-from fix_threads import wait_until
+from fixtures.fork import in_child
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import ForkedConnectionError, JetStream, PubAck

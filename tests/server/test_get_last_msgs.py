@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from direct_gets import scripted, send_block, send_end, send_msg
-from fix_server import paused
-from fix_threads import between
+from fixtures.direct_gets import scripted, send_block, send_end, send_msg
+from fixtures.server import paused
+from fixtures.threads import between
 
 from jetstream_sync import (
     APIError,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from direct_gets import scripted, send_block, send_msg
-from fix_server import paused
+from fixtures.direct_gets import scripted, send_block, send_msg
+from fixtures.server import paused
 
 from jetstream_sync import (
     APIError,

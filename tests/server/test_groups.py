@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from fix_threads import SCALE, between, run_all, wait_until
+from fixtures.threads import SCALE, between, run_all, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

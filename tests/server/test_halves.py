@@ -20,8 +20,8 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from fix_ctrl_c import interrupted, points, sends_ctrl_c
-from fix_threads import SCALE, wait_until
+from fixtures.ctrl_c import interrupted, points, sends_ctrl_c
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 import pytest
-from fix_ctrl_c import interrupted, points, sends_ctrl_c
-from fix_threads import SCALE, wait_until
+from fixtures.ctrl_c import interrupted, points, sends_ctrl_c
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

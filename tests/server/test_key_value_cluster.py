@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_server import running_cluster
-from fix_threads import SCALE, wait_until
+from fixtures.server import running_cluster
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

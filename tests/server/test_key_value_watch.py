@@ -11,8 +11,8 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_threads import SCALE, wait_until, within
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

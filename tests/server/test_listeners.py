@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fix_server import break_link
-from fix_threads import wait_until
+from fixtures.server import break_link
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import ConnectionEvent, ConsumerDeletedError, EventKind, InvalidOptionError

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from fake_jetstream import FakeJetStream, consumer_info
-from fix_server import running_cluster
-from fix_threads import SCALE, wait_until
+from fixtures.fake_jetstream import FakeJetStream, consumer_info
+from fixtures.server import running_cluster
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import JetStream, Listing

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from fix_server import paused
-from fix_threads import run_all
+from fixtures.server import paused
+from fixtures.threads import SCALE, between, run_all, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, InvalidOptionError, JetStream, KeyValue
 from jetstream_sync.errors import Error, LockLostError, TimeoutError
 from jetstream_sync.server import NatsServer
-from tests.fix_threads import SCALE, between, wait_until
 
 
 @pytest.fixture

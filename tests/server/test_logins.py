@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jwt import Operator, User
-from fix_proxy import Listener
+from fixtures.jwt import Operator, User
+from fixtures.proxy import Listener
 
 import jetstream_sync
 from jetstream_sync import AuthorizationError, Connection, CredentialsError

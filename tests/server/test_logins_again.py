@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_jwt import Operator, User
-from fix_threads import wait_until
+from fixtures.jwt import Operator, User
+from fixtures.threads import wait_until
 from typing_extensions import Self
 
 import jetstream_sync

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from fix_jwt import Account, User
-from fix_proxy import Listener, ScriptedPeer, black_hole
-from fix_threads import SCALE, wait_until
+from fixtures.jwt import Account, User
+from fixtures.proxy import Listener, ScriptedPeer, black_hole
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, ConnectionStatus

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_server import fill, paused
-from fix_threads import between, wait_until
+from fixtures.server import fill, paused
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_threads import SCALE, run_all, wait_until
+from fixtures.threads import SCALE, run_all, wait_until
 
 from jetstream_sync import (
     Connection,

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fix_threads import between, wait_until
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import between, wait_until
 
 from jetstream_sync.errors import InvalidOptionError, ServerUnavailableError
 from jetstream_sync.server import NatsCluster, NatsServer, find_nats_server

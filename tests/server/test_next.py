@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_threads import between, wait_until
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

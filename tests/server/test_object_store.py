@@ -15,8 +15,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, run_all, wait_until, within
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import SCALE, run_all, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_server import paused
-from fix_threads import SCALE, wait_until, within
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.server import paused
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

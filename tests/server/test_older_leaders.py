@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 
 import pytest
-from fix_threads import wait_until
+from fixtures.threads import wait_until
 
 from jetstream_sync import BatchUncertainError, Connection, JetStream, Msg
 from jetstream_sync.errors import (

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fake_jetstream import FakeJetStream
-from fix_threads import wait_until
+from fixtures.fake_jetstream import FakeJetStream
+from fixtures.threads import wait_until
 from packaging.version import Version
 
 import jetstream_sync

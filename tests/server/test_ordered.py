@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_server import break_link, fill, paused
-from fix_threads import between, wait_until
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.server import break_link, fill, paused
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_faults import Toward
-from fix_server import fill
-from fix_threads import between, wait_until
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.faults import Toward
+from fixtures.server import fill
+from fixtures.threads import between, wait_until
 
 from jetstream_sync import (
     ConsumerNotFoundError,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from fix_threads import SCALE
+from fixtures.threads import SCALE
 
 from jetstream_sync import (
     Connection,

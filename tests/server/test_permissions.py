@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_proxy import Listener
-from fix_threads import wait_until, within
+from fixtures.proxy import Listener
+from fixtures.threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Connection, ConnectionLostError, Msg, PermissionsError, TimeoutError

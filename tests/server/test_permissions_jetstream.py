@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 
 import pytest
-from fix_threads import wait_until, within
+from fixtures.threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Connection, PermissionsError

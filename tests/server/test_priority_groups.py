@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from fix_threads import wait_until
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (

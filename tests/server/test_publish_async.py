@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fix_threads import between, wait_until
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -9,8 +9,8 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from fix_server import paused
-from fix_threads import run_all, within
+from fixtures.server import paused
+from fixtures.threads import run_all, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from fix_server import paused
-from fix_threads import between, wait_until
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.server import paused
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

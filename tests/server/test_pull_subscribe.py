@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_server import paused
-from fix_threads import between, run_all, wait_until
+from fixtures.server import paused
+from fixtures.threads import between, run_all, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -8,8 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_server import break_link, paused
-from fix_threads import between, wait_until
+from fixtures.server import break_link, paused
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

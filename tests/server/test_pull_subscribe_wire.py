@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fake_jetstream import FakeJetStream
-from fix_threads import between
+from fixtures.fake_jetstream import FakeJetStream
+from fixtures.threads import between
 
 import jetstream_sync
 from jetstream_sync import (

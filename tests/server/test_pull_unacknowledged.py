@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_faults import Toward
-from fix_threads import wait_until
+from fixtures.faults import Toward
+from fixtures.threads import wait_until
 
 from jetstream_sync import AckPolicy, Connection, JetStream, JetStreamMsg, Stream, TimeoutError
 from jetstream_sync.jetstream.pull import PullInbox

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fix_server import break_link
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.server import break_link
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

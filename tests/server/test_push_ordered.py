@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fix_server import break_link, fill
-from fix_threads import wait_until
+from fixtures.server import break_link, fill
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (

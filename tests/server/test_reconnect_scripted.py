@@ -9,8 +9,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, run_all, wait_until, within
+from fixtures.proxy import Listener, ScriptedPeer
+from fixtures.threads import SCALE, run_all, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

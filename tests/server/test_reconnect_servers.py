@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_threads import SCALE, wait_until, within
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

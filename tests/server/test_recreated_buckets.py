@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
-from fix_server import Errors
-from fix_threads import SCALE, wait_until
+from fixtures.server import Errors
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStream, KeyValue, KeyValueEntry, Watch

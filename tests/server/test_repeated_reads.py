@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fake_jetstream import FakeJetStream, consumer_info
-from fix_threads import SCALE, between, wait_until
+from fixtures.fake_jetstream import FakeJetStream, consumer_info
+from fixtures.threads import SCALE, between, wait_until
 
 import jetstream_sync
 from jetstream_sync import APIError, JetStream, TimeoutError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import JetStream, KeyValue
@@ -12,7 +13,6 @@ from jetstream_sync.errors import (
     IteratorClosedError,
     TimeoutError,
 )
-from tests.fix_threads import SCALE, wait_until
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_threads import between, wait_until, within
+from fixtures.threads import between, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_threads import wait_until
+from fixtures.threads import wait_until
 
 from jetstream_sync import (
     BadRequestError,

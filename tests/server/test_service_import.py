@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Container, Iterator
 
 import pytest
-from fix_threads import SCALE, within
+from fixtures.threads import SCALE, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_server import paused
-from fix_threads import wait_until, within
+from fixtures.server import paused
+from fixtures.threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
-from fix_proxy import Listener
-from fix_threads import SCALE, wait_until, within
+from fixtures.proxy import Listener
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

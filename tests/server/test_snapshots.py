@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_jetstream import FakeJetStream
-from fix_faults import BOTH, FaultProxy
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.fake_jetstream import FakeJetStream
+from fixtures.faults import BOTH, FaultProxy
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -8,7 +8,7 @@ import sys
 import traceback
 
 import pytest
-from fix_threads import wait_until, within
+from fixtures.threads import wait_until, within
 
 from jetstream_sync.errors import AuthorizationError, NoServersError
 from jetstream_sync.server import NatsServer

@@ -8,8 +8,8 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark_streams import fill
-from fix_threads import SCALE
+from fixtures.spark_streams import fill
+from fixtures.threads import SCALE
 
 import jetstream_sync
 from jetstream_sync.errors import (

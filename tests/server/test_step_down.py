@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fix_server import running_cluster
-from fix_threads import wait_until
+from fixtures.server import running_cluster
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_threads import within
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import within
 
 from jetstream_sync import (
     APIError,

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fake_jetstream import FakeJetStream, consumer_info
-from fix_threads import wait_until
+from fixtures.fake_jetstream import FakeJetStream, consumer_info
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (

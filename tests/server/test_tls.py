@@ -9,9 +9,9 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, wait_until
-from fix_tls import Certificates, connect, echoes, refused
+from fixtures.proxy import Listener, ScriptedPeer
+from fixtures.threads import SCALE, wait_until
+from fixtures.tls import Certificates, connect, echoes, refused
 
 import jetstream_sync
 from jetstream_sync import (

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fix_faults import FaultProxy, Toward
-from fix_fork import in_child
-from fix_threads import SCALE, wait_until
-from fix_tls import Certificates
+from fixtures.faults import FaultProxy, Toward
+from fixtures.fork import in_child
+from fixtures.threads import SCALE, wait_until
+from fixtures.tls import Certificates
 
 import jetstream_sync
 from jetstream_sync import Connection, OutboundBufferLimitError

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fix_threads import SCALE
+from fixtures.threads import SCALE
 
 from jetstream_sync import (
     DeliverPolicy,

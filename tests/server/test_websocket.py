@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fix_threads import SCALE
-from fix_tls import connect, echoes, refused
+from fixtures.threads import SCALE
+from fixtures.tls import connect, echoes, refused
 
 from jetstream_sync import (
     AuthorizationError,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_jetstream import FakeJetStream
+from fixtures.fake_jetstream import FakeJetStream
 
 import jetstream_sync
 from jetstream_sync import JetStream

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark_streams import fill, new_stream
+from fixtures.spark_streams import fill, new_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

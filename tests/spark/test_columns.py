@@ -9,7 +9,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from fix_spark_streams import fill, new_stream
+from fixtures.spark_streams import fill, new_stream
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from crash_tests.run import DELIVERIES, RETENTIONS, Outcome, run
-from fix_spark import need_java
+from fixtures.spark import need_java
 
 #: Seconds of crashes in each run; set by the environments of tox.
 SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "12"))

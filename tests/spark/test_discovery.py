@@ -14,9 +14,9 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from fix_apps import Program
-from fix_spark import SparkHome, need_java, spark_environment
-from rawnats import RawClient
+from fixtures.apps import Program
+from fixtures.rawnats import RawClient
+from fixtures.spark import SparkHome, need_java, spark_environment
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
 
 from jetstream_sync.server import NatsServer
 

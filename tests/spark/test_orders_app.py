@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fix_apps import APPS, Program
-from fix_spark import need_java, processes_of_session, spark_environment
-from fix_threads import wait_until
+from fixtures.apps import APPS, Program
+from fixtures.spark import need_java, processes_of_session, spark_environment
+from fixtures.threads import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
 

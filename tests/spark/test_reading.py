@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark_streams import fill, new_stream
-from fix_threads import SCALE, wait_until, within
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.spark_streams import fill, new_stream
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Headers, RePublish, StreamNotFoundError, StreamSource

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_apps import APPS, Program
-from fix_django import postgres_server
-from fix_spark import batches, forget_commit, need_java, spark_environment
-from fix_threads import SCALE
+from fixtures.apps import APPS, Program
+from fixtures.django import postgres_server
+from fixtures.spark import batches, forget_commit, need_java, spark_environment
+from fixtures.threads import SCALE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark import forget_commit
-from fix_spark_streams import fill, new_stream
-from fix_threads import wait_until
+from fixtures.spark import forget_commit
+from fixtures.spark_streams import fill, new_stream
+from fixtures.threads import wait_until
 
 from jetstream_sync import BadRequestError, Error
 from jetstream_sync.errors import InvalidOptionError

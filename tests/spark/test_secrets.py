@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fix_jwt import Account, Operator, User
-from fix_spark import Driver, need_java
+from fixtures.jwt import Account, Operator, User
+from fixtures.spark import Driver, need_java
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark import Driver, batches, forget_commit, need_java
-from fix_threads import wait_until
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.spark import Driver, batches, forget_commit, need_java
+from fixtures.threads import wait_until
 
 from jetstream_sync.server import NatsServer
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from fix_spark_streams import fill
+from fixtures.spark_streams import fill
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark import batches, forget_commit, offsets_of
-from fix_spark_streams import fill, new_stream
-from fix_threads import wait_until
+from fixtures.spark import batches, forget_commit, offsets_of
+from fixtures.spark_streams import fill, new_stream
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync.errors import InvalidOptionError

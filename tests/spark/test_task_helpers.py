@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from fix_threads import wait_until, within
-from rawnats import RawClient
+from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync.errors import (
@@ -688,7 +688,7 @@ def test_an_invalid_row_is_named(server, rows, number):
 @pytest.mark.full
 def test_spark_tasks_take_their_ids_from_their_task(spark, server, tmp_path):
     """In foreachBatch, foreachPartition stores the rows of a repeated batch once."""
-    from fix_spark import forget_commit
+    from fixtures.spark import forget_commit
 
     make_stream(server)
     given = options(server)

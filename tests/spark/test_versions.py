@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
-from fix_spark_streams import fill
+from fixtures.spark_streams import fill
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,11 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from fake_jetstream import consumer_of
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_fork import in_child
-from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, wait_until, within
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.fake_jetstream import consumer_of
+from fixtures.fork import in_child
+from fixtures.proxy import Listener, ScriptedPeer
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

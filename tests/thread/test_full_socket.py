@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from fix_proxy import Listener, ScriptedPeer
-from fix_threads import wait_until, within
+from fixtures.proxy import Listener, ScriptedPeer
+from fixtures.threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (

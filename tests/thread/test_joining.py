@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from fix_threads import between
+from fixtures.threads import between
 
 from jetstream_sync import connect
 from jetstream_sync.client.threads import join, spawn

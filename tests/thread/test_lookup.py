@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, black_hole
-from fix_threads import SCALE, between, wait_until, within
+from fixtures.proxy import Listener, black_hole
+from fixtures.threads import SCALE, between, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import NoServersError

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fake_jetstream import FakeJetStream, consumer_of
-from fix_threads import between, wait_until
+from fixtures.fake_jetstream import FakeJetStream, consumer_of
+from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, run_all, wait_until
+from fixtures.proxy import Listener, ScriptedPeer
+from fixtures.threads import SCALE, run_all, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

@@ -8,8 +8,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from fix_proxy import Listener
-from fix_threads import SCALE, wait_until
+from fixtures.proxy import Listener
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, ConnectionClosedError

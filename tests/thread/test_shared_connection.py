@@ -13,10 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_fork import in_child
-from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, wait_until
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.fork import in_child
+from fixtures.proxy import Listener, ScriptedPeer
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (

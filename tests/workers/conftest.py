@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fix_threads import SCALE
+from fixtures.threads import SCALE
 
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker

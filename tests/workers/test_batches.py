@@ -6,8 +6,8 @@ import threading
 import time
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import FAST, dead_letters, is_settled, publish_texts, running
+from fixtures.threads import wait_until
+from fixtures.worker import FAST, dead_letters, is_settled, publish_texts, running
 
 from jetstream_sync import InvalidOptionError
 from jetstream_sync.workers import Backoff, BatchError, Context, Reject, Retry

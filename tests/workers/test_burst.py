@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from fix_threads import wait_until
+from fixtures.threads import wait_until
 
 from jetstream_sync.workers import Backoff, Context
 

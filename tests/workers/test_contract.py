@@ -7,9 +7,9 @@ import threading
 from dataclasses import fields, replace
 
 import pytest
-from fix_faults import FaultProxy, Toward
-from fix_threads import wait_until
-from fix_worker import FAST, WorkerProgram, dead_letters, is_settled, publish_texts, running
+from fixtures.faults import FaultProxy, Toward
+from fixtures.threads import wait_until
+from fixtures.worker import FAST, WorkerProgram, dead_letters, is_settled, publish_texts, running
 
 from jetstream_sync.workers import Context, Handler, Reply, Worker
 from jetstream_sync.workers.handler import HandlerOptions

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from fix_threads import wait_until
-from fix_worker import running
+from fixtures.threads import wait_until
+from fixtures.worker import running
 
 from jetstream_sync import Stream
 from jetstream_sync.server import NatsServer

@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from fix_threads import SCALE, wait_until
-from fix_worker import WorkerProgram, is_settled, publish_numbers, running
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import WorkerProgram, is_settled, publish_numbers, running
 
 from jetstream_sync import ConsumerConfig, JetStream, RetentionPolicy, Stream
 from jetstream_sync.workers import Backoff, Worker

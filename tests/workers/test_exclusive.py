@@ -7,8 +7,8 @@ import time
 from datetime import timedelta
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import is_settled, publish_numbers, running
+from fixtures.threads import wait_until
+from fixtures.worker import is_settled, publish_numbers, running
 
 from jetstream_sync import InvalidOptionError, Stream
 from jetstream_sync.server import NatsServer

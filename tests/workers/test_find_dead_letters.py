@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until
-from fix_worker import is_settled, running
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import is_settled, running
 
 import jetstream_sync
 from jetstream_sync import (

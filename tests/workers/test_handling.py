@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import FAST, dead_letters, is_settled, publish_numbers, publish_texts, running
+from fixtures.threads import wait_until
+from fixtures.worker import FAST, dead_letters, is_settled, publish_numbers, publish_texts, running
 
 from jetstream_sync import ConsumerConfig, InvalidOptionError
 from jetstream_sync.workers import (

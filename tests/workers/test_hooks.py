@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import is_settled, publish_texts, running
+from fixtures.threads import wait_until
+from fixtures.worker import is_settled, publish_texts, running
 
 from jetstream_sync.workers import Backoff, Reject, Worker, WorkerEvent
 from jetstream_sync.workers.observer import EVENT_KINDS

@@ -9,8 +9,8 @@ import time
 from collections import defaultdict
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import dead_letters, is_settled, running
+from fixtures.threads import wait_until
+from fixtures.worker import dead_letters, is_settled, running
 
 from jetstream_sync import JetStream, Stream
 from jetstream_sync.workers import Backoff, Context, Retry, Worker

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from fix_threads import wait_until
-from fix_worker import is_settled, publish_numbers, running
+from fixtures.threads import wait_until
+from fixtures.worker import is_settled, publish_numbers, running
 
 from jetstream_sync.workers import Backoff
 

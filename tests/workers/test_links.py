@@ -11,9 +11,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from fix_faults import FaultProxy, Toward
-from fix_threads import SCALE, wait_until
-from fix_worker import WorkerProgram, dead_letters, is_settled, running
+from fixtures.faults import FaultProxy, Toward
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import WorkerProgram, dead_letters, is_settled, running
 
 import jetstream_sync
 from jetstream_sync import Error, JetStream

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from fix_apps import Program
-from fix_threads import wait_until
-from fix_worker import is_settled, publish_numbers, running
+from fixtures.apps import Program
+from fixtures.threads import wait_until
+from fixtures.worker import is_settled, publish_numbers, running
 
 from jetstream_sync.workers import (
     Backoff,

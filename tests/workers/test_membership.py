@@ -9,8 +9,8 @@ from collections import defaultdict
 from contextlib import ExitStack
 
 import pytest
-from fix_threads import SCALE, wait_until
-from fix_worker import RunningWorker, WorkerProgram, running
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import RunningWorker, WorkerProgram, running
 
 from jetstream_sync import (
     ElasticConsumerGroup,

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fix_apps import free_port
-from fix_faults import FaultProxy
-from fix_threads import SCALE, wait_until
-from fix_worker import WorkerProgram, is_settled, publish_numbers, publish_texts, running
+from fixtures.apps import free_port
+from fixtures.faults import FaultProxy
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import WorkerProgram, is_settled, publish_numbers, publish_texts, running
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -7,9 +7,9 @@ import signal
 import threading
 
 import pytest
-from fix_faults import FaultProxy, Toward
-from fix_threads import wait_until
-from fix_worker import FAST, WorkerProgram, is_settled, running
+from fixtures.faults import FaultProxy, Toward
+from fixtures.threads import wait_until
+from fixtures.worker import FAST, WorkerProgram, is_settled, running
 
 from jetstream_sync import BucketNotFoundError, InvalidOptionError, JetStream
 from jetstream_sync.workers import Backoff, Context, Worker

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import dead_letters, is_settled, running
+from fixtures.threads import wait_until
+from fixtures.worker import dead_letters, is_settled, running
 
 from jetstream_sync import InvalidOptionError, JetStream, RetentionPolicy, Stream
 from jetstream_sync.workers import Backoff, Context, Retry, Worker

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from fix_apps import Program
-from fix_threads import wait_until, within
-from fix_worker import WorkerProgram, dead_letters, exists, is_settled, publish_texts
+from fixtures.apps import Program
+from fixtures.threads import wait_until, within
+from fixtures.worker import WorkerProgram, dead_letters, exists, is_settled, publish_texts
 
 from jetstream_sync import InvalidOptionError, JetStream
 from jetstream_sync.workers import Worker

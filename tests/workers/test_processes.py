@@ -7,9 +7,9 @@ import signal
 import time
 
 import pytest
-from fix_faults import FaultProxy
-from fix_threads import wait_until, within
-from fix_worker import WorkerProgram, is_settled, publish_numbers
+from fixtures.faults import FaultProxy
+from fixtures.threads import wait_until, within
+from fixtures.worker import WorkerProgram, is_settled, publish_numbers
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 

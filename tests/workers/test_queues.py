@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fix_threads import SCALE, wait_until
-from fix_worker import WorkerProgram, running
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import WorkerProgram, running
 
 from jetstream_sync import (
     InvalidOptionError,

@@ -10,9 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from fix_jsm import Jsm
-from fix_threads import wait_until
-from fix_worker import WorkerProgram, is_settled, running
+from fixtures.jsm import Jsm
+from fixtures.threads import wait_until
+from fixtures.worker import WorkerProgram, is_settled, running
 
 import jetstream_sync
 from jetstream_sync import JetStream, Stream

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import count
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import running
+from fixtures.threads import wait_until
+from fixtures.worker import running
 
 from jetstream_sync import InvalidOptionError, JetStream, MessageNotFoundError, Stream
 from jetstream_sync.server import NatsServer

@@ -6,8 +6,8 @@ import logging
 from datetime import timedelta
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import running
+from fixtures.threads import wait_until
+from fixtures.worker import running
 
 from jetstream_sync import InvalidOptionError, JetStream, KeyValueConfig, StreamConfig, connect
 from jetstream_sync.server import NatsServer

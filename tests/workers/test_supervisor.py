@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from urllib.request import urlopen
 
 import pytest
-from fix_apps import Program
-from fix_threads import SCALE, wait_until, within
-from fix_worker import WorkerProgram, exists, is_settled, publish_numbers
+from fixtures.apps import Program
+from fixtures.threads import SCALE, wait_until, within
+from fixtures.worker import WorkerProgram, exists, is_settled, publish_numbers
 
 import jetstream_sync
 from jetstream_sync import Stream

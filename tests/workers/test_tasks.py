@@ -11,8 +11,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until
-from fix_worker import WorkerProgram, running
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import WorkerProgram, running
 
 from jetstream_sync import (
     InvalidOptionError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from fix_threads import wait_until
-from fix_worker import running
+from fixtures.threads import wait_until
+from fixtures.worker import running
 
 from jetstream_sync.workers import Worker
 

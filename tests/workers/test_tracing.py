@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from fix_threads import wait_until
-from fix_worker import WorkerProgram, is_settled, running
+from fixtures.threads import wait_until
+from fixtures.worker import WorkerProgram, is_settled, running
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context as TraceContext
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider

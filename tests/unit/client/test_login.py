@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jwt import Account, User
+from fixtures.jwt import Account, User
 
 from jetstream_sync.address import parse_servers
 from jetstream_sync.client import login

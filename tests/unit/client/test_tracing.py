@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from fix_memory import MemoryStream
-from fix_threads import wait_until
+from fixtures.memory import MemoryStream
+from fixtures.threads import wait_until
 
 from jetstream_sync.client import tracing
 from jetstream_sync.client.tracing import Tracer

@@ -8,8 +8,8 @@ import threading
 import weakref
 
 import pytest
-from fix_memory import MemoryStream
-from fix_threads import wait_until
+from fixtures.memory import MemoryStream
+from fixtures.threads import wait_until
 
 from jetstream_sync.client.writer import (
     _ASLEEP,

@@ -10,7 +10,7 @@ import inspect
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, InvalidStateError
 
 import pytest
-from fix_memory import MemoryStream
+from fixtures.memory import MemoryStream
 
 from jetstream_sync import speedups
 from jetstream_sync.api.publish import PubAck

@@ -6,8 +6,8 @@ import ssl
 from time import sleep
 
 import pytest
-from fix_ctrl_c import interrupted, sends_ctrl_c
-from fix_layers import KINDS, Wire, opened
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.layers import KINDS, Wire, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

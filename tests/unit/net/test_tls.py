@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 import pytest
-from fix_layers import TLSPeer, Wire, client_context, opened
+from fixtures.layers import TLSPeer, Wire, client_context, opened
 
 from jetstream_sync.errors import SecureConnectionError
 from jetstream_sync.net.clock import Deadline

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from fix_layers import authority
+from fixtures.layers import authority
 
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.net.trust import make_context

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from fix_layers import WebSocketPeer, Wire
+from fixtures.layers import WebSocketPeer, Wire
 from websockets.frames import Frame, Opcode
 
 from jetstream_sync.address import ServerAddress

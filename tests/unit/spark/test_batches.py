@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from fix_spark_streams import stream_info
+from fixtures.spark_streams import stream_info
 from hypothesis import given
 from hypothesis import strategies as st
 

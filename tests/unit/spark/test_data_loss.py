@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from fix_spark_streams import stream_info
+from fixtures.spark_streams import stream_info
 
 from jetstream_sync.spark.planning.data_loss import DataLossError, DataLossPolicy, find_resume_point
 from jetstream_sync.spark.planning.offsets import StreamOffset

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fix_spark_streams import stream_info
+from fixtures.spark_streams import stream_info
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fix_spark_streams import stream_info
+from fixtures.spark_streams import stream_info
 from hypothesis import given
 from hypothesis import strategies as st
 
