@@ -41,7 +41,7 @@ from ..headers import (
     encode_headers,
     is_no_responders,
 )
-from ..net.clock import Deadline
+from ..net.clock import Backoff, Deadline
 from ..protocol.parser import Delivery
 from ..subjects import check_stream_name
 from .api_requests import APIRequests, require_level
@@ -330,7 +330,7 @@ class Batch:
                 first.setdefault(subject, number)
         answered = list(first.values())
         subjects = frozenset(subject for subject, _, _ in items)
-        wait, unanswered = DEFAULT_RETRIES.wait_s, 0
+        retries, unanswered = Backoff(DEFAULT_RETRIES.wait_s, _MAX_RETRY_WAIT_S), 0
         while True:
             sender = AtomicBatchSender(core)
             try:
@@ -342,14 +342,15 @@ class Batch:
                 # Nothing was stored: the stream has no leader, or has too many open batches.
                 unanswered += isinstance(error, errors.NoStreamResponseError)
                 left = deadline.left()
-                if unanswered > DEFAULT_RETRIES.attempts or (left is not None and left <= wait):
+                if unanswered > DEFAULT_RETRIES.attempts or (
+                    left is not None and left <= retries.delay
+                ):
                     raise
             except (errors.ConnectionLostError, errors.TimeoutError) as error:
                 raise errors.BatchUncertainError(batch.decode(), str(error)) from error
             finally:
                 sender.close()
-            core.wait_closed(wait)
-            wait = min(2 * wait, _MAX_RETRY_WAIT_S)
+            core.wait_closed(retries.next())
 
     @property
     def ack(self) -> PubAck | None:

@@ -24,7 +24,7 @@ from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..api.groups import PRIORITY_GROUP, GroupConfig, parse_config
 from ..client.events import is_deliberate_close
-from ..net.clock import Deadline
+from ..net.clock import Backoff, Deadline
 from .api_requests import APIRequests
 from .consume import CallbackHandle, JetStreamCallback
 from .consumer import PullConsumer
@@ -231,7 +231,7 @@ class GroupConsumeHandle(CallbackHandle):
         self._config = config
         self._elastic = elastic
         self._drain = False
-        self._retry_s = _FIRST_RETRY_S
+        self._retries = Backoff(_FIRST_RETRY_S, instance.ack_wait + _RETRY_MARGIN_S)
         try:
             self._watch = kv.watch(instance.key)
         except BaseException:
@@ -323,7 +323,7 @@ class GroupConsumeHandle(CallbackHandle):
 
     def _delay(self) -> float:
         is_idle = not self._config.partitions(self.member)
-        return _CHECK_S if self._instance.running is not None or is_idle else self._retry_s
+        return _CHECK_S if self._instance.running is not None or is_idle else self._retries.delay
 
     def _apply(self, config: GroupConfig) -> None:
         """Apply a new config."""
@@ -335,7 +335,7 @@ class GroupConsumeHandle(CallbackHandle):
             )
         before, after = (item.filters_of(self.member) for item in (old, config))
         self._config = config
-        self._retry_s = _FIRST_RETRY_S
+        self._retries.reset()
         if before == after and self._instance.running is not None:
             return
         if before != after:
@@ -378,10 +378,10 @@ class GroupConsumeHandle(CallbackHandle):
             if not isinstance(error, errors.APIError) or error.err_code != _FILTER_NOT_UNIQUE:
                 self._core.report_error(error)
         else:
-            self._retry_s = _FIRST_RETRY_S
+            self._retries.reset()
             instance.start()
             return
-        self._retry_s = min(2 * self._retry_s, instance.ack_wait + _RETRY_MARGIN_S)
+        self._retries.next()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"

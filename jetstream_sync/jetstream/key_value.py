@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,7 +30,7 @@ from ..api.publish import LAST_SEQUENCE, publish_headers
 from ..api.routes import DEFAULT_PREFIX, Routes
 from ..durations import time_to_ns
 from ..foreign_names import ForeignNames
-from ..net.clock import Deadline, monotonic, seconds
+from ..net.clock import Backoff, Deadline, monotonic, seconds
 from ..options import check_int, check_known
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, limited, with_one_deadline
@@ -527,7 +526,7 @@ class KeyValue(ForeignNames):
         if attempts is not None:
             check_int("attempts", attempts, 1)
         stored = self._subjects.writable(key)
-        delay = _FIRST_CONFLICT_DELAY_S
+        delays = Backoff(_FIRST_CONFLICT_DELAY_S, _MAX_CONFLICT_DELAY_S, jitter=True)
         attempt = 0
         deadline = self._api.deadline()
         with limited(deadline):
@@ -550,10 +549,9 @@ class KeyValue(ForeignNames):
                 except errors.WrongLastRevisionError:
                     if attempt == attempts:
                         raise
-                    self._api.core.wait_closed(random.uniform(0, delay))  # noqa: S311 - spreads the writers
+                    self._api.core.wait_closed(delays.next())
                     if deadline.expired():
                         raise
-                delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
 
     def purge_deletes(self, older_than: float | timedelta = 1800) -> int:
         """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from .. import errors
 from ..api.object_store import ObjectInfo, chunk_subject, digest_text, new_sha256, parse_digest
-from ..net.clock import Deadline
+from ..net.clock import Backoff, Deadline
 from .consumer import continuous_pull
 from .direct_get import leader_get
 from .message import JetStreamMsg
@@ -96,12 +96,12 @@ class Download:
 
     def _next_message(self) -> JetStreamMsg:
         deadline = self.bucket.api.deadline(self._timeout)
-        wait = _FIRST_CHECK_S
+        silences = Backoff(_FIRST_CHECK_S, _MAX_CHECK_S)
         checks = 0
         puller = self._puller or self._start(deadline)
         while True:
             try:
-                return puller.take(deadline.sooner(wait))
+                return puller.take(deadline.sooner(silences.next()))
             except errors.TimeoutError:
                 if deadline.expired():
                     name = self.info.name
@@ -121,7 +121,6 @@ class Download:
                     # The chunk is stored, but the consumer does not deliver it.
                     checks = 0
                     puller.replace_consumer("a stored chunk does not arrive", deadline)
-            wait = min(2 * wait, _MAX_CHECK_S)
 
     def _start(self, deadline: Deadline) -> OrderedPuller:
         """Create the consumer."""

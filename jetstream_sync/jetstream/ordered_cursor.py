@@ -29,7 +29,7 @@ from ..api.reply import DeliverySequence, ack_tokens
 from ..client.mailbox import copy_exception
 from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
-from ..net.clock import Deadline, monotonic
+from ..net.clock import Backoff, Deadline, monotonic
 from ..options import check_int, check_known
 from ..subjects import check_consumer_name
 from .api_requests import APIRequests
@@ -272,16 +272,15 @@ class OrderedCursor:
     ) -> ServerConsumer:
         """Create a consumer that continues from the position, and delete the old one."""
         self._end_consumer(deadline)
-        wait = _FIRST_RETRY_DELAY_S
-        timeout = _FIRST_CREATE_TIMEOUT_S
+        waits = Backoff(_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S)
+        timeouts = Backoff(_FIRST_CREATE_TIMEOUT_S, _MAX_CREATE_TIMEOUT_S)
         attempt = 0
         while True:
             attempt += 1
             position = self._start_of_next()
             # The subject is subscribed before the consumer exists, and no two consumers share one.
             config = self._next_config(None if deliver_to is None else deliver_to())
-            limit = deadline.sooner(timeout)
-            timeout = min(2 * timeout, _MAX_CREATE_TIMEOUT_S)
+            limit = deadline.sooner(timeouts.next())
             try:
                 consumer = self._create(config, limit)
                 self._check_stream(consumer, position, limit)
@@ -321,12 +320,12 @@ class OrderedCursor:
                     raise errors.OrderedConsumerResetError(
                         f"no consumer on stream {self.stream!r} after {attempt} attempts"
                     ) from error
+                wait = waits.next()
                 lagging = isinstance(error, _LaggingServerError)
                 if not self._wait(deadline.sooner(wait / 10 if lagging else wait)):
                     raise errors.IteratorClosedError(
                         "the ordered consumer was stopped while it had no consumer on the server"
                     ) from error
-                wait = min(2 * wait, _MAX_RETRY_DELAY_S)
                 continue
             except BaseException:
                 self._drop(config["name"])

@@ -25,7 +25,7 @@ from ..api.reply import DeliverySequence
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver, first_items
 from ..headers import PIN_ID, parse_headers
-from ..net.clock import Deadline, monotonic
+from ..net.clock import Backoff, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .consumer_api import consumer_info
@@ -292,11 +292,10 @@ class RetryBackoff:
 
     # The delays grow, so that many clients do not overload a recovering cluster. Not thread-safe.
 
-    __slots__ = ("_max_delay", "_wait", "error", "retry_at")
+    __slots__ = ("_delays", "error", "retry_at")
 
     def __init__(self, max_delay: float = _MAX_RETRY_DELAY_S) -> None:
-        self._max_delay = max_delay
-        self._wait = 0.0
+        self._delays = Backoff(_FIRST_RETRY_DELAY_S, max_delay)
         #: Monotonic time of the next attempt; ``None``: a request is open, or none is needed.
         self.retry_at: float | None = None
         #: The last error; ``None``: the consumer is available as far as is known.
@@ -305,18 +304,15 @@ class RetryBackoff:
     def record(self, error: errors.PullError) -> bool:
         """Record an error and schedule the next attempt; return whether it is the first error."""
         new = self.error is None
-        if self._wait:
-            self._wait = min(2 * self._wait, self._max_delay)
-        elif not new or not isinstance(error, errors.LeadershipChangeError):
-            # After a leadership change the new leader can be asked at once, the first time.
-            self._wait = _FIRST_RETRY_DELAY_S
-        self.retry_at = monotonic() + self._wait
+        # After a leadership change the new leader can be asked at once, the first time.
+        at_once = new and isinstance(error, errors.LeadershipChangeError)
+        self.retry_at = monotonic() + (0.0 if at_once else self._delays.next())
         self.error = error
         return new
 
     def reset(self) -> None:
         """Record that the consumer is available."""
-        self._wait = 0.0
+        self._delays.reset()
         self.retry_at = None
         self.error = None
 

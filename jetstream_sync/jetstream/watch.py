@@ -43,7 +43,7 @@ from ..client.mailbox import copy_exception
 from ..client.threads import Signal
 from ..durations import time_to_ns
 from ..locks import new_rlock
-from ..net.clock import FOREVER, Deadline, call_and_record, monotonic
+from ..net.clock import FOREVER, Backoff, Deadline, call_and_record, monotonic
 from ..options import check_callback
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, stream_info, within
@@ -194,7 +194,7 @@ class _Initial:
         # The consumer and the number of its messages at the last check.
         self._quiet: tuple[str, int] = ("", 0)
         self._check_at = 0.0
-        self._check_delay_s = _FIRST_CHECK_S
+        self._check_delays = Backoff(_FIRST_CHECK_S, _MAX_CHECK_S)
         self._stalled = 0  # checks in a row that found the same messages undelivered
         self._replaced = 0  # consumers in a row that were replaced because nothing arrived
 
@@ -288,13 +288,12 @@ class _Initial:
         now = monotonic()
         if self._quiet != (consumer.name, received):
             self._quiet = consumer.name, received
-            self._check_delay_s = _FIRST_CHECK_S
+            self._check_delays.reset()
             self._check_at = now  # a wait has just ended
             self._stalled = 0
         if now < self._check_at:
             return False
-        self._check_at = now + self._check_delay_s
-        self._check_delay_s = min(2 * self._check_delay_s, _MAX_CHECK_S)
+        self._check_at = now + self._check_delays.next()
         state = self._messages.silent_state(FOREVER)
         if state is None:
             return False

@@ -1,8 +1,9 @@
-"""Waits: deadlines on the monotonic clock, and waits whose result an interrupt cannot lose."""
+"""Waits: deadlines on the monotonic clock, growing delays, and waits whose result an interrupt cannot lose."""
 
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -67,6 +68,32 @@ class Deadline:
 
 #: The deadline that never expires.
 FOREVER: Final = Deadline(None)
+
+
+class Backoff:
+    """A delay between attempts, which doubles with each attempt up to a maximum."""
+
+    # `first`, `maximum`: in seconds. `jitter`: whether each delay is a random part of it, so that several
+    # clients do not try again at the same time. Not thread-safe.
+
+    __slots__ = ("_first", "_jitter", "_maximum", "delay")
+
+    def __init__(self, first: float, maximum: float, *, jitter: bool = False) -> None:
+        self._first = first
+        self._maximum = maximum
+        self._jitter = jitter
+        #: The next delay in seconds, before jitter.
+        self.delay: float = first
+
+    def next(self) -> float:
+        """Return the next delay in seconds, and double the one after it."""
+        delay = self.delay
+        self.delay = min(2 * delay, self._maximum)
+        return random.uniform(0, delay) if self._jitter else delay  # noqa: S311 - not a secret
+
+    def reset(self) -> None:
+        """Begin with the first delay again, after a success."""
+        self.delay = self._first
 
 
 def call_and_record(results: list[T], function: Callable[..., T], *args: object) -> None:

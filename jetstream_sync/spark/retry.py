@@ -15,7 +15,7 @@ from time import sleep
 from typing import Final, TypeVar
 
 from .. import errors
-from ..net.clock import Deadline
+from ..net.clock import Backoff, Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -49,16 +49,16 @@ def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
     The wait between two attempts starts at 0.1 s and doubles up to 5 s.
     """
     deadline = Deadline(timeout)
-    wait = _MIN_WAIT_S
+    waits = Backoff(_MIN_WAIT_S, _MAX_WAIT_S)
     while True:
         try:
             return call()
         except errors.Error as error:
             if not is_transient(error) or deadline.expired():
                 raise
+            wait = waits.next()
             log.warning("%s failed; next attempt in %.1f s: %s", what, wait, error)
         sleep(min(wait, deadline.left() or 0.0))
-        wait = min(2 * wait, _MAX_WAIT_S)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from ...api.stream import StreamInfo
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
-from ...net.clock import Deadline
+from ...net.clock import Backoff, Deadline
 from ..connections import api_requests, is_batching
 from ..options import ReadOptions
 from ..retry import is_transient
@@ -139,7 +139,7 @@ class _RangeReader:
         self._stream_checked = False
         self._loss_logged = False
         self._deadline = Deadline(plan.retry_timeout)
-        self._wait = _MIN_WAIT_S
+        self._waits = Backoff(_MIN_WAIT_S, _MAX_WAIT_S)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the messages of the range, see `read_chunks`."""
@@ -193,11 +193,10 @@ class _RangeReader:
         passes = isinstance(error, RangeStalledError) or is_transient(error)
         if progress:
             self._deadline = Deadline(self._plan.retry_timeout)
-            self._wait = _MIN_WAIT_S
-        if not passes or self._deadline.expired() or self._api.core.wait_closed(self._wait):
+            self._waits.reset()
+        if not passes or self._deadline.expired() or self._api.core.wait_closed(self._waits.next()):
             raise error
         log.info("reading %s continues at %d after: %s", self._range.stream, self._next_seq, error)
-        self._wait = min(2 * self._wait, _MAX_WAIT_S)
 
     # --- checks for completeness ----------------------------------------------------------------
 
