@@ -73,8 +73,8 @@ FULL_NAMES = {
     "jetstream_sync.django.workers.Task": "jetstream_sync.workers.Task",
     "_t.Mapping": "collections.abc.Mapping",
     "socket": "socket.socket",
-    "jetstream_sync.jetstream.watch.Watch": "jetstream_sync.Watch",
-    "jetstream_sync.jetstream.watch.WatchHandle": "jetstream_sync.WatchHandle",
+    "jetstream_sync.jetstream.buckets.watch.Watch": "jetstream_sync.Watch",
+    "jetstream_sync.jetstream.buckets.watch.WatchHandle": "jetstream_sync.WatchHandle",
     "timedelta": "datetime.timedelta",
 }
 

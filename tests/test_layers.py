@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The folders inside a part, in the same way. Every folder may import the modules at the top of its
 # part. Of these modules, only the ones in `ENTRY_POINTS` may import from the folders.
 FOLDERS: dict[str, dict[str, set[str]]] = {
+    "jetstream": {"buckets": set(), "partitioned": {"buckets"}},
     "spark": {
         "reading": set(),
         "planning": {"reading"},
@@ -57,6 +58,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
     },
 }
 ENTRY_POINTS: dict[str, set[str]] = {
+    "jetstream": {"context.py"},
     "spark": {"__init__.py", "source.py", "task_helpers.py", "work_queue.py"},
 }
 
@@ -174,12 +176,12 @@ BROAD_HANDLERS = {
     "client/tracing.py _call": "a user's callback for the trace may raise anything",
     "jetstream/api_requests.py _tell": "a user's function for requests may raise anything",
     "jetstream/publish.py call": "a user's callback for a future may raise anything",
-    "jetstream/consume.py _run": "a user's callback for messages may raise anything",
+    "jetstream/consume_handle.py _run": "a user's callback for messages may raise anything",
     "services/endpoint.py _handle": "a user's handler may raise anything",
     "services/service.py _run_control": "an error in an answer must not end the thread of the service",
     "services/service.py _with_data": "a user's function for statistics may raise anything",
     "services/service.py _call_stop_cb": "a user's callback may raise anything",
-    "jetstream/watch.py _report_current": "a user's callback may raise anything",
+    "jetstream/buckets/watch.py _report_current": "a user's callback may raise anything",
     "workers/http_server.py do_GET": "an error in an answer must not end the thread of the server",
     "workers/logs.py log": "a user's log handler may raise anything",
     "workers/tracing.py guarded": "tracers and propagators may raise anything",

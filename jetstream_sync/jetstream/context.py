@@ -27,7 +27,7 @@ from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE_TTL, Headers, HeadersLike
 from ..net.clock import Deadline, monotonic
 from ..subjects import check_publish_subject, check_stream_name, check_subject
-from . import consumer_api
+from . import consumer_requests
 from .api_requests import (
     APIRequests,
     EchoCheck,
@@ -42,15 +42,15 @@ from .api_requests import (
     with_one_deadline,
 )
 from .batches import BatchAPI
-from .bucket_admin import BucketAdmin
-from .consumer import PullConsumer, add_pull_consumer, pull_consumer
-from .consumer_api import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
+from .buckets.admin import BucketAdmin
+from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .counters import Counters
 from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
-from .groups import ConsumerGroups
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
+from .partitioned.groups import ConsumerGroups
 from .publish import Publisher
+from .pull_consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .pull_subscription import PullSubscribeAPI
 from .snapshots import restore
 from .stream import Stream
@@ -372,35 +372,35 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
 
     def delete_consumer(self, stream_name: str, name: str) -> None:
         """Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`; see `Stream.delete_consumer`."""
-        consumer_api.delete_consumer(self._api, stream_name, name)
+        consumer_requests.delete_consumer(self._api, stream_name, name)
 
     def consumer_names(self, stream_name: str) -> list[str]:
         """Return the names of all consumers of a stream, sorted; see `Stream.consumer_names`."""
-        return consumer_api.consumer_names(self._api, stream_name)
+        return consumer_requests.consumer_names(self._api, stream_name)
 
     def list_consumers(
         self, stream_name: str, *, allow_incomplete: bool = False
     ) -> Listing[ConsumerInfo]:
         """Return the infos of all consumers of a stream, sorted by name; see `Stream.list_consumers`."""
-        return consumer_api.list_consumers(
+        return consumer_requests.list_consumers(
             self._api, stream_name, allow_incomplete=allow_incomplete
         )
 
     def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
         """Pause a consumer until a given time; needs server 2.11; see `Stream.pause_consumer`."""
-        return consumer_api.pause_consumer(self._api, stream_name, name, until)
+        return consumer_requests.pause_consumer(self._api, stream_name, name, until)
 
     def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
         """Resume a paused consumer; needs server 2.11; see `Stream.resume_consumer`."""
-        return consumer_api.resume_consumer(self._api, stream_name, name)
+        return consumer_requests.resume_consumer(self._api, stream_name, name)
 
     def reset_consumer(self, stream_name: str, name: str, seq: int | None = None) -> ConsumerReset:
         """Reset a consumer of any kind; needs server 2.14 (ADR-60); see `Stream.reset_consumer`."""
-        return consumer_api.reset_consumer(self._api, stream_name, name, seq)
+        return consumer_requests.reset_consumer(self._api, stream_name, name, seq)
 
     def unpin_consumer(self, stream_name: str, name: str, group: str) -> None:
         """Unpin the pinned client of a priority group; needs server 2.11 (ADR-42); see `Stream.unpin_consumer`."""
-        consumer_api.unpin_consumer(self._api, stream_name, name, group)
+        consumer_requests.unpin_consumer(self._api, stream_name, name, group)
 
     def ordered_consumer(
         self, stream_name: str, **options: Unpack[OrderedOptions]

@@ -39,7 +39,7 @@ from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
-from .consumer_api import consumer_info
+from .consumer_requests import consumer_info
 from .message import JetStreamMsg, send_in_progress
 
 _ACK_PREFIX: Final = b"$JS.ACK."

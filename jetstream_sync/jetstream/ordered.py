@@ -28,18 +28,18 @@ from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record, seconds
 from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests
-from .consume import ConsumeHandle, JetStreamCallback
-from .consumer import (
+from .consume_handle import ConsumeHandle, JetStreamCallback
+from .consumer_requests import consumer_info
+from .continuous_pull import MessageIterator, MessagePuller
+from .message import JetStreamMsg
+from .ordered_cursor import OrderedCursor, OrderedOptions, check_options, pull_cursor
+from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
+from .pull_consumer import (
     ContinuousOptions,
     continuous_pull,
     fetch_request,
     no_wait_request,
 )
-from .consumer_api import consumer_info
-from .message import JetStreamMsg
-from .messages import MessageIterator, MessagePuller
-from .ordered_cursor import OrderedCursor, OrderedOptions, check_options, pull_cursor
-from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -33,7 +33,7 @@ from ..net.clock import Backoff, Deadline, monotonic
 from ..options import check_int, check_known
 from ..subjects import check_consumer_name
 from .api_requests import APIRequests
-from .consumer_api import CREATE, drop_consumer
+from .consumer_requests import CREATE, drop_consumer
 from .direct_get import leader_get
 
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")

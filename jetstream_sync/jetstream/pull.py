@@ -28,7 +28,7 @@ from ..headers import PIN_ID, parse_headers
 from ..net.clock import Backoff, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
-from .consumer_api import consumer_info
+from .consumer_requests import consumer_info
 from .heartbeat import pull_heartbeat_timeout
 from .leases import Leases
 from .message import JetStreamMsg

@@ -17,11 +17,11 @@ from ..locks import new_lock
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, limited, with_one_deadline
-from .consumer import fetch_request
-from .consumer_api import ConsumerAccessors, release_consumer, taken_back
+from .consumer_requests import ConsumerAccessors, release_consumer, taken_back
 from .heartbeat import pull_heartbeat_timeout
 from .message import JetStreamMsg
 from .pull import Fetch, PullInbox, PullRequester
+from .pull_consumer import fetch_request
 from .subscribe import ResolvedConsumer, resolve_pull_consumer
 
 if TYPE_CHECKING:

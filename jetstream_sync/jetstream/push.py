@@ -39,8 +39,8 @@ from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, EchoCheck
-from .consume import JetStreamCallback, nak_failed
-from .consumer_api import ConsumerAccessors, release_consumer
+from .consume_handle import JetStreamCallback, nak_failed
+from .consumer_requests import ConsumerAccessors, release_consumer
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg

@@ -18,10 +18,9 @@ from ..durations import check_time, time_to_text
 from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
-from . import consumer_api
+from . import consumer_requests
 from .api_requests import APIRequests, Listing, require_level, stream_info
-from .consumer import PullConsumer, add_pull_consumer, pull_consumer
-from .consumer_api import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
+from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .direct_get import (
     MAX_BYTES,
     StoredMsg,
@@ -32,6 +31,7 @@ from .direct_get import (
 )
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
+from .pull_consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .snapshots import StreamSnapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -576,7 +576,7 @@ class Stream:
             Error: as `get_consumer()`, except for push consumers, which are supported.
 
         """
-        consumer_api.delete_consumer(self._api, self._name, name)
+        consumer_requests.delete_consumer(self._api, self._name, name)
 
     def consumer_names(self) -> list[str]:
         """
@@ -589,7 +589,7 @@ class Stream:
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
-        return consumer_api.consumer_names(self._api, self._name)
+        return consumer_requests.consumer_names(self._api, self._name)
 
     def list_consumers(self, *, allow_incomplete: bool = False) -> Listing[ConsumerInfo]:
         """
@@ -606,7 +606,9 @@ class Stream:
                 that a shorter timeout of the context raises `TimeoutError`.
 
         """
-        return consumer_api.list_consumers(self._api, self._name, allow_incomplete=allow_incomplete)
+        return consumer_requests.list_consumers(
+            self._api, self._name, allow_incomplete=allow_incomplete
+        )
 
     def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
         """
@@ -622,7 +624,7 @@ class Stream:
             Error: otherwise as `delete_consumer()`.
 
         """
-        return consumer_api.pause_consumer(self._api, self._name, name, until)
+        return consumer_requests.pause_consumer(self._api, self._name, name, until)
 
     def resume_consumer(self, name: str) -> ConsumerPause:
         """
@@ -633,7 +635,7 @@ class Stream:
             Error: otherwise as `delete_consumer()`.
 
         """
-        return consumer_api.resume_consumer(self._api, self._name, name)
+        return consumer_requests.resume_consumer(self._api, self._name, name)
 
     def reset_consumer(self, name: str, seq: int | None = None) -> ConsumerReset:
         """
@@ -658,7 +660,7 @@ class Stream:
             Error: otherwise as `delete_consumer()`.
 
         """
-        return consumer_api.reset_consumer(self._api, self._name, name, seq)
+        return consumer_requests.reset_consumer(self._api, self._name, name, seq)
 
     def unpin_consumer(self, name: str, group: str) -> None:
         """
@@ -677,7 +679,7 @@ class Stream:
             Error: otherwise as `delete_consumer()`.
 
         """
-        consumer_api.unpin_consumer(self._api, self._name, name, group)
+        consumer_requests.unpin_consumer(self._api, self._name, name, group)
 
     def step_down(self, preferred: str | None = None) -> None:
         """

@@ -18,8 +18,8 @@ from ..api.subscribing import SubscribeRequest
 from ..options import check_callback, check_known
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, names_by_subject, with_one_deadline
-from .consume import JetStreamCallback
-from .consumer_api import (
+from .consume_handle import JetStreamCallback
+from .consumer_requests import (
     BOUND_CHECK_DELAY_S,
     CREATE,
     add_consumer,

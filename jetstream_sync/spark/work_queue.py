@@ -21,8 +21,8 @@ from ..api.enums import AckPolicy
 from ..client.core import ConnectionCore
 from ..client.replies import ReplyCollector
 from ..headers import Headers, parse_status
-from ..jetstream.consumer import PullConsumer
 from ..jetstream.message import JetStreamMsg
+from ..jetstream.pull_consumer import PullConsumer
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from .connections import api_requests, jetstream

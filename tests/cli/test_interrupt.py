@@ -74,7 +74,7 @@ def run(jsm: Jsm, bomb: str, *args: str) -> subprocess.CompletedProcess[str]:
     [
         "jetstream_sync",
         "jetstream_sync.client.core",
-        "jetstream_sync.jetstream.consumer",
+        "jetstream_sync.jetstream.pull_consumer",
         "jetstream_sync.cli.__main__",
         "click",
         "jetstream_sync.cli.main",
@@ -86,7 +86,7 @@ def test_while_modules_are_imported(jsm, module):
     done = run(jsm, _AT_IMPORT.format(name=module), "sub", "interrupt")
     assert done.returncode == 130, done
     # The client is imported by the command that needs it.
-    runs = module.endswith((".sub", ".client.core", ".jetstream.consumer"))
+    runs = module.endswith((".sub", ".client.core", ".jetstream.pull_consumer"))
     assert done.stderr == ("jsm: interrupted\n" if runs else "")
     assert done.stdout == ""
 

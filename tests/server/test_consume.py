@@ -136,7 +136,7 @@ def test_a_callback_that_raises_gets_its_message_again_after_a_delay(
 ):
     """The delay is longer than none and shorter than ack_wait; a ``backoff`` goes first."""
     monkeypatch.setattr(
-        "jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 9.0 if backoff else 0.2
+        "jetstream_sync.jetstream.consume_handle.FAILED_NAK_DELAY_S", 9.0 if backoff else 0.2
     )
     times: list[float] = []
 
@@ -161,7 +161,7 @@ def test_a_callback_that_raises_gets_its_message_again_after_a_delay(
 @pytest.mark.parametrize("how", ["ack", "nak", "term"])
 def test_a_message_that_the_callback_settled_is_left_alone(js, stream, errors, how, monkeypatch):
     """If the callback settled its message, an error sends nothing."""
-    monkeypatch.setattr("jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 0.05)
+    monkeypatch.setattr("jetstream_sync.jetstream.consume_handle.FAILED_NAK_DELAY_S", 0.05)
 
     def callback(msg: JetStreamMsg) -> None:
         if how == "nak":

@@ -26,7 +26,7 @@ from jetstream_sync import (
     PullConsumer,
 )
 from jetstream_sync.codec import encode
-from jetstream_sync.jetstream.consumer_api import CREATE, add_consumer
+from jetstream_sync.jetstream.consumer_requests import CREATE, add_consumer
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fixtures.server import fill
 from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync import Connection, JetStream, Stream
-from jetstream_sync.jetstream.messages import MessagePuller
+from jetstream_sync.jetstream.continuous_pull import MessagePuller
 
 LIMIT_S = 10 * SCALE
 

@@ -76,15 +76,15 @@ def test_none_is_an_empty_list_when_time_is_up(consumer, timeout):
 def test_no_timeout_waits_beyond_one_request(js, stream, consumer, monkeypatch):
     """With ``timeout=None`` requests are repeated until the batch is complete."""
     monkeypatch.setattr("jetstream_sync.jetstream.pull.MAX_EXPIRES_NS", 100_000_000)
-    monkeypatch.setattr("jetstream_sync.jetstream.consumer.MAX_EXPIRES_NS", 100_000_000)
-    jetstream_sync.jetstream.consumer.fetch_request.cache_clear()
+    monkeypatch.setattr("jetstream_sync.jetstream.pull_consumer.MAX_EXPIRES_NS", 100_000_000)
+    jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()
     sent = js._api.core.engine.writer.out_msgs
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 2, None)
         wait_until(lambda: js._api.core.engine.writer.out_msgs >= sent + 3)
         fill(js, stream.name, 2)
         assert numbers(fetched.result(5)) == [0, 1]
-    jetstream_sync.jetstream.consumer.fetch_request.cache_clear()
+    jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()
 
 
 def test_what_is_there_is_fetched_without_waiting(js, stream, consumer):

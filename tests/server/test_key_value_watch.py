@@ -183,7 +183,7 @@ def test_end_of_the_connection(kv, nats_server):
 
 def test_deleted_bucket(js, kv, monkeypatch):
     """Iterations raise the error, and a handle has it."""
-    monkeypatch.setattr("jetstream_sync.jetstream.watch.HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("jetstream_sync.jetstream.buckets.watch.HEARTBEAT_S", 0.5)
     watch = kv.watch()
     handle = kv.watch(cb=print)
     js.delete_key_value(kv.bucket)

@@ -30,7 +30,7 @@ from jetstream_sync import (
     PubAck,
     TimeoutError,
 )
-from jetstream_sync.jetstream import object_store_writing
+from jetstream_sync.jetstream.buckets import object_writing
 from jetstream_sync.server import NatsServer
 
 #: A number of opcodes that is not reached: the first pass only counts.
@@ -144,7 +144,7 @@ def test_server_killed_in_get(alone, fresh_server):
 
 def test_server_that_does_not_answer(alone, fresh_server, monkeypatch, tmp_path):
     """Without progress for the timeout, put and get fail; the chunks can be purged."""
-    monkeypatch.setattr(object_store_writing, "_CLEANUP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(object_writing, "_CLEANUP_TIMEOUT_S", 0.3)
     js = alone.jetstream()
     store = js.create_object_store(bucket="FILES", storage="memory")
     store.put(small("a", 100_000), 3 * DATA)  # more than is read ahead

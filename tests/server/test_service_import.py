@@ -132,7 +132,7 @@ def test_ordered_consumer(shared):
 
 def test_watch_without_initial_entries(shared, monkeypatch):
     """A watch of an empty bucket reports all changes, also while no reply was lost before."""
-    monkeypatch.setattr("jetstream_sync.jetstream.watch.HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("jetstream_sync.jetstream.buckets.watch.HEARTBEAT_S", 0.5)
     own, other = shared
     kv = own.create_key_value(bucket="B", history=3, storage="memory")
     with other.key_value("B").watch() as watch:

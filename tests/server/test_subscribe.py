@@ -29,7 +29,7 @@ from jetstream_sync import (
     SubscriptionError,
     TimeoutError,
 )
-from jetstream_sync.jetstream.consumer_api import CREATE, add_consumer
+from jetstream_sync.jetstream.consumer_requests import CREATE, add_consumer
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 

@@ -15,7 +15,7 @@ from jetstream_sync import (
     NotFoundError,
     Stream,
 )
-from jetstream_sync.jetstream.watch import Watch
+from jetstream_sync.jetstream.buckets.watch import Watch
 from jetstream_sync.protocol.parser import Delivery
 
 
@@ -95,7 +95,7 @@ def test_messages_removed_before_their_delivery(js, store):
 @pytest.fixture
 def quick(monkeypatch):
     """Use short heartbeats: a server may drop a request that arrives while its consumer is deleted."""
-    monkeypatch.setattr("jetstream_sync.jetstream.watch.HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("jetstream_sync.jetstream.buckets.watch.HEARTBEAT_S", 0.5)
 
 
 @pytest.mark.usefixtures("quick")

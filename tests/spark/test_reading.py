@@ -17,7 +17,7 @@ from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Headers, RePublish, StreamNotFoundError, StreamSource
-from jetstream_sync.jetstream.consumer_api import add_consumer
+from jetstream_sync.jetstream.consumer_requests import add_consumer
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark import (
     DirectGetRefusedError,

@@ -33,7 +33,7 @@ from ...api.pull import PullRequest, PullStatusKind, parse_pull_status
 from ...api.reply import ack_tokens
 from ...client.replies import ReplyCollector
 from ...jetstream.api_requests import APIRequests
-from ...jetstream.consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
+from ...jetstream.consumer_requests import CREATE, add_consumer, consumer_info, delete_consumer
 from ...protocol.parser import Delivery
 from ..bytes_column import NO_BYTES, BytesColumn
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher

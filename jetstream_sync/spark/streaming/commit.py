@@ -33,8 +33,8 @@ from typing import Any, Final
 from ... import errors
 from ...api.consumer import ConsumerInfo
 from ...api.enums import AckPolicy, DeliverPolicy
-from ...jetstream.consumer import PullConsumer
 from ...jetstream.context import JetStream
+from ...jetstream.pull_consumer import PullConsumer
 from ..connections import api_requests
 from ..planning.offsets import Offset, StreamOffset
 from ..streams import StreamView

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict, overload
 
-from .. import errors
-from ..api.enums import DeliverPolicy, KeyValueOperation
-from ..api.key_value import (
+from ... import errors
+from ...api.enums import DeliverPolicy, KeyValueOperation
+from ...api.key_value import (
     KEY_PREFIX,
     OPERATION,
     ROLLUP,
@@ -26,25 +26,25 @@ from ..api.key_value import (
     merge_patterns,
     value_codec,
 )
-from ..api.publish import LAST_SEQUENCE, publish_headers
-from ..api.routes import DEFAULT_PREFIX, Routes
-from ..durations import time_to_ns
-from ..foreign_names import ForeignNames
-from ..net.clock import Backoff, Deadline, monotonic, seconds
-from ..options import check_int, check_known
-from ..protocol.parser import Delivery
-from .api_requests import APIRequests, limited, with_one_deadline
-from .direct_get import StoredMsg, leader_get
-from .key_value_lock import Lock
-from .key_value_replica import Replica
-from .ordered_cursor import OrderedOptions
-from .publish import Publisher
+from ...api.publish import LAST_SEQUENCE, publish_headers
+from ...api.routes import DEFAULT_PREFIX, Routes
+from ...durations import time_to_ns
+from ...foreign_names import ForeignNames
+from ...net.clock import Backoff, Deadline, monotonic, seconds
+from ...options import check_int, check_known
+from ...protocol.parser import Delivery
+from ..api_requests import APIRequests, limited, with_one_deadline
+from ..direct_get import StoredMsg, leader_get
+from ..ordered_cursor import OrderedOptions
+from ..publish import Publisher
+from .lock import Lock
+from .replica import Replica
 from .watch import Markers, Watch, WatchHandle, watch_or_handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .stream import Stream
+    from ..stream import Stream
 
 #: Rounds of `KeyValue.create` while the marker of a deleted key changes.
 _CREATE_ROUNDS: Final = 3

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from .. import errors
-from ..api.object_store import (
+from ... import errors
+from ...api.object_store import (
     ObjectInfo,
     chunk_subject,
     decode_info,
@@ -24,14 +24,14 @@ from ..api.object_store import (
     info_subject,
     stream_name,
 )
-from ..api.publish import PubAck
-from ..api.routes import DEFAULT_PREFIX
-from ..codec import dumps
-from ..headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
-from ..net.clock import Deadline
-from .api_requests import APIRequests
-from .direct_get import leader_get
-from .publish import Publisher
+from ...api.publish import PubAck
+from ...api.routes import DEFAULT_PREFIX
+from ...codec import dumps
+from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
+from ...net.clock import Deadline
+from ..api_requests import APIRequests
+from ..direct_get import leader_get
+from ..publish import Publisher
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

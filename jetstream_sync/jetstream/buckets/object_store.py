@@ -11,10 +11,10 @@ from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from .. import errors
-from ..api.enums import DeliverPolicy
-from ..api.key_value import check_bucket
-from ..api.object_store import (
+from ... import errors
+from ...api.enums import DeliverPolicy
+from ...api.key_value import check_bucket
+from ...api.object_store import (
     ObjectInfo,
     ObjectLink,
     ObjectMeta,
@@ -30,15 +30,16 @@ from ..api.object_store import (
     status_of,
     stream_name,
 )
-from ..api.reply import metadata_of
-from ..codec import encode
-from ..foreign_names import ForeignNames
-from ..net.clock import Deadline, seconds
-from .api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
-from .direct_get import leader_get
-from .object_store_bucket import ObjectBucket
-from .object_store_reading import Download, ObjectReader
-from .object_store_writing import (
+from ...api.reply import metadata_of
+from ...codec import encode
+from ...foreign_names import ForeignNames
+from ...net.clock import Deadline, seconds
+from ..api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
+from ..direct_get import leader_get
+from ..publish import Publisher
+from .object_bucket import ObjectBucket
+from .object_reading import Download, ObjectReader
+from .object_writing import (
     ObjectData,
     ObjectWriter,
     ProgressCallback,
@@ -46,11 +47,10 @@ from .object_store_writing import (
     check_data,
     chunks_of,
 )
-from .publish import Publisher
 from .watch import Markers, Watch, WatchHandle, watch_or_handle
 
 if TYPE_CHECKING:
-    from ..protocol.parser import Delivery
+    from ...protocol.parser import Delivery
 
 #: Maximum number of links that are followed to an object.
 _MAX_LINKS: Final = 8

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
-from .. import errors
-from ..client.core import ConnectionCore
-from ..client.mailbox import copy_exception
-from ..client.threads import Waiters
-from ..net.clock import Deadline
+from ... import errors
+from ...client.core import ConnectionCore
+from ...client.mailbox import copy_exception
+from ...client.threads import Waiters
+from ...net.clock import Deadline
 from .watch import WatchHandle, is_made_up
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..api.key_value import KeyValueEntry, KeyValueStatus
+    from ...api.key_value import KeyValueEntry, KeyValueStatus
 
 
 #: Seconds between two looks whether the watch has ended.

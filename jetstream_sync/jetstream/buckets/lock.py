@@ -18,17 +18,17 @@ from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
-from .. import errors
-from ..client.threads import Signal, spawn
-from ..codec import dumps, loads
-from ..locks import new_lock
-from ..net.clock import Deadline, monotonic, seconds
-from .api_requests import limited
+from ... import errors
+from ...client.threads import Signal, spawn
+from ...codec import dumps, loads
+from ...locks import new_lock
+from ...net.clock import Deadline, monotonic, seconds
+from ..api_requests import limited
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..api.key_value import KeyValueEntry
+    from ...api.key_value import KeyValueEntry
     from .watch import Watch
 
 #: The shortest ``ttl``, in seconds: a shorter one would be lost by a short stall of the process.

@@ -14,16 +14,16 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from .. import errors
-from ..api.object_store import ObjectInfo, chunk_subject, digest_text, new_sha256, parse_digest
-from ..net.clock import Backoff, Deadline
-from .consumer import continuous_pull
-from .direct_get import leader_get
-from .message import JetStreamMsg
-from .object_store_bucket import ObjectBucket
-from .object_store_writing import ProgressCallback
-from .ordered import HEARTBEAT_S, OrderedPuller
-from .ordered_cursor import UNREAD_LIMIT_S, OrderedOptions, pull_cursor
+from ... import errors
+from ...api.object_store import ObjectInfo, chunk_subject, digest_text, new_sha256, parse_digest
+from ...net.clock import Backoff, Deadline
+from ..direct_get import leader_get
+from ..message import JetStreamMsg
+from ..ordered import HEARTBEAT_S, OrderedPuller
+from ..ordered_cursor import UNREAD_LIMIT_S, OrderedOptions, pull_cursor
+from ..pull_consumer import continuous_pull
+from .object_bucket import ObjectBucket
+from .object_writing import ProgressCallback
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

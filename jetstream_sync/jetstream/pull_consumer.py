@@ -19,10 +19,10 @@ from ..api.pull import (
 from ..durations import duration, duration_to_ns
 from ..options import ErrorCallback, check_callback, check_int, check_known
 from .api_requests import APIRequests, resolve_config
-from .consume import ConsumeHandle, JetStreamCallback
-from .consumer_api import add_consumer, consumer_info, reset_consumer
+from .consume_handle import ConsumeHandle, JetStreamCallback
+from .consumer_requests import add_consumer, consumer_info, reset_consumer
+from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
-from .messages import MessageIterator, MessagePuller
 from .pull import MAX_EXPIRES_NS, Fetch, PullRequester
 
 if TYPE_CHECKING:

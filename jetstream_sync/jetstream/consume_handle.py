@@ -15,9 +15,9 @@ from ..client.events import is_deliberate_close
 from ..client.threads import Signal
 from ..net.clock import FOREVER, Deadline
 from ..options import ErrorCallback
+from .continuous_pull import MessageSource
 from .leases import ack_waits
 from .message import JetStreamMsg
-from .messages import MessageSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -22,8 +22,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, TypeAlias, cast
 
-from .. import errors
-from ..api.object_store import (
+from ... import errors
+from ...api.object_store import (
     DEFAULT_CHUNK_SIZE,
     ObjectInfo,
     ObjectMeta,
@@ -33,10 +33,10 @@ from ..api.object_store import (
     encode_info,
     new_sha256,
 )
-from ..headers import EXPECTED_LAST_SEQ
-from ..net.clock import Deadline, monotonic
-from .api_requests import stream_info
-from .object_store_bucket import ObjectBucket, log
+from ...headers import EXPECTED_LAST_SEQ
+from ...net.clock import Deadline, monotonic
+from ..api_requests import stream_info
+from .object_bucket import ObjectBucket, log
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-    from ..api.publish import PubAck
+    from ...api.publish import PubAck
 
 #: Called with the number of transferred bytes and the size of the object, or ``None`` if it is unknown.
 ProgressCallback: TypeAlias = Callable[[int, int | None], object]

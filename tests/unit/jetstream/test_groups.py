@@ -7,13 +7,13 @@ import json
 import pytest
 
 from jetstream_sync import BadSubjectError, ConsumerGroupError
-from jetstream_sync.api.groups import (
+from jetstream_sync.codec import decode, dumps, encode, loads
+from jetstream_sync.jetstream.partitioned.records import (
     ElasticGroupConfig,
     PartitioningFilter,
     StaticGroupConfig,
     member_mappings,
 )
-from jetstream_sync.codec import decode, dumps, encode, loads
 
 
 @pytest.mark.parametrize(

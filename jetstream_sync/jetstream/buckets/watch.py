@@ -34,38 +34,38 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakMethod
 
-from .. import errors
-from ..api.consumer import ConsumerInfo
-from ..api.enums import DeliverPolicy
-from ..api.pull import ContinuousPull
-from ..api.reply import ack_tokens
-from ..client.mailbox import copy_exception
-from ..client.threads import Signal
-from ..durations import time_to_ns
-from ..locks import new_rlock
-from ..net.clock import FOREVER, Backoff, Deadline, call_and_record, monotonic
-from ..options import check_callback
-from ..protocol.parser import Delivery
-from .api_requests import APIRequests, stream_info, within
-from .consume import ConsumeHandle, JetStreamCallback
-from .consumer import continuous_pull
-from .direct_get import leader_get
-from .message import JetStreamMsg
-from .messages import MessagePuller, until_stopped
-from .ordered import (
+from ... import errors
+from ...api.consumer import ConsumerInfo
+from ...api.enums import DeliverPolicy
+from ...api.pull import ContinuousPull
+from ...api.reply import ack_tokens
+from ...client.mailbox import copy_exception
+from ...client.threads import Signal
+from ...durations import time_to_ns
+from ...locks import new_rlock
+from ...net.clock import FOREVER, Backoff, Deadline, call_and_record, monotonic
+from ...options import check_callback
+from ...protocol.parser import Delivery
+from ..api_requests import APIRequests, stream_info, within
+from ..consume_handle import ConsumeHandle, JetStreamCallback
+from ..continuous_pull import MessagePuller, until_stopped
+from ..direct_get import leader_get
+from ..message import JetStreamMsg
+from ..ordered import (
     CHECK_TIMEOUT_S,
     HEARTBEAT_S,
     OrderedPuller,
     deadline_to_create,
 )
-from .ordered_cursor import (
+from ..ordered_cursor import (
     UNREAD_LIMIT_S,
     OrderedCursor,
     OrderedOptions,
     UnverifiedStreamError,
     pull_cursor,
 )
-from .pull import PullRequester
+from ..pull import PullRequester
+from ..pull_consumer import continuous_pull
 
 if TYPE_CHECKING:
     from typing_extensions import Self

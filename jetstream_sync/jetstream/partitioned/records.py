@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from .. import errors
-from ..codec import Record, decode, dumps, encode, loads
-from ..records import record
-from ..subjects import check_subject
+from ... import errors
+from ...codec import Record, decode, dumps, encode, loads
+from ...records import record
+from ...subjects import check_subject
 
 #: The priority group of the consumers of members.
 PRIORITY_GROUP: Final = "PCG"

@@ -9,10 +9,31 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from .. import errors
-from ..api.consumer import ConsumerConfig, ConsumerInfo
-from ..api.enums import AckPolicy, DiscardPolicy, PriorityPolicy, RetentionPolicy, StorageType
-from ..api.groups import (
+from ... import errors
+from ...api.consumer import ConsumerConfig, ConsumerInfo
+from ...api.enums import AckPolicy, DiscardPolicy, PriorityPolicy, RetentionPolicy, StorageType
+from ...api.key_value import KeyValueConfig, KeyValueEntry
+from ...api.stream import StreamConfig, StreamSource, SubjectTransform
+from ...durations import duration
+from ...net.clock import seconds
+from ...options import check_callback
+from ...subjects import check_consumer_name, check_stream_name
+from ..api_requests import APIRequests, require_level, with_one_deadline
+from ..buckets.key_value import KeyValue
+from ..consume_handle import JetStreamCallback
+from ..consumer_requests import delete_consumer, list_consumers, unpin_consumer
+from ..message import JetStreamMsg
+from ..pull_consumer import PullConsumer
+from ..stream import Stream
+from .members import (
+    MIN_TIMEOUT_S,
+    CallbackMember,
+    GroupConsumeHandle,
+    MemberConsumer,
+    MemberRun,
+    take_partition,
+)
+from .records import (
     ELASTIC_BUCKET,
     PRIORITY_GROUP,
     STATIC_BUCKET,
@@ -24,27 +45,6 @@ from ..api.groups import (
     member_mappings,
     parse_config,
 )
-from ..api.key_value import KeyValueConfig, KeyValueEntry
-from ..api.stream import StreamConfig, StreamSource, SubjectTransform
-from ..durations import duration
-from ..net.clock import seconds
-from ..options import check_callback
-from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests, require_level, with_one_deadline
-from .consume import JetStreamCallback
-from .consumer import PullConsumer
-from .consumer_api import delete_consumer, list_consumers, unpin_consumer
-from .group_members import (
-    MIN_TIMEOUT_S,
-    CallbackMember,
-    GroupConsumeHandle,
-    MemberConsumer,
-    MemberRun,
-    take_partition,
-)
-from .key_value import KeyValue
-from .message import JetStreamMsg
-from .stream import Stream
 
 _G = TypeVar("_G", bound="ConsumerGroup")
 

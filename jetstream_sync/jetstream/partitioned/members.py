@@ -20,17 +20,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Protocol
 
-from .. import errors
-from ..api.consumer import ConsumerConfig
-from ..api.groups import PRIORITY_GROUP, GroupConfig, parse_config
-from ..client.events import is_deliberate_close
-from ..net.clock import Backoff, Deadline
-from .api_requests import APIRequests
-from .consume import CallbackHandle, JetStreamCallback
-from .consumer import PullConsumer
-from .consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
-from .key_value import KeyValue
-from .message import JetStreamMsg
+from ... import errors
+from ...api.consumer import ConsumerConfig
+from ...client.events import is_deliberate_close
+from ...net.clock import Backoff, Deadline
+from ..api_requests import APIRequests
+from ..buckets.key_value import KeyValue
+from ..consume_handle import CallbackHandle, JetStreamCallback
+from ..consumer_requests import CREATE, add_consumer, consumer_info, delete_consumer
+from ..message import JetStreamMsg
+from ..pull_consumer import PullConsumer
+from .records import PRIORITY_GROUP, GroupConfig, parse_config
 
 #: Minimum of the pull expiry and of the priority timeout, in seconds.
 MIN_TIMEOUT_S: Final = 1.0

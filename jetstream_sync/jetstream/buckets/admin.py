@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from .. import errors
-from ..api.key_value import STREAM_PREFIX as KV_PREFIX
-from ..api.key_value import (
+from ... import errors
+from ...api.key_value import STREAM_PREFIX as KV_PREFIX
+from ...api.key_value import (
     KeyValueConfig,
     KeyValueStatus,
     bucket_of,
@@ -17,7 +17,7 @@ from ..api.key_value import (
     new_stream_config,
     updated_stream_config,
 )
-from ..api.object_store import (
+from ...api.object_store import (
     BUCKETS_SUBJECT,
     ObjectStoreConfig,
     ObjectStoreStatus,
@@ -26,9 +26,9 @@ from ..api.object_store import (
     stream_name,
     update_config,
 )
-from ..api.object_store import STREAM_PREFIX as OBJ_PREFIX
-from ..api.stream import StreamConfig, StreamInfo, different_fields
-from .api_requests import (
+from ...api.object_store import STREAM_PREFIX as OBJ_PREFIX
+from ...api.stream import StreamConfig, StreamInfo, different_fields
+from ..api_requests import (
     APIRequests,
     Listing,
     require_level,
@@ -38,16 +38,16 @@ from .api_requests import (
     stream_infos,
     with_one_deadline,
 )
+from ..publish import Publisher
+from ..stream import Stream
 from .key_value import KeyValue, bucket_not_found
+from .object_bucket import object_store_not_found
 from .object_store import ObjectStore
-from .object_store_bucket import object_store_not_found
-from .publish import Publisher
-from .stream import Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..api.config_fields import KeyValueConfigFields, ObjectStoreConfigFields
+    from ...api.config_fields import KeyValueConfigFields, ObjectStoreConfigFields
 
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Buckets: key-value stores and object stores, as applications of streams."""

@@ -1,0 +1,1 @@
+"""Partitioned consumer groups, as applications of consumers."""
