@@ -33,9 +33,27 @@ _DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# The part of a URL that an error may repeat: scheme and host. The rest of a malformed URL may be part
-# of a login, for example if a password contains a comma or a slash.
-_PUBLIC_PART = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(\[[^]/]*\]?|[^:/?#\s]*)")
+_SCHEME = re.compile(r"(nats|tls|wss?):/*|[A-Za-z][A-Za-z0-9+.-]*://")
+# Host, port, path and the rest of a URL without scheme and login.
+_PLACE = re.compile(r"(\[[^]/]*\]?|[^:/?#]*)(?::([^/?#]*))?(/[^?#]*)?(.*)", re.DOTALL)
+# What is a port with a mistake, or the rest of an IPv6 address without brackets.
+_LIKE_PORT = re.compile(r"(\d\w{,7})?|[0-9a-f]*:[0-9a-f:]*", re.IGNORECASE)
+
+
+def _without_login(text: str) -> str:
+    """Return an invalid URL for an error: without its login, and without what may be part of one."""
+    found = _SCHEME.match(text)
+    scheme = found[0] if found else ""
+    _, at, after = text.rpartition("@")
+    place = after if at else text[len(scheme) :]
+    # Every part is optional, so the pattern matches any text.
+    host, port, path, rest = _PLACE.findall(place)[0]
+    shown = f"{scheme}...@{host}" if at else f"{scheme}{host}"
+    if not at and not _LIKE_PORT.fullmatch(port):
+        # A login whose host is missing, or the first part of one that contains a comma.
+        return f"{shown}:..."
+    colon = ":" if place[len(host) :].startswith(":") else ""
+    return f"{shown}{colon}{port}{path}{'...' if rest else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +130,7 @@ class ServerAddress:
             raise errors.InvalidOptionError(
                 "servers", "...", "a server must be a URL such as nats://host:port"
             )
-        found = _PUBLIC_PART.match(text.rpartition("@")[2])
-        shown = found[0] if found else ""
+        shown = _without_login(text)
         if any(character.isspace() for character in text):
             raise errors.InvalidOptionError("servers", shown, "a URL must not contain white space")
         try:
@@ -123,9 +140,7 @@ class ServerAddress:
             parts = None
         if parts is None:
             # Raised outside of the except block: the context of the error would contain credentials.
-            raise errors.InvalidOptionError(
-                "servers", shown, "must be a URL with a port from 1 to 65535"
-            )
+            raise errors.InvalidOptionError("servers", shown, "the port must be from 1 to 65535")
         if parts.scheme not in _DEFAULT_PORTS:
             raise errors.InvalidOptionError(
                 "servers", shown, "the scheme must be nats://, tls://, ws:// or wss://"
@@ -136,7 +151,7 @@ class ServerAddress:
             raise errors.InvalidOptionError("servers", shown, "the port must be from 1 to 65535")
         path = parts.path if parts.scheme in ("ws", "wss") and parts.path != "/" else ""
         if parts.path not in ("", "/", path) or parts.query or parts.fragment:
-            raise errors.InvalidOptionError("servers", shown, "must end after the port")
+            raise errors.InvalidOptionError("servers", shown, "it must end after the port")
         user = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
         token = None

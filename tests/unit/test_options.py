@@ -387,6 +387,29 @@ def test_what_is_no_url_is_refused(text):
     assert caught.value.option == "servers"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nats://u:s3cret@host:99999", "nats://...@host:99999"),
+        ("nats://u:s3cret@host:port", "nats://...@host:port"),
+        ("ftp://s3cret@host:4222", "ftp://...@host:4222"),
+        ("nats:/host", "nats:/host"),
+        ("nats://host:1/path", "nats://host:1/path"),
+        ("nats://host:1?token=s3cret", "nats://host:1..."),
+        ("host:42x2", "host:42x2"),
+        ("::1:4222", "::1:4222"),
+        ("[::1", "[::1"),
+        # The host is missing, so this may be a login.
+        ("nats://u:s3cret", "nats://u:..."),
+    ],
+)
+def test_errors_show_the_wrong_part_of_a_url(text, shown):
+    """A port, a path and a scheme are shown; a login, and what may be one, is not."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ServerAddress.parse(text)
+    assert caught.value.value == shown
+
+
 PIECES = st.lists(st.sampled_from([*":/?#[ x1", "\u2100", "port"]), max_size=3).map("".join)
 ENDS = st.tuples(PIECES, st.sampled_from(["", ","]), PIECES).map("".join)
 
