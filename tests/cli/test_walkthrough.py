@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 from fixtures.jsm import run_jsm
+from fixtures.threads import wait_until
 from pages import DOCUMENTED_URL, ROOT, blocks
 
 import jetstream_sync
+from jetstream_sync.net.clock import monotonic
 from jetstream_sync.server import NatsServer
 
 PAGE = ROOT / "docs" / "tutorial" / "jsm.rst"
@@ -21,6 +23,8 @@ _VARYING = re.compile(
     r"|2\.15\.\d+"
     r"|127\.0\.0\.1:\d+"
 )
+#: Longer than the ack wait of the consumer on the page.
+_READING_TIME_S = 1.5
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -54,15 +58,20 @@ def shown(output: list[str], page: list[str]) -> list[str]:
 def test_the_tutorial_shows_what_the_commands_show(tmp_path):
     """A newcomer types the commands on a server that other pages have used."""
     differences: list[str] = []
+    ended = monotonic()
     with NatsServer(name="js1") as server:
         with jetstream_sync.connect(server.url) as nc:
             # As the README and tutorial/orders do.
             for name in ("EVENTS", "ORDERS", "SHOP"):
                 nc.jetstream().create_stream(name=name, subjects=[f"{name}.*"])
         for command, expected in commands():
+            if "--count 2" in command and "next" in command:
+                # A reader takes longer than the ack wait of the consumer.
+                wait_until(lambda since=ended: monotonic() - since > _READING_TIME_S)
             variables = {"NATS_URL": server.url, "XDG_CONFIG_HOME": str(tmp_path)}
             done = run_jsm(*shlex.split(command)[1:], tty=True, **variables)
             assert done.status == 0, f"{command}\n{done.out}{done.err}"
+            ended = monotonic()
             output = (done.err + done.out).replace(server.url, DOCUMENTED_URL).rstrip()
             page = comparable(expected)
             differences += difflib.unified_diff(
