@@ -187,7 +187,11 @@ def _declared_of(config: StreamConfig) -> Declared:
 
 
 def _confirm(settings: Settings, steps: Sequence[Step], *, force: bool) -> None:
-    """Show what is to be deleted with its messages, and ask for the number of deletions."""
+    """
+    Show what is to be deleted with its messages, and ask for the number of deletions.
+
+    `force` confirms in a script only: on a terminal, the number is asked for in any case.
+    """
     lines = []
     for step in steps:
         held = counted(step.messages or 0, "message")
@@ -195,7 +199,7 @@ def _confirm(settings: Settings, steps: Sequence[Step], *, force: bool) -> None:
         lines.append(f"delete  {step.declared.title}, {what}")
     settings.env.stderr.write("".join(f"{line}\n" for line in lines))
     ask = Asker(settings)
-    if force or not ask.interactive:
+    if not ask.interactive:
         ask.confirm(f"Delete {counted(len(steps), 'object')}?", force=force)
         return
 
@@ -204,7 +208,7 @@ def _confirm(settings: Settings, steps: Sequence[Step], *, force: bool) -> None:
             raise ValueError("this is not the number of deletions; Ctrl-C deletes nothing")
         return answer
 
-    ask.value("Number of deletions", "--force", check, blank="")
+    ask.value("Number of deletions to confirm", "--force", check, blank="")
 
 
 @command("apply")
@@ -216,7 +220,7 @@ def _confirm(settings: Settings, steps: Sequence[Step], *, force: bool) -> None:
 @option("--exit-code", "With --dry-run: exit with status 1 if there are changes.")
 @option("--strict", "Set fields that are not in the file to their defaults.")
 @option("--prune", "Delete objects of the set that are not in the file.", to="pruning")
-@option("--force, -y, --yes", "With --prune: do not ask for confirmation.")
+@option("--force, -y, --yes", "With --prune: confirm the deletions, without a terminal.")
 def apply(
     settings: Settings,
     *,
@@ -235,7 +239,8 @@ def apply(
     file does not contain keep their values; --dry-run lists those that are not managed.
 
     Objects of a file with a set have the name of the set in their metadata. --prune deletes the objects
-    with this name that are not in the file, and nothing else. It refuses if a server does not answer.
+    with this name that are not in the file, and nothing else. It shows their messages and, on a terminal, asks
+    for the number of deletions; a script confirms with --yes. It refuses if a server does not answer.
 
     \b
       {"set": "shop",

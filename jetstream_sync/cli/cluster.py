@@ -12,7 +12,7 @@ import click
 
 from .. import ClusterInfo, Connection, ConsumerInfo, JetStream, StreamInfo, errors
 from ..net.clock import Deadline
-from .listings import lister
+from .listings import Listed, lister
 from .long_running import pause
 from .names import (
     complete_stream,
@@ -202,8 +202,10 @@ _MOVES: Final = (
 _dry_run_option = option("--dry-run", "Only show the changes.")
 
 
-def _balance(settings: Settings, groups: list[_Group], *, what: str, dry_run: bool) -> None:
-    """Move leaders, one after the other, and show the moves."""
+def _balance(
+    settings: Settings, listed: Listed[Any], groups: list[_Group], *, what: str, dry_run: bool
+) -> None:
+    """Move leaders, one after the other, and show the moves; fail if one stays, or some are not known."""
     moves = _planned(groups)
     rows = []
     for group in (group for group in groups if group.name in moves):
@@ -217,7 +219,13 @@ def _balance(settings: Settings, groups: list[_Group], *, what: str, dry_run: bo
                 row["leader"] = None
         rows.append(row)
     title = f"{what} leaders to move" if dry_run else f"Moved {what.lower()} leaders"
-    show_rows(settings, rows, _MOVES, title=title, none=f"{what} leaders are balanced")
+    none = f"{what} leaders are balanced"
+    if listed.missing or listed.more:
+        none = f"No {what.lower()} leader that is known is to move"
+    show_rows(settings, rows, _MOVES, title=title, none=none)
+    listed.check()
+    if stayed := [row["name"] for row in rows if "leader" in row and row["leader"] != row["to"]]:
+        raise CommandError(f"leaders not moved: {', '.join(stayed)}", ExitStatus.FAILED)
 
 
 @command()
@@ -232,8 +240,7 @@ def stream_balance(settings: Settings, *, dry_run: bool, **options: Any) -> None
     with lister(settings) as lists:
         listed = find_streams(lists, options, everything=True)
         groups = [_stream_group(lists.js, info) for info in listed.found]
-        _balance(settings, groups, what="Stream", dry_run=dry_run)
-    listed.check()
+        _balance(settings, listed, groups, what="Stream", dry_run=dry_run)
 
 
 @command()
@@ -248,8 +255,7 @@ def consumer_balance(settings: Settings, *, stream: str | None, dry_run: bool) -
     with lister(settings) as lists:
         listed = lists.consumers(stream)
         groups = [_consumer_group(lists.js, info) for info in listed.found]
-        _balance(settings, groups, what="Consumer", dry_run=dry_run)
-    listed.check()
+        _balance(settings, listed, groups, what="Consumer", dry_run=dry_run)
 
 
 # --- the meta group -------------------------------------------------------------------------------

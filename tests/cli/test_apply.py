@@ -198,7 +198,9 @@ def test_prune_asks_for_the_number(jsm, raw, terminal, tmp_path):
     document = {"set": "shop", "streams": [{"name": name, "subjects": [name]} for name in "ABC"]}
     jsm("apply", "-f", file_of(tmp_path, document)).ok()
     path = file_of(tmp_path, {"set": "shop", "streams": document["streams"][:1]})
-    shown = terminal("apply", "-f", path, "--prune")
+    # --yes is for scripts.
+    shown = terminal("apply", "-f", path, "--prune", "-y")
+    shown.expect("delete  stream B, 0 messages")
     shown.answer("Number of deletions", "3")
     shown.expect("not the number of deletions")
     shown.send(f"{CLEAR_LINE}2\n")
