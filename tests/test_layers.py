@@ -201,11 +201,9 @@ BROAD_HANDLERS = {
 
 # What the layers above `client` use of the connection core: its methods, not its parts.
 CORE_INTERFACE = """
-address closed_reason info internal max_payload name options packed_sids reconnects status
-check_not_forked encode_command encode_message encode_subject publish request send send_buffered
-send_deferred add_subscription add_subscription_deferred callback_raised count_internal direct drain_subscriptions
-end_direct_reads flush new_inbox remove_receiver remove_subscription remove_subscription_deferred
-report_error spawn_callbacks stop_dropped timed_out wait_closed with_outage
+address closed_reason info internal max_payload name options reconnects status
+callbacks direct encoder events reader requests state table writer
+drain_subscriptions flush stop_dropped wait_closed
 """
 
 # --- reading the package ----------------------------------------------------------------------

@@ -80,8 +80,8 @@ class Connection(ForeignNames):
         """
         core = self._core
         # Not in one line: a call with `*` costs a tenth of the time of this method.
-        command, size = core.encode_message(subject, payload, reply, headers)
-        core.publish(command, size)
+        command, size = core.encoder.encode_message(subject, payload, reply, headers)
+        core.writer.publish(command, size)
 
     def request(
         self,
@@ -108,8 +108,8 @@ class Connection(ForeignNames):
 
         """
         core = self._core
-        where = core.encode_subject(subject)
-        return Msg(core.request(where, payload, Deadline(timeout), headers), core)
+        where = core.encoder.encode_subject(subject)
+        return Msg(core.requests.request(where, payload, Deadline(timeout), headers), core)
 
     def request_many(
         self,
@@ -191,7 +191,7 @@ class Connection(ForeignNames):
 
     def new_inbox(self) -> str:
         """Return a unique subject for replies, below the ``inbox_prefix``."""
-        return self._core.new_inbox()
+        return self._core.table.new_inbox()
 
     # --- lifecycle ------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class Connection(ForeignNames):
                 self.drain()
         except errors.ConnectionLostError:
             # Where every message had a reply, nothing can be lost.
-            if self._core.engine.writer.unanswered:
+            if self._core.writer.unanswered:
                 raise
         finally:
             self.close()
@@ -319,7 +319,7 @@ class Connection(ForeignNames):
         """Return whether messages were not sent, unless the program has closed the connection."""
         reason = self._core.closed_reason
         closed = isinstance(reason, errors.ConnectionClosedError) and is_deliberate_close(reason)
-        return self._core.engine.writer.unsent > 0 and not closed
+        return self._core.writer.unsent > 0 and not closed
 
     # --- state ----------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class Connection(ForeignNames):
     @property
     def pending_bytes(self) -> int:
         """Number of bytes that are buffered and not sent, as while disconnected."""
-        return self._core.engine.writer.pending_bytes
+        return self._core.writer.pending_bytes
 
     def add_listener(self, callback: EventCallback, *kinds: EventKind) -> None:
         """
@@ -412,11 +412,11 @@ class Connection(ForeignNames):
 
         """
         check_callback("callback", callback)
-        self._core.engine.events.add_listener(callback, kinds or EventKind)
+        self._core.events.add_listener(callback, kinds or EventKind)
 
     def remove_listener(self, callback: EventCallback) -> bool:
         """Stop calling a function at events; return whether it was a listener, or the callback of an option."""
-        return self._core.engine.events.remove_listener(callback)
+        return self._core.events.remove_listener(callback)
 
     @property
     def server_info(self) -> ServerInfo:
@@ -465,7 +465,7 @@ def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
     # Reply inboxes stay: running callbacks may still make requests.
     subscriptions = [
         subscription
-        for subscription in core.subscriptions()
+        for subscription in core.table.all()
         if not subscription.receiver.is_reply_inbox
     ]
     try:
@@ -485,7 +485,5 @@ def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
     name = core.engine.callbacks.wait(deadline)
     if name is not None:
         raise errors.DrainTimeoutError(f"the callback of {name!r} is still running")
-    if not all(
-        subscription.receiver.wait_drained(deadline) for subscription in core.subscriptions()
-    ):
+    if not all(subscription.receiver.wait_drained(deadline) for subscription in core.table.all()):
         raise errors.DrainTimeoutError("some published messages are not acknowledged yet")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 from .. import errors
 from ..address import ServerAddress
@@ -17,15 +16,16 @@ from ..net.clock import Deadline
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo, SubscriptionState
 from .direct_reads import DirectReads
-from .encoder import EncodeFunction
+from .encoder import MessageEncoder
 from .engine import Engine
+from .events import CallbackThreads, Events
 from .mailbox import MessageReceiver
-from .request import RequestFunction
-from .state import ConnectionStatus
+from .reader import Reader
+from .request import RequestMux
+from .state import ConnectionState, ConnectionStatus
+from .subscription_table import SubscriptionTable
 from .threads import spawn_from_finalizer
-from .writer import SendFunction
-
-_Subscription: TypeAlias = SubscriptionState[MessageReceiver]
+from .writer import Writer
 
 
 class ConnectionCore:
@@ -36,62 +36,24 @@ class ConnectionCore:
     # that was dropped without `close()`. Objects that the threads hold use `internal` instead, unless they
     # have to keep the connection open, as subscriptions with a callback do.
     #
-    # The functions are those of the engine's parts; see there for their arguments. They are attributes,
-    # because a method that forwards its arguments would cost a tenth of the time of a publish.
+    # Its parts are those of the engine. The layers above call their methods: `core.writer.send`,
+    # `core.table.add`, `core.requests.request`.
 
     def __init__(self, engine: Engine, internal: ConnectionCore | None = None) -> None:
-        writer, encoder, table, state = engine.writer, engine.encoder, engine.table, engine.state
         self.engine = engine
         #: The core that does not keep the connection open.
         self.internal: ConnectionCore = internal or self
         self.options: ConnectionOptions = engine.options
         self.name: str = engine.name
-        self._state = state
-        #: Validate and encode a subject, or a message with its subject as `str` or as encoded `bytes`.
-        self.encode_subject: Callable[[str], bytes] = encoder.encode_subject
-        self.encode_message: EncodeFunction[str] = encoder.encode_message
-        self.encode_command: EncodeFunction[bytes] = encoder.encode_command
-        #: Send an encoded message: by the flusher at once, by the calling thread, or later.
-        #: The third argument of `send_deferred` limits the wait for a full socket, in seconds.
-        self.publish: Callable[[bytes, int], None] = writer.publish
-        self.send: SendFunction = writer.send
-        self.send_deferred: Callable[..., None] = writer.send_deferred
-        #: Send what is buffered, before a wait.
-        self.send_buffered: Callable[[], None] = writer.send_buffered
-        self.count_internal: Callable[[int], None] = writer.count_internal
-        #: Raise in a forked child.
-        self.check_not_forked: Callable[[], None] = writer.check_not_forked
-        #: The ids of subscriptions whose receivers accept packed runs, see `ReplyCollector`.
-        self.packed_sids: set[int] = engine.reader.packed_sids
-        #: Publish a request and return the first reply. The subject is not validated here: it must come
-        #: from `encode_subject` or from the server.
-        self.request: RequestFunction = engine.requests.request
-        #: Lets callers read their replies themselves, and ends that.
+        self.callbacks: CallbackThreads = engine.callbacks
         self.direct: DirectReads = engine.direct
-        self.end_direct_reads: Callable[[], None] = engine.direct.end
-        # Subscriptions.
-        self.new_inbox: Callable[[], str] = table.new_inbox
-        self.subscriptions: Callable[[], list[_Subscription]] = table.all
-        self.add_subscription: Callable[[str, str, MessageReceiver], _Subscription] = table.add
-        self.add_subscription_deferred: Callable[..., _Subscription] = table.add_deferred
-        self.remove_subscription: Callable[..., None] = table.remove
-        self.remove_subscription_deferred: Callable[[_Subscription], None] = table.remove_deferred
-        self.remove_receiver: Callable[[MessageReceiver], None] = table.remove_receiver
-        self.drain_subscriptions: Callable[[list[_Subscription], Deadline], None] = (
-            engine.drain_subscriptions
-        )
-        # Errors and waits.
-        #: Report an error to ``error_cb``; the second is for what a function of the user raised.
-        self.report_error: Callable[..., None] = engine.events.error
-        self.callback_raised: Callable[..., None] = engine.events.callback_raised
-        #: Start a thread that calls functions of the user; see `CallbackThreads`.
-        self.spawn_callbacks: Callable[
-            [str, Callable[[], None], Callable[[BaseException], None]], threading.Thread
-        ] = engine.callbacks.spawn
-        self.timed_out: Callable[[str], errors.TimeoutError] = state.timed_out
-        self.with_outage: Callable[[str], str] = state.with_outage
-        self.flush: Callable[[Deadline], None] = engine.flush
-        self.wait_closed: Callable[[float], bool] = engine.wait_closed
+        self.encoder: MessageEncoder = engine.encoder
+        self.events: Events = engine.events
+        self.reader: Reader = engine.reader
+        self.requests: RequestMux = engine.requests
+        self.state: ConnectionState = engine.state
+        self.table: SubscriptionTable = engine.table
+        self.writer: Writer = engine.writer
 
     def handle(self) -> ConnectionCore:
         """Return a core for public objects; when it is collected, the connection closes."""
@@ -108,6 +70,35 @@ class ConnectionCore:
         arguments = self.engine, is_open, stop, what, *_caller()
         weakref.finalize(owner, _stop_dropped, *arguments).atexit = False
 
+    # --- waiting for the server -----------------------------------------------------------------
+
+    def flush(self, deadline: Deadline) -> None:
+        """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""
+        self.direct.end()
+        try:
+            self.engine.keepalive.flush(deadline)
+        except errors.TimeoutError as error:
+            raise self.state.timed_out(str(error)) from None
+
+    def drain_subscriptions(
+        self, subscriptions: list[SubscriptionState[MessageReceiver]], deadline: Deadline
+    ) -> None:
+        """Unsubscribe, and wait until every message in flight has been delivered."""
+        self.table.stop(subscriptions)
+        try:
+            # The server answers a ping only after all messages that it sent before.
+            self.flush(deadline)
+        except errors.TimeoutError as error:
+            raise errors.DrainTimeoutError("the server did not confirm in time") from error
+        finally:
+            self.table.forget(subscriptions)
+
+    def wait_closed(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until the connection is closed; return whether it is."""
+        return self.status is ConnectionStatus.CLOSED or self.engine.connector.stopped(seconds)
+
+    # --- its state ------------------------------------------------------------------------------
+
     def __reduce__(self) -> NoReturn:
         # Every object that belongs to a connection holds its core, so this covers all of them.
         raise TypeError(
@@ -117,33 +108,33 @@ class ConnectionCore:
     @property
     def status(self) -> ConnectionStatus:
         """The current status."""
-        return self._state.status
+        return self.state.status
 
     @property
     def info(self) -> ServerInfo:
         """The last INFO of the server."""
-        return self._state.info
+        return self.state.info
 
     @property
     def max_payload(self) -> int:
         """The maximum size of a message with its headers in bytes, as the last server stated it."""
-        return self._state.info.max_payload
+        return self.state.info.max_payload
 
     @property
     def address(self) -> ServerAddress | None:
         """The address of the connected server; ``None`` while disconnected."""
-        transport = self._state.transport
+        transport = self.state.transport
         return transport.address if transport is not None else None
 
     @property
     def reconnects(self) -> int:
         """Number of reconnects."""
-        return self._state.reconnects
+        return self.state.reconnects
 
     @property
     def closed_reason(self) -> BaseException | None:
         """The error that closed the connection; ``None`` while it is open."""
-        return self.engine.writer.closed
+        return self.writer.closed
 
 
 def _caller() -> tuple[str, int]:

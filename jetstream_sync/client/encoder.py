@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
-
 from .. import errors, speedups
 from ..headers import HeadersLike, encode_headers
 from ..protocol.session import ServerInfo, publish_command, publish_with_headers_command
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
-
-_Subject_contra = TypeVar("_Subject_contra", contravariant=True)
 
 #: Maximum number of validated subjects in the cache.
 _MAX_CACHED_SUBJECTS = 4096
@@ -21,20 +17,6 @@ _LINE_END_BYTES = 4
 
 
 _NOT_A_STR = "a subject must be a str"
-
-
-class EncodeFunction(Protocol[_Subject_contra]):
-    """The type of `MessageEncoder.encode_message` and `MessageEncoder.encode_command`."""
-
-    def __call__(
-        self,
-        subject: _Subject_contra,
-        payload: bytes,
-        reply: _Subject_contra = ...,
-        headers: HeadersLike | None = ...,
-        /,
-    ) -> tuple[bytes, int]:
-        """Return the command, and the size of its headers and payload."""
 
 
 def _headers_refused(headers: HeadersLike) -> errors.InvalidHeaderError:

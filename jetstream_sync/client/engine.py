@@ -19,7 +19,7 @@ from ..address import ServerAddress
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
-from ..protocol.session import ServerInfo, Session, SubscriptionState
+from ..protocol.session import ServerInfo, Session
 from .connector import Connector
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
@@ -189,10 +189,6 @@ class Engine:
             raise self.state.closed_error()
         return True
 
-    def wait_closed(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` until the connection is closed; return whether it is."""
-        return self.state.status is ConnectionStatus.CLOSED or self.connector.stopped(seconds)
-
     def _end(self, reason: errors.ConnectionClosedError) -> None:
         """Close with a reason, or complete a close that a KeyboardInterrupt cut short."""
         with self.state.lock:
@@ -260,29 +256,6 @@ class Engine:
             text = f"the process exits, and {lost} by the NATS connection {self.name!r}"
             log.warning(text)
             warnings.warn(text, ResourceWarning, stacklevel=1)
-
-    # --- waiting for the server -----------------------------------------------------------------
-
-    def flush(self, deadline: Deadline) -> None:
-        """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""
-        self.direct.end()
-        try:
-            self.keepalive.flush(deadline)
-        except errors.TimeoutError as error:
-            raise self.state.timed_out(str(error)) from None
-
-    def drain_subscriptions(
-        self, subscriptions: list[SubscriptionState[MessageReceiver]], deadline: Deadline
-    ) -> None:
-        """Unsubscribe, and wait until every message in flight has been delivered."""
-        self.table.stop(subscriptions)
-        try:
-            # The server answers a ping only after all messages that it sent before.
-            self.flush(deadline)
-        except errors.TimeoutError as error:
-            raise errors.DrainTimeoutError("the server did not confirm in time") from error
-        finally:
-            self.table.forget(subscriptions)
 
     # --- the reader -----------------------------------------------------------------------------
 

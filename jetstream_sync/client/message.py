@@ -79,9 +79,9 @@ class Msg(MessageFields):
         if not self._reply:
             raise errors.Error("the message has no reply subject")
         core = self._core
-        command, size = core.encode_message(self.reply, payload, "", headers)
+        command, size = core.encoder.encode_message(self.reply, payload, "", headers)
         # Sent by this thread, not by the flusher: the requester is waiting for it.
-        core.send(command, 1, size)
+        core.writer.send(command, 1, size)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.subject!r} {len(self.data)} bytes>"

@@ -41,9 +41,9 @@ class _ReplyInbox(MessageReceiver):
     def __init__(self, core: ConnectionCore, limit: int = 0) -> None:
         self._core = core.internal  # the reader holds this object
         self._asked = b""
-        inbox = core.new_inbox()
+        inbox = core.table.new_inbox()
         self._reply = inbox.encode()
-        core.add_subscription_deferred(inbox, self, limit)
+        core.table.add_deferred(inbox, self, limit)
 
     def ask(
         self,
@@ -55,8 +55,8 @@ class _ReplyInbox(MessageReceiver):
         """Send the request."""
         self._asked = subject
         core = self._core
-        command, size = core.encode_command(subject, payload, self._reply, headers)
-        core.send(command, 1, size, deadline or Deadline(None))
+        command, size = core.encoder.encode_command(subject, payload, self._reply, headers)
+        core.writer.send(command, 1, size, deadline or Deadline(None))
 
     # --- the reader's side; see `MessageReceiver` ---------------------------------------------------
 
@@ -97,7 +97,7 @@ class ReplyCollector(_ReplyInbox):
         self.items: Any = [] if into is None else into
         super().__init__(core)
         if into is not None:
-            core.packed_sids.add(self.subscription.sid)
+            core.reader.packed_sids.add(self.subscription.sid)
 
     def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> Any:
         """Wait for the end of the reply and return all its messages."""
@@ -106,18 +106,18 @@ class ReplyCollector(_ReplyInbox):
         while not self._handoff.arrived(whole.sooner(idle_timeout)):
             if len(self.items) == seen or whole.expired():
                 text = f"the reply to {self._asked.decode()!r} was not completed in time"
-                raise self._core.timed_out(text)
+                raise self._core.state.timed_out(text)
             seen = len(self.items)
         self._handoff.result()
         return self.items
 
     def close(self) -> None:
         """Unsubscribe and drop the messages; the UNSUB is deferred if the reply is complete."""
-        self._core.packed_sids.discard(self.subscription.sid)
+        self._core.reader.packed_sids.discard(self.subscription.sid)
         if self._open:
-            self._core.remove_subscription(self.subscription)
+            self._core.table.remove(self.subscription)
         else:
-            self._core.remove_subscription_deferred(self.subscription)
+            self._core.table.remove_deferred(self.subscription)
         # A reference cycle with the subscription delays the deletion of this object, but not of its items.
         self.items = []
 
@@ -168,13 +168,13 @@ class _ReplyQueue(_ReplyInbox):
 
     def __init__(self, core: ConnectionCore, deadline: Deadline, limit: int) -> None:
         self._deadline = deadline
-        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.timed_out)
+        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.state.timed_out)
         super().__init__(core, limit)
 
     def close(self, reason: str) -> None:
         """End with a reason, and unsubscribe; the queued replies can still be read."""
         self.mailbox.close(_End(reason))
-        self._core.remove_subscription(self.subscription)
+        self._core.table.remove(self.subscription)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Queue the replies, unless they came too late."""
@@ -182,7 +182,7 @@ class _ReplyQueue(_ReplyInbox):
             return
         if self._deadline.expired():
             self.mailbox.close(_End("timeout"))
-            self._core.remove_subscription_deferred(self.subscription)
+            self._core.table.remove_deferred(self.subscription)
             return
         self.mailbox.put(deliveries, len(deliveries))
 
@@ -193,7 +193,7 @@ class _ReplyQueue(_ReplyInbox):
             self._fail(
                 errors.ConnectionLostError("the connection was lost before the answer was complete")
             )
-            self._core.remove_subscription_deferred(self.subscription)
+            self._core.table.remove_deferred(self.subscription)
 
     def _fail(self, error: BaseException) -> bool:
         if self.mailbox.closed:
@@ -234,7 +234,7 @@ class ReplyIterator:
         self._sentinel = _checked_sentinel(sentinel)
         if max_messages is not None:
             check_int("max_messages", max_messages, 1)
-        where = core.encode_subject(subject)
+        where = core.encoder.encode_subject(subject)
         self._deadline = Deadline(timeout)
         self._is_first = True
         self._ended_by: str | None = None

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
 
 from .. import errors
 from ..headers import HeadersLike, is_no_responders
@@ -26,22 +25,6 @@ from .mailbox import MessageReceiver, ResultSlot, copy_exception
 from .state import ConnectionState
 from .subscription_table import SubscriptionTable
 from .writer import Writer
-
-
-class RequestFunction(Protocol):
-    """The type of `RequestMux.request`."""
-
-    def __call__(
-        self,
-        subject: bytes,
-        payload: bytes,
-        deadline: Deadline,
-        headers: HeadersLike | None = ...,
-        *,
-        fail_on_disconnect: bool = ...,
-        repeat_after: float = ...,
-    ) -> Delivery:
-        """Publish a request and return the first reply."""
 
 
 class RequestMux(MessageReceiver):

@@ -135,7 +135,7 @@ class Subscription:
         """The queue group; empty: none."""
         self._core = core
         self._callback = callback
-        self._mailbox: Mailbox[Delivery] = Mailbox(core.internal.timed_out)
+        self._mailbox: Mailbox[Delivery] = Mailbox(core.internal.state.timed_out)
         self._pending = PendingLimits(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False
@@ -152,7 +152,7 @@ class Subscription:
         if callback is None:
             self._done.set()
         try:
-            core.add_subscription(subject, queue, self._receiver)
+            core.table.add(subject, queue, self._receiver)
             self._start_threads()
         except BaseException:
             self._end_with(errors.BadSubscriptionError("the subscription could not be created"))
@@ -162,7 +162,7 @@ class Subscription:
         """Start the thread of the callback, if there is one."""
         if self._callback is not None:
             name = f"subscription-{self.subject}"
-            self._thread = self._core.spawn_callbacks(name, self._run, self._end_with)
+            self._thread = self._core.callbacks.spawn(name, self._run, self._end_with)
 
     def _new_receiver(self) -> SubscriptionReceiver:
         """Return an object to which the reader passes messages."""
@@ -249,7 +249,7 @@ class Subscription:
     def _next(self, deadline: Deadline) -> Msg:
         if not self._mailbox.items:
             # Send buffered messages before waiting: the next message may be a reply to them.
-            self._core.send_buffered()
+            self._core.writer.send_buffered()
         return Msg(self._mailbox.get(deadline), self._core)
 
     def _must_be_readable(self) -> None:
@@ -285,7 +285,7 @@ class Subscription:
                 self._mailbox.items.clear()
             return
         self._mailbox.raise_reason()
-        self._core.remove_subscription(self._state, limit)
+        self._core.table.remove(self._state, limit)
         if not limit:
             self._mailbox.items.clear()
         elif limit <= self._state.delivered:
@@ -388,7 +388,7 @@ class Subscription:
         if not self._slow:
             # Reported once each time the subscription falls behind, not for each message.
             self._slow = True
-            self._core.report_error(errors.SlowConsumerError(self.subject, self.sid, self._dropped))
+            self._core.events.error(errors.SlowConsumerError(self.subject, self.sid, self._dropped))
 
     def _on_connection_change(self, *, connected: bool) -> None:
         """Do nothing: the connection restores its subscriptions."""
@@ -398,7 +398,7 @@ class Subscription:
         if self._mailbox.closed:
             return False
         # It is not restored after a reconnect either, because its readers get the error.
-        self._core.remove_subscription_deferred(self._state)
+        self._core.table.remove_deferred(self._state)
         self._on_closed(error)
         return True
 
@@ -415,7 +415,7 @@ class Subscription:
 
     def _end_with(self, reason: BaseException) -> None:
         """End the subscription on both sides: it was not created, its thread failed, or all is closed."""
-        self._core.remove_receiver(self._receiver)
+        self._core.table.remove_receiver(self._receiver)
         self._on_closed(reason)
 
     # --- the callback's thread ------------------------------------------------------------------
@@ -438,7 +438,7 @@ class Subscription:
                 try:
                     callback(msg)
                 except BaseException as error:  # noqa: BLE001 - reported
-                    self._core.callback_raised(f"the callback of {self.subject!r}", error)
+                    self._core.events.callback_raised(f"the callback of {self.subject!r}", error)
         finally:
             self._done.set()
 
@@ -464,7 +464,7 @@ class SubscriptionReceiver(MessageReceiver):
         if subscription is not None:
             subscription._deliver(self, deliveries)
         else:
-            self._core.remove_subscription_deferred(self.subscription)
+            self._core.table.remove_deferred(self.subscription)
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Pass the event on."""
@@ -480,7 +480,7 @@ class SubscriptionReceiver(MessageReceiver):
             return False
         if subscription is not None:
             return subscription._on_refused(error)
-        self._core.remove_subscription_deferred(self.subscription)  # not to be restored
+        self._core.table.remove_deferred(self.subscription)  # not to be restored
         return True
 
     def on_closed(self, reason: BaseException) -> None:

@@ -25,7 +25,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors, speedups
 from ..locks import new_lock
@@ -54,15 +54,6 @@ _STALL_LIMIT_S = 10.0
 _STREAM_CHECK_S = 0.5
 
 _NOTHING = memoryview(b"")
-
-
-class SendFunction(Protocol):
-    """The type of `Writer.send`."""
-
-    def __call__(
-        self, command: bytes, messages: int, size: int, deadline: Deadline | None = ..., /
-    ) -> None:
-        """Append the commands of messages, and send the buffer."""
 
 
 class Writer:

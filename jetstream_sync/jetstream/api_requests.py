@@ -321,7 +321,7 @@ class APIRequests:
         began = monotonic()
         size = 0
         try:
-            delivery = self.core.request(
+            delivery = self.core.requests.request(
                 subject,
                 payload,
                 deadline,
@@ -349,7 +349,7 @@ class APIRequests:
             self._callback(APICall(subject.decode(), sent, received, took, error))
         except BaseException as fault:
             log.exception("api_cb raised")
-            self.core.callback_raised("api_cb", fault)
+            self.core.events.callback_raised("api_cb", fault)
 
     def command(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None

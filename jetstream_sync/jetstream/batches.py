@@ -74,15 +74,15 @@ class AtomicBatchSender(MessageReceiver):
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core.internal
         # --- written by the reader thread: replies, or an error that ends the wait for them ---
-        self._events: Mailbox[Delivery | errors.Error] = Mailbox(self._core.timed_out)
+        self._events: Mailbox[Delivery | errors.Error] = Mailbox(self._core.state.timed_out)
         self._subjects: frozenset[bytes] = frozenset()
-        inbox = core.new_inbox()
+        inbox = core.table.new_inbox()
         self._inbox = inbox.encode()
-        core.add_subscription_deferred(f"{inbox}.*.*", self)
+        core.table.add_deferred(f"{inbox}.*.*", self)
 
     def close(self) -> None:
         """Unsubscribe from replies."""
-        self._core.remove_subscription_deferred(self.subscription)
+        self._core.table.remove_deferred(self.subscription)
 
     def new_batch(self) -> tuple[bytes, bytes]:
         """Return a new batch id, and the subject to which the sequence of a message is appended for its reply."""
@@ -101,7 +101,7 @@ class AtomicBatchSender(MessageReceiver):
         """Send the commands of a number of messages; return the acknowledgement of the last one."""
         self._subjects = subjects
         self._events.items.clear()
-        self._core.send(buffer, count, len(buffer), deadline)
+        self._core.writer.send(buffer, count, len(buffer), deadline)
         return self._wait(reply, count, set(answered), deadline)
 
     def _wait(self, reply: bytes, last: int, missing: set[int], deadline: Deadline) -> PubAck:
@@ -269,11 +269,11 @@ class Batch:
         if len(self._items) >= MAX_BATCH:
             text = f"an atomic batch has at most {MAX_BATCH} messages"
             raise errors.BatchTooLargeError(400, 10199, text)
-        where = self._core.encode_subject(subject)
+        where = self._core.encoder.encode_subject(subject)
         lines = self._stream
         if headers or payload.__class__ is not bytes:
             # For its checks. Such a message is encoded twice, which is less code than another encoder.
-            self._core.encode_command(where, payload, b"", headers)
+            self._core.encoder.encode_command(where, payload, b"", headers)
             payload = bytes(payload)
         if len(payload) > self._core.max_payload:
             raise errors.MaxPayloadError(len(payload), self._core.max_payload)

@@ -76,7 +76,7 @@ class CallbackHandle:
             ForkedConnectionError: the handle belongs to the parent process.
 
         """
-        self._core.check_not_forked()
+        self._core.writer.check_not_forked()
         if self._is_callback_thread():
             raise errors.TimeoutError("the callback cannot wait for its own end")
         if not self._closed.wait(Deadline(timeout).left()):
@@ -131,7 +131,7 @@ class ConsumeHandle(CallbackHandle):
         try:
             super().__init__(core)
             messages.set_callback_waiter(self._finished, self._report)
-            self._thread = core.spawn_callbacks(f"consume-{name}", self._run, self._end_with)
+            self._thread = core.callbacks.spawn(f"consume-{name}", self._run, self._end_with)
         except BaseException:
             if hasattr(self, "_closed"):
                 self._closed.set()  # no callback runs
@@ -173,7 +173,7 @@ class ConsumeHandle(CallbackHandle):
         nak_failed(msg, self._config)
 
     def _report(self, error: BaseException) -> None:
-        self._core.report_error(error, self._error_cb)
+        self._core.events.error(error, self._error_cb)
 
     def _end_with(self, reason: BaseException) -> None:
         """Stop because the connection was closed by the user, or with what the thread raised."""
@@ -193,7 +193,7 @@ class ConsumeHandle(CallbackHandle):
                 except BaseException as error:  # noqa: BLE001 - reported
                     self._on_callback_error(msg)
                     what = f"the callback of {self._name!r}"
-                    self._core.callback_raised(what, error, self._error_cb)
+                    self._core.events.callback_raised(what, error, self._error_cb)
         except errors.IteratorClosedError:
             pass
         except errors.ConnectionClosedError as error:

@@ -156,8 +156,8 @@ def drop_consumer(api: APIRequests, stream: str, name: str) -> None:
     route = api.routes.to("CONSUMER.DELETE", stream, name)
     try:
         core = api.core
-        core.count_internal(1)
-        core.publish(*core.encode_command(route.encode(), b""))
+        core.writer.count_internal(1)
+        core.writer.publish(*core.encoder.encode_command(route.encode(), b""))
     except errors.Error:
         return  # without a durable name, the server deletes it after its inactive_threshold
 

@@ -150,7 +150,7 @@ class MessageSource(Protocol):
         report: Callable[[BaseException], None],
     ) -> None:
         """Make a drain of the connection wait for the callback that receives the messages."""
-        # `report`: called with each error instead of `ConnectionCore.report_error`.
+        # `report`: called with each error instead of `Events.error`.
         ...
 
 
@@ -324,7 +324,7 @@ class MessagePuller:
     ) -> None:
         self._requester = requester
         self._fail_fast = fail_fast
-        self._report: Callable[[BaseException], None] = requester.core.report_error
+        self._report: Callable[[BaseException], None] = requester.core.events.error
         leases = requester.leases()
         self._leases = leases or _NO_LEASES
         self._renewer: LeaseRenewer | None = None
@@ -373,7 +373,7 @@ class MessagePuller:
             is_waiting = bool(self._waiting)
         if is_waiting:
             # That thread flushed before it began to wait.
-            self._requester.core.send_buffered()
+            self._requester.core.writer.send_buffered()
 
     # --- taking messages ------------------------------------------------------------------------
 
@@ -540,7 +540,7 @@ class MessagePuller:
         if self._renewer is not None:
             self._renewer.asked()
         # Flush buffered acknowledgements before waiting: the server may need them before it sends more.
-        self._requester.core.send_buffered()
+        self._requester.core.writer.send_buffered()
         while True:
             with self._lock:
                 left = self._seconds_until_due()

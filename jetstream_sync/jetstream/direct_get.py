@@ -94,7 +94,7 @@ def direct_get(
         route = api.routes.direct_get_last(stream, subject)
     if route is None:
         route, payload = api.routes.to("DIRECT.GET", stream), dumps(request)
-    subject_of_request = api.core.encode_subject(route)
+    subject_of_request = api.core.encoder.encode_subject(route)
     msg = api.call(subject_of_request, payload, deadline, lambda reply: read_direct(*reply[2:]))
     _check_requested(request, msg.subject, msg.seq)
     return msg
@@ -293,7 +293,9 @@ def _last_page(api: APIRequests, stream: str, request: Mapping[str, Any]) -> _Pa
         if error is None and not _is_broken_off(items):
             return _page_of(api, route, items)
         if deadline.expired():
-            raise error or api.core.timed_out(f"{route!r} was not answered completely in time")
+            raise error or api.core.state.timed_out(
+                f"{route!r} was not answered completely in time"
+            )
         api.core.wait_closed(_PAGE_RETRY_DELAY_S)
 
 

@@ -185,12 +185,12 @@ class FastPublisher:
         self._gap_cb = gap_cb
         self._flow = _Flow(outstanding, gaps_end=gaps == "fail")
         self._flow.batch_id = uuid.uuid4().hex
-        inbox = f"{api.core.new_inbox()}.{self._flow.batch_id}"
+        inbox = f"{api.core.table.new_inbox()}.{self._flow.batch_id}"
         self._reply = f"{inbox}.{flow}.{gaps}.".encode()
         self._seq = 0
         self._committed = False
         self._lost = 0
-        api.core.add_subscription(f"{inbox}.>", "", self._flow)
+        api.core.table.add(f"{inbox}.>", "", self._flow)
 
     @property
     def acked(self) -> int:
@@ -289,15 +289,15 @@ class FastPublisher:
             self._report_gaps()
             return ack
         finally:
-            self._core.remove_subscription_deferred(flow.subscription)
+            self._core.table.remove_deferred(flow.subscription)
 
     def _send(
         self, subject: str, payload: bytes, headers: HeadersLike | None, seq: int, operation: bytes
     ) -> None:
         core = self._core
-        where = core.encode_subject(subject)
+        where = core.encoder.encode_subject(subject)
         reply = b"%b%d%b" % (self._reply, seq, operation)
-        command, size = core.encode_command(where, payload, reply, headers)
+        command, size = core.encoder.encode_command(where, payload, reply, headers)
         flow = self._flow
         if where != flow.subject:
             # The acknowledged ones are not needed any more, except the last.
@@ -306,14 +306,14 @@ class FastPublisher:
             flow.subjects.append((seq, where))
         flow.subject = where
         self._seq = seq
-        core.send_deferred(command, size)
+        core.writer.send_deferred(command, size)
 
     def _ping(self) -> None:
         """Request an acknowledgement: the last one, or the last message, may be lost."""
         reply = b"%b%d%b" % (self._reply, self._seq, _PING)
-        command, size = self._core.encode_command(self._flow.subject, b"", reply, None)
+        command, size = self._core.encoder.encode_command(self._flow.subject, b"", reply, None)
         self._flow.ping_due = False
-        self._core.send_deferred(command, size)
+        self._core.writer.send_deferred(command, size)
 
     def _wait(self, holds: Callable[[], object]) -> None:
         """Wait for a condition, or for the end of the publish after a commit; raise if it ends early."""
@@ -327,7 +327,7 @@ class FastPublisher:
 
         pings = 0
         while not holds() and flow.result is None:
-            self._core.send_buffered()
+            self._core.writer.send_buffered()
             heard = flow.heard
             if progress != (flow.acked, flow.limit):
                 pings, progress = 0, (flow.acked, flow.limit)
@@ -337,9 +337,10 @@ class FastPublisher:
                 continue
             if pings == _PINGS_PER_TIMEOUT:
                 self._committed = True
-                self._core.remove_subscription_deferred(flow.subscription)
+                self._core.table.remove_deferred(flow.subscription)
                 raise errors.FastPublishError(
-                    flow.acked, self._core.with_outage(f"no progress within {self._timeout:g} s")
+                    flow.acked,
+                    self._core.state.with_outage(f"no progress within {self._timeout:g} s"),
                 )
             pings += 1
             self._ping()
@@ -359,7 +360,7 @@ class FastPublisher:
         if result is None or (isinstance(result, PubAck) and self._committed):
             return
         self._committed = True
-        self._core.remove_subscription_deferred(self._flow.subscription)
+        self._core.table.remove_deferred(self._flow.subscription)
         if isinstance(result, PubAck):
             raise self._gap_error()
         if self._seq <= 1 and not self._flow.acked:
@@ -394,6 +395,6 @@ class FastPublisher:
         except errors.Error as error:
             if kind is None:
                 raise
-            self._core.report_error(error)  # the block has raised another error
+            self._core.events.error(error)  # the block has raised another error
         finally:
-            self._core.remove_subscription_deferred(self._flow.subscription)
+            self._core.table.remove_deferred(self._flow.subscription)

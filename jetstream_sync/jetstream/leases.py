@@ -340,7 +340,7 @@ class LeaseRenewer:
     def start(self) -> None:
         """Start the timer; the caller holds the renewer by now, so that it can always be stopped."""
         name, interval = f"leases-{self._name}", self._leases.interval()
-        start_timer(name, interval, self._tick, self._stopped, self._core.report_error)
+        start_timer(name, interval, self._tick, self._stopped, self._core.events.error)
 
     def _tick(self) -> float | None:
         buffer_state = self._buffer_state()
@@ -360,7 +360,7 @@ class LeaseRenewer:
             try:
                 for reply in replies:
                     send_in_progress(self._core, reply)
-                self._core.send_buffered()
+                self._core.writer.send_buffered()
             except errors.Error:
                 pass  # the link just broke, or the connection is closed
         return self._leases.interval()

@@ -35,8 +35,8 @@ _subject_and_header = itemgetter(0, 2)
 
 def send_in_progress(core: ConnectionCore, ack_subject: bytes) -> None:
     """Make the server restart the ``ack_wait`` of a message; raises as `Writer.publish`."""
-    command, size = core.encode_command(ack_subject, _IN_PROGRESS)
-    core.publish(command, size)
+    command, size = core.encoder.encode_command(ack_subject, _IN_PROGRESS)
+    core.writer.publish(command, size)
 
 
 class JetStreamMsg(Msg):
@@ -105,7 +105,7 @@ class JetStreamMsg(Msg):
         """
         if self._settled is False and self._reply:
             # Repeats _settle() to save calls and formatting: this runs once per message.
-            self._core.send_deferred(_ACK_COMMAND % self._reply, 4)
+            self._core.writer.send_deferred(_ACK_COMMAND % self._reply, 4)
             self._settled = True
         else:
             self._settle(_ACK)
@@ -128,7 +128,7 @@ class JetStreamMsg(Msg):
         if self._open():
             try:
                 reply = self._reply or self._no_reply()
-                self._core.request(reply, _ACK, Deadline(timeout))
+                self._core.requests.request(reply, _ACK, Deadline(timeout))
             except errors.NoRespondersError:
                 raise errors.NoRespondersError(self.reply) from None
             self._settled = True
@@ -186,8 +186,8 @@ class JetStreamMsg(Msg):
     def _settle(self, answer: bytes, settled: bool | int = True) -> None:
         if self._settled is False or self._open():
             reply = self._reply or self._no_reply()
-            command, size = self._core.encode_command(reply, answer)
-            self._core.send_deferred(command, size)
+            command, size = self._core.encoder.encode_command(reply, answer)
+            self._core.writer.send_deferred(command, size)
             # Set after the acknowledgement was buffered: one that could not be sent may be retried.
             self._settled = settled
 
@@ -217,10 +217,10 @@ class Confirmations(MessageReceiver):
 
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core.internal  # the reader holds this object
-        inbox = core.new_inbox()
+        inbox = core.table.new_inbox()
         self._reply = f"{inbox}.".encode()
         self._arrived: deque[Counter[tuple[bytes, bytes]]] = deque()
-        core.add_subscription(f"{inbox}.*", "", self)
+        core.table.add(f"{inbox}.*", "", self)
 
     def send(self, subjects: Sequence[bytes], payload: bytes, token: int) -> None:
         """
@@ -234,7 +234,7 @@ class Confirmations(MessageReceiver):
         # In wire format, in one step: this is a hot path.
         end = b" %b%d %d\r\n%b\r\n" % (self._reply, token, len(payload), payload)
         command = b"PUB " + (end + b"PUB ").join(subjects) + end
-        self._core.send(command, len(subjects), len(payload) * len(subjects))
+        self._core.writer.send(command, len(subjects), len(payload) * len(subjects))
 
     def counts(self) -> list[tuple[int, int, bool]]:
         """Return what has arrived: tokens, numbers, and whether there were no responders instead."""

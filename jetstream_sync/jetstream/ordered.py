@@ -135,7 +135,7 @@ class OrderedPuller:
 
     def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         """Create a consumer that starts after the last message, unless another thread has."""
-        self._api.core.check_not_forked()
+        self._api.core.writer.check_not_forked()
         acquired: list[bool] = []
         try:
             call_and_record(acquired, self._renewing.acquire, True, deadline.lock_timeout())
@@ -158,7 +158,7 @@ class OrderedPuller:
     def start(self, deadline: Deadline) -> MessagePuller:
         """Create a consumer and an iterator over it, as one thread does at a time."""
         # The first one is created before other threads use this, so that errors are raised there.
-        self._api.core.check_not_forked()
+        self._api.core.writer.check_not_forked()
         pull = self._pull
         if pull.stop_after:
             left = pull.stop_after - self._cursor.delivered
@@ -431,7 +431,7 @@ class OrderedConsumer:
         core, puller = self._api.core, self._puller(options)
         cursor = puller._cursor  # noqa: SLF001 - one module
         if cursor.on_recreated is not None:
-            cursor.on_recreated = partial(core.report_error, callback=error_cb)
+            cursor.on_recreated = partial(core.events.error, callback=error_cb)
         try:
             self._start_puller(puller)
             return ConsumeHandle(core, self._stream, puller, callback, error_cb=error_cb)
@@ -542,7 +542,7 @@ class OrderedConsumer:
                 if refusal is not None and not messages:
                     raise refusal  # every consumer refused the request
                 if request.no_wait and not messages:
-                    raise self._api.core.timed_out(NO_REPLY)
+                    raise self._api.core.state.timed_out(NO_REPLY)
                 return
 
     def _pull(self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]) -> bool:
@@ -615,7 +615,7 @@ class OrderedConsumer:
         messages = self._fetch(request, Deadline(timeout))
         if messages:
             return messages[0]
-        raise self._api.core.timed_out(f"no message from stream {self._stream!r} in time")
+        raise self._api.core.state.timed_out(f"no message from stream {self._stream!r} in time")
 
     def close(self) -> None:
         """
@@ -635,7 +635,7 @@ class OrderedConsumer:
         self._cursor.drop()
 
     def _check_open(self) -> None:
-        self._api.core.check_not_forked()
+        self._api.core.writer.check_not_forked()
         if self._closed is not None:
             raise copy_exception(self._closed)
 

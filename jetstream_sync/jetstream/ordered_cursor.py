@@ -301,7 +301,7 @@ class OrderedCursor:
                 self._wait(deadline.sooner(_GONE_RETRY_S))
                 if deadline.expired():
                     text = f"stream {self.stream!r} was not found, and may be created again"
-                    raise self._api.core.timed_out(text) from error
+                    raise self._api.core.state.timed_out(text) from error
                 continue
             except errors.Error as error:
                 lost = isinstance(error, errors.ConnectionLostError)
@@ -312,7 +312,7 @@ class OrderedCursor:
                 if deadline.expired():
                     self._cut_short = True
                     text = "the ordered consumer could not be created in time"
-                    raise self._api.core.timed_out(text) from error
+                    raise self._api.core.state.timed_out(text) from error
                 if lost and not self.stopping:
                     attempt -= 1
                     continue  # the next attempt is sent after the reconnect
@@ -417,7 +417,7 @@ class OrderedCursor:
         self._wait(deadline.sooner(create_at - monotonic()))
         # Without this, calls would create a consumer after each deadline, however short.
         if deadline.expired() and monotonic() < create_at and not self.stopping:
-            raise self._api.core.timed_out(
+            raise self._api.core.state.timed_out(
                 "the last consumers ended at once or were not created in time, and the next must wait"
             )
         self._create_at = None
@@ -589,7 +589,7 @@ def pull_cursor(
         config = {**config, "metadata": {**config.get("metadata", {}), _READER: unique}}
     cursor = OrderedCursor(api, stream, prefix or unique, config, attempts, serials)
     if options.get("restart_if_recreated"):
-        cursor.on_recreated = api.core.report_error
+        cursor.on_recreated = api.core.events.error
     return cursor
 
 

@@ -115,7 +115,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
             if not self._settled():
                 _watched.add(self)
                 # A callback, or a thread that waits, needs the ack from the reader.
-                self._core.end_direct_reads()
+                self._core.direct.end()
                 return
         self.settle_standard()
 
@@ -245,7 +245,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         """Wait for the result; return the error, or ``None`` if the message was acknowledged."""
         if not self._settled():
             # The message may still be buffered.
-            self._core.send_buffered()
+            self._core.writer.send_buffered()
             self._create_standard()  # not by __getattr__: its creation may have been interrupted
             if not self._wakeups.wait_for(self._settled, Deadline(timeout)):
                 raise errors.TimeoutError("the future was not settled in time")
@@ -263,7 +263,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
                 except Exception:
                     raise  # logged by the base class
                 except BaseException as error:  # noqa: BLE001 - reported
-                    self._core.callback_raised("the callback of a future", error)
+                    self._core.events.callback_raised("the callback of a future", error)
 
         self._create_standard()
         with _lock:
@@ -357,7 +357,7 @@ class Publisher(MessageReceiver):
         # Messages that the server did not permit, with its error; written by the reader.
         self._denied: dict[bytes, errors.PermissionsError] = {}
         self._start = new_lock()
-        self._inbox = core.new_inbox()
+        self._inbox = core.table.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
         # --- changed under _start ---
         self._subscribed = False
@@ -380,11 +380,11 @@ class Publisher(MessageReceiver):
     ) -> PubAck:
         """Publish and wait for the ack; see `JetStream.publish`."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
-        where = self._core.encode_subject(subject)
+        where = self._core.encoder.encode_subject(subject)
         # Counts down. A negative start never reaches 0, so only the timeout limits the attempts.
         for retries_left in itertools.count(retries.attempts, -1):
             try:
-                answer = self._core.request(where, payload, deadline, headers)
+                answer = self._core.requests.request(where, payload, deadline, headers)
             except errors.NoRespondersError:
                 # A stream without a leader looks like a missing stream. Without the time for another
                 # reply, a retry would only hide the error behind a timeout.
@@ -430,8 +430,8 @@ class Publisher(MessageReceiver):
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
         token = b"%x" % next(self._tokens)
-        message = core.encode_command(
-            core.encode_subject(subject), payload, self._reply_prefix + token, headers
+        message = core.encoder.encode_command(
+            core.encoder.encode_subject(subject), payload, self._reply_prefix + token, headers
         )
         limit = wait = self._timeout if timeout is None else seconds(timeout)
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
@@ -451,7 +451,7 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            core.send_deferred(*message, wait)
+            core.writer.send_deferred(*message, wait)
         except BaseException:
             self._pending.pop(token, None)
             self._make_room()
@@ -471,41 +471,43 @@ class Publisher(MessageReceiver):
         if threading.current_thread() is self._thread and self._pending:
             raise errors.TimeoutError("a callback of a future cannot wait for other messages")
         if not self._wait_for_acks(lambda: not self._pending, deadline):
-            raise self._core.timed_out(f"{len(self._pending)} messages still await their acks")
+            raise self._core.state.timed_out(
+                f"{len(self._pending)} messages still await their acks"
+            )
 
     def _wait_for_acks(self, holds: Callable[[], object], deadline: Deadline) -> bool:
-        self._core.check_not_forked()
-        self._core.end_direct_reads()
-        self._core.send_buffered()
+        self._core.writer.check_not_forked()
+        self._core.direct.end()
+        self._core.writer.send_buffered()
         return self._room.wait_for(holds, deadline)
 
     def _wait_for_room(self, deadline: Deadline) -> None:
         if not self._wait_for_acks(lambda: len(self._pending) < self._window, deadline):
             raise errors.TooManyStalledMsgsError(
-                self._core.with_outage(
+                self._core.state.with_outage(
                     f"{len(self._pending)} messages await their acks; "
                     f"publish_async_max_pending is {self._window}"
                 )
             )
 
     def _subscribe(self) -> None:
-        self._core.check_not_forked()
+        self._core.writer.check_not_forked()
         with self._start:
             if self._subscribed:
                 return
             try:
-                subscription = self._core.add_subscription(f"{self._inbox}.*", "", self)
+                subscription = self._core.table.add(f"{self._inbox}.*", "", self)
                 if self._unsubscribe is not None:
                     # Remove the one that was not permitted. It stayed until now because the ack thread
                     # must always have a subscription that reports the close.
                     self._unsubscribe()
-                self._unsubscribe = partial(self._core.remove_subscription_deferred, subscription)
+                self._unsubscribe = partial(self._core.table.remove_deferred, subscription)
                 if self._thread is None:
                     self._thread = spawn(f"acks-{self._core.name}", self._settle_all, self._crashed)
                 self._subscribed = True
             finally:
                 if not self._subscribed and self._thread is None:
-                    self._core.remove_receiver(self)
+                    self._core.table.remove_receiver(self)
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 
@@ -634,7 +636,7 @@ class Publisher(MessageReceiver):
 
     def _crashed(self, error: BaseException) -> None:
         """Fail all messages because the thread ended; the next message starts another one."""
-        self._core.report_error(error)
+        self._core.events.error(error)
         failure = errors.Error("an internal error ended the thread for acks")
         failure.__cause__ = error
         with self._start:
@@ -694,7 +696,7 @@ class Publisher(MessageReceiver):
             if message is None:
                 continue  # settled meanwhile
             try:
-                self._core.send_deferred(*message, 0.0)
+                self._core.writer.send_deferred(*message, 0.0)
             except errors.TimeoutError:
                 continue  # it is buffered; this thread must not wait for a full socket
             except errors.Error as error:
@@ -710,7 +712,7 @@ class Publisher(MessageReceiver):
                 and future.due <= now
                 and self._pending.pop(token, None) is not None
             ):
-                future.failed(self._core.timed_out(f"no ack for {future.subject!r} in time"))
+                future.failed(self._core.state.timed_out(f"no ack for {future.subject!r} in time"))
 
     def _fail_all(self, error: errors.Error) -> None:
         """Fail every pending message."""

@@ -96,7 +96,7 @@ class PullInbox(MessageReceiver):
         self._disconnects = 0
         self._disconnects_read = 0
         #: Messages and statuses that were not read yet.
-        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.timed_out)
+        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.state.timed_out)
         #: Monotonic time of the last delivery; the reader writes it once per read.
         self.last_seen: float = monotonic()
         #: Waits until the callback has handled the last message; ``None``: there is no callback.
@@ -105,11 +105,11 @@ class PullInbox(MessageReceiver):
         self.awaited: bool = False
         #: Whether a fetch is running.
         self.waiting: bool = False
-        subject = core.new_inbox()
+        subject = core.table.new_inbox()
         #: The reply subject of requests.
         self.reply: bytes = subject.encode()
         keep(self)
-        core.add_subscription_deferred(subject + self._suffix, self)
+        core.table.add_deferred(subject + self._suffix, self)
         #: Whether there is a connection, as far as the markers were read. Initialised after the
         #: subscription exists, because later changes are reported to it.
         self.connected: bool = core.address is not None
@@ -123,9 +123,9 @@ class PullInbox(MessageReceiver):
         if subscription is None:
             return  # an interrupted call had not subscribed yet
         if deferred:
-            self._core.remove_subscription_deferred(subscription)
+            self._core.table.remove_deferred(subscription)
         else:
-            self._core.remove_subscription(subscription)
+            self._core.table.remove(subscription)
 
     def next_reply(self) -> bytes | None:
         """Return the reply subject for a request that is sent now; ``None``: wait for `RECONNECTED`."""
@@ -197,17 +197,17 @@ class PullInbox(MessageReceiver):
         return True
 
     def _renew(self) -> None:
-        subject = self._core.new_inbox()
+        subject = self._core.table.new_inbox()
         old = self.subscription
         try:
-            self._core.add_subscription_deferred(subject + self._suffix, self)
+            self._core.table.add_deferred(subject + self._suffix, self)
         except errors.ConnectionClosedError:
             return  # the connection is being closed
         self.reply = subject.encode()
-        self._core.remove_subscription_deferred(old)
+        self._core.table.remove_deferred(old)
         if self._closed:
             # close() was called meanwhile and may not have seen the new subscription.
-            self._core.remove_subscription_deferred(self.subscription)
+            self._core.table.remove_deferred(self.subscription)
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the waiting threads."""
@@ -380,12 +380,12 @@ class PullRequester:
         encoded = self._encoded
         if encoded is None or encoded[0] is not request:
             encoded = self._encoded = request, request.encode()
-        command, size = self.core.encode_command(self._subject, encoded[1], reply)
-        self.core.count_internal(1 if deferred else count)
+        command, size = self.core.encoder.encode_command(self._subject, encoded[1], reply)
+        self.core.writer.count_internal(1 if deferred else count)
         if deferred:
-            self.core.send_deferred(command * count, size * count)
+            self.core.writer.send_deferred(command * count, size * count)
         else:
-            self.core.send(command * count, count, size * count)
+            self.core.writer.send(command * count, count, size * count)
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
         """Check a message, and return it for the caller; raise if one before it is missing."""
@@ -594,7 +594,7 @@ class Fetch:
             if self._fail_fast and not self._messages:
                 raise errors.NoHeartbeatError(self._requester.consumer, _REPLY_MARGIN_S) from None
             if self._request.no_wait and not self._messages:
-                raise self._requester.core.timed_out(NO_REPLY) from None
+                raise self._requester.core.state.timed_out(NO_REPLY) from None
         except errors.Error:
             if not self._messages:
                 raise

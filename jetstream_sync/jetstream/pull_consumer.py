@@ -219,7 +219,7 @@ class PullConsumer:
         """
         messages = self.fetch(1, timeout, None, heartbeat, **priority)
         if not messages:
-            raise self._api.core.timed_out(f"no message from consumer {self.name!r} in time")
+            raise self._api.core.state.timed_out(f"no message from consumer {self.name!r} in time")
         return messages[0]
 
     def _fetch(

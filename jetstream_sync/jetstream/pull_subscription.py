@@ -143,7 +143,9 @@ class PullSubscription(ConsumerAccessors):
         expires = None if timeout is None else later.expires_ns / 1e9
         messages = _TwoRequests(self, now, later, expires).run()
         if not messages:
-            raise self._api.core.timed_out(f"no message from consumer {self._consumer!r} in time")
+            raise self._api.core.state.timed_out(
+                f"no message from consumer {self._consumer!r} in time"
+            )
         return messages
 
     def _run_in(
@@ -213,7 +215,7 @@ class PullSubscription(ConsumerAccessors):
                 with limited(deadline):
                     self._delete()
             except errors.Error as error:
-                core.report_error(error)
+                core.events.error(error)
 
     def _end(self, reason: str) -> None:
         closed = self._api.core.closed_reason

@@ -168,7 +168,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             if (subscription := owner()) is not None:
                 subscription._on_silence(timeout)  # noqa: SLF001
 
-        report = self._core.internal.report_error
+        report = self._core.internal.events.error
         self._monitor = HeartbeatMonitor(self.consumer_name, timeout, last_seen, on_silence, report)
         weakref.finalize(self, self._monitor.stop).atexit = False
         self._monitor.start()
@@ -235,7 +235,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def _wait(self, deadline: Deadline) -> Delivery:
         # Flush buffered acknowledgements before waiting: the server may need them before it sends more.
-        self._core.send_buffered()
+        self._core.writer.send_buffered()
         try:
             return self._mailbox.get(deadline)
         except errors.BadSubscriptionError:
@@ -252,7 +252,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             error = _status_error(status, delivery)
             if self._callback is None:
                 raise error
-            self._core.report_error(error)
+            self._core.events.error(error)
         elif delivery[1] != self._last_flow_control:
             self._last_flow_control = delivery[1]
             self._answer_flow_control(delivery)
@@ -264,9 +264,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
             # The reply acknowledges all messages up to this one (ADR-60, server 2.14).
             tokens = ack_tokens(delivery[0])
             headers = {LAST_CONSUMER: tokens[4].decode(), LAST_STREAM: tokens[3].decode()}
-        command, size = self._core.encode_command(delivery[1], b"", b"", headers)
-        self._core.count_internal(1)
-        self._core.publish(command, size)
+        command, size = self._core.encoder.encode_command(delivery[1], b"", b"", headers)
+        self._core.writer.count_internal(1)
+        self._core.writer.publish(command, size)
 
     # --- the callback ---------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def _end_by_limit(self) -> None:
         """End the subscription at its message limit; ``_receive_lock`` is held."""
         self._ending = True
-        self._core.remove_subscription(self._state)
+        self._core.table.remove(self._state)
         self._on_closed(
             errors.BadSubscriptionError(
                 f"the subscription has reached its limit of {self._max_msgs} messages"
@@ -405,7 +405,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         try:
             self._release()
         except errors.Error as error:
-            self._core.report_error(error)
+            self._core.events.error(error)
 
     # --- called by the reader -------------------------------------------------------------------
 
@@ -469,7 +469,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         except errors.NotJSMessageError:
             return True  # another client published to the subject; the user has to handle that
         if missing:
-            self._core.report_error(_mismatch(before, last or 0, missing))
+            self._core.events.error(_mismatch(before, last or 0, missing))
         return True
 
     def _on_heartbeat(self, delivery: Delivery, sequence: DeliverySequence) -> list[Delivery]:
@@ -492,12 +492,12 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """Compare the last sequence that the server sent, and report missing messages."""
         missing = sequence.missing(sent)
         if missing:
-            self._core.report_error(_mismatch(sequence.reply, sequence.last or 0, missing))
+            self._core.events.error(_mismatch(sequence.reply, sequence.last or 0, missing))
             sequence.last = sent  # reported once
 
     def _on_silence(self, timeout: HeartbeatTimeout) -> None:
         """Report missed heartbeats; called on the timer's thread."""
-        self._core.report_error(timeout.error(self.consumer_name))
+        self._core.events.error(timeout.error(self.consumer_name))
 
 
 def _ack(msg: JetStreamMsg) -> None:
@@ -578,10 +578,10 @@ class OrderedPushSubscription(PushSubscription):
     ) -> None:
         """Subscribe to a first inbox; call `_start()` next."""
         prefix = request.requested.get("name") or os.urandom(8).hex()
-        first = ordered_config(request, f"{prefix}_0", api.core.new_inbox())
+        first = ordered_config(request, f"{prefix}_0", api.core.table.new_inbox())
         self._cursor = OrderedCursor(api, stream, prefix, encode(first))
         if options.restart_if_recreated:
-            self._cursor.on_recreated = api.core.internal.report_error
+            self._cursor.on_recreated = api.core.internal.events.error
         # --- under _receive_lock ---
         self._feed: _Feed  # set by `_new_receiver()`
         self._feeds: list[_Feed]  # the same, for when the subscription was collected
@@ -620,7 +620,7 @@ class OrderedPushSubscription(PushSubscription):
         cursor, feeds, core = self._cursor, self._feeds, self._core
 
         def stop() -> None:
-            core.remove_receiver(feeds[0])
+            core.table.remove_receiver(feeds[0])
             cursor.drop()
 
         what = f"an ordered subscription to stream {self._stream!r}"
@@ -696,7 +696,7 @@ class OrderedPushSubscription(PushSubscription):
             if sequence.follows(reply):
                 return True
         except errors.NotJSMessageError as error:
-            self._core.report_error(error)  # another client published to the inbox
+            self._core.events.error(error)  # another client published to the inbox
             return False
         self._replace_consumer(f"a message is missing after consumer sequence {sequence.last}")
         return False
@@ -764,9 +764,9 @@ class OrderedPushSubscription(PushSubscription):
                 raise errors.ConnectionLostError("there is no connection")
             old = self._state
             feed = self._new_feed()
-            inbox = core.new_inbox()
-            core.add_subscription(inbox, "", feed)
-            core.remove_subscription_deferred(old)
+            inbox = core.table.new_inbox()
+            core.table.add(inbox, "", feed)
+            core.table.remove_deferred(old)
             self._feed = self._receiver = self._feeds[0] = feed
             self._held = []
             self.subject = inbox
@@ -776,11 +776,11 @@ class OrderedPushSubscription(PushSubscription):
 
     def _fail(self, error: BaseException) -> None:
         """End with an error that another consumer would cause again."""
-        self._core.remove_subscription_deferred(self._state)
+        self._core.table.remove_deferred(self._state)
         if self._callback is None:
             self._on_closed(error)
         else:
-            self._core.report_error(error)
+            self._core.events.error(error)
             self._on_closed(
                 errors.BadSubscriptionError(f"the ordered subscription could not continue: {error}")
             )

@@ -56,14 +56,14 @@ class _ChunkReceiver(MessageReceiver):
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core
         self.mailbox: Mailbox[Delivery] = Mailbox()
-        self.subject: str = core.new_inbox()
+        self.subject: str = core.table.new_inbox()
         #: The last reply subject that was answered.
         self.answered = b""
-        core.add_subscription_deferred(self.subject, self)
+        core.table.add_deferred(self.subject, self)
 
     def close(self) -> None:
         """Remove the subscription; the server notices that and stops."""
-        self._core.remove_subscription(self.subscription)
+        self._core.table.remove(self.subscription)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Enqueue chunks."""
@@ -194,8 +194,8 @@ class StreamSnapshot:
             raise self._broken(0, f"chunk {self.pieces + 1} did not arrive")
         self._sink.answered = reply
         core = self._api.core
-        core.count_internal(1)
-        core.send(core.encode_command(reply, b"")[0], 1, 0)
+        core.writer.count_internal(1)
+        core.writer.send(core.encoder.encode_command(reply, b"")[0], 1, 0)
 
     def _end(self, block: bytes) -> None:
         self.close()
@@ -331,7 +331,9 @@ class _RestoreSender:
     def send(self, chunk: bytes, deadline: Deadline) -> dict[str, Any]:
         """Send a chunk, and wait for its confirmation; an empty one ends the restore, with an answer."""
         try:
-            reply = self._core.request(self._subject, chunk, deadline, fail_on_disconnect=True)
+            reply = self._core.requests.request(
+                self._subject, chunk, deadline, fail_on_disconnect=True
+            )
         except errors.NoRespondersError as error:
             raise errors.RestoreBrokenError(self._name, self._sent) from error
         except errors.TimeoutError as error:

@@ -291,7 +291,7 @@ class PushSubscribeAPI:
         info = find_consumer(api, stream, request)
         created = False
         if info is None:
-            config, own_name = with_name(request.new_config(api.core.new_inbox()))
+            config, own_name = with_name(request.new_config(api.core.table.new_inbox()))
             # Subscribe before the consumer exists, so that the server sees an existing subscriber, and
             # no message is delivered without one.
             subscription = PushSubscription(api, stream, config, options)

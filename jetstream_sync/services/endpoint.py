@@ -66,11 +66,11 @@ class ServiceRequest(Msg):
             self._error = "the request has no reply subject"
             return
         core = self._core
-        command, size = core.encode_command(self._reply, payload, b"", headers)
+        command, size = core.encoder.encode_command(self._reply, payload, b"", headers)
         if self._endpoint.is_busy():
-            core.send_deferred(command, size)
+            core.writer.send_deferred(command, size)
         else:
-            core.send(command, 1, size)
+            core.writer.send(command, 1, size)
 
     def respond_json(self, value: Any, headers: HeadersLike | None = None) -> None:
         """
@@ -138,7 +138,7 @@ class _EndpointSubscription(Subscription):
     def take(self) -> Delivery:
         """Return the next request, and wait for it; raise if the subscription has ended."""
         if not self._mailbox.items:
-            self._core.send_buffered()
+            self._core.writer.send_buffered()
         return self._mailbox.get(FOREVER)
 
     def stop(self, reason: BaseException) -> None:
@@ -193,7 +193,7 @@ class Endpoint:
         try:
             for number in range(workers):
                 name = f"service-{info.name}-{number}"
-                self.subscription.threads.append(core.spawn_callbacks(name, self._run, end))
+                self.subscription.threads.append(core.callbacks.spawn(name, self._run, end))
         except BaseException:
             self.abandon()
             raise
@@ -261,7 +261,7 @@ class Endpoint:
             self._running -= 1
             is_last = not self._running
         if is_last:
-            self._core.send_buffered()
+            self._core.writer.send_buffered()
             self.subscription.done.set()
             self._ended(reason)
 
@@ -282,7 +282,7 @@ class Endpoint:
         except BaseException as raised:  # noqa: BLE001 - reported
             # The requester gets a fixed text: the error may quote data of other requests.
             error = f"{type(raised).__name__}: {raised}"
-            self._core.callback_raised(f"the handler of endpoint {self.info.name!r}", raised)
+            self._core.events.callback_raised(f"the handler of endpoint {self.info.name!r}", raised)
             self._refuse(request, _INTERNAL_ERROR)
         self._count(monotonic() - started, error or request._error)
 
@@ -292,21 +292,21 @@ class Endpoint:
             request.respond_error(error.code, error.description, error.data)
             return
         except errors.ConnectionClosedError as failure:
-            self._core.report_error(failure)
+            self._core.events.error(failure)
             return
         except (
             errors.Error,
             TypeError,
             ValueError,
         ) as failure:  # a code, text or payload of the user
-            self._core.report_error(failure)
+            self._core.events.error(failure)
         text = " ".join(str(error.description).split())[:_MAX_TEXT].encode("ascii", "replace")
         try:
             request.respond_error(
                 _INTERNAL_ERROR.code, text.decode() or _INTERNAL_ERROR.description
             )
         except errors.Error as failure:
-            self._core.report_error(failure)
+            self._core.events.error(failure)
 
     def on_overload(self, deliveries: list[Delivery]) -> None:
         """Have requests above the limit refused; called by the reader."""

@@ -214,9 +214,9 @@ class Service(EndpointGroup):
                 for scope in ((), (name,), (name, self._ping.id)):
                     receiver = _ControlReceiver(self)
                     self._receivers.append(receiver)
-                    core.add_subscription(verb_subject(self._root, verb, *scope), "", receiver)
+                    core.table.add(verb_subject(self._root, verb, *scope), "", receiver)
             core.flush(Deadline(_FLUSH_TIMEOUT_S))
-            core.spawn_callbacks(f"service-{name}", self._run_control, self._end_with)
+            core.callbacks.spawn(f"service-{name}", self._run_control, self._end_with)
         except BaseException:
             self._end_control()
             raise
@@ -240,14 +240,14 @@ class Service(EndpointGroup):
 
     def info(self) -> ServiceInfo:
         """Return the description of this instance, as `Connection.service_info` does."""
-        self._core.check_not_forked()
+        self._core.writer.check_not_forked()
         with self._lock:
             endpoints = [endpoint.info for endpoint in self._endpoints]
         return ServiceInfo(**self._identity(), description=self._description, endpoints=endpoints)
 
     def stats(self) -> ServiceStats:
         """Return the statistics of this instance, as `Connection.service_stats` does."""
-        self._core.check_not_forked()
+        self._core.writer.check_not_forked()
         with self._lock:
             endpoints = list(self._endpoints)
         return ServiceStats(
@@ -267,13 +267,13 @@ class Service(EndpointGroup):
                 data = self._stats_handler(stats)
                 dumps(data)
             except BaseException as error:  # noqa: BLE001 - reported
-                self._core.callback_raised("stats_handler", error)
+                self._core.events.callback_raised("stats_handler", error)
                 data = None
         return replace(stats, extra={"data": data})
 
     def reset(self) -> None:
         """Set the statistics of all endpoints to zero, and `ServiceStats.started` to now."""
-        self._core.check_not_forked()
+        self._core.writer.check_not_forked()
         with self._lock:
             endpoints = list(self._endpoints)
             self._started = datetime.now(timezone.utc)
@@ -286,7 +286,7 @@ class Service(EndpointGroup):
         self, info: EndpointInfo, handler: RequestHandler, workers: int, pending_limit: int
     ) -> None:
         """Start an endpoint; see `EndpointGroup.add_endpoint`."""
-        self._core.check_not_forked()
+        self._core.writer.check_not_forked()
         with self._lock:
             if self._stopping:
                 raise errors.InvalidOptionError("name", info.name, "the service has stopped")
@@ -329,7 +329,7 @@ class Service(EndpointGroup):
 
         """
         core = self._core
-        core.check_not_forked()
+        core.writer.check_not_forked()
         deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
         if not self._begin_stop():
             if not in_callback() and not self._stopped.wait(deadline.left()):
@@ -348,7 +348,7 @@ class Service(EndpointGroup):
             Whether it has stopped.
 
         """
-        self._core.check_not_forked()
+        self._core.writer.check_not_forked()
         return self._stopped.wait(Deadline(timeout).left())
 
     def _begin_stop(self) -> bool:
@@ -389,7 +389,7 @@ class Service(EndpointGroup):
             try:
                 self._stop_cb(error)
             except BaseException as raised:  # noqa: BLE001 - reported
-                self._core.callback_raised("stop_cb", raised)
+                self._core.events.callback_raised("stop_cb", raised)
 
     def _on_endpoint_ended(self, reason: BaseException) -> None:
         """Stop because an endpoint has ended; called by its last worker thread."""
@@ -397,7 +397,7 @@ class Service(EndpointGroup):
             try:
                 self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
             except errors.Error as error:
-                self._core.report_error(error)
+                self._core.events.error(error)
 
     def __enter__(self) -> Self:
         return self
@@ -418,7 +418,7 @@ class Service(EndpointGroup):
 
     def _end_control(self) -> None:
         for receiver in self._receivers:
-            self._core.remove_receiver(receiver)
+            self._core.table.remove_receiver(receiver)
         self._control.close(errors.BadSubscriptionError("the service was stopped"))
 
     def _run_control(self) -> None:
@@ -432,7 +432,7 @@ class Service(EndpointGroup):
             try:
                 function(delivery)
             except BaseException as error:  # noqa: BLE001 - reported
-                self._core.callback_raised(f"service {self._ping.name!r}", error)
+                self._core.events.callback_raised(f"service {self._ping.name!r}", error)
 
     def _end_with(self, reason: BaseException) -> None:
         """End the control thread, or stop without it because it has failed."""
@@ -446,8 +446,8 @@ class Service(EndpointGroup):
         if reply:
             answer = {b"PING": lambda: self._ping, b"INFO": self.info, b"STATS": self.stats}[verb]()
             core = self._core
-            command, size = core.encode_command(reply, dumps(encode(answer)), b"", None)
-            core.send(command, 1, size)
+            command, size = core.encoder.encode_command(reply, dumps(encode(answer)), b"", None)
+            core.writer.send(command, 1, size)
 
 
 class _ControlReceiver(MessageReceiver):

@@ -179,7 +179,7 @@ def discover(
                 try:
                     found.append(decode(cls, loads(raise_for_error(reply).data)))
                 except (errors.InvalidResponseError, errors.ServiceError) as error:
-                    core.report_error(error)
+                    core.events.error(error)
         except errors.NoRespondersError:
             return []
     return sorted(found, key=lambda item: (item.name, item.id))

@@ -499,7 +499,7 @@ class _Run:
             isinstance(subscription.receiver, PullInbox)
             and subscription.receiver not in nc._caches.idle_inboxes.values()
             for nc in self.testbed.connections.values()
-            for subscription in nc._core.subscriptions()
+            for subscription in nc._core.table.all()
         )
 
     def close(self) -> int:

@@ -145,7 +145,7 @@ def test_an_event_callback_may_close(fresh_server, option):
         nc.close()
         closed.set()
     elif option == "error_cb":
-        nc._core.report_error(RuntimeError("reported"))
+        nc._core.events.error(RuntimeError("reported"))
     else:
         fresh_server.stop()
     assert closed.wait(5)

@@ -63,7 +63,7 @@ WAITING = {
     "next_msg": "sub.next_msg(timeout=None)",
     "iteration": "next(iter(sub))",
     "request": "nc.request('ctrl_c.silent', timeout=None)",
-    "flush": "nc._core.engine.writer._stream = None; nc.flush(timeout=None)",
+    "flush": "nc._core.writer._stream = None; nc.flush(timeout=None)",
     "fetch": "consumer.fetch(1, timeout=60)",
     "next": "consumer.next(timeout=60)",
     "messages": "next(iter(consumer.messages()))",

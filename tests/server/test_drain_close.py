@@ -150,7 +150,7 @@ def test_a_subscription_that_has_reached_its_limit(nats_server, subject):
             nc.publish(subject)
         nc.flush()
         assert slow.began.wait(5)
-        assert nc._core.subscriptions() == []
+        assert nc._core.table.all() == []
         slow.release_soon(nc)
     assert slow.handled == 10
 
@@ -219,9 +219,7 @@ def test_a_service_that_another_thread_stops(nats_server, other, subject):
         nc.flush()
         stopping = in_thread(service.stop)
         wait_until(
-            lambda: (
-                subject not in {subscription.subject for subscription in nc._core.subscriptions()}
-            )
+            lambda: subject not in {subscription.subject for subscription in nc._core.table.all()}
         )
         slow.release_soon(nc)
     other.flush()

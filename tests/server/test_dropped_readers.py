@@ -33,7 +33,7 @@ def warned() -> Iterator[Callable[[], list[str]]]:
 
 
 def subscriptions(nc: Connection) -> int:
-    return len(nc._core.subscriptions())
+    return len(nc._core.table.all())
 
 
 def test_a_dropped_iterator_gives_its_messages_back(nc, js, stream, warned):

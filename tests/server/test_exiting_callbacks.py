@@ -222,7 +222,7 @@ def test_event_callbacks(nats_server):
         wait_until(lambda: calls.count("reconnected") == 2)
         assert calls.count("disconnected") == 2
         assert calls.count("trace") > 2
-        nc._core.report_error(ValueError())
+        nc._core.events.error(ValueError())
         wait_until(lambda: "error" in calls)
     assert closed.is_set()
 
@@ -274,6 +274,6 @@ def test_what_no_callback_raised_ends_with_that_error(own, stored, monkeypatch, 
     wait_until(lambda: reported.count(failure) == 2)
     assert [
         subscription.subject
-        for subscription in own._core.subscriptions()
+        for subscription in own._core.table.all()
         if subscription.subject == "exiting"
     ] == []

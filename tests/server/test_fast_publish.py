@@ -43,14 +43,15 @@ def count(stream: Stream) -> int:
 
 def drop(fast: FastPublisher, *numbers: int) -> None:
     """Lose the messages with these numbers on their way to the server."""
-    send = fast._core.send_deferred
+    send = fast._core.writer.send_deferred
     wanted = iter(range(fast._seq + 1, 10**9))
 
     def sometimes(command: bytes, size: int) -> None:
         if next(wanted) not in numbers:
             send(command, size)
 
-    fast._core = mock.Mock(wraps=fast._core, send_deferred=sometimes)
+    fast._core = mock.Mock(wraps=fast._core)
+    fast._core.writer.send_deferred = sometimes
 
 
 @fast_server
@@ -86,7 +87,7 @@ def test_a_block_without_messages_and_one_that_raises(js, target):
     assert ack.batch_size == 1
     inboxes = [
         subscription
-        for subscription in js._api.core.subscriptions()
+        for subscription in js._api.core.table.all()
         if subscription.subject.endswith(".>")
     ]
     assert inboxes == []

@@ -31,7 +31,7 @@ def size_of(msg: JetStreamMsg) -> int:
 
 def subscriptions(nc: Connection) -> int:
     """Return the number of subscriptions without the one for all requests."""
-    return len([i for i in nc._core.subscriptions() if not i.subject.endswith(".*")])
+    return len([i for i in nc._core.table.all() if not i.subject.endswith(".*")])
 
 
 # --- how many -----------------------------------------------------------------------------------
@@ -78,10 +78,10 @@ def test_no_timeout_waits_beyond_one_request(js, stream, consumer, monkeypatch):
     monkeypatch.setattr("jetstream_sync.jetstream.pull.MAX_EXPIRES_NS", 100_000_000)
     monkeypatch.setattr("jetstream_sync.jetstream.pull_consumer.MAX_EXPIRES_NS", 100_000_000)
     jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()
-    sent = js._api.core.engine.writer.out_msgs
+    sent = js._api.core.writer.out_msgs
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 2, None)
-        wait_until(lambda: js._api.core.engine.writer.out_msgs >= sent + 3)
+        wait_until(lambda: js._api.core.writer.out_msgs >= sent + 3)
         fill(js, stream.name, 2)
         assert numbers(fetched.result(5)) == [0, 1]
     jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()

@@ -316,7 +316,7 @@ def test_the_state_of_a_connection_in_a_child(nc):
 
 def test_a_child_holds_no_socket_of_its_parents(nc):
     """The child's copy of the socket is closed, so the link ends when the parent closes it."""
-    stream = nc._core.engine.state.transport.stream
+    stream = nc._core.state.transport.stream
     number = stream._socket.fileno()
 
     def check() -> None:

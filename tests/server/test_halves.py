@@ -67,7 +67,7 @@ class World:
         # Kept by the connection for later calls.
         self.js.publish_async("s.x").result(5)
         self.consumer.fetch(1)
-        self.nc._core.report_error(ValueError("starts the thread for events"))
+        self.nc._core.events.error(ValueError("starts the thread for events"))
         self._other: Connection = jetstream_sync.connect(server.url, name="other")
         self._admin: JetStream = self._other.jetstream()
         self.before = self.seen()

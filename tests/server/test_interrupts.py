@@ -241,10 +241,10 @@ def check(world: World, *, ending: bool) -> None:
     nc = world.nc
     if not ending:
         use(world)
-        transport = nc._core.engine.state.transport
+        transport = nc._core.state.transport
         if transport is not None:
             transport.stream.shutdown()
-        wait_until(lambda: nc.is_connected and nc._core.engine.state.transport is not transport)
+        wait_until(lambda: nc.is_connected and nc._core.state.transport is not transport)
         use(world)
     assert nc.stats["errors_received"] == 0
     nc.close()

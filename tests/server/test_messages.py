@@ -49,7 +49,7 @@ def take(messages: MessageIterator, count: int, *, ack: bool = True) -> list[int
 
 def subscriptions(nc: Connection) -> int:
     """Return the number of subscriptions without the one for all requests."""
-    return len([i for i in nc._core.subscriptions() if not i.subject.endswith(".*")])
+    return len([i for i in nc._core.table.all() if not i.subject.endswith(".*")])
 
 
 def buffered(messages: MessageIterator) -> int:

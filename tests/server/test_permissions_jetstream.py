@@ -208,12 +208,12 @@ def test_nothing_is_left_of_what_was_refused(strict):
     with connected(strict, "idle") as (nc, _):
         js = nc.jetstream()
         consumer = js.get_consumer("S", "C")
-        before = len(nc._core.subscriptions())
+        before = len(nc._core.table.all())
         with denied(NEXT):
             consumer.fetch(1, timeout=LONG)
         messages = consumer.messages()
         with denied(NEXT):
             messages.next(timeout=LONG)
         consumer.consume(print).wait_closed(5)
-        assert len(nc._core.subscriptions()) == before
+        assert len(nc._core.table.all()) == before
         wait_until(lambda: not [t for t in threading.enumerate() if "consume" in t.name])

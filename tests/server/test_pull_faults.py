@@ -32,7 +32,7 @@ from jetstream_sync.jetstream.pull import Fetch
 def subscriptions(nc: Connection) -> int:
     """Return the number of subscriptions of running pulls."""
     idle = list(nc._caches.idle_inboxes.values())
-    receivers = [subscription.receiver for subscription in nc._core.subscriptions()]
+    receivers = [subscription.receiver for subscription in nc._core.table.all()]
     return len(
         [receiver for receiver in receivers if not receiver.is_reply_inbox and receiver not in idle]
     )

@@ -53,9 +53,7 @@ def subscriptions(nc: Connection) -> list[str]:
     """Return the connection's subscriptions, without the one for all requests."""
     answers = nc._core.engine.requests._subscription
     return [
-        subscription.subject
-        for subscription in nc._core.subscriptions()
-        if subscription is not answers
+        subscription.subject for subscription in nc._core.table.all() if subscription is not answers
     ]
 
 

@@ -58,7 +58,7 @@ def inboxes(nc: Connection) -> int:
     idle = list(nc._caches.idle_inboxes.values())
     return sum(
         isinstance(subscription.receiver, PullInbox) and subscription.receiver not in idle
-        for subscription in nc._core.subscriptions()
+        for subscription in nc._core.table.all()
     )
 
 

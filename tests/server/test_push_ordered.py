@@ -240,7 +240,7 @@ def test_a_message_from_no_stream_is_left_out(js, nats_server, stream):
         sub = read_ordered(mine.jetstream(), stream)
         fill(js, stream.name, 1)
         assert numbers(sub, 1) == [0]
-        js._api.core.publish(*js._api.core.encode_message(sub.subject, b"hello"))
+        js._api.core.writer.publish(*js._api.core.encoder.encode_message(sub.subject, b"hello"))
         js.account_info()
         fill(js, stream.name, 1, first=1)
         assert numbers(sub, 1) == [1]

@@ -46,7 +46,7 @@ def data(replies: ReplyIterator) -> list[bytes]:
 
 def inboxes(nc: Connection) -> int:
     """Return the number of reply inboxes that the client has."""
-    return sum(subscription.receiver.is_reply_inbox for subscription in nc._core.subscriptions())
+    return sum(subscription.receiver.is_reply_inbox for subscription in nc._core.table.all())
 
 
 # --- what ends the replies ----------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_later_status_ends_the_replies(nc, other, subject):
     inbox = requests.next_msg(5.0).reply
     other.publish(inbox, b"a")
     command = b"HPUB %s 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % inbox.encode()
-    other._core.send(command, 1, 16)
+    other._core.writer.send(command, 1, 16)
     other.publish(inbox, b"b")
     with within(5.0):
         assert data(replies) == [b"a"]

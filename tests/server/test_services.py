@@ -182,10 +182,10 @@ def test_groups_prefix_subjects_and_pass_on_the_queue_group(nc):
 )
 def test_invalid_arguments_are_refused(nc, call, error):
     """Invalid names and options are refused, and leave no subscription."""
-    before = len(nc._core.subscriptions())
+    before = len(nc._core.table.all())
     with pytest.raises(error):
         call(nc)
-    assert len(nc._core.subscriptions()) == before
+    assert len(nc._core.table.all()) == before
 
 
 def test_invalid_endpoints_are_refused(nc):

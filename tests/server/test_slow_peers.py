@@ -130,7 +130,7 @@ def test_a_flood_of_pings_uses_bounded_memory():
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
         peer = listener.take()
-        writer = nc._core.engine.writer
+        writer = nc._core.writer
         for _ in range(PLENTY):
             writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
         wait_until(lambda: writer._batch and writer._sent)

@@ -102,9 +102,7 @@ def test_a_server_that_offers_tls(certificates):
             with connect(server.url, **options) as nc:
                 assert nc.server_info.tls_available
                 assert echoes(nc)
-                assert (
-                    type(nc._core.engine.state.transport.stream).__name__ == "TLSStream"
-                ) is encrypted
+                assert (type(nc._core.state.transport.stream).__name__ == "TLSStream") is encrypted
 
 
 # --- the server's certificate -----------------------------------------------------------------

@@ -588,7 +588,7 @@ def test_the_number_of_kept_inboxes(nc):
     """Fetches from many consumers leave few subscriptions."""
     for number in range(20):
         assert len(consumer_of(nc, f"C{number}").fetch(1, timeout=5 * SCALE)) == 1
-    assert len(nc._core.subscriptions()) <= 4
+    assert len(nc._core.table.all()) <= 4
     assert len(nc._caches.idle_inboxes) <= 4
 
 

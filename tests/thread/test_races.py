@@ -332,7 +332,7 @@ def test_a_limit_set_while_its_messages_arrive(listener, limit):
         )
         got = len(list(sub))
         assert got == limit, sid
-        assert sid not in nc._core.engine.table.by_sid
+        assert sid not in nc._core.table.by_sid
     nc.close()
 
 

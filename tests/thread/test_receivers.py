@@ -65,7 +65,7 @@ def test_the_link_breaks_while_a_receiver_is_created(nc, name):
         if event == "line" and frame.f_code.co_name == "__init__":
             lines += 1
             for connected in (False, True):
-                for subscription in core.subscriptions():
+                for subscription in core.table.all():
                     try:
                         subscription.receiver.on_connection_change(connected=connected)
                     except BaseException as error:
@@ -112,7 +112,7 @@ class FaultyReceiver(MessageReceiver):
 def test_a_receiver_that_raises_ends_alone(listener, nc, told, kind):
     """An exception of one receiver is reported and ends its subscription; the connection goes on."""
     receiver = FaultyReceiver(kind)
-    state = nc._core.add_subscription("faulty", "", receiver)
+    state = nc._core.table.add("faulty", "", receiver)
     sub = nc.subscribe("a")
     peer = listener.take()
     if kind == "message":
@@ -128,6 +128,6 @@ def test_a_receiver_that_raises_ends_alone(listener, nc, told, kind):
     assert isinstance(reason, ConnectionClosedError)
     assert isinstance(reason.__cause__, ZeroDivisionError)
     wait_until(lambda: reason in told)
-    assert state.sid not in nc._core.engine.table.by_sid
+    assert state.sid not in nc._core.table.by_sid
     peer.send(b"MSG a %d 1\r\nx\r\n" % sub.sid)
     assert sub.next_msg(timeout=5 * SCALE).data == b"x"

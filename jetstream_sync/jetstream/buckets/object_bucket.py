@@ -151,8 +151,8 @@ class ObjectBucket:
         """Request the purge of a subject without waiting for it."""
         core = self.api.core
         route = self.api.routes.to("STREAM.PURGE", self.stream)
-        core.count_internal(1)
-        core.publish(*core.encode_message(route, dumps({"filter": subject})))
+        core.writer.count_internal(1)
+        core.writer.publish(*core.encoder.encode_message(route, dumps({"filter": subject})))
 
     def purge_chunks(self, nuid: str, deadline: Deadline, count: int = 0) -> None:
         """Delete the chunks of an object that no reader can find; a failure is only logged."""

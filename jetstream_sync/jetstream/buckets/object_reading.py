@@ -105,7 +105,7 @@ class Download:
             except errors.TimeoutError:
                 if deadline.expired():
                     name = self.info.name
-                    raise self.bucket.api.core.timed_out(
+                    raise self.bucket.api.core.state.timed_out(
                         f"no chunk of object {name!r} arrived in time"
                     ) from None
             except errors.StreamRecreatedError as error:
@@ -283,7 +283,7 @@ class ObjectReader(io.RawIOBase):
         """Get another chunk if none is left; return whether there are bytes."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
-        self._download.bucket.api.core.check_not_forked()
+        self._download.bucket.api.core.writer.check_not_forked()
         if not self._rest:
             self._rest = memoryview(self._download.next_chunk())
         return bool(self._rest)

@@ -642,7 +642,7 @@ class ObjectStore(ForeignNames):
     def _watch(
         self, policy: DeliverPolicy, ignore_deletes: bool, follows: bool = True
     ) -> Watch[ObjectInfo]:
-        report = self._api.core.report_error
+        report = self._api.core.events.error
 
         def info_of_delivery(delivery: Delivery) -> ObjectInfo | None:
             try:

@@ -121,7 +121,7 @@ class Upload:
 
     def check_not_forked(self) -> None:
         """Raise `ForkedConnectionError` in a forked child."""
-        self._bucket.api.core.check_not_forked()
+        self._bucket.api.core.writer.check_not_forked()
 
     def _current(self) -> tuple[ObjectInfo | None, int]:
         replacing = not self._exclusive
@@ -173,7 +173,7 @@ class Upload:
             if future.done():
                 raise
             text = f"no chunk of object {self._meta.name!r} was acknowledged in time"
-            raise self._bucket.api.core.timed_out(text) from None
+            raise self._bucket.api.core.state.timed_out(text) from None
         self._bucket.check_ack(ack)
         if ack.seq <= self._last_seq:
             # A chunk was published again, because the stream had no leader for a moment.

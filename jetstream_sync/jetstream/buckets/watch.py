@@ -502,7 +502,7 @@ class Watch(Generic[E]):
             ConnectionClosedError: the connection is closed.
 
         """
-        self._api.core.check_not_forked()  # a thread of the parent may have held the lock
+        self._api.core.writer.check_not_forked()  # a thread of the parent may have held the lock
         deadline = FOREVER if timeout is None else Deadline(timeout)
         while True:
             entry = self._turn(deadline.lock_timeout(), self._next_entry, deadline)
@@ -535,7 +535,7 @@ class Watch(Generic[E]):
             Error: otherwise as `next()`.
 
         """
-        self._api.core.check_not_forked()
+        self._api.core.writer.check_not_forked()
         deadline = Deadline(timeout)
         received = 0
         while True:
@@ -620,7 +620,7 @@ class Watch(Generic[E]):
             Error: otherwise as `next()`.
 
         """
-        self._api.core.check_not_forked()
+        self._api.core.writer.check_not_forked()
         deadline = Deadline(timeout)
         while self._initial is not None:
             wait = deadline.sooner(_CURRENT_POLL_S).lock_timeout()
@@ -664,7 +664,7 @@ class Watch(Generic[E]):
     def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
         """Start again with all values of another bucket; called while another consumer is created."""
         if not isinstance(error, UnverifiedStreamError):
-            self._api.core.report_error(error)
+            self._api.core.events.error(error)
         self._cursor.begin_with(self._policy_again)
         self._cursor.from_scratch = self._policy_again is DeliverPolicy.LAST_PER_SUBJECT
         self._cursor.reads_end = True
@@ -856,7 +856,7 @@ class WatchHandle(ConsumeHandle):
             IteratorClosedError: the watch was stopped before.
 
         """
-        self._core.check_not_forked()
+        self._core.writer.check_not_forked()
         deadline = Deadline(timeout)
         while not self._current_event.wait(deadline.sooner(_CURRENT_POLL_S).left()):
             if self._error is not None:
@@ -877,7 +877,7 @@ class WatchHandle(ConsumeHandle):
             if current_cb is not None:
                 current_cb()
         except BaseException as error:  # noqa: BLE001 - reported
-            self._core.callback_raised("the current_cb of a watch", error)
+            self._core.events.callback_raised("the current_cb of a watch", error)
         finally:
             self._current_event.set()
 

@@ -199,7 +199,7 @@ class CallbackMember(MemberConsumer):
         if reply:
             # The consumer handles the messages to its reply subjects in order.
             with suppress(errors.NoRespondersError, errors.TimeoutError):
-                self._api.core.request(reply, _IN_PROGRESS, Deadline(_BARRIER_TIMEOUT_S))
+                self._api.core.requests.request(reply, _IN_PROGRESS, Deadline(_BARRIER_TIMEOUT_S))
 
 
 def take_partition(msg: JetStreamMsg) -> bytes:
@@ -240,7 +240,7 @@ class GroupConsumeHandle(CallbackHandle):
         try:
             if not elastic:
                 instance.start()
-            self._thread = self._core.spawn_callbacks(
+            self._thread = self._core.callbacks.spawn(
                 f"group-{instance.key}", self._run, self._end_with
             )
         except BaseException:
@@ -290,7 +290,7 @@ class GroupConsumeHandle(CallbackHandle):
             self._error = None if is_deliberate_close(error) else error
         except errors.Error as error:
             self._error = error
-            self._core.report_error(error)
+            self._core.events.error(error)
         except BaseException as error:
             self._error = error
             raise
@@ -312,7 +312,7 @@ class GroupConsumeHandle(CallbackHandle):
             try:
                 entry = self._watch.next(self._delay())
             except errors.PullError as error:
-                self._core.report_error(error)
+                self._core.events.error(error)
             except errors.TimeoutError:
                 self._check()
             else:
@@ -376,7 +376,7 @@ class GroupConsumeHandle(CallbackHandle):
             instance.delete_consumer(self._config)
         except errors.Error as error:
             if not isinstance(error, errors.APIError) or error.err_code != _FILTER_NOT_UNIQUE:
-                self._core.report_error(error)
+                self._core.events.error(error)
         else:
             self._retries.reset()
             instance.start()

@@ -198,17 +198,17 @@ class AckWindow(MessageReceiver):
         # --- written by the reader thread ---
         self._events: Mailbox[list[Delivery]] = Mailbox()
         self._denials: list[tuple[bytes, errors.PermissionsError]] = []
-        inbox = core.new_inbox()
+        inbox = core.table.new_inbox()
         self._reply = inbox.encode() + b"."
-        core.add_subscription(f"{inbox}.*", "", self)
-        core.packed_sids.add(self.subscription.sid)
+        core.table.add(f"{inbox}.*", "", self)
+        core.reader.packed_sids.add(self.subscription.sid)
         # After the subscription, so that every later disconnect is among the events.
         self._connected = core.status is ConnectionStatus.CONNECTED
 
     def close(self) -> None:
         """Unsubscribe from acknowledgements."""
-        self._core.packed_sids.discard(self.subscription.sid)
-        self._core.remove_subscription_deferred(self.subscription)
+        self._core.reader.packed_sids.discard(self.subscription.sid)
+        self._core.table.remove_deferred(self.subscription)
 
     # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
 
@@ -271,7 +271,7 @@ class AckWindow(MessageReceiver):
 
     def finish(self) -> None:
         """Wait until all rows are stored; raises like `send()`."""
-        self._core.send_buffered()
+        self._core.writer.send_buffered()
         while self._rows_in_flight:
             self._wait()
 
@@ -298,7 +298,7 @@ class AckWindow(MessageReceiver):
     def _transmit(self, buffer: bytes, count: int) -> None:
         # While disconnected nothing is sent; after the reconnect everything is sent again.
         with suppress(errors.OutboundBufferLimitError, errors.TimeoutError):
-            self._core.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
+            self._core.writer.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
 
     def _resend(self, numbers: Iterable[int]) -> None:
         again = [self._pending[number] for number in numbers]

@@ -291,9 +291,9 @@ def test_from_asyncio(core, settled_first):
 def test_waiting_flushes_the_buffer(core, wait):
     """The message may still be in the buffer, so waiting flushes it."""
     stream = MemoryStream([])
-    core.engine.writer.attach(stream, b"")
+    core.writer.attach(stream, b"")
     future = PubAckFuture("a", (b"PUB a 0\r\n\r\n", 0), None, core)
-    core.send_deferred(*future.message)
+    core.writer.send_deferred(*future.message)
     assert stream.sent == b""
     with pytest.raises(builtins.TimeoutError):
         getattr(future, wait)(0)

@@ -143,10 +143,9 @@ def test_range_errors_can_be_pickled(error):
 # --- unexpected responses ------------------------------------------------------------------------
 
 NO_CORE: Any = SimpleNamespace(
-    new_inbox=lambda: "inbox",
-    add_subscription_deferred=lambda *_: None,
+    table=SimpleNamespace(new_inbox=lambda: "inbox", add_deferred=lambda *_: None),
+    state=SimpleNamespace(timed_out=TimeoutError),
     address=None,
-    timed_out=TimeoutError,
 )
 NO_CORE.internal = NO_CORE
 MESSAGE: Delivery = (b"a", b"reply", b"", b"payload")
