@@ -102,6 +102,8 @@ from .api.stream import StreamSource as StreamSource
 from .api.stream import StreamSourceInfo as StreamSourceInfo
 from .api.stream import StreamState as StreamState
 from .api.stream import SubjectTransform as SubjectTransform
+from .callbacks import ConnectionEvent as ConnectionEvent
+from .callbacks import EventKind as EventKind
 from .client.message import Msg as Msg
 from .client.replies import ReplyIterator as ReplyIterator
 from .client.state import ConnectionStatus as ConnectionStatus
@@ -110,7 +112,6 @@ from .errors import *  # noqa: F403 - every error of the tree
 from .headers import Headers as Headers
 from .headers import Status as Status
 from .jetstream.api_requests import APICall as APICall
-from .jetstream.api_requests import Listing as Listing
 from .jetstream.batches import Batch as Batch
 from .jetstream.buckets.key_value import KeyValue as KeyValue
 from .jetstream.buckets.key_value import WatchOptions as WatchOptions
@@ -123,7 +124,6 @@ from .jetstream.buckets.watch import Watch as Watch
 from .jetstream.buckets.watch import WatchHandle as WatchHandle
 from .jetstream.connection import Connection as Connection
 from .jetstream.connection import connect as connect
-from .jetstream.connection import shared_connection as shared_connection
 from .jetstream.consume_handle import ConsumeHandle as ConsumeHandle
 from .jetstream.context import JetStream as JetStream
 from .jetstream.continuous_pull import MessageIterator as MessageIterator
@@ -131,6 +131,7 @@ from .jetstream.counters import CounterEntry as CounterEntry
 from .jetstream.counters import Counters as Counters
 from .jetstream.direct_get import StoredMsg as StoredMsg
 from .jetstream.fast_publish import FastPublisher as FastPublisher
+from .jetstream.listing import Listing as Listing
 from .jetstream.message import JetStreamMsg as JetStreamMsg
 from .jetstream.ordered import OrderedConsumer as OrderedConsumer
 from .jetstream.ordered import OrderedMessages as OrderedMessages
@@ -150,13 +151,12 @@ from .jetstream.pull_consumer import PriorityOptions as PriorityOptions
 from .jetstream.pull_consumer import PullConsumer as PullConsumer
 from .jetstream.pull_subscription import PullSubscription as PullSubscription
 from .jetstream.push import PushSubscription as PushSubscription
+from .jetstream.shared_connection import shared_connection as shared_connection
 from .jetstream.snapshots import StreamSnapshot as StreamSnapshot
 from .jetstream.stream import Stream as Stream
 from .jetstream.subscribe import BindOptions as BindOptions
 from .jetstream.subscribe import SubscribeOptions as SubscribeOptions
-from .options import ConnectionEvent as ConnectionEvent
 from .options import ConnectOptions as ConnectOptions
-from .options import EventKind as EventKind
 from .options import TLSOptions as TLSOptions
 from .protocol.session import ServerInfo as ServerInfo
 from .version import __version__ as __version__

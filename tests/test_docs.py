@@ -45,7 +45,7 @@ from pages import DOCUMENTED_URL, ROOT, Block, blocks, documents
 from typing_extensions import is_typeddict
 
 import jetstream_sync
-from jetstream_sync.jetstream import connection as shared
+from jetstream_sync.jetstream import shared_connection as shared
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 

@@ -22,6 +22,8 @@ Release = tuple[int, int]
 _OLDEST: Final = (2, 10)
 #: How a server names a field that it does not know; the text is that of Go's JSON decoder.
 _UNKNOWN_FIELD: Final = re.compile('unknown field "(.+)"')
+#: The release that brought each level of the API, where something here needs it.
+API_LEVELS: Final = {1: (2, 11), 2: (2, 12), 4: (2, 14)}
 
 
 def release(version: str) -> Release | None:

@@ -17,8 +17,9 @@ import random
 
 from .. import errors
 from ..address import ServerAddress
+from ..callbacks import ConnectionEvent, EventKind
 from ..net.clock import monotonic, seconds
-from ..options import ConnectionEvent, ConnectionOptions, EventKind
+from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo
 from .events import Events
 from .login import Dialer

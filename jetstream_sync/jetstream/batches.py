@@ -44,7 +44,8 @@ from ..headers import (
 from ..net.clock import Backoff, Deadline
 from ..protocol.parser import Delivery
 from ..subjects import check_stream_name
-from .api_requests import APIRequests, require_level
+from .api_requests import APIRequests
+from .server_support import require_level
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

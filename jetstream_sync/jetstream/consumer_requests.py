@@ -19,14 +19,10 @@ from ..durations import check_time, time_to_text
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import (
-    APIRequests,
-    EchoCheck,
-    Listing,
-    require_level,
-    resolve_config,
-    stream_info,
-)
+from .api_requests import APIRequests, resolve_config
+from .listing import Listing
+from .server_support import EchoCheck, require_level
+from .stream_requests import stream_info
 
 
 def consumer_info(

@@ -28,32 +28,23 @@ from ..headers import SCHEDULE_TTL, Headers, HeadersLike
 from ..net.clock import Deadline, monotonic
 from ..subjects import check_publish_subject, check_stream_name, check_subject
 from . import consumer_requests
-from .api_requests import (
-    APIRequests,
-    EchoCheck,
-    Listing,
-    info_of,
-    limited,
-    names_by_subject,
-    require_level,
-    resolve_config,
-    stream_info,
-    stream_infos,
-    with_one_deadline,
-)
+from .api_requests import APIRequests, limited, resolve_config, with_one_deadline
 from .batches import BatchAPI
 from .buckets.admin import BucketAdmin
 from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .counters import Counters
 from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
+from .listing import Listing
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
 from .partitioned.groups import ConsumerGroups
 from .publish import Publisher
 from .pull_consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .pull_subscription import PullSubscribeAPI
+from .server_support import EchoCheck, require_level
 from .snapshots import restore
 from .stream import Stream
+from .stream_requests import info_of, names_by_subject, stream_info, stream_infos
 from .subscribe import PushSubscribeAPI
 
 if TYPE_CHECKING:

@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .. import errors
 from ..api.publish import FAST_PUBLISH_OPTIONS, FastPublishOptions, PubAck, publish_headers
+from ..callbacks import check_callback
 from ..client.core import ConnectionCore
 from ..client.mailbox import MessageReceiver
 from ..client.threads import Waiters
 from ..codec import loads
 from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, seconds
-from ..options import check_callback, check_int
+from ..options import check_int
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests, require_level
+from .api_requests import APIRequests
+from .server_support import require_level
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

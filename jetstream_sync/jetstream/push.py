@@ -38,13 +38,14 @@ from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_header
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests, EchoCheck
+from .api_requests import APIRequests
 from .consume_handle import JetStreamCallback, nak_failed
 from .consumer_requests import ConsumerAccessors, release_consumer
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg
 from .ordered_cursor import OrderedCursor
+from .server_support import EchoCheck
 
 #: Default pending limits, as in nats-py.
 PENDING_MSGS_LIMIT: Final = 512 * 1024

@@ -30,7 +30,8 @@ from ..headers import parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from ..subjects import check_stream_name
-from .api_requests import APIRequests, info_of, read_answer
+from .api_requests import APIRequests, read_answer
+from .stream_requests import info_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

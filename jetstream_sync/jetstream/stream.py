@@ -19,7 +19,7 @@ from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
 from . import consumer_requests
-from .api_requests import APIRequests, Listing, require_level, stream_info
+from .api_requests import APIRequests
 from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .direct_get import (
     MAX_BYTES,
@@ -29,10 +29,13 @@ from .direct_get import (
     direct_get_many,
     leader_get,
 )
+from .listing import Listing
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
 from .pull_consumer import PullConsumer, add_pull_consumer, pull_consumer
+from .server_support import require_level
 from .snapshots import StreamSnapshot, take_snapshot
+from .stream_requests import stream_info
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -19,8 +19,9 @@ from ..address import DEFAULT_SERVER, ServerAddress
 from ..api.echo import release
 from ..client.replies import ReplyCollector
 from ..jetstream.api_requests import APIRequests
-from ..jetstream.connection import Connection, shared_connection
+from ..jetstream.connection import Connection
 from ..jetstream.context import JetStream
+from ..jetstream.shared_connection import shared_connection
 from ..options import TLSOptions
 from ..protocol.parser import Delivery
 from ..subjects import check_publish_subject, check_stream_name

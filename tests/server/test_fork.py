@@ -52,8 +52,8 @@ from jetstream_sync import (
 )
 from jetstream_sync.client.threads import _fork_aware, after_fork
 from jetstream_sync.client.transport import _Opening
-from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.jetstream import publish
+from jetstream_sync.jetstream import shared_connection as shared
 from jetstream_sync.locks import InterruptSafeLock
 from jetstream_sync.server import NatsServer
 from jetstream_sync.services import Service

@@ -27,7 +27,7 @@ from jetstream_sync import (
     NoServersError,
     shared_connection,
 )
-from jetstream_sync.jetstream import connection as shared
+from jetstream_sync.jetstream import shared_connection as shared
 from jetstream_sync.options import TLSOptions
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

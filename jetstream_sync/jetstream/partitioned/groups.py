@@ -14,16 +14,17 @@ from ...api.consumer import ConsumerConfig, ConsumerInfo
 from ...api.enums import AckPolicy, DiscardPolicy, PriorityPolicy, RetentionPolicy, StorageType
 from ...api.key_value import KeyValueConfig, KeyValueEntry
 from ...api.stream import StreamConfig, StreamSource, SubjectTransform
+from ...callbacks import check_callback
 from ...durations import duration
 from ...net.clock import seconds
-from ...options import check_callback
 from ...subjects import check_consumer_name, check_stream_name
-from ..api_requests import APIRequests, require_level, with_one_deadline
+from ..api_requests import APIRequests, with_one_deadline
 from ..buckets.key_value import KeyValue
 from ..consume_handle import JetStreamCallback
 from ..consumer_requests import delete_consumer, list_consumers, unpin_consumer
 from ..message import JetStreamMsg
 from ..pull_consumer import PullConsumer
+from ..server_support import require_level
 from ..stream import Stream
 from .members import (
     MIN_TIMEOUT_S,
