@@ -77,8 +77,10 @@ except (ImportError, TypeError):
         """Reject NaN and the infinities, which are not JSON; orjson rejects them as well."""
         raise ValueError(f"{name} is not valid JSON")
 
-    def _dumps(value: Any) -> bytes:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    def _dumps(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+        text = json.dumps(
+            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default
+        )
         return text.encode()
 
     _loads = partial(json.loads, parse_constant=_refuse_constant)
@@ -89,10 +91,14 @@ else:
 _MAX_EXCERPT_CHARS: Final = 60
 
 
-def dumps(value: Any) -> bytes:
-    """Return the compact JSON of dicts, lists, strings, numbers, bools and ``None``."""
+def dumps(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """
+    Return the compact JSON of dicts, lists, strings, numbers, bools and ``None``.
+
+    ``default`` returns the value that represents an object of another type; ``None``: there are none.
+    """
     try:
-        return _dumps(value)
+        return _dumps(value, default)
     except (TypeError, ValueError, RecursionError) as error:
         raise errors.InvalidArgumentError(f"value cannot be encoded as JSON: {error}") from error
 

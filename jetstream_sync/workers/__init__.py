@@ -23,6 +23,7 @@ The runtime is written against the public API of `jetstream_sync`.
 
 from __future__ import annotations
 
+from .arguments import TaskArgumentsError
 from .context import Context, LogContextFilter
 from .dead_letters import DeadLetter, DeadLetters
 from .handler import Handler, Reply
@@ -36,7 +37,7 @@ from .resources import SetupStep
 from .retries import Backoff, BatchError, Reject, Retry
 from .schedules import ScheduleState
 from .status import CheckResult
-from .tasks import Task, TaskArgumentsError, TaskError, TaskResult
+from .tasks import Task, TaskError, TaskResult
 from .worker import Worker
 
 __all__ = [

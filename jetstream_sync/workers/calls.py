@@ -17,7 +17,6 @@ Rules:
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import time
@@ -25,12 +24,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
-from .. import KeyValueConfig, RetentionPolicy, StreamConfig, errors
+from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
+from .arguments import to_json
 from .logs import log, traceback_text
 from .resources import Resource, Wanted, create_missing, has_schedules
 from .retries import Reject
@@ -68,28 +65,6 @@ class StateUnknownError(Exception):
 
 class ReturnValueError(Reject):
     """The return value of a task cannot be stored; the call has failed, and is not retried."""
-
-
-@cache
-def pydantic() -> Any:
-    """Return the module pydantic, from version 2 on; ``None``: it is not installed."""
-    try:
-        module = importlib.import_module("pydantic")
-    except ImportError:
-        return None
-    return module if hasattr(module, "TypeAdapter") else None
-
-
-def to_json(value: object) -> bytes:
-    """Return JSON; also of dataclasses, times and UUIDs, and with pydantic of its models."""
-
-    def other(value: object) -> Any:
-        module = pydantic()
-        if module is None or isinstance(value, (set, frozenset)):
-            raise TypeError
-        return module.TypeAdapter(Any).dump_python(value, mode="json")
-
-    return orjson.dumps(value, default=other)
 
 
 def check_token(option: str, value: object) -> None:
@@ -145,8 +120,8 @@ def call_id(message: JetStreamMsg) -> str:
 def sent_call(data: bytes) -> Record:
     """Return the object in the message of a call; raise `Reject` if there is none."""
     try:
-        found = orjson.loads(data) if data else {}
-    except ValueError as error:
+        found = codec.loads(data) if data else {}
+    except errors.InvalidResponseError as error:
         raise Reject(f"the message is no call of a task: {error}") from error
     if not isinstance(found, dict):
         raise Reject("the message is no call of a task: it is not a JSON object")
@@ -324,7 +299,7 @@ class CallStates:
 
     def read(self, call: str) -> Record:
         """Return the current record; raises as `KeyValue.get`."""
-        found: Record = orjson.loads(self._open()[0].get(call, consistent=True).value)
+        found: Record = codec.loads(self._open()[0].get(call, consistent=True).value)
         return found
 
     def wait(self, call: str, timeout: float | None) -> Record:
@@ -333,7 +308,7 @@ class CallStates:
         with self._open()[0].watch(call, ignore_deletes=True) as watch:
             while True:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                record: Record = orjson.loads(watch.next(left).value)
+                record: Record = codec.loads(watch.next(left).value)
                 if record["status"] in FINISHED:
                     return record
 
@@ -353,7 +328,7 @@ class CallStates:
 
         def changed(entry: KeyValueEntry | None) -> bytes:
             nonlocal record
-            record = self.apply(sent if entry is None else orjson.loads(entry.value), change)
+            record = self.apply(sent if entry is None else codec.loads(entry.value), change)
             return to_json(record)
 
         revision = self._open()[0].modify(call, changed)
@@ -451,7 +426,7 @@ class TaskState:
     def done(self, context: Context) -> None:
         """Record that a call has succeeded, with its return value; wait until that is stored."""
         record, revision = context.call
-        record["return_value"] = None if context.value is None else orjson.loads(context.value)
+        record["return_value"] = None if context.value is None else codec.loads(context.value)
         record["status"], record["finished_at"] = SUCCESSFUL, utc_now()
         self._store(context, record, revision)
         self._on_change(record)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from enum import Enum
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,9 +24,8 @@ from typing import (
     overload,
 )
 
-import orjson
-
 from .. import errors
+from .arguments import Arguments, to_json
 from .calls import (
     SUCCESSFUL,
     CallQueue,
@@ -38,12 +35,10 @@ from .calls import (
     has_expired,
     is_recent,
     new_record,
-    pydantic,
     sent_call,
-    to_json,
 )
 from .celery_words import hint_of, refuse_unknown
-from .handler import check_result, is_context
+from .handler import check_result
 from .logs import log
 from .retries import Reject, is_number
 from .running import terminate as end_call
@@ -58,14 +53,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 #: The options of a call, see `Task.apply_async`.
 _CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "task_id")
-#: Types that arrive as they were sent.
-_JSON_TYPES: Final = (int, float, str, bool, type(None))
 #: Longest id of a call.
 _MAX_ID: Final = 200
-
-
-class TaskArgumentsError(errors.InvalidArgumentError, TypeError):
-    """The arguments of a task do not fit its signature, or are not JSON; nothing was sent."""
 
 
 class TaskError(errors.Error):
@@ -240,133 +229,10 @@ def _no_attribute(owner: object, place: str, name: str) -> AttributeError:
     return AttributeError(text, name=name, obj=owner)
 
 
-class _Arguments:
-    """The parameters of a task; one annotated with `Context` is not sent."""
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        try:
-            self._signature = inspect.signature(function, eval_str=True)
-        except NameError:  # the annotations do not exist at run time, and are not checked
-            self._signature = inspect.signature(function)
-        except ValueError as error:  # a function written in C that does not describe its parameters
-            raise errors.InvalidOptionError(
-                "function", function, "must have a signature"
-            ) from error
-        parameters = self._signature.parameters.values()
-        self.context = [
-            parameter.name for parameter in parameters if is_context(parameter.annotation)
-        ]
-        self._sent = self._signature.replace(
-            parameters=[parameter for parameter in parameters if parameter.name not in self.context]
-        )
-        module = pydantic()
-        self._annotated = {
-            parameter.name: parameter.annotation
-            for parameter in parameters
-            if parameter.name not in self.context
-            and parameter.annotation is not parameter.empty
-            and parameter.annotation is not Any
-            and not isinstance(parameter.annotation, (str, TypeVar))
-        }
-        self._adapters: dict[str, Any] = {}
-        if module is not None:
-            self._adapters = {
-                name: module.TypeAdapter(annotation) for name, annotation in self._annotated.items()
-            }
-        # The types of parameters whose values need no conversion, by position and by name; ``None``: any.
-        plain = [
-            (parameter.name, self._annotated.get(parameter.name))
-            for parameter in self._sent.parameters.values()
-            if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY}
-        ]
-        self._types = [kind for _, kind in plain]
-        self._names = dict(plain)
-        #: Whether every call may be passed on without a look at its signature.
-        self.is_simple: bool = not self.context and len(plain) == len(self._sent.parameters)
-
-    def are_plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether values can be passed as they are; if they do not fit, the call itself fails."""
-        types = self._types
-        if len(args) > len(types):
-            return False
-        for value, kind in zip(args, types, strict=False):
-            if kind is not None and (type(value) is not kind or kind not in _JSON_TYPES):
-                return False
-        for name, value in kwargs.items():
-            kind = self._names.get(name, _JSON_TYPES)
-            if kind is not None and (type(value) is not kind or kind not in _JSON_TYPES):
-                return False
-        return True
-
-    def check(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """Return the arguments as JSON, which a worker can call the function with."""
-        try:
-            data = to_json({"args": args, "kwargs": kwargs})
-        except (TypeError, ValueError) as error:
-            raise TaskArgumentsError(f"task {task}: the arguments are not JSON: {error}") from error
-        received = orjson.loads(data)
-        bound = self.bind(task, received["args"], received["kwargs"]).arguments
-        with suppress(TypeError):
-            given = self._sent.bind(*args, **kwargs).arguments
-            for name, value in given.items():
-                # Without an annotation, or without pydantic, another type would arrive.
-                if name not in self._adapters and not _is_same(bound[name], value):
-                    needs = "pydantic, to" if name in self._annotated else "an annotation to"
-                    raise TaskArgumentsError(
-                        f"task {task}, argument {name!r}: {type(value).__name__} needs {needs} arrive as it is"
-                    )
-        return data
-
-    def bind(
-        self,
-        task: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        context: Context | None = None,
-    ) -> inspect.BoundArguments:
-        """Return the arguments of a call; raises `TaskArgumentsError` if they do not fit."""
-        where = f"task {task}"
-        try:
-            found = self._sent.bind(*args, **kwargs).arguments
-            for name in found.keys() & self._adapters.keys():
-                where = f"task {task}, argument {name!r}"
-                found[name] = self._validated(name, found[name])
-        except (TypeError, ValueError) as error:
-            raise TaskArgumentsError(f"{where}: {error}") from error
-        for name in self.context:
-            found[name] = context
-        ordered = {name: found[name] for name in self._signature.parameters if name in found}
-        return inspect.BoundArguments(self._signature, cast("Any", ordered))
-
-    def _validated(self, name: str, value: Any) -> Any:
-        adapter = self._adapters[name]
-        kind = self._signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            return tuple(adapter.validate_python(item) for item in value)
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            return {key: adapter.validate_python(item) for key, item in value.items()}
-        if isinstance(value, str) and self._annotated[name] not in _JSON_TYPES:
-            with suppress(ValueError):
-                return adapter.validate_json(to_json(value))
-        return adapter.validate_python(value)
-
-
-def _is_same(received: object, given: object) -> bool:
-    """Return whether JSON has kept a value; a tuple arrives as a list."""
-    if isinstance(given, (list, tuple)) and isinstance(received, (list, tuple)):
-        pairs = zip(received, given, strict=False)
-        return len(received) == len(given) and all(_is_same(*pair) for pair in pairs)
-    if isinstance(given, Mapping) and isinstance(received, Mapping):
-        return received.keys() == given.keys() and all(
-            _is_same(received[key], value) for key, value in given.items()
-        )
-    return received == given and not (isinstance(given, Enum) and type(received) is not type(given))
-
-
 class TaskCalls(Generic[P, R]):
     """Makes and sends the calls of a task."""
 
-    def __init__(self, task: Task[P, R], arguments: _Arguments, sender: Sender) -> None:
+    def __init__(self, task: Task[P, R], arguments: Arguments, sender: Sender) -> None:
         self._task = task
         self._arguments = arguments
         self._sender = sender
@@ -392,7 +258,7 @@ class TaskCalls(Generic[P, R]):
         if task_id is not None:
             _check_id(task_id)
         name = self._task.name
-        received = orjson.loads(self._arguments.check(name, args, kwargs))
+        received = self._arguments.check(name, args, kwargs)
         record = new_record(name, received["args"], received["kwargs"])
         if task_id is not None:
             record["id"] = task_id
@@ -477,7 +343,7 @@ class Task(Generic[P, R]):
         self.name: str = name
         self.queue = queue
         self.states = states
-        self._arguments = _Arguments(function)
+        self._arguments = Arguments(function)
         #: Makes and sends its calls.
         self.calls: TaskCalls[P, R] = TaskCalls(self, self._arguments, sender)
         self.__doc__ = function.__doc__
@@ -492,8 +358,9 @@ class Task(Generic[P, R]):
         """
         Have a worker call the function; return as soon as the stream has the message.
 
-        The arguments are sent as JSON. With pydantic installed, annotated ones are validated, here and in
-        the worker, which gets the objects of the annotations.
+        The arguments are sent as JSON. Annotated ones are checked, here and in the worker, which gets the
+        objects of the annotations: times, UUIDs, decimals, paths, enums, dataclasses, named tuples and pydantic
+        models, also in lists, tuples and mappings.
 
         Raises:
             TaskArgumentsError: the arguments do not fit the function, are not JSON, or would not arrive as

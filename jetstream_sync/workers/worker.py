@@ -22,7 +22,7 @@ from typing import (
 )
 
 from .. import KeyValueConfig, StreamConfig, connect, errors, shared_connection
-from .calls import to_json
+from .arguments import to_json
 from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
 from .consumers import plan_consumer, unknown_calls

@@ -1,0 +1,431 @@
+"""
+Arguments of tasks: their JSON, and the objects of their annotations.
+
+A value is sent as JSON, and converted to an object of its annotation where the function is called. What would
+not arrive as it was sent is refused when it is sent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from functools import cache, partial
+from pathlib import Path, PurePath
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+from uuid import UUID
+
+from .. import codec, errors
+from .handler import is_context
+
+if TYPE_CHECKING:
+    from .context import Context
+
+_Convert = Callable[[Any], Any]
+
+#: Types that arrive as they were sent.
+_JSON_TYPES: Final = (int, float, str, bool, type(None))
+_LISTS: Final = (list, Sequence, Collection, Iterable)
+
+
+class TaskArgumentsError(errors.InvalidArgumentError, TypeError):
+    """The arguments of a task do not fit its signature, or are not JSON; nothing was sent."""
+
+
+# --- objects to JSON ----------------------------------------------------------------------------
+
+
+def to_json(value: object) -> bytes:
+    """Return JSON; also of dataclasses, named tuples, enums, times, UUIDs, decimals, paths and pydantic models."""
+    return codec.dumps(value, _as_json)
+
+
+def _as_json(value: Any) -> Any:
+    """Return what represents an object in JSON."""
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, (UUID, Decimal, PurePath)):
+        return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: getattr(value, item.name) for item in fields(value)}
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    dump = getattr(type(value), "model_dump", None)
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
+    return dump(value, mode="json")
+
+
+# --- JSON to objects ----------------------------------------------------------------------------
+
+
+def _refuse(annotation: Any, value: object) -> TypeError:
+    name = getattr(annotation, "__name__", None) or str(annotation)
+    return TypeError(f"must be {name}, not {type(value).__name__}")
+
+
+def _exactly(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise _refuse(kind, value)
+    return value
+
+
+def _float(value: Any) -> float:
+    if type(value) not in {int, float}:
+        raise _refuse(float, value)
+    return float(value)
+
+
+def _seconds(value: Any) -> timedelta:
+    return timedelta(seconds=_float(value))
+
+
+def _decimal(value: Any) -> Decimal:
+    if type(value) not in {int, str}:
+        raise _refuse(Decimal, value)
+    try:
+        return Decimal(value)
+    except InvalidOperation as error:
+        raise ValueError(f"{value!r} is no decimal number") from error
+
+
+def _from_text(kind: type, parse: Callable[[str], Any], value: Any) -> Any:
+    if not isinstance(value, str):
+        raise _refuse(kind, value)
+    return parse(value)
+
+
+def _datetime(text: str) -> datetime:
+    # Python 3.10 does not know the Z of other languages.
+    return datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
+
+
+_CONVERTERS: Final[Mapping[Any, _Convert]] = {
+    **{kind: partial(_exactly, kind) for kind in (int, str, bool, dict)},
+    None: partial(_exactly, type(None)),
+    type(None): partial(_exactly, type(None)),
+    float: _float,
+    timedelta: _seconds,
+    Decimal: _decimal,
+    **{
+        kind: partial(_from_text, kind, parse)
+        for kind, parse in (
+            (datetime, _datetime),
+            (date, date.fromisoformat),
+            (time, time.fromisoformat),
+            (UUID, UUID),
+            (Path, Path),
+            (PurePath, PurePath),
+        )
+    },
+}
+
+
+def _converter(annotation: Any) -> _Convert | None:
+    """Return a function from a JSON value to an object of an annotation; ``None``: any value is one."""
+    if annotation in (Any, object) or isinstance(annotation, (str, TypeVar)):
+        return None
+    while (inner := _inner_of(annotation)) is not None:
+        annotation = inner
+    if isinstance(annotation, type) or annotation is None:
+        found = _CONVERTERS.get(annotation)
+        if found is not None:
+            return found
+    kind = get_origin(annotation) or annotation
+    arguments = get_args(annotation)
+    if kind is Annotated:
+        if any(
+            type(item).__module__.startswith(("pydantic", "annotated_types"))
+            for item in arguments[1:]
+        ):
+            return _pydantic(annotation)
+        return _converter(arguments[0])
+    if kind is Literal:
+        return partial(_literal, annotation, arguments)
+    if kind in (Union, types.UnionType):
+        return partial(_first_fitting, annotation, [(item, _converter(item)) for item in arguments])
+    if kind in _LISTS:
+        return partial(_list, annotation, _converter(arguments[0]) if arguments else None)
+    if kind is tuple:
+        return partial(_tuple, annotation, [*map(_converter, arguments)], arguments[1:] == (...,))
+    if isinstance(kind, type) and issubclass(kind, Mapping) and not is_typeddict(kind):
+        return partial(_mapping, annotation, [*map(_converter, arguments)] or [None, None])
+    return _class_converter(kind)
+
+
+def _inner_of(annotation: Any) -> Any:
+    """Return the type that a NewType or a ``type`` statement names; ``None``: it is neither."""
+    if isinstance(annotation, type):
+        return None
+    return getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+
+
+def _class_converter(kind: Any) -> _Convert | None:
+    if hasattr(kind, "__pydantic_validator__") or hasattr(kind, "__get_pydantic_core_schema__"):
+        return _pydantic(kind)
+    if is_typeddict(kind):
+        return partial(_typed_dict, kind)
+    if not isinstance(kind, type):
+        return None
+    if is_dataclass(kind):
+        return partial(_dataclass, kind)
+    if issubclass(kind, Enum):
+        return kind
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return partial(_named_tuple, kind)
+
+    def instance(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise _refuse(kind, value)
+        return value
+
+    return instance
+
+
+def _pydantic(annotation: Any) -> _Convert | None:
+    try:
+        adapter = importlib.import_module("pydantic").TypeAdapter(annotation)
+    except ImportError:
+        return None
+    return lambda value: adapter.validate_json(to_json(value))
+
+
+def _convert(convert: _Convert | None, value: Any) -> Any:
+    return value if convert is None else convert(value)
+
+
+def _literal(annotation: Any, choices: Sequence[Any], value: Any) -> Any:
+    for choice in choices:
+        plain = choice.value if isinstance(choice, Enum) else choice
+        if type(plain) is type(value) and plain == value:
+            return choice
+    raise ValueError(f"must be one of {annotation}, not {value!r}")
+
+
+def _first_fitting(
+    annotation: Any, choices: Sequence[tuple[Any, _Convert | None]], value: Any
+) -> Any:
+    # A choice that has the type of the value is better than one that would convert it.
+    for _, convert in sorted(choices, key=lambda choice: type(value) is not choice[0]):
+        with suppress(TypeError, ValueError):
+            return _convert(convert, value)
+    raise _refuse(annotation, value)
+
+
+def _list(annotation: Any, convert: _Convert | None, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise _refuse(annotation, value)
+    return value if convert is None else [convert(item) for item in value]
+
+
+def _tuple(
+    annotation: Any, converters: Sequence[_Convert | None], repeats: bool, value: Any
+) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _refuse(annotation, value)
+    if repeats or not converters:
+        return tuple(_list(annotation, converters[0] if converters else None, value))
+    if len(value) != len(converters):
+        raise ValueError(f"must have {len(converters)} items, not {len(value)}")
+    return tuple(map(_convert, converters, value))
+
+
+def _mapping(annotation: Any, converters: Sequence[_Convert | None], value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise _refuse(annotation, value)
+    keys, values = converters
+    return {_convert(keys, key): _convert(values, item) for key, item in value.items()}
+
+
+@cache
+def _parts(kind: Any) -> dict[str, _Convert | None]:
+    """Return the converters of the fields of a class; later than the class, which may contain itself."""
+    return {
+        name: _converter(hint) for name, hint in get_type_hints(kind, include_extras=True).items()
+    }
+
+
+def _typed_dict(kind: Any, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _refuse(kind, value)
+    parts = _parts(kind)
+    wrong = (kind.__required_keys__ - value.keys()) | (value.keys() - parts.keys())
+    if wrong:
+        raise ValueError(f"{kind.__name__}: missing or unknown keys: {', '.join(sorted(wrong))}")
+    return {name: _convert(parts[name], item) for name, item in value.items()}
+
+
+def _dataclass(kind: Any, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _refuse(kind, value)
+    parts = _parts(kind)
+    derived = {item.name for item in fields(kind) if not item.init}
+    given = {name: item for name, item in value.items() if name not in derived}
+    return kind(**{name: _convert(parts.get(name), item) for name, item in given.items()})
+
+
+def _named_tuple(kind: Any, value: Any) -> Any:
+    if not isinstance(value, list) or len(value) > len(kind._fields):
+        raise _refuse(kind, value)
+    parts = _parts(kind)
+    return kind(
+        *[_convert(parts.get(name), item) for name, item in zip(kind._fields, value, strict=False)]
+    )
+
+
+# --- the arguments of a function ----------------------------------------------------------------
+
+
+class Arguments:
+    """The parameters of a task; one annotated with `Context` is not sent."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        try:
+            self._signature = inspect.signature(function, eval_str=True)
+        except NameError:  # the annotations do not exist at run time, and are not checked
+            self._signature = inspect.signature(function)
+        except ValueError as error:  # a function written in C that does not describe its parameters
+            raise errors.InvalidOptionError(
+                "function", function, "must have a signature"
+            ) from error
+        parameters = self._signature.parameters.values()
+        self.context = [
+            parameter.name for parameter in parameters if is_context(parameter.annotation)
+        ]
+        self._sent = self._signature.replace(
+            parameters=[parameter for parameter in parameters if parameter.name not in self.context]
+        )
+        annotations = {
+            parameter.name: parameter.annotation
+            for parameter in self._sent.parameters.values()
+            if parameter.annotation is not parameter.empty
+        }
+        # The parameters whose values are converted.
+        self._converters: dict[str, _Convert] = {}
+        # Those whose values must have the type that was sent: several types of a union may fit.
+        self._is_exact: set[str] = set(self._sent.parameters)
+        for name, annotation in annotations.items():
+            convert = _converter(annotation)
+            if convert is not None:
+                self._converters[name] = convert
+                if "|" not in str(annotation) and "Union" not in str(annotation):
+                    self._is_exact.discard(name)
+        # The types of parameters whose values need no conversion, by position and by name; ``None``: any.
+        plain = [
+            (
+                parameter.name,
+                annotations[parameter.name] if parameter.name in self._converters else None,
+            )
+            for parameter in self._sent.parameters.values()
+            if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY}
+        ]
+        self._types = [kind for _, kind in plain]
+        self._names = dict(plain)
+        #: Whether every call may be passed on without a look at its signature.
+        self.is_simple: bool = not self.context and len(plain) == len(self._sent.parameters)
+
+    def are_plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether values can be passed as they are; if they do not fit, the call itself fails."""
+        types = self._types
+        if len(args) > len(types):
+            return False
+        for value, kind in zip(args, types, strict=False):
+            if kind is not None and (type(value) is not kind or kind not in _JSON_TYPES):
+                return False
+        for name, value in kwargs.items():
+            kind = self._names.get(name, _JSON_TYPES)
+            if kind is not None and (type(value) is not kind or kind not in _JSON_TYPES):
+                return False
+        return True
+
+    def check(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as JSON has them, with which a worker can call the function."""
+        try:
+            received: dict[str, Any] = codec.loads(to_json({"args": args, "kwargs": kwargs}))
+        except (TypeError, ValueError) as error:
+            raise TaskArgumentsError(f"task {task}: the arguments are not JSON: {error}") from error
+        bound = self.bind(task, received["args"], received["kwargs"]).arguments
+        for name, value in self._sent.bind(*args, **kwargs).arguments.items():
+            is_exact = name in self._is_exact or type(bound[name]) is type(value)
+            if is_exact and not _is_same(bound[name], value):
+                kind = type(value).__name__
+                rule = (
+                    "arrives as another value"
+                    if name in self._converters
+                    else "needs an annotation to arrive as it is"
+                )
+                raise TaskArgumentsError(f"task {task}, argument {name!r}: {kind} {rule}")
+        return received
+
+    def bind(
+        self,
+        task: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        context: Context | None = None,
+    ) -> inspect.BoundArguments:
+        """Return the arguments of a call; raises `TaskArgumentsError` if they do not fit."""
+        where = f"task {task}"
+        try:
+            found = self._sent.bind(*args, **kwargs).arguments
+            for name in found.keys() & self._converters.keys():
+                where = f"task {task}, argument {name!r}"
+                found[name] = self._converted(name, found[name])
+        except (TypeError, ValueError) as error:
+            raise TaskArgumentsError(f"{where}: {error}") from error
+        for name in self.context:
+            found[name] = context
+        ordered = {name: found[name] for name in self._signature.parameters if name in found}
+        return inspect.BoundArguments(self._signature, cast("Any", ordered))
+
+    def _converted(self, name: str, value: Any) -> Any:
+        convert = self._converters[name]
+        kind = self._signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            return tuple(map(convert, value))
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            return {key: convert(item) for key, item in value.items()}
+        return convert(value)
+
+
+def _is_same(received: Any, given: Any) -> bool:
+    """Return whether a value has arrived as it was sent; a tuple may arrive as a list."""
+    if isinstance(given, (list, tuple)) and isinstance(received, (list, tuple)):
+        pairs = zip(received, given, strict=False)
+        return len(received) == len(given) and all(_is_same(*pair) for pair in pairs)
+    if isinstance(given, Mapping) and isinstance(received, Mapping):
+        return received.keys() == given.keys() and all(
+            _is_same(received[key], value) for key, value in given.items()
+        )
+    if type(received) is not type(given):
+        return bool(received == given) and not isinstance(given, Enum)
+    if is_dataclass(given):
+        names = [item.name for item in fields(given)]
+        return all(_is_same(getattr(received, name), getattr(given, name)) for name in names)
+    # A time in an hour that comes twice never equals one of another zone.
+    return bool(received == given) or to_json(received) == to_json(given)

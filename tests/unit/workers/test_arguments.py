@@ -1,0 +1,236 @@
+"""Arguments of tasks arrive as the objects of their annotations, or are refused when they are sent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NewType, TypedDict
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from jetstream_sync.workers import TaskArgumentsError, Worker
+from jetstream_sync.workers.arguments import Arguments, to_json
+
+Customer = NewType("Customer", int)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Size(IntEnum):
+    BIG = 3
+
+
+class Money(NamedTuple):
+    amount: Decimal
+    currency: str = "EUR"
+
+
+class Address(TypedDict):
+    city: str
+    since: date
+
+
+@dataclass
+class Order:
+    id: UUID
+    at: datetime
+    lines: list[Money] = field(default_factory=list)
+    parent: Order | None = None
+    total: int = field(init=False, default=0)
+
+
+UUID_1 = UUID(int=1)
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+#: A time in the hour that comes twice in Berlin.
+TWICE = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1)
+
+
+def arguments(annotation: object) -> Arguments:
+    def function(value: object) -> None:
+        pass
+
+    function.__annotations__ = {"value": annotation, "return": None}
+    return Arguments(function)
+
+
+def arrived(annotation: object, value: object) -> Any:
+    """What a worker gets that is in another process."""
+    found = arguments(annotation)
+    received = found.check("t", (value,), {})
+    return found.bind("t", received["args"], received["kwargs"]).arguments["value"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (datetime, NOON),
+        (datetime, datetime(2026, 1, 1, 12)),  # noqa: DTZ001 - without a zone on purpose
+        (datetime, TWICE),
+        (date, date(2026, 2, 28)),
+        (time, time(3, 4, 5)),
+        (timedelta, timedelta(days=400, microseconds=1)),
+        (UUID, UUID_1),
+        (Decimal, Decimal("0.10")),
+        (Path, Path("a/b")),
+        (Color, Color.RED),
+        (Size, Size.BIG),
+        (Money, Money(Decimal("1.50"))),
+        (Address, {"city": "Ulm", "since": date(2020, 1, 1)}),
+        (Order, Order(UUID_1, NOON, [Money(Decimal(1))], Order(UUID_1, NOON))),
+        (list[UUID], [UUID_1]),
+        (tuple[int, Decimal], (1, Decimal(2))),
+        (tuple[date, ...], (date(2026, 1, 1),)),
+        (dict[str, Color], {"a": Color.RED}),
+        (datetime | None, None),
+        (datetime | None, NOON),
+        (UUID | int, 3),
+        (Literal["a", 1], 1),
+        (Customer, 7),
+        (float, 2),
+        (Any, {"a": [1, None, True]}),
+    ],
+)
+def test_values_arrive_as_annotated(annotation, value):
+    """Neither pydantic nor a registration is needed."""
+    result = arrived(annotation, value)
+    assert result == value or result.isoformat() == value.isoformat()
+    assert type(result) is (float if annotation is float else type(value))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (datetime, "noon"),
+        (datetime, 5),
+        (UUID, "x"),
+        (Decimal, 1.5),
+        (Decimal, "one"),
+        (Color, "blue"),
+        (Order, {"id": 1}),
+        (Order, "x"),
+        (Address, {"city": "Ulm"}),
+        (Address, {"city": "Ulm", "since": date(2020, 1, 1), "zip": 1}),
+        (int, True),
+        (int, "1"),
+        (int, 1.5),
+        (float, float("nan")),
+        (bool, 1),
+        (list[UUID], ["x"]),
+        (tuple[int, int], (1,)),
+        (dict[str, Color], {"a": "blue"}),
+        (dict[int, int], {1: 1}),
+        (datetime | str, NOON),
+        (list[datetime | str], [NOON]),
+        (Literal["a"], "b"),
+        (set[int], {1}),
+        (object, object()),
+        (Any, NOON),
+        (Any, Color.RED),
+        (Any, Order(UUID_1, NOON)),
+        (complex, 1j),
+    ],
+)
+def test_other_values_are_refused(annotation, value):
+    with pytest.raises(TaskArgumentsError, match="task t"):
+        arrived(annotation, value)
+
+
+def test_a_time_of_another_language_arrives():
+    found = arguments(datetime)
+    assert found.bind("t", ["2026-01-01T12:00:00Z"], {}).arguments["value"] == NOON
+
+
+def test_pydantic_models_are_validated():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Model(pydantic.BaseModel):
+        at: datetime
+        price: Decimal
+
+    model = Model(at=NOON, price=Decimal("1.5"))
+    assert arrived(Model, model) == model
+    assert arrived(list[Model], [model]) == [model]
+    assert arrived(Model, {"at": NOON, "price": 1}).price == 1
+    with pytest.raises(TaskArgumentsError, match="price"):
+        arrived(Model, {"at": NOON})
+    with pytest.raises(TaskArgumentsError, match="greater than 0"):
+        arrived(pydantic.PositiveInt, -1)
+
+
+def test_values_of_a_callers_mapping_are_not_changed():
+    """What is sent is encoded once; the caller's objects stay as they are."""
+    value = {"a": Color.RED}
+    assert to_json(value) == b'{"a":"red"}'
+    assert value == {"a": Color.RED}
+
+
+PROGRAM = """
+import sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import Decimal
+from uuid import UUID
+from enum import Enum, IntEnum
+from jetstream_sync.workers import TaskArgumentsError, Worker
+class Size(IntEnum):
+    BIG = 3
+class Color(str, Enum):
+    RED = "red"
+@dataclass
+class Point:
+    x: Decimal
+worker = Worker(name="shop")
+@worker.task(results="R")
+def f(at: datetime, id: UUID, point: Point, size: Size, color: Color, text: str) -> str:
+    assert (at, id, point) == (datetime(2026, 1, 1, tzinfo=timezone.utc), UUID(int=1), Point(Decimal("1.5")))
+    assert (type(size), type(color)) == (Size, Color)
+    return f"{text} {point.x}"
+good = (datetime(2026, 1, 1, tzinfo=timezone.utc), UUID(int=1), Point(Decimal("1.5")), Size.BIG, Color.RED)
+with worker.eager():
+    print(f.delay(*good, "\\u00fc").get())
+    for wrong in (object(), float("nan"), {1, 2}, {3: 4}, b"x", "\\ud800", 2 ** 70):
+        try:
+            f.delay(*good, wrong)
+        except TaskArgumentsError:
+            continue
+        raise SystemExit(f"{wrong!r} was sent")
+"""
+
+
+@pytest.mark.parametrize("missing", [(), ("pydantic",), ("pydantic", "orjson")])
+def test_tasks_need_neither_pydantic_nor_orjson(missing):
+    """The standard library's JSON refuses what orjson refuses."""
+    run = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", PROGRAM, *missing],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.stdout == "ü 1.5\n", run.stderr
+
+
+def test_what_cannot_be_called_is_a_dead_letter():
+    """A message of an older version of the task has other arguments."""
+    worker = Worker(name="shop", dead_letters="DEAD")
+
+    def note(at: datetime) -> None:
+        pass
+
+    note.__annotations__ = {"at": datetime}
+    task = worker.task(note)
+    outcome = worker.test_client().deliver(task, {"args": ["soon"]})
+    assert outcome.kind == "dead"
+    assert "argument 'at'" in str(outcome.error)
