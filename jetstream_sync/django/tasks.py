@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 from django.utils.timezone import is_naive, make_aware
 
 from .. import errors
 from ..workers import Context, Reject, WorkerCrashedError
+from ..workers.arguments import to_json
 from ..workers.calls import (
     CANCELLED,
     EXPIRED,
@@ -27,7 +29,6 @@ from ..workers.calls import (
     encoded_value,
     new_record,
     sent_call,
-    to_json,
 )
 from ..workers.handler import TASK_OPTIONS, check_result
 from .publishing import connection
@@ -48,7 +49,6 @@ except ImportError:  # older than 6.0
 __all__ = ["JetStreamBackend", "add_handlers"]
 
 _TIMES: Final = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
-_PATH: Final = "jetstream_sync.django.tasks.JetStreamBackend"
 
 
 def _of_workers(name: str) -> Any:
@@ -245,7 +245,14 @@ class JetStreamBackend(BaseTaskBackend):
 
 
 def add_handlers(worker: Any) -> None:
-    """Add the handlers of all backends in the setting ``TASKS`` to a worker."""
+    """Add the handlers of all backends in the setting ``TASKS``, also of subclasses, to a worker."""
     for alias, params in getattr(settings, "TASKS", {}).items():
-        if params.get("BACKEND") == _PATH:
-            JetStreamBackend(alias, params).add_handlers(worker)
+        path = params.get("BACKEND")
+        try:
+            kind = import_string(path)
+        except (ImportError, AttributeError) as error:
+            raise ImproperlyConfigured(
+                f"cannot import the backend {path!r} of TASKS: {error}"
+            ) from error
+        if isinstance(kind, type) and issubclass(kind, JetStreamBackend):
+            kind(alias, params).add_handlers(worker)

@@ -27,13 +27,14 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
     """The backend in the settings; the first task creates its stream and its bucket."""
     request.getfixturevalue("django_project")
     from django.test import override_settings
-    from fixtures import django_tasks
 
     from jetstream_sync.django.workers import default_worker, discover
 
     server = request.getfixturevalue("nats_server")
     setting = {"servers": server.url, "dead_letters": "DEAD", "outbox": []}
     with override_settings(JETSTREAM=setting, TASKS={"default": BACKEND}):
+        from fixtures import django_tasks  # the backend checks tasks when they are defined
+
         django_tasks.runs.clear()
         for item in (default_worker, discover):
             item.cache_clear()
@@ -154,6 +155,30 @@ def test_a_task_that_fails_in_a_transaction_leaves_no_row():
     assert bad.errors[0].exception_class is ValueError
     assert effects("default") == ["good"]
     clear("default")
+
+
+def test_a_subclass_of_the_backend_has_its_tasks_run(monkeypatch):
+    """A project adds to the backend; a backend that cannot be imported is named."""
+    from django.core.exceptions import ImproperlyConfigured
+    from django.test import override_settings
+    from fixtures import django_tasks
+
+    monkeypatch.setattr(django_tasks, "Backend", django_tasks.backend(), raising=False)
+    own = {**BACKEND, "BACKEND": "fixtures.django_tasks.Backend"}
+    with override_settings(TASKS={"default": own}):
+        call = django_tasks.add.enqueue(3, 4)
+        with running(worker()):
+            wait_until(lambda: call.refresh() or call.is_finished)
+        assert call.return_value == 7
+
+        from jetstream_sync.django.workers import discover
+
+        discover.cache_clear()
+    with (
+        override_settings(TASKS={"default": {"BACKEND": "fixtures.django_tasks.Missing"}}),
+        pytest.raises(ImproperlyConfigured, match="Missing"),
+    ):
+        worker()
 
 
 def test_a_queued_task_can_be_cancelled(js):
