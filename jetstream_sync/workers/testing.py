@@ -123,6 +123,8 @@ class _RecordedLink:
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
+        # It is each of the parts of the connection that a message uses.
+        self.encoder = self.writer = self.requests = self
 
     def encode_command(self, _subject: bytes, payload: bytes) -> tuple[bytes, int]:
         """Return a command with a payload."""
