@@ -78,10 +78,10 @@ class PublishOptions(BatchOptions, total=False):
     """Delay before each retry, in seconds; default 0.25."""
 
 
-#: The names of the options of each call.
-FAST_PUBLISH_OPTIONS: Final = FastPublishOptions.__optional_keys__
-BATCH_OPTIONS: Final = BatchOptions.__optional_keys__
-PUBLISH_OPTIONS: Final = PublishOptions.__optional_keys__
+#: The names of the options of each call, with those of its own arguments that become headers.
+FAST_PUBLISH_OPTIONS: Final = FastPublishOptions.__optional_keys__ | {"msg_id"}
+BATCH_OPTIONS: Final = BatchOptions.__optional_keys__ | {"msg_id"}
+PUBLISH_OPTIONS: Final = PublishOptions.__optional_keys__ | {"msg_id", "stream"}
 #: The API level that an option needs; older servers ignore it.
 OPTION_LEVELS: Final = {"cancels": 2, "msg_ttl": 1, "expected_last_subject": 1}
 
@@ -111,23 +111,30 @@ class Retries(NamedTuple):
 DEFAULT_RETRIES: Final = Retries()
 
 
+def given_options(
+    options: Mapping[str, Any], msg_id: str | None, stream: str | None = None
+) -> Mapping[str, Any]:
+    """Return the options of a message, with the other arguments that become headers."""
+    if msg_id is None and stream is None:
+        return options
+    given = {"msg_id": msg_id, **options}
+    if stream is not None:
+        given["stream"] = stream
+    return given
+
+
 def publish_headers(
     headers: HeadersLike | None,
-    stream: str | None = None,
-    msg_id: str | None = None,
     options: Mapping[str, Any] | None = None,
     names: frozenset[str] = PUBLISH_OPTIONS,
 ) -> HeadersLike | None:
-    """Return the headers of a message, with those for the publish options added."""
-    # The given headers are not modified; the other arguments take precedence over them. `names` are
-    # the accepted options.
+    """Return the headers of a message, with those for its options added."""
+    # Each message to a stream passes here, however it is published. The given headers are not modified;
+    # the options take precedence over them. `names` are the accepted options.
+    if not options:
+        return headers
     extra: dict[str, str] = {}
-    if msg_id is not None:
-        extra[MSG_ID] = _text(msg_id, "msg_id")
-    if stream is not None:
-        extra[EXPECTED_STREAM] = check_stream_name(stream)
-    if options:
-        _add_options(extra, options, names)
+    _add_options(extra, options, names)
     if not extra:
         return headers
     if not headers:
@@ -179,6 +186,8 @@ def ttl_text(value: float | timedelta | Literal["never"], option: str = "msg_ttl
 
 #: The header of an option, and the function that checks and formats its value.
 _OPTION_HEADERS: Final[Mapping[str, tuple[str, Callable[[Any, str], str]]]] = {
+    "msg_id": (MSG_ID, _text),
+    "stream": (EXPECTED_STREAM, lambda stream, _: check_stream_name(stream)),
     "expected_last_sequence": (EXPECTED_LAST_SEQ, _number),
     "expected_last_subject_sequence": (EXPECTED_LAST_SUBJECT_SEQ, _number),
     "expected_last_subject": (

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
 from ..api.publish import (
@@ -24,6 +24,7 @@ from ..api.publish import (
     DEFAULT_RETRIES,
     BatchOptions,
     PubAck,
+    given_options,
     parse_pub_ack,
     publish_headers,
 )
@@ -263,10 +264,17 @@ class Batch:
 
         """
         self._check_open()
-        self._add(subject, payload, publish_headers(headers, None, msg_id, options, BATCH_OPTIONS))
+        self._add(subject, payload, headers, given_options(options, msg_id))
 
-    def _add(self, subject: str, payload: bytes, headers: HeadersLike | None = None) -> None:
+    def _add(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: HeadersLike | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         """Check a message, and add it."""
+        headers = publish_headers(headers, options, BATCH_OPTIONS)
         if len(self._items) >= MAX_BATCH:
             text = f"an atomic batch has at most {MAX_BATCH} messages"
             raise errors.BatchTooLargeError(400, 10199, text)

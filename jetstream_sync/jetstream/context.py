@@ -17,7 +17,7 @@ from ..api.publish import (
     PubAck,
     PublishOptions,
     Retries,
-    publish_headers,
+    given_options,
     ttl_text,
 )
 from ..api.schedules import schedule_headers
@@ -513,13 +513,13 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             ConnectionClosedError: the connection is closed, or was closed while waiting.
 
         """
-        retries = DEFAULT_RETRIES
-        if options or stream is not None or msg_id is not None:
-            headers = publish_headers(headers, stream, msg_id, options)
+        retries, given = DEFAULT_RETRIES, given_options(options, msg_id, stream)
         if options:
             retries, timeout = self._checked(options, timeout)
         try:
-            ack = self._publisher.publish(subject, payload, headers, timeout, retries, stream)
+            ack = self._publisher.publish(
+                subject, payload, headers, timeout, retries, stream, given
+            )
         except errors.NoStreamResponseError:
             name = self._leaderless(subject)
             if name is None:
@@ -567,12 +567,12 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             ConnectionClosedError: the connection is closed.
 
         """
-        retries = DEFAULT_RETRIES
-        if options or stream is not None or msg_id is not None:
-            headers = publish_headers(headers, stream, msg_id, options)
+        retries, given = DEFAULT_RETRIES, given_options(options, msg_id, stream)
         if options:
             retries, timeout = self._checked(options, timeout)
-        return self._publisher.publish_async(subject, payload, headers, timeout, retries, stream)
+        return self._publisher.publish_async(
+            subject, payload, headers, timeout, retries, stream, given
+        )
 
     def fast_publish(
         self,

@@ -20,7 +20,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .. import errors
-from ..api.publish import FAST_PUBLISH_OPTIONS, FastPublishOptions, PubAck, publish_headers
+from ..api.publish import (
+    FAST_PUBLISH_OPTIONS,
+    FastPublishOptions,
+    PubAck,
+    given_options,
+    publish_headers,
+)
 from ..callbacks import check_callback
 from ..client.core import ConnectionCore
 from ..client.mailbox import MessageReceiver
@@ -241,8 +247,7 @@ class FastPublisher:
             ConnectionClosedError: the connection is closed.
 
         """
-        if options or msg_id is not None:
-            headers = publish_headers(headers, None, msg_id, options, FAST_PUBLISH_OPTIONS)
+        headers = publish_headers(headers, given_options(options, msg_id), FAST_PUBLISH_OPTIONS)
         flow = self._flow
         if flow.gaps or flow.ping_due or flow.result is not None or self._committed:
             self._check()
@@ -273,6 +278,7 @@ class FastPublisher:
 
         """
         self._check()
+        headers = publish_headers(headers)
         flow = self._flow
         if subject is None and not self._seq:
             raise errors.InvalidOptionError("subject", None, "there is no message to commit")

@@ -25,7 +25,7 @@ import os
 import threading
 import weakref
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from enum import Enum
@@ -33,7 +33,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from .. import errors, speedups
-from ..api.publish import DEFAULT_RETRIES, PubAck, Retries, parse_pub_ack
+from ..api.publish import DEFAULT_RETRIES, PubAck, Retries, parse_pub_ack, publish_headers
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
@@ -377,8 +377,10 @@ class Publisher(MessageReceiver):
         timeout: float | timedelta | None,
         retries: Retries = DEFAULT_RETRIES,
         stream: str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> PubAck:
         """Publish and wait for the ack; see `JetStream.publish`."""
+        headers = publish_headers(headers, options)
         deadline = Deadline(self._timeout if timeout is None else timeout)
         where = self._core.encoder.encode_subject(subject)
         # Counts down. A negative start never reaches 0, so only the timeout limits the attempts.
@@ -406,11 +408,15 @@ class Publisher(MessageReceiver):
         headers: HeadersLike | None,
         deadline: Deadline,
         stream: str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> PubAck:
         """Publish with an expected sequence; try again while the server cannot check it yet."""
         while True:
             try:
-                return self.publish(subject, payload, headers, deadline.left(), stream=stream)
+                left = deadline.left()
+                return self.publish(
+                    subject, payload, headers, left, DEFAULT_RETRIES, stream, options
+                )
             except errors.APIError as error:
                 if error.err_code not in _NOT_READY or deadline.expired():
                     raise
@@ -426,9 +432,11 @@ class Publisher(MessageReceiver):
         timeout: float | timedelta | None,
         retries: Retries = DEFAULT_RETRIES,
         stream: str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Future[PubAck]:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
+        headers = publish_headers(headers, options)
         token = b"%x" % next(self._tokens)
         message = core.encoder.encode_command(
             core.encoder.encode_subject(subject), payload, self._reply_prefix + token, headers

@@ -26,7 +26,7 @@ from ...api.key_value import (
     merge_patterns,
     value_codec,
 )
-from ...api.publish import LAST_SEQUENCE, publish_headers
+from ...api.publish import LAST_SEQUENCE
 from ...api.routes import DEFAULT_PREFIX, Routes
 from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
@@ -643,9 +643,8 @@ class KeyValue(ForeignNames):
         """Publish a message with the expected last revision of its key, and return its revision."""
         subject = self._subjects.write + stored
         options = {"expected_last_subject_sequence": last, "msg_ttl": ttl}
-        sent = publish_headers(headers, options=options)
-        ack = self._publisher.publish_expecting(subject, value, sent, deadline, self._writes_to)
-        return ack.seq
+        publish, stream = self._publisher.publish_expecting, self._writes_to
+        return publish(subject, value, headers, deadline, stream, options).seq
 
     # --- watching -------------------------------------------------------------------------------
 

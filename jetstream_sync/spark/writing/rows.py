@@ -521,7 +521,7 @@ class RowEncoder:
         try:
             if isinstance(ttl, (int, float, timedelta)):
                 given["msg_ttl"] = ttl
-            made = publish_headers(None, options=given)
+            made = publish_headers(None, given)
             lines = dict(made or {})
             if isinstance(ttl, str):
                 if not _TTL_TEXT.fullmatch(ttl):

@@ -11,6 +11,7 @@ from jetstream_sync.api.publish import (
     BATCH_OPTIONS,
     FAST_PUBLISH_OPTIONS,
     PUBLISH_OPTIONS,
+    given_options,
     publish_headers,
 )
 from jetstream_sync.errors import (
@@ -40,7 +41,8 @@ SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 def made(headers: Any = None, **arguments: Any) -> Any:
     stream, msg_id = arguments.pop("stream", None), arguments.pop("msg_id", None)
-    return publish_headers(headers, stream, msg_id, {**dict.fromkeys(OPTIONS), **arguments})
+    options = given_options({**dict.fromkeys(OPTIONS), **arguments}, msg_id, stream)
+    return publish_headers(headers, options)
 
 
 @pytest.mark.parametrize("argument", MADE)
@@ -147,5 +149,5 @@ def test_an_option_of_another_call_is_refused(option, names):
     with pytest.raises(
         InvalidOptionError, match="unknown option; (did you mean|not one)"
     ) as caught:
-        publish_headers(None, options={option: None}, names=names)
+        publish_headers(None, {option: None}, names)
     assert caught.value.option == option
