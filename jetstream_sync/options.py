@@ -147,7 +147,8 @@ class ConnectOptions(TypedDict, total=False):
     50 milliseconds apart, and ``max_reconnect_attempts`` is reached quickly."""
     reconnect_jitter: float | timedelta | None
     """Upper limit of the random time added to this wait, so that the clients of a restarted server do not
-    reconnect all at once; default 0.1, or 1 with TLS. Ignored with ``reconnect_time_wait=0``."""
+    reconnect all at once. ``None``: 0.1, or 1 with TLS; doubled, up to 60, with each round in which a
+    server sent its INFO but did not finish the handshake in time. Ignored with ``reconnect_time_wait=0``."""
     reconnect_delay_cb: Callable[[int], float | timedelta] | None
     """Returns the wait before the next round, instead of ``reconnect_time_wait`` and its jitter. Called
     with the number of rounds since the connection was lost."""

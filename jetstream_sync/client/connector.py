@@ -7,7 +7,10 @@
 #    is not tried continuously, plus a random jitter, so that its clients do not all return at once.
 # 3. Connections that break right after the handshake count as failed rounds once there are more of
 #    them in a row than servers. So the client does not redial as fast as a server disconnects it.
-# 4. A server is removed from the pool after ``max_reconnect_attempts`` failures in a row. When no server
+# 4. The jitter doubles with each round in which a server sent its INFO, but did not finish the handshake
+#    in time. It has more clients than it can accept, and the work for those that give up is lost. With a
+#    fixed delay, thousands of them would never get in: see docs/topics/sizing.rst. nats.go does not do this.
+# 5. A server is removed from the pool after ``max_reconnect_attempts`` failures in a row. When no server
 #    is left, reconnecting ends. It also ends when a server refuses the login twice with the same error.
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 #: Maximum random addition to a delay, in seconds, without and with TLS.
 _JITTER_S = 0.1
 _JITTER_TLS_S = 1.0
+#: Limit of the addition while servers do not finish their handshakes in time, in seconds; see rule 4.
+_MAX_JITTER_S = 60.0
 #: Minimum delay between two rounds, in seconds: it grows by the first value with each round, up to the
 #: second. So a restarted server is found quickly, but the retries neither keep a CPU core busy nor use
 #: up all attempts at once.
@@ -64,6 +69,8 @@ class Connector:
         self._skip_wait = Signal()  # ends a delay
         self._connected_at = 0.0  # monotonic time of the last successful connection
         self._short_lived = 0  # connections in a row that broke before _STABLE_UPTIME_S
+        self._slow_rounds = 0  # rounds in a row with a handshake that was too slow; see rule 4
+        self._was_slow = False  # whether the current round has had one
         self._has_info = False  # whether an INFO was processed before
         self._lame_duck = ""  # id of the last server that announced lame-duck mode
 
@@ -146,6 +153,8 @@ class Connector:
     def _open(self, address: ServerAddress) -> Transport:
         transport = self._dialer.open(address)
         self._connected_at = monotonic()
+        self._slow_rounds = 0
+        self._was_slow = False
         self._pool.succeeded(address)
         return transport
 
@@ -166,6 +175,8 @@ class Connector:
         """Record a failure; raise it if the login was refused twice with the same error."""
         reason = describe(error)
         log.info("%s: %s: %s", self._name, address.url, reason)
+        if self._dialer.was_greeted and isinstance(error, TimeoutError):
+            self._was_slow = True
         is_new = self._pool.is_new_failure(address, reason)
         refused_twice = isinstance(error, errors.AuthorizationError) and self._pool.refused(
             address, reason
@@ -187,6 +198,8 @@ class Connector:
 
     def _wait(self, rounds: int) -> None:
         """Wait between two rounds, until the delay is over or `skip_wait()` is called."""
+        self._slow_rounds = self._slow_rounds + 1 if self._was_slow else 0
+        self._was_slow = False
         least = min(_MIN_DELAY_STEP_S * rounds, _MAX_MIN_DELAY_S)
         self._skip_wait.wait(min(max(self._delay(rounds), least), _MAX_DELAY_S))
         # `stop()` sets both signals, and the caller checks the other one after this.
@@ -231,6 +244,7 @@ class Connector:
         if jitter is None:
             tls = options.tls or any(address.tls for address in self._pool.addresses())
             jitter = _JITTER_TLS_S if tls else _JITTER_S
+            jitter = min(jitter * 2 ** min(self._slow_rounds, 16), _MAX_JITTER_S)
         return wait + random.uniform(0, jitter) if wait else 0.0  # noqa: S311 - not a secret
 
 

@@ -51,10 +51,13 @@ class Dialer:
         self._opener = threading.get_ident()
         # Whether a server of this connection used TLS, even if it refused the login.
         self._used_tls = False
+        #: Whether the server of the last attempt sent its INFO.
+        self.was_greeted = False
 
     def open(self, address: ServerAddress) -> Transport:
         """Connect to a server and log in; the credentials are read again each time."""
         options = self._options
+        self.was_greeted = False
         identity = connect_fields(
             name=options.name,
             version=self._client_version,
@@ -74,10 +77,14 @@ class Dialer:
             self._wrap,
             keep_tls=self._used_tls and not options.tls_allow_downgrade,
             secured=self._secured,
+            greeted=self._greeted,
         )
 
     def _secured(self) -> None:
         self._used_tls = True
+
+    def _greeted(self) -> None:
+        self.was_greeted = True
 
     def login_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
         """Return the fields of CONNECT for the login to a server."""

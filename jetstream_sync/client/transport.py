@@ -56,8 +56,10 @@ def open_transport(
     *,
     keep_tls: bool = False,
     secured: Callable[[], None] | None = None,
+    greeted: Callable[[], None] | None = None,
 ) -> Transport:
     """Connect to a server and log in."""
+    # `greeted` and `secured` are called when the INFO was received, and when TLS is established.
     # `keep_tls`: require TLS, because the connection used it before.
     if address.tls and options.tls is False:
         raise errors.SecureConnectionError(
@@ -68,6 +70,7 @@ def open_transport(
     opening = _Opening(_dial(address, options, deadline), address, options, deadline)
     opening.keep_tls = keep_tls
     opening.secured = secured
+    opening.greeted = greeted
     after_fork(opening)
     try:
         return opening.handshake(connect_fields, wrap)
@@ -122,6 +125,7 @@ class _Opening:
         self._name = options.tls_hostname or address.tls_name or address.host
         self.keep_tls = False
         self.secured: Callable[[], None] | None = None
+        self.greeted: Callable[[], None] | None = None
         self._secure = False
         # The bytes received before TLS, and whether any were received after it.
         self._greeting = b""
@@ -144,6 +148,8 @@ class _Opening:
         self._wrap_carrier(wrap)
 
         def fields(info: ServerInfo) -> dict[str, Any]:
+            if self.greeted is not None:
+                self.greeted()
             if self._must_upgrade(info):
                 self._start_tls()
                 self._wrap_carrier(wrap)

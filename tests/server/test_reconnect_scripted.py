@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -414,3 +416,25 @@ def test_leaving_the_block_before_the_first_link(publishes):
                 nc.publish("orders")
     assert nc.is_closed
     assert ended(nc)
+
+
+def test_a_server_that_only_greets_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch):
+    """A server with more clients than it can accept is left alone for longer with each round."""
+    monkeypatch.setattr("jetstream_sync.client.connector.random.uniform", lambda _, most: most)
+    times: list[float] = []
+
+    def greet(peer: ScriptedPeer) -> None:
+        times.append(time.monotonic())
+        peer.send(b'INFO {"server_id":"fake","headers":true,"max_payload":1048576}\r\n')
+        peer.rest()
+
+    with Listener() as listener:
+        options = {"reconnect_time_wait": 0.01, "connect_timeout": 0.2}
+        with jetstream_sync.connect(listener.url, **options):
+            listener._play = greet
+            listener.take().close()
+            wait_until(lambda: len(times) >= 5)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    # 0.2 s for an attempt, and 0.2, 0.4, 0.8, 1.6 s until the next.
+    assert gaps[3] > gaps[2] > gaps[1] > gaps[0] > 0.4
+    assert gaps[3] > 1.7
