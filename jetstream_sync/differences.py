@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -27,28 +27,35 @@ class Difference:
 
 def differences(before: R, after: R) -> list[Difference]:
     """Return the fields that differ, by name; an unset field equals its default."""
-    old, new = (encode(without_server_labels(item)) for item in (before, after))
+    old, new = encode(before), encode(after)
+    return [
+        Difference(
+            field=name,
+            before=old.get(name),
+            after=new.get(name),
+            text=f"{name}: {_shown(before, name, old)} -> {_shown(after, name, new)}",
+        )
+        for name in changed_fields(before, after)
+    ]
+
+
+def changed_fields(before: R, after: R) -> list[str]:
+    """Return the names of the fields that differ, sorted; an unset field equals its default."""
+    before, after = without_server_labels(before), without_server_labels(after)
     defaults = {field.name: field.metadata.get("server_default") for field in fields(before)}
     found = []
-    for name in sorted({*old, *new}):
-        default = defaults.get(name)
-        if default is ... and name not in new:
-            continue
-        if _normalized(old.get(name), default) == _normalized(new.get(name), default):
-            continue
-        values = (
-            _shown(getattr(config, name, None), json.get(name))
-            for config, json in ((before, old), (after, new))
-        )
-        found.append(
-            Difference(
-                field=name,
-                before=old.get(name),
-                after=new.get(name),
-                text=f"{name}: {' -> '.join(values)}",
-            )
-        )
+    for name in sorted({*defaults, *before.extra, *after.extra} - {"extra"}):
+        default, wanted = defaults.get(name), _value(after, name)
+        if default is ... and wanted is None:
+            continue  # the server chooses it
+        if normalized(_value(before, name), default) != normalized(wanted, default):
+            found.append(name)
     return found
+
+
+def _value(config: Record, name: str) -> Any:
+    """Return the value of a field, also of one that this version does not know."""
+    return getattr(config, name, None) if name not in config.extra else config.extra[name]
 
 
 def without_server_labels(config: R) -> R:
@@ -61,14 +68,20 @@ def without_server_labels(config: R) -> R:
     return config if len(own) == len(labels) else replace(config, **fields)
 
 
-def _normalized(value: Any, default: Any) -> Any:
-    """Return a value in normalized form for comparison: without fields that are unset, 0 or empty."""
+def normalized(value: Any, default: Any = None) -> Any:
+    """Return a value in the form for comparisons: ``None`` if it is unset, 0, empty or the default."""
+    if isinstance(value, Record):
+        values = {
+            field.name: normalized(getattr(value, field.name), field.metadata.get("server_default"))
+            for field in fields(value)
+        }
+        return {name: item for name, item in values.items() if item is not None} or None
     if value == default or not value:
         return None
-    if isinstance(value, dict):
-        return {key: _normalized(item, None) for key, item in value.items() if item} or None
-    if isinstance(value, list):
-        items = [_normalized(item, None) for item in value]
+    if isinstance(value, Mapping):
+        return {key: normalized(item) for key, item in value.items() if item} or None
+    if isinstance(value, (list, tuple)):
+        items = [normalized(item) for item in value]
         return sorted(items) if all(isinstance(item, str) for item in items) else items
     return value
 
@@ -81,8 +94,9 @@ _FORMATTERS: Final[list[tuple[type, Callable[[Any], str]]]] = [
 ]
 
 
-def _shown(value: Any, wire: Any) -> str:
-    """Return a value as text: durations with units, other values as JSON."""
+def _shown(config: Record, name: str, encoded: Mapping[str, Any]) -> str:
+    """Return the value of a field as text: durations with units, other values as JSON."""
+    value, wire = getattr(config, name, None), encoded.get(name)
     if wire is None:
         return "-"
     for kind, form in _FORMATTERS:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from ..codec import Record
+from ..differences import normalized
 
 Release = tuple[int, int]
 
@@ -68,11 +69,12 @@ def _left_out(
     for field in fields(asked):
         name, since = field.name, field.metadata.get("since")
         value, found = getattr(asked, name), getattr(given, name)
+        default = field.metadata.get("server_default")
         if found is not None:
             yield from _within(value, found, prefix + name, sender)
-        # A server that knows a field can omit it for another reason than its age: an update of a
-        # consumer does not change pause_until.
-        elif since is not None and sender < since and not _is_default(field, value):
+        # A server that knows a field can omit a default, and others for another reason than its age: an
+        # update of a consumer does not change pause_until.
+        elif since is not None and sender < since and normalized(value, default) is not None:
             yield prefix + name, since
     for name, value in asked.extra.items():
         if value and name not in given.extra:
@@ -88,14 +90,3 @@ def _within(
     elif isinstance(asked, list) and len(asked) == len(given):
         for number, (one, other) in enumerate(zip(asked, given, strict=True)):
             yield from _within(one, other, f"{path}[{number}]", sender)
-
-
-def _is_default(field: Field[Any], value: Any) -> bool:
-    """Return whether a value is a default, which a server may omit in its reply."""
-    if isinstance(value, Record):
-        return not value.extra and all(
-            _is_default(field, getattr(value, field.name))
-            for field in fields(value)
-            if field.name != "extra"
-        )
-    return not value or value == field.metadata.get("server_default")

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime, timedelta
 
 from .. import errors
@@ -402,18 +401,6 @@ class StreamConfig(Record):
 def duplicate_window(max_age: timedelta) -> timedelta:
     """Return the longest usual duplicate window for a maximum age; 0: no maximum."""
     return min(max_age, _DEFAULT_WINDOW) if max_age else _DEFAULT_WINDOW
-
-
-def different_fields(wanted: StreamConfig, current: StreamConfig) -> list[str]:
-    """Return the set fields of a config that the current config does not have in the same way."""
-    return [
-        field.name
-        for field in fields(wanted)
-        if field.name not in ("name", "extra", "metadata")
-        and (value := getattr(wanted, field.name)) is not None
-        and value != getattr(current, field.name)
-        and (value or getattr(current, field.name))
-    ]
 
 
 # --- info and state -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from .. import errors
+from ..differences import changed_fields
 from ..subjects import check_consumer_name, check_queue, check_stream_name, check_subject
 from .consumer import ConsumerConfig, ConsumerInfo
 from .enums import AckPolicy
@@ -176,12 +177,13 @@ class SubscribeRequest:
         self._check_queue(config.idle_heartbeat, config.flow_control)
 
     def _check_config(self, config: ConsumerConfig) -> None:
+        changed = {*changed_fields(config, self.config)}
         for name, asked in self.requested.items():
             if name in _NOT_COMPARED or (name == "ack_wait" and self.requested.get("backoff")):
                 continue  # the first value of backoff is the ack_wait
-            found = getattr(config, name)
-            if _differs(name, asked, found):
-                raise errors.ConfigMismatchError(name, asked, found)
+            # 0 and empty values request the server's default.
+            if name in changed and (asked or asked is False) and not _includes(config, name, asked):
+                raise errors.ConfigMismatchError(name, asked, getattr(config, name))
 
 
 def _changes(subject: str, requested: Mapping[str, Any], config: ConsumerConfig) -> dict[str, Any]:
@@ -214,20 +216,13 @@ def _same(option: str, value: str, field: str, requested: Mapping[str, Any]) -> 
     return value or other
 
 
-def _differs(name: str, asked: Any, found: Any) -> bool:
-    """Return whether an option differs from the config of a consumer."""
-    if isinstance(asked, bool):
-        return asked is not bool(found)
-    if not asked:
-        return False  # 0 and empty values request the server's default
+def _includes(config: ConsumerConfig, name: str, asked: Any) -> bool:
+    """Return whether a consumer has a different value that includes or means the requested one."""
     if name == "metadata":
-        known = found or {}
-        return any(known.get(key) != value for key, value in asked.items())
+        return bool(asked.items() <= (config.metadata or {}).items())
     if name == "sample_freq":
-        return bool(asked.strip("+%") != (found or "").strip("+%"))
-    if isinstance(asked, (list, tuple)):
-        return list(asked) != list(found or ())
-    return bool(asked != found)
+        return bool(asked.strip("+%") == (config.sample_freq or "").strip("+%"))
+    return False
 
 
 # --- ordered consumers --------------------------------------------------------------------------

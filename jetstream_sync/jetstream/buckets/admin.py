@@ -27,7 +27,8 @@ from ...api.object_store import (
     update_config,
 )
 from ...api.object_store import STREAM_PREFIX as OBJ_PREFIX
-from ...api.stream import StreamConfig, StreamInfo, different_fields
+from ...api.stream import StreamConfig, StreamInfo
+from ...differences import changed_fields
 from ..api_requests import APIRequests, resolve_config, with_one_deadline
 from ..listing import Listing, selected
 from ..publish import Publisher
@@ -68,7 +69,12 @@ class BucketAdmin:
         try:
             return self.create_stream(wanted)
         except errors.StreamNameInUseError as error:
-            names = different_fields(wanted, stream_info(self._api, wanted.name).config)
+            current = stream_info(self._api, wanted.name).config
+            names = [
+                name
+                for name in changed_fields(current, wanted)
+                if name != "metadata" and getattr(wanted, name, None) is not None
+            ]
             fields = f", which differs in {', '.join(names)}" if names else ""
             text = f"{what} exists with a different config{fields}"
             raise errors.BucketExistsError(error.code, error.err_code, text) from error
