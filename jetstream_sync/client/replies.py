@@ -20,7 +20,8 @@ from ..net.clock import Deadline, seconds
 from ..options import check_int
 from ..protocol.parser import Delivery
 from .core import ConnectionCore
-from .mailbox import Mailbox, MessageReceiver, ResultSlot
+from .inbox import Inbox, QueueInbox
+from .mailbox import ResultSlot
 from .message import Msg
 from .threads import spawn_from_finalizer
 
@@ -31,50 +32,7 @@ if TYPE_CHECKING:
 Sentinel = Callable[[Msg], object]
 
 
-class _ReplyInbox(MessageReceiver):
-    """The inbox of one request; base class of the receivers below."""
-
-    is_reply_inbox = True
-
-    __slots__ = ("_asked", "_core", "_reply")
-
-    def __init__(self, core: ConnectionCore, limit: int = 0) -> None:
-        self._core = core.internal  # the reader holds this object
-        self._asked = b""
-        inbox = core.table.new_inbox()
-        self._reply = inbox.encode()
-        core.table.add_deferred(inbox, self, limit)
-
-    def ask(
-        self,
-        subject: bytes,
-        payload: bytes,
-        headers: HeadersLike | None = None,
-        deadline: Deadline | None = None,
-    ) -> None:
-        """Send the request."""
-        self._asked = subject
-        core = self._core
-        command, size = core.encoder.encode_command(subject, payload, self._reply, headers)
-        core.writer.send(command, 1, size, deadline or Deadline(None))
-
-    # --- the reader's side; see `MessageReceiver` ---------------------------------------------------
-
-    def _fail(self, error: BaseException) -> bool:
-        """End with an error; return whether this was the end."""
-        raise NotImplementedError
-
-    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
-        """Fail if the server does not permit the request or the inbox."""
-        concerned = error.operation == "subscribe" or subject in {self._asked, self._reply}
-        return concerned and self._fail(error)
-
-    def on_closed(self, reason: BaseException) -> None:
-        """Fail: the connection is closed."""
-        self._fail(reason)
-
-
-class ReplyCollector(_ReplyInbox):
+class ReplyCollector(Inbox):
     """Collects the replies to one request; one thread creates, uses and closes it."""
 
     # The replies are added with ``+=`` to a list, or to another sequence `into`, also as packed runs.
@@ -105,7 +63,7 @@ class ReplyCollector(_ReplyInbox):
         whole = deadline or Deadline(None)
         while not self._handoff.arrived(whole.sooner(idle_timeout)):
             if len(self.items) == seen or whole.expired():
-                text = f"the reply to {self._asked.decode()!r} was not completed in time"
+                text = f"the reply to {self.asked.decode()!r} was not completed in time"
                 raise self._core.state.timed_out(text)
             seen = len(self.items)
         self._handoff.result()
@@ -132,13 +90,6 @@ class ReplyCollector(_ReplyInbox):
         if (self._expected and len(items) >= self._expected) or self._is_end(items[-1]):
             self._settle(None)
 
-    def on_connection_change(self, *, connected: bool) -> None:
-        """Fail when the connection is lost: the rest of the reply is lost too."""
-        if not connected:
-            self._settle(
-                errors.ConnectionLostError("the connection was lost before the answer was complete")
-            )
-
     def _fail(self, error: BaseException) -> bool:
         return self._settle(error)
 
@@ -159,17 +110,16 @@ class _End(Exception):  # noqa: N818 - closes a mailbox, and never leaves this m
     """Why a mailbox with replies was closed, as in `ReplyIterator.ended_by`."""
 
 
-class _ReplyQueue(_ReplyInbox):
+class _ReplyQueue(QueueInbox):
     """Queues the replies to one request until a deadline or a number of them."""
 
     # It is separate from the `ReplyIterator`, which the reader must not keep alive.
 
-    __slots__ = ("_deadline", "mailbox")
+    __slots__ = ("_deadline",)
 
     def __init__(self, core: ConnectionCore, deadline: Deadline, limit: int) -> None:
         self._deadline = deadline
-        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.state.timed_out)
-        super().__init__(core, limit)
+        super().__init__(core, limit=limit)
 
     def close(self, reason: str) -> None:
         """End with a reason, and unsubscribe; the queued replies can still be read."""
@@ -184,24 +134,19 @@ class _ReplyQueue(_ReplyInbox):
             self.mailbox.close(_End("timeout"))
             self._core.table.remove_deferred(self.subscription)
             return
-        self.mailbox.put(deliveries, len(deliveries))
+        super().deliver(deliveries)
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Fail when the connection is lost, if the option says so or nothing else ends the wait."""
         fails = self._core.options.fail_requests_on_disconnect or self._deadline.left() is None
         if fails and not connected and not self.mailbox.closed:
-            self._fail(
-                errors.ConnectionLostError("the connection was lost before the answer was complete")
-            )
+            super().on_connection_change(connected=connected)
             self._core.table.remove_deferred(self.subscription)
 
-    def _fail(self, error: BaseException) -> bool:
-        if self.mailbox.closed:
-            return False
-        # The reader reports the end of a subscription with a limit as an error.
-        is_limit = isinstance(error, errors.BadSubscriptionError)
-        self.mailbox.close(_End("count") if is_limit else error)
-        return True
+    def on_closed(self, reason: BaseException) -> None:
+        """End; the reader reports the end of a subscription with a limit as an error."""
+        is_limit = isinstance(reason, errors.BadSubscriptionError)
+        self._fail(_End("count") if is_limit else reason)
 
 
 class ReplyIterator:

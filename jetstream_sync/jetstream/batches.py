@@ -29,7 +29,7 @@ from ..api.publish import (
     publish_headers,
 )
 from ..client.core import ConnectionCore
-from ..client.mailbox import Mailbox, MessageReceiver
+from ..client.inbox import QueueInbox
 from ..client.message import Msg
 from ..codec import loads
 from ..headers import (
@@ -64,23 +64,20 @@ _MAX_RETRY_WAIT_S: Final = 2.0
 _MAX_NAMED: Final = 3
 _STATUS_LINE: Final = b"NATS/1.0\r\n"
 
+#: Queued in place of a reply when a batch has failed.
+_FAILED: Final[Delivery] = (b"", b"", b"", b"")
+
 #: A message: subject, payload and, optionally, headers.
 BatchMessage = tuple[str, bytes] | tuple[str, bytes, HeadersLike | None] | Msg
 
 
-class AtomicBatchSender(MessageReceiver):
+class AtomicBatchSender(QueueInbox):
     """Sends atomic batches, one at a time, and waits for their replies; one thread uses and closes it."""
 
-    is_reply_inbox = True
-
     def __init__(self, core: ConnectionCore) -> None:
-        self._core = core.internal
-        # --- written by the reader thread: replies, or an error that ends the wait for them ---
-        self._events: Mailbox[Delivery | errors.Error] = Mailbox(self._core.state.timed_out)
         self._subjects: frozenset[bytes] = frozenset()
-        inbox = core.table.new_inbox()
-        self._inbox = inbox.encode()
-        core.table.add_deferred(f"{inbox}.*.*", self)
+        self._failure: BaseException | None = None
+        super().__init__(core, ".*.*")
 
     def close(self) -> None:
         """Unsubscribe from replies."""
@@ -89,7 +86,7 @@ class AtomicBatchSender(MessageReceiver):
     def new_batch(self) -> tuple[bytes, bytes]:
         """Return a new batch id, and the subject to which the sequence of a message is appended for its reply."""
         batch = uuid.uuid4().hex.encode()
-        return batch, b"%b.%b." % (self._inbox, batch)
+        return batch, b"%b.%b." % (self.reply, batch)
 
     def commit(
         self,
@@ -102,7 +99,7 @@ class AtomicBatchSender(MessageReceiver):
     ) -> PubAck:
         """Send the commands of a number of messages; return the acknowledgement of the last one."""
         self._subjects = subjects
-        self._events.items.clear()
+        self.mailbox.items.clear()
         self._core.writer.send(buffer, count, len(buffer), deadline)
         return self._wait(reply, count, set(answered), deadline)
 
@@ -112,13 +109,13 @@ class AtomicBatchSender(MessageReceiver):
         refusal: errors.Error | None = None
         while refusal is None or (missing and cause is None):
             try:
-                event = self._events.get(deadline)
+                event = self.mailbox.get(deadline)
             except errors.TimeoutError:
                 if refusal is None:
                     raise
                 break
-            if isinstance(event, errors.Error):
-                raise event
+            if event is _FAILED and self._failure is not None:
+                raise self._failure
             where, _, header, payload = event
             if not where.startswith(reply):
                 continue  # a late reply to an earlier batch
@@ -144,26 +141,18 @@ class AtomicBatchSender(MessageReceiver):
 
     # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Queue replies for the waiting thread."""
-        self._events.put(deliveries, len(deliveries))
+    def _is_asked(self, subject: bytes) -> bool:
+        return subject in self._subjects
 
-    def on_connection_change(self, *, connected: bool) -> None:
-        """Queue an error when the connection is lost, since no reply will come."""
-        if not connected:
-            lost = errors.ConnectionLostError("the connection was lost before the batch was stored")
-            self._events.put((lost,), 1)
-
-    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
-        """Queue a permission error that concerns the batch."""
-        if error.operation != "subscribe" and subject not in self._subjects:
-            return False
-        self._events.put((error,), 1)
+    def _fail(self, error: BaseException) -> bool:
+        # It ends one batch; further ones can follow.
+        self._failure = error
+        self.mailbox.put((_FAILED,), 1)
         return True
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the waiting thread when the connection is closed."""
-        self._events.close(reason)
+        self.mailbox.close(reason)
 
 
 def _batch_of(reply: bytes) -> str:

@@ -95,14 +95,12 @@ class _LeasedInbox(PullInbox):
 
     __slots__ = ("_times", "renewer")
 
-    def __init__(
-        self, core: ConnectionCore, times: ReceiveTimes, keep: Callable[[PullInbox], object]
-    ) -> None:
+    def __init__(self, core: ConnectionCore, times: ReceiveTimes) -> None:
         self._times = times
         #: The renewer of the buffered leases, held weakly because it keeps the connection open;
         #: ``None``: they are not renewed.
         self.renewer: weakref.ref[LeaseRenewer] | None = None
-        super().__init__(core, keep)
+        super().__init__(core)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         self.last_seen = now = monotonic()
@@ -344,9 +342,10 @@ class MessagePuller:
         core = requester.core
         try:
             if leases:
-                _LeasedInbox(core, leases.times, self._keep)
+                self._inbox = _LeasedInbox(core, leases.times)
             else:
-                PullInbox(core, self._keep)
+                self._inbox = PullInbox(core)
+            self._arrived = self._inbox.mailbox.items
             with self._lock:
                 self._pull()
                 self._check_consumer_soon()
@@ -358,10 +357,6 @@ class MessagePuller:
             if hasattr(self, "_inbox"):
                 self.stop()
             raise
-
-    def _keep(self, inbox: PullInbox) -> None:
-        self._inbox = inbox
-        self._arrived = inbox.mailbox.items
 
     def request(self, count: int) -> None:
         """Request more messages of a pull on demand; see `MessageIterator.request`."""

@@ -29,7 +29,7 @@ from ..api.publish import (
 )
 from ..callbacks import check_callback
 from ..client.core import ConnectionCore
-from ..client.mailbox import MessageReceiver
+from ..client.inbox import Inbox
 from ..client.threads import Waiters
 from ..codec import loads
 from ..headers import HeadersLike, is_no_responders
@@ -64,12 +64,10 @@ _COMMIT_WITHOUT: Final = b".3.$FI"
 _PING: Final = b".4.$FI"
 
 
-class _Flow(MessageReceiver):
+class _Flow(Inbox):
     """The state of a batch as the server reports it; written by the reader."""
 
-    is_reply_inbox = True
-
-    def __init__(self, outstanding: int, *, gaps_end: bool) -> None:
+    def __init__(self, core: ConnectionCore, outstanding: int, *, gaps_end: bool) -> None:
         self._outstanding = outstanding
         #: Whether a lost message ends the batch.
         self.gaps_end = gaps_end
@@ -82,13 +80,13 @@ class _Flow(MessageReceiver):
         self.heard = 0
         #: The acknowledgement or the error that ended the batch.
         self.result: PubAck | errors.Error | None = None
-        self.subject = b""
         #: The batch id, and the numbers of the first messages with another subject than the one before.
-        self.batch_id = ""
+        self.batch_id = uuid.uuid4().hex
         self.subjects: deque[tuple[int, bytes]] = deque()
         self.gaps: deque[range] = deque()
         self.refused: deque[tuple[int, errors.APIError]] = deque(maxlen=_MAX_REFUSED)
         self.ping_due = False
+        super().__init__(core, f".{self.batch_id}.>")
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Process the server's messages."""
@@ -150,18 +148,10 @@ class _Flow(MessageReceiver):
         self.ping_due = connected
         self.waiters.wake_all()
 
-    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
-        """End the batch if the last message is not permitted."""
-        if error.operation != "subscribe" and subject != self.subject:
-            return False
-        self._end(error)
+    def _fail(self, error: BaseException) -> bool:
+        self._end(error if isinstance(error, errors.Error) else errors.Error(str(error)))
         self.waiters.wake_all()
         return True
-
-    def on_closed(self, reason: BaseException) -> None:
-        """End the batch: the connection is closed."""
-        self._end(reason if isinstance(reason, errors.Error) else errors.Error(str(reason)))
-        self.waiters.wake_all()
 
 
 class FastPublisher:
@@ -191,14 +181,14 @@ class FastPublisher:
         require_level(api, 4, "fast publishing", Deadline(self._timeout))
         self._core: ConnectionCore = api.core
         self._gap_cb = gap_cb
-        self._flow = _Flow(outstanding, gaps_end=gaps == "fail")
-        self._flow.batch_id = uuid.uuid4().hex
-        inbox = f"{api.core.table.new_inbox()}.{self._flow.batch_id}"
-        self._reply = f"{inbox}.{flow}.{gaps}.".encode()
+        self._flow = _Flow(api.core, outstanding, gaps_end=gaps == "fail")
+        self._reply = b"%b.%b" % (
+            self._flow.reply,
+            f"{self._flow.batch_id}.{flow}.{gaps}.".encode(),
+        )
         self._seq = 0
         self._committed = False
         self._lost = 0
-        api.core.table.add(f"{inbox}.>", "", self._flow)
 
     @property
     def acked(self) -> int:
@@ -283,7 +273,7 @@ class FastPublisher:
         if subject is None and not self._seq:
             raise errors.InvalidOptionError("subject", None, "there is no message to commit")
         operation = _COMMIT_WITHOUT if subject is None else _COMMIT
-        where = flow.subject.decode() if subject is None else subject
+        where = flow.asked.decode() if subject is None else subject
         messages = self._seq + (subject is not None)
         self._send(where, payload, headers, self._seq + 1, operation)
         self._committed = True
@@ -307,19 +297,19 @@ class FastPublisher:
         reply = b"%b%d%b" % (self._reply, seq, operation)
         command, size = core.encoder.encode_command(where, payload, reply, headers)
         flow = self._flow
-        if where != flow.subject:
+        if where != flow.asked:
             # The acknowledged ones are not needed any more, except the last.
             while len(flow.subjects) > 1 and flow.subjects[1][0] <= flow.acked:
                 flow.subjects.popleft()
             flow.subjects.append((seq, where))
-        flow.subject = where
+        flow.asked = where
         self._seq = seq
         core.writer.send_deferred(command, size)
 
     def _ping(self) -> None:
         """Request an acknowledgement: the last one, or the last message, may be lost."""
         reply = b"%b%d%b" % (self._reply, self._seq, _PING)
-        command, size = self._core.encoder.encode_command(self._flow.subject, b"", reply, None)
+        command, size = self._core.encoder.encode_command(self._flow.asked, b"", reply, None)
         self._flow.ping_due = False
         self._core.writer.send_deferred(command, size)
 

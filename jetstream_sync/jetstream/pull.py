@@ -23,7 +23,8 @@ from ..api.enums import AckPolicy, PriorityPolicy
 from ..api.pull import PullRequest, PullStatus, PullStatusKind, parse_pull_status
 from ..api.reply import DeliverySequence
 from ..client.core import ConnectionCore
-from ..client.mailbox import Mailbox, MessageReceiver, first_items
+from ..client.inbox import QueueInbox
+from ..client.mailbox import first_items
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Backoff, Deadline, monotonic
 from ..protocol.parser import Delivery
@@ -54,8 +55,8 @@ def arrived_messages(deliveries: deque[Delivery], count: int) -> list[Delivery]:
     return run
 
 
-class PullInbox(MessageReceiver):
-    """A reply inbox for pull requests."""
+class PullInbox(QueueInbox):
+    """An inbox for pull requests."""
 
     # Messages keep the subject to which they were published. Requests whose replies must not be mixed
     # up therefore need separate inboxes. The subscription is sent with the next request.
@@ -68,35 +69,25 @@ class PullInbox(MessageReceiver):
     #: Appended to the reply subject in the subject of the subscription.
     _suffix: ClassVar[str] = ""
 
+    is_reply_inbox = False
+
     __slots__ = (
         "_closed",
-        "_core",
         "_disconnects",
         "_disconnects_read",
         "awaited",
         "callback_finished",
         "connected",
         "last_seen",
-        "mailbox",
-        "reply",
-        "request_subject",
         "waiting",
     )
 
-    def __init__(
-        self, core: ConnectionCore, keep: Callable[[PullInbox], object] = lambda _: None
-    ) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         """Subscribe."""
-        # `keep`: called with this inbox before, so that its owner can close it after an interrupt.
-        self._core = core.internal  # the reader holds this object
         self._closed = False
-        #: The subject of the last request.
-        self.request_subject: bytes = b""
         # The number of disconnects: counted by the reader, and read from the mailbox.
         self._disconnects = 0
         self._disconnects_read = 0
-        #: Messages and statuses that were not read yet.
-        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.state.timed_out)
         #: Monotonic time of the last delivery; the reader writes it once per read.
         self.last_seen: float = monotonic()
         #: Waits until the callback has handled the last message; ``None``: there is no callback.
@@ -105,11 +96,7 @@ class PullInbox(MessageReceiver):
         self.awaited: bool = False
         #: Whether a fetch is running.
         self.waiting: bool = False
-        subject = core.table.new_inbox()
-        #: The reply subject of requests.
-        self.reply: bytes = subject.encode()
-        keep(self)
-        core.table.add_deferred(subject + self._suffix, self)
+        super().__init__(core, self._suffix)
         #: Whether there is a connection, as far as the markers were read. Initialised after the
         #: subscription exists, because later changes are reported to it.
         self.connected: bool = core.address is not None
@@ -119,13 +106,10 @@ class PullInbox(MessageReceiver):
         # `deferred`: send the UNSUB with the next command. If a request may still be open, the
         # UNSUB must be sent at once, because the server would keep delivering to this inbox.
         self._closed = True
-        subscription = getattr(self, "subscription", None)
-        if subscription is None:
-            return  # an interrupted call had not subscribed yet
         if deferred:
-            self._core.table.remove_deferred(subscription)
+            self._core.table.remove_deferred(self.subscription)
         else:
-            self._core.table.remove(subscription)
+            self._core.table.remove(self.subscription)
 
     def next_reply(self) -> bytes | None:
         """Return the reply subject for a request that is sent now; ``None``: wait for `RECONNECTED`."""
@@ -186,15 +170,10 @@ class PullInbox(MessageReceiver):
 
     def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Close if the server does not permit the request or this inbox; a retry would fail too."""
-        if self.mailbox.closed:
-            return False
-        # The reply subject of a request begins with that of the inbox.
-        is_own = subject == self.request_subject or subject.startswith(self.reply)
-        if error.operation != "subscribe" and not is_own:
-            return False
-        self.mailbox.close(error)
-        self.close(deferred=True)
-        return True
+        is_end = super().on_permission_error(subject, error)
+        if is_end:
+            self.close(deferred=True)
+        return is_end
 
     def _renew(self) -> None:
         subject = self._core.table.new_inbox()
@@ -209,18 +188,12 @@ class PullInbox(MessageReceiver):
             # close() was called meanwhile and may not have seen the new subscription.
             self._core.table.remove_deferred(self.subscription)
 
-    def on_closed(self, reason: BaseException) -> None:
-        """Wake the waiting threads."""
-        if isinstance(reason, errors.BadSubscriptionError):
-            reason = errors.ConnectionDrainingError("the connection was drained")
-        self.mailbox.close(reason)
-
     def wait_drained(self, deadline: Deadline) -> bool:
         """Wait for the callback that receives the messages, if there is one."""
         return self.callback_finished is None or self.callback_finished(deadline)
 
 
-class AnswerInbox(PullInbox):
+class ReusableInbox(PullInbox):
     """A reusable inbox: each request has its own reply subject below a wildcard subscription."""
 
     # It saves a subscription for each fetch of few messages ("Pull Optimization" of ADR-13), and
@@ -352,7 +325,7 @@ class PullRequester:
         # Without acknowledgements the server redelivers nothing. Messages that an exception kept from
         # the caller, and inboxes that may still receive messages, are kept for the next fetch.
         self._unread: deque[JetStreamMsg] = deque()
-        self._open: list[AnswerInbox] = []
+        self._open: list[ReusableInbox] = []
 
     def check(self, request: PullRequest) -> None:
         """Check that this consumer can serve a request."""
@@ -371,7 +344,7 @@ class PullRequester:
         reply = inbox.next_reply()
         if reply is None:
             return
-        inbox.request_subject = self._subject
+        inbox.asked = self._subject
         if self.pin_id is not None:
             request = replace(request, pin_id=self.pin_id)
         count = 1
@@ -409,7 +382,7 @@ class PullRequester:
 
     # --- kept by earlier fetches --------------------------------------------------------------------
 
-    def take_inbox(self) -> AnswerInbox:
+    def take_inbox(self) -> ReusableInbox:
         """Return an inbox of an earlier fetch, or a new one."""
         while self._open:
             try:
@@ -420,16 +393,16 @@ class PullRequester:
                 inbox.last_seen = monotonic()
                 return inbox
         idle = self._api.caches.idle_inboxes.pop(self._subject, None)
-        if not isinstance(idle, AnswerInbox) or idle.mailbox.closed:
-            return AnswerInbox(self.core)
+        if not isinstance(idle, ReusableInbox) or idle.mailbox.closed:
+            return ReusableInbox(self.core)
         if not self.without_acks:
             idle.reset()
         idle.last_seen = monotonic()
         return idle
 
-    def keep_idle(self, inbox: AnswerInbox) -> None:
+    def keep_idle(self, inbox: ReusableInbox) -> None:
         """Keep an inbox without an open request for the next fetch, instead of an earlier one."""
-        inbox.request_subject = b""  # an idle inbox ignores permission errors of requests
+        inbox.asked = b""  # an idle inbox ignores permission errors of requests
         idle = self._api.caches.idle_inboxes
         dropped = [idle.pop(self._subject, None)]
         idle[self._subject] = inbox
@@ -437,10 +410,10 @@ class PullRequester:
             with contextlib.suppress(KeyError, RuntimeError):  # another thread changed the dict
                 dropped.append(idle.pop(next(iter(idle))))
         for item in dropped:
-            if isinstance(item, AnswerInbox):
+            if isinstance(item, ReusableInbox):
                 item.close(deferred=True)
 
-    def keep_inbox(self, inbox: AnswerInbox) -> None:
+    def keep_inbox(self, inbox: ReusableInbox) -> None:
         """Keep an inbox that may still receive messages for the next fetch, without acknowledgements."""
         inbox.owner = ref(self)
         if inbox not in self._open:
@@ -451,7 +424,7 @@ class PullRequester:
         kept = [self._api.caches.idle_inboxes.pop(self._subject, None), *self._open]
         self._open.clear()
         for inbox in kept:
-            if isinstance(inbox, AnswerInbox):
+            if isinstance(inbox, ReusableInbox):
                 inbox.close(deferred=True)
 
     def take_unread(self, count: int) -> list[JetStreamMsg]:

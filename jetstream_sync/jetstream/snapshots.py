@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from .. import errors
 from ..api.stream import SnapshotInfo, SnapshotRequest, StreamInfo, chunk_position
-from ..client.core import ConnectionCore
-from ..client.mailbox import Mailbox, MessageReceiver
+from ..client.inbox import QueueInbox
 from ..codec import encode
 from ..headers import parse_status
 from ..net.clock import Deadline
-from ..protocol.parser import Delivery
 from ..subjects import check_stream_name
 from .api_requests import APIRequests, read_answer
 from .stream_requests import info_of
@@ -49,50 +47,6 @@ _RETRY_DELAYS_S: Final = (0.05, 0.1, 0.2, 0.4)
 _CLEANUP_TIMEOUT_S: Final = 10.0
 
 
-class _ChunkReceiver(MessageReceiver):
-    """Receives the chunks of a snapshot."""
-
-    is_reply_inbox = True
-
-    def __init__(self, core: ConnectionCore) -> None:
-        self._core = core
-        self.mailbox: Mailbox[Delivery] = Mailbox()
-        self.subject: str = core.table.new_inbox()
-        #: The last reply subject that was answered.
-        self.answered = b""
-        core.table.add_deferred(self.subject, self)
-
-    def close(self) -> None:
-        """Remove the subscription; the server notices that and stops."""
-        self._core.table.remove(self.subscription)
-
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Enqueue chunks."""
-        self.mailbox.put(deliveries, len(deliveries))
-
-    def on_connection_change(self, *, connected: bool) -> None:
-        """End when the link breaks: what was on its way is lost."""
-        if not connected:
-            self.mailbox.close(
-                errors.ConnectionLostError(
-                    "the connection was lost before the snapshot was complete"
-                )
-            )
-
-    def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
-        """End if the server does not permit the inbox or the replies."""
-        if error.operation != "subscribe" and subject != self.answered:
-            return False
-        self.mailbox.close(error)
-        return True
-
-    def on_closed(self, reason: BaseException) -> None:
-        """Wake the waiting threads."""
-        if isinstance(reason, errors.BadSubscriptionError):
-            reason = errors.ConnectionDrainingError("the connection was drained")
-        self.mailbox.close(reason)
-
-
 class StreamSnapshot:
     """
     A running snapshot: iterate over its chunks, or write them to a file with `write_to()`.
@@ -104,7 +58,7 @@ class StreamSnapshot:
     def __init__(
         self,
         api: APIRequests,
-        sink: _ChunkReceiver,
+        sink: QueueInbox,
         info: SnapshotInfo,
         timeout: float | timedelta | None,
     ) -> None:
@@ -163,7 +117,7 @@ class StreamSnapshot:
         if not self._closed:
             self._closed = True
             with suppress(errors.ConnectionClosedError):
-                self._sink.close()
+                self._api.core.table.remove(self._sink.subscription)
 
     def __enter__(self) -> Self:
         return self
@@ -193,7 +147,7 @@ class StreamSnapshot:
         if said is not None and said != (size, self.pieces + 1):
             self.close()
             raise self._broken(0, f"chunk {self.pieces + 1} did not arrive")
-        self._sink.answered = reply
+        self._sink.asked = reply
         core = self._api.core
         core.writer.count_internal(1)
         core.writer.send(core.encoder.encode_command(reply, b"")[0], 1, 0)
@@ -218,14 +172,14 @@ def take_snapshot(
     api: APIRequests, name: str, request: SnapshotRequest, timeout: float | timedelta | None
 ) -> StreamSnapshot:
     """Request a snapshot; see `Stream.snapshot`."""
-    sink = _ChunkReceiver(api.core)
+    sink = QueueInbox(api.core)
     try:
-        body = {**encode(request), "deliver_subject": sink.subject}
+        body = {**encode(request), "deliver_subject": sink.reply.decode()}
         route = api.routes.to("STREAM.SNAPSHOT", name)
         info = api.failing_on_disconnect().ask_for(SnapshotInfo, route, body, api.deadline(timeout))
     except BaseException:
         with suppress(errors.ConnectionClosedError):
-            sink.close()
+            api.core.table.remove(sink.subscription)
         raise
     return StreamSnapshot(api, sink, info, timeout)
 

@@ -36,7 +36,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.client import direct_reads
 from jetstream_sync.errors import ConnectionLostError
-from jetstream_sync.jetstream.pull import AnswerInbox
+from jetstream_sync.jetstream.pull import ReusableInbox
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
@@ -632,7 +632,7 @@ def test_ctrl_c_anywhere_in_the_read_of_a_fetch(nc, service, monkeypatch):
     while not was_read:
         start_fetching_directly(nc, consumer)
         (inbox,) = nc._caches.idle_inboxes.values()
-        assert isinstance(inbox, AnswerInbox)
+        assert isinstance(inbox, ReusableInbox)
         service.send(service.message(service.inboxes[-1], moment))
         before = nc._core.direct.count
         inbox.waiting = True

@@ -13,10 +13,10 @@ from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, ConnectionClosedError
+from jetstream_sync.client.inbox import QueueInbox
 from jetstream_sync.client.mailbox import MessageReceiver
 from jetstream_sync.client.replies import ReplyCollector
-from jetstream_sync.jetstream.pull import AnswerInbox, PullInbox
-from jetstream_sync.jetstream.snapshots import _ChunkReceiver
+from jetstream_sync.jetstream.pull import PullInbox, ReusableInbox
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def nc(listener: Listener, told: list[Exception]) -> Iterator[Connection]:
 
 CONSTRUCTORS: dict[str, Callable[[Connection], object]] = {
     "fetch": lambda nc: PullInbox(nc._core),
-    "small fetch": lambda nc: AnswerInbox(nc._core),
-    "snapshot": lambda nc: _ChunkReceiver(nc._core),
+    "small fetch": lambda nc: ReusableInbox(nc._core),
+    "snapshot": lambda nc: QueueInbox(nc._core),
     "collected replies": lambda nc: ReplyCollector(nc._core, lambda _: True),
     "iterated replies": lambda nc: nc.request_many("a", timeout=None),
     "subscription": lambda nc: nc.subscribe("a"),
@@ -53,7 +53,7 @@ CONSTRUCTORS: dict[str, Callable[[Connection], object]] = {
 def test_the_link_breaks_while_a_receiver_is_created(nc, name):
     """At every line of its constructor, a receiver accepts that the connection is lost and back."""
     core = nc._core
-    modules = ("pull.py", "replies.py", "snapshots.py", "subscription.py")
+    modules = ("inbox.py", "pull.py", "replies.py", "subscription.py")
     raised: list[BaseException] = []
     lines = 0
 
