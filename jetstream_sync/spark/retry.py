@@ -1,5 +1,5 @@
 """
-Errors in Spark: those of the sink, which errors are retried, and how Spark shows the others.
+Which errors are retried in Spark, and how Spark shows the others.
 
 Spark does not retry the planning of a batch: an error there ends the query at once. So transient errors,
 such as a server restart or a leader election, are waited out here.
@@ -73,77 +73,3 @@ def one_line_errors() -> Iterator[None]:
     except errors.Error:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
-
-
-#: The message id is being stored. A leader that steps down in between and leads again returns this error until
-#: the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
-ID_IN_PROCESS: Final = 10158
-#: Errors that may pass: not the leader, too many requests, the same id or subject is being stored, too many
-#: atomic batches (``server/errors.json``).
-_RETRIABLE: Final = frozenset({10008, 10009, 10023, ID_IN_PROCESS, 10163, 10164, 10167, 10210})
-
-
-class SinkError(errors.Error):
-    """Rows cannot be written as the options require; the message says why."""
-
-
-class CheckpointRewoundError(SinkError):
-    """
-    The target stream has rows of a batch that the checkpoint of the query does not know.
-
-    The checkpoint was restored from an older copy, or copied for a second query. Nothing was written.
-
-    Args:
-        stream: the target stream.
-        stored_batch: the number of the batch that was stored last.
-        batch: the number of the batch that Spark runs; the same if its rows are not the stored ones.
-
-    """
-
-    def __init__(self, stream: str, stored_batch: int, batch: int) -> None:
-        super().__init__(stream, stored_batch, batch)
-        self.stream = stream
-        self.stored_batch = stored_batch
-        self.batch = batch
-
-    def __str__(self) -> str:
-        found = f"has rows of batch {self.stored_batch}, but Spark runs batch {self.batch}"
-        if self.stored_batch == self.batch:
-            found = f"has other rows of batch {self.stored_batch} than batch {self.batch} of Spark"
-        return (
-            f"stream {self.stream!r} {found} of the same query: the checkpoint of the query was restored or"
-            " copied, or its rows differ each time. Restore the target stream, too, or set the option queryId to"
-            " a new value, which writes rows that the target already has again unless its duplicate window"
-            " contains their ids"
-        )
-
-
-class RowError(SinkError):
-    """
-    A row cannot be stored; the error never contains its payload.
-
-    Args:
-        partition: the partition of the row.
-        row: its number in the partition, counted from 0.
-        subject: its subject; empty if it is unknown.
-        reason: what is wrong.
-
-    """
-
-    def __init__(self, partition: int, row: int, subject: str, reason: str) -> None:
-        super().__init__(partition, row, subject, reason)
-        self.partition = partition
-        self.row = row
-        self.subject = subject
-        self.reason = reason
-
-    def __str__(self) -> str:
-        about = f" (subject {self.subject!r})" if self.subject else ""
-        return f"row {self.row} of partition {self.partition}{about}: {self.reason}"
-
-
-def is_retriable(error: errors.Error) -> bool:
-    """Return whether a refused message may be accepted later."""
-    if isinstance(error, errors.APIError):
-        return error.err_code in _RETRIABLE
-    return isinstance(error, errors.NoStreamResponseError)

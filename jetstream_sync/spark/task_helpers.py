@@ -22,10 +22,10 @@ from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
 from .reading.range_reader import ReadPlan, read_chunks
 from .reading.ranges import SequenceRange
-from .retry import RowError, SinkError
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
 from .writing.message_ids import WriteTaskId
 from .writing.rows import RowColumns, RowLayout, row_parts
+from .writing.sink_errors import RowError, SinkError
 from .writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:

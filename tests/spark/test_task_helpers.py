@@ -25,7 +25,6 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.options import WriteOptions
-from jetstream_sync.spark.retry import CheckpointRewoundError, RowError, SinkError
 from jetstream_sync.spark.task_helpers import (
     plan_ranges,
     publish_partition,
@@ -36,6 +35,7 @@ from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
 from jetstream_sync.spark.writing import transactions
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
+from jetstream_sync.spark.writing.sink_errors import CheckpointRewoundError, RowError, SinkError
 from jetstream_sync.spark.writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from ...codec import dumps, loads
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.direct_get import StoredMsg, leader_get
-from ..retry import SinkError, retry_transient
+from ..retry import retry_transient
+from .sink_errors import SinkError
 
 _VERSION: Final = 2
 

@@ -35,8 +35,8 @@ from ...net.clock import Deadline, monotonic
 from ...protocol.parser import Delivery
 from ...speedups import join_commands
 from ..reading.replies import PAYLOAD, SUBJECT, Replies
-from ..retry import ID_IN_PROCESS, RowError, is_retriable
 from .rows import EncodedRows, RowEncoder
+from .sink_errors import ID_IN_PROCESS, RowError, is_retriable
 
 _STATUS_LINE: Final = b"NATS/1.0\r\n"
 _MSG_ID: Final = MSG_ID.encode()

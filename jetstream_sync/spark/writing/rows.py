@@ -22,8 +22,8 @@ from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...speedups import are_subjects
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject, is_reserved, subject_matches
 from ..bytes_column import NO_BYTES, BytesColumn
-from ..retry import RowError
 from ..schema import READ_TYPES, SchemaError
+from .sink_errors import RowError
 
 #: Spark's name for intervals of fixed length; `_CALENDAR` excludes those with months or years.
 _INTERVAL: Final = "interval day to second"

@@ -22,10 +22,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from ... import errors
 from ..connections import jetstream
 from ..options import WriteOptions
-from ..retry import SinkError, one_line_errors, retry_transient
+from ..retry import one_line_errors, retry_transient
 from .arrow_rows import arrow_columns
 from .message_ids import WriteTaskId
 from .rows import RowColumns, RowLayout
+from .sink_errors import SinkError
 from .write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:

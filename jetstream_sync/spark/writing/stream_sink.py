@@ -11,10 +11,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ... import errors
 from ..options import WriteOptions
-from ..retry import SinkError, one_line_errors
+from ..retry import one_line_errors
 from .message_ids import WriteTaskId
 from .rows import row_parts
 from .sink import commit_write, log_abort, make_write_plan, write_batches
+from .sink_errors import SinkError
 from .write_plan import WritePlan
 
 if TYPE_CHECKING:

@@ -43,11 +43,11 @@ from ...client.core import ConnectionCore
 from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
 from ..options import WriteOptions
-from ..retry import CheckpointRewoundError, SinkError, is_retriable
 from .checkpoints import Checkpoint, CheckpointStore
 from .message_ids import MessageIds, WriteTaskId, content_digests
 from .publishing import WriteStats, command, joined_commands
 from .rows import EncodedRows, RowEncoder
+from .sink_errors import CheckpointRewoundError, SinkError, is_retriable
 
 #: Maximum rows of a batch, besides the checkpoint and the list of their keys.
 BATCH_ROWS: Final = 998

@@ -23,11 +23,12 @@ from ...jetstream.context import JetStream
 from ...subjects import is_reserved, subject_matches
 from ..connections import api_requests, jetstream
 from ..options import WriteOptions
-from ..retry import SinkError, retry_transient
+from ..retry import retry_transient
 from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
+from .sink_errors import SinkError
 from .transactions import BATCH_ROWS, RowBatches, TransactionWriter
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")

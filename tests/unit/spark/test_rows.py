@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from jetstream_sync.spark.bytes_column import BytesColumn
-from jetstream_sync.spark.retry import RowError
 from jetstream_sync.spark.schema import READ_TYPES, SchemaError
 from jetstream_sync.spark.writing.rows import (
     WRITE_TYPES,
@@ -19,6 +18,7 @@ from jetstream_sync.spark.writing.rows import (
     RowEncoder,
     RowLayout,
 )
+from jetstream_sync.spark.writing.sink_errors import RowError
 
 
 def schema(**types: str) -> Any:
