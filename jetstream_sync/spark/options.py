@@ -346,7 +346,7 @@ class WriteOptions:
     ack_timeout: float = option(seconds(0.001, _DAY_S), 30.0)
     """Maximum time without any acknowledgement, in seconds."""
     ids: str = option(choice("content", "position"), "content")
-    """How message ids are made: from the ``content`` or the ``position`` of the row."""
+    """How stored rows are recognized: by their ``content``, or with ``transaction`` by their ``position``."""
     expected_recovery: float = option(seconds(0.0, 365 * _DAY_S), 600.0)
     """The longest outage after which ``window`` must not write duplicates, in seconds."""
     on_short_window: str = option(choice("warn", "error"), "warn")
@@ -356,7 +356,7 @@ class WriteOptions:
     marker_subject: str | None = option(check_publish_subject, None)
     """The subject prefix of the write checkpoints of ``transaction``."""
     query_id: str | None = option(str, None)
-    """Gives write checkpoints, and ids by position, a new identity; ``None``: the id of the query."""
+    """Gives the write checkpoints a new identity; ``None``: the id of the query."""
     overwrite_mode: str | None = option(choice("purge"), None)
     """``purge``: mode overwrite purges the earlier messages; ``None``: mode overwrite is refused."""
 
@@ -399,7 +399,7 @@ class WriteOptions:
             )
         for name, applies in (
             ("markerSubject", delivery == "transaction"),
-            ("queryId", delivery == "transaction" or options_of_sink.makes_position_ids),
+            ("queryId", delivery == "transaction"),
             ("ids", delivery != "at-least-once"),
             ("expectedRecovery", delivery == "window"),
             ("onShortWindow", delivery == "window"),
@@ -408,12 +408,14 @@ class WriteOptions:
                 raise errors.InvalidOptionError(
                     name, given.text(name), f"has no effect with delivery={delivery}"
                 )
+        if delivery == "window" and options_of_sink.ids == "position":
+            raise errors.InvalidOptionError(
+                "ids",
+                "position",
+                "needs delivery=transaction: after a checkpoint was restored, other rows would have the ids of"
+                " stored ones, and the stream would drop them. Rows that differ each time need a column msg_id",
+            )
         return options_of_sink
-
-    @property
-    def makes_position_ids(self) -> bool:
-        """Whether message ids are made from the positions of rows."""
-        return self.delivery == "window" and self.ids == "position"
 
 
 # --- options of both --------------------------------------------------------------------------

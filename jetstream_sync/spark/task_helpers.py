@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
 from ..durations import time_from_ns
@@ -31,6 +31,10 @@ from .writing.write_plan import WritePlan, Written, check_target
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+#: What a row may be that is a payload alone.
+_PAYLOADS: Final = (bytes, bytearray, memoryview, str)
+_NO_ROW: Final = object()
 
 # --- writing ------------------------------------------------------------------------------------
 
@@ -71,7 +75,7 @@ def publish_partition(
     """
     parsed = WriteOptions.from_options(options)
     task_id = _write_task_id(parsed, partition)
-    layout, parts = _columns(_present(rows, task_id.partition), columns)
+    layout, parts = _columns(rows, columns, task_id.partition)
     if layout is None:
         return Written(partition=task_id.partition)
     target = check_target(jetstream(parsed.connection), parsed, layout)
@@ -107,50 +111,90 @@ def _task_context() -> Any:
     return TaskContext.get()
 
 
-def _present(rows: Iterable[Any], partition: int) -> Iterator[Any]:
-    """Yield the rows; raise `RowError` for one that is ``None``, which is neither a payload nor a tombstone."""
-    for number, row in enumerate(rows):
-        if row is None:
-            raise RowError(partition, number, "", "it is None: a tombstone is {'data': None}")
-        yield row
-
-
 def _columns(
-    rows: Iterable[Any], names: Sequence[str] | None
+    rows: Iterable[Any], names: Sequence[str] | None, partition: int
 ) -> tuple[RowLayout | None, Iterator[RowColumns]]:
     """Return the layout of the rows, and the rows by column; the layout is ``None`` without rows."""
+    if isinstance(rows, (str, bytes, bytearray, Mapping)):
+        raise errors.InvalidArgumentError(f"the rows are one {type(rows).__name__}: pass a list")
     rest = iter(rows)
-    first = next(rest, None)
-    if first is None:
+    first = next(rest, _NO_ROW)
+    if first is _NO_ROW:
         return None, iter(())
     every = chain((first,), rest)
     if hasattr(first, "num_rows"):
-        from .writing.arrow_rows import arrow_columns  # noqa: PLC0415 - other rows need no PyArrow
+        from .writing.arrow_rows import record_batches  # noqa: PLC0415 - other rows need no PyArrow
 
         layout = RowLayout.of_names(first.schema.names)
-        return layout, (arrow_columns(layout, batch) for batch in every)
-    if isinstance(first, (bytes, bytearray, memoryview, str)):
+        return layout, record_batches(layout, every)
+    if isinstance(first, _PAYLOADS):
         layout = RowLayout.of_names(("data",))
-        return layout, (layout.columns([part]) for part in row_parts(every))
-    if isinstance(first, Mapping):
-        known = tuple(first) if names is None else tuple(names)
-        layout = RowLayout.of_names(known)
-        return layout, (layout.columns(_by_name(part, known)) for part in row_parts(every))
-    found = names or getattr(first, "__fields__", None) or getattr(first, "_fields", None)
-    if found is None:
+        return layout, (layout.columns([part]) for _, part in _parts(every, _PAYLOADS, partition))
+    known = names or (tuple(first) if isinstance(first, Mapping) else _field_names(first))
+    if not known:
+        _refuse_none(first, 0, partition)
         raise errors.InvalidArgumentError("the rows do not name their columns: set columns=...")
-    layout = RowLayout.of_names(found)
-    return layout, (layout.columns(zip(*part, strict=True)) for part in row_parts(every))
+    layout = RowLayout.of_names(known)
+    if isinstance(first, Mapping):
+        parts = _by_name(_parts(every, (Mapping,), partition), known, layout, partition)
+    else:
+        parts = _by_place(_parts(every, (tuple, list), partition), len(known), partition)
+    return layout, (layout.columns(part) for part in parts)
 
 
-def _by_name(rows: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[list[Any]]:
-    for row in rows:
-        if not row.keys() <= set(names):
-            more = ", ".join(sorted(row.keys() - set(names)))
-            raise errors.InvalidArgumentError(
-                f"a row has {more}, which the first row does not have"
-            )
-    return [[row.get(name) for row in rows] for name in names]
+def _field_names(row: Any) -> Sequence[str]:
+    """Return the names of the fields of a Spark row or a named tuple; empty for another row."""
+    return getattr(row, "__fields__", None) or getattr(row, "_fields", None) or ()
+
+
+def _parts(
+    rows: Iterator[Any], kinds: tuple[type, ...], partition: int
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield rows in lists, with the number of the first; raise `RowError` for a row of another kind."""
+    number = 0
+    for part in row_parts(rows):
+        if not all(issubclass(kind, kinds) for kind in set(map(type, part))):
+            for row, value in enumerate(part, number):
+                _refuse_none(value, row, partition)
+                if not isinstance(value, kinds):
+                    reason = f"it is of type {type(value).__name__}, not {kinds[0].__name__}"
+                    raise RowError(partition, row, "", reason)
+        yield number, part
+        number += len(part)
+
+
+def _refuse_none(row: Any, number: int, partition: int) -> None:
+    """Raise `RowError` for a row that is ``None``, which is neither a payload nor a tombstone."""
+    if row is None:
+        raise RowError(partition, number, "", "it is None: a tombstone is {'data': None}")
+
+
+def _by_place(
+    parts: Iterator[tuple[int, list[Any]]], width: int, partition: int
+) -> Iterator[Iterable[Sequence[Any]]]:
+    for first, part in parts:
+        for number, count in enumerate(map(len, part), first):
+            if count != width:
+                reason = f"it has {count} values for {width} columns"
+                raise RowError(partition, number, "", reason)
+        yield zip(*part, strict=True)
+
+
+def _by_name(
+    parts: Iterator[tuple[int, list[Any]]], names: Sequence[str], layout: RowLayout, partition: int
+) -> Iterator[Iterable[Sequence[Any]]]:
+    known, data = set(names), names[layout.names.index("data")]
+    for first, part in parts:
+        for number, row in enumerate(part, first):
+            if data not in row:
+                reason = f"it has no {data!r}: a tombstone is {{{data!r}: None}}"
+                raise RowError(partition, number, "", reason)
+            if not row.keys() <= known:
+                more = ", ".join(sorted(map(str, row.keys() - known)))
+                raise RowError(
+                    partition, number, "", f"it has {more}, which the first row does not have"
+                )
+        yield [[row.get(name) for row in part] for name in names]
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -189,6 +190,32 @@ def test_a_missing_stream_fails_at_the_start(planner):
         planner.query("NONE").initial()
     with pytest.raises(StreamNotFoundError):
         plan_read(planner.options("NONE"))
+
+
+def test_a_query_moves_with_its_position_not_with_its_checkpoint(
+    js, stream_name, fresh_server, planner
+):
+    """On another cluster the checkpoint is an error; its position is right in a restored stream."""
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"])
+    fill(js, f"{stream.name}.a", 10)
+    query = planner.query(stream.name, startingOffsets="earliest")
+    offset = step(query, query.initial())
+    backup = io.BytesIO()
+    with stream.snapshot() as snapshot:
+        snapshot.write_to(backup)
+    backup.seek(0)
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        other = nc.jetstream()
+        other.restore_stream(snapshot.info, backup)
+        fill(other, f"{stream.name}.a", 5)
+        moved = Planner(fresh_server)
+        with pytest.raises(DataLossError, match="is in another cluster"):
+            step(moved.query(stream.name), offset)
+        position = offset["streams"][stream.name]["next"]
+        query = moved.query(stream.name, startingOffsets=position)
+        offset = query.initial()
+        assert planned(query, offset, step(query, offset)) == [(11, 16)]
+        moved.close()
 
 
 def test_strict_reports_removals_by_a_limit_per_subject(js, stream_name, planner):

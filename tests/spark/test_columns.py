@@ -245,9 +245,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-@pytest.mark.parametrize(
-    "more", [{"delivery": "at-least-once"}, {"ids": "content"}, {"ids": "position"}]
-)
+@pytest.mark.parametrize("more", [{"delivery": "at-least-once"}, {"ids": "content"}])
 def test_columns_with_null_and_empty_values(nats_server, stream, more):
     """NULL in each optional column, empty payloads and equal rows are written; and empty maps too."""
     subject = f"{stream.name}.default"

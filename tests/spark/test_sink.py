@@ -378,7 +378,7 @@ def test_an_interrupted_batch_is_completed_by_the_next_run(
     lines.add(20_000)
     files = spark.readStream.text(str(lines.folder)).selectExpr("value AS data")
     frame = files.mapInArrow(break_off, "data string")
-    options = target.options(delivery, subject=target.subject(), ids="position")
+    options = target.options(delivery, subject=target.subject())
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     try:
         with pytest.raises(StreamingQueryException, match="breaks off"):

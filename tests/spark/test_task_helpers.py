@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +27,7 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.options import WriteOptions
+from jetstream_sync.spark.schema import SchemaError
 from jetstream_sync.spark.task_helpers import (
     plan_ranges,
     publish_partition,
@@ -32,7 +35,7 @@ from jetstream_sync.spark.task_helpers import (
     read_range_batches,
 )
 from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
-from jetstream_sync.spark.writing import transactions
+from jetstream_sync.spark.writing import publishing, transactions
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
 from jetstream_sync.spark.writing.sink_errors import CheckpointRewoundError, RowError, SinkError
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 EXACT = ("window", "transaction")
+#: The deliveries that store each row once, with the ways to recognize stored rows.
+IDS = (("window", "content"), ("transaction", "content"), ("transaction", "position"))
 LAYOUT = RowLayout.of_names(("data",))
 STREAM = "OUT"
 
@@ -97,6 +102,13 @@ def payloads(server: NatsServer) -> Payloads:
         return [item.data for item in raw.stored(STREAM) if item.subject == "out.rows"]
 
 
+def stored_count(server: NatsServer) -> int:
+    """Return how many messages are on the subject of the rows."""
+    with RawClient(server.port) as raw:
+        state = raw.api(f"STREAM.INFO.{STREAM}", subjects_filter="out.rows")["state"]
+    return sum((state.get("subjects") or {}).values())
+
+
 def assert_once(server: NatsServer, rows: Payloads) -> None:
     found = Counter(payloads(server))
     assert found == Counter(rows), found - Counter(rows) or Counter(rows) - found
@@ -139,11 +151,29 @@ def test_the_result_counts_what_was_written(server, kind):
     )
 
 
+def test_acknowledgements_are_not_parsed_one_by_one(server, monkeypatch):
+    """The first acknowledgement shows how the others begin, also if all of them are for duplicates."""
+    make_stream(server)
+    parsed = []
+
+    def loads(payload: bytes) -> Any:
+        parsed.append(payload)
+        return json.loads(payload)
+
+    monkeypatch.setattr(publishing, "loads", loads)
+    rows = numbered(0, 2000)
+    write = delivery(server, "window").write
+    for duplicates in (0, 2000):
+        parsed.clear()
+        assert write(origin(), columns(rows)).duplicates == duplicates
+        assert len(parsed) == 1
+    assert_once(server, rows)
+
+
 @pytest.mark.parametrize(
-    ("kind", "outage"),
-    [*((kind, False) for kind in EXACT), ("transaction", True)],
+    ("kind", "ids", "outage"),
+    [*((*item, False) for item in IDS), *((*item, True) for item in IDS[1:])],
 )
-@pytest.mark.parametrize("ids", ["content", "position"])
 @pytest.mark.parametrize("stored", [0, 1, 700, 2300, 2500])
 @pytest.mark.full
 def test_a_second_attempt_adds_the_missing_rows(server, kind, outage, ids, stored):
@@ -208,7 +238,7 @@ def test_delivery_window_stores_rows_again_after_the_window(server, caplog):
 
 @pytest.mark.parametrize("ids", ["content", "position"])
 def test_an_abandoned_attempt_writes_nothing(server, ids):
-    """An attempt that resumes after a later batch has begun ends without an error, and stores nothing."""
+    """An attempt that resumes after a later batch has begun stores nothing, and counts no row as stored."""
     make_stream(server, duplicate_window=0.2)
     write = delivery(server, "transaction", ids=ids).write
     first, second = numbered(0, 1000), numbered(1000, 2000)
@@ -219,7 +249,8 @@ def test_an_abandoned_attempt_writes_nothing(server, ids):
         write(origin(5), columns(second))
         yield from columns(first[500:], 500)
 
-    assert write(origin(4), overtaken()).rows == 1000
+    with pytest.raises(CheckpointRewoundError, match="batch 5, but Spark runs batch 4"):
+        write(origin(4), overtaken())
     assert_once(server, first + second)
 
 
@@ -233,6 +264,9 @@ def test_a_restored_checkpoint_is_an_error(server, ids):
     with pytest.raises(CheckpointRewoundError, match="batch 9, but Spark runs batch 3") as caught:
         write(origin(3), columns(numbered(5000, 5100)))
     assert (caught.value.stored_batch, caught.value.batch) == (9, 3)
+    # After a shuffle, the rows may be in a partition that no batch had before.
+    with pytest.raises(CheckpointRewoundError, match="batch 9, but Spark runs batch 3"):
+        write(origin(3, partition=7), columns(numbered(5000, 5100)))
     assert "queryId" in str(caught.value)
     assert_once(server, numbered(0, 1000))
 
@@ -246,6 +280,48 @@ def test_other_rows_of_the_last_batch_are_an_error(server, ids):
     with pytest.raises(CheckpointRewoundError, match="other rows of batch 3"):
         write(origin(3), columns(numbered(700, 3000), 2300))
     assert_once(server, numbered(0, 1500))
+
+
+def test_rows_by_position_need_transactions(server):
+    """After a restore, other rows would have the ids of stored ones, and the stream would drop them."""
+    make_stream(server)
+    for given in (options(server, ids="position"), options(server, ids="position", jobId="j")):
+        with pytest.raises(InvalidOptionError, match="ids='position': needs delivery=transaction"):
+            publish_partition([b"1"], given)
+    assert payloads(server) == []
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("seed", range(2))
+def test_each_row_that_counts_as_duplicate_is_stored(server, kind, seed):
+    """
+    A restored query repeats batches with other rows, and none of its rows is missing in the stream.
+
+    Few different contents make rows of other messages look alike. With transactions the query has a new identity.
+    """
+    make_stream(server)
+    rng = random.Random(seed)
+    source = [b"%d" % rng.randrange(12) for _ in range(300)]
+    restored = rng.randrange(3)
+    starts = [0]
+    for query in ("first", "restored"):
+        more = {"queryId": query} if kind == "transaction" else {}
+        write = delivery(server, kind, **more).write
+        if query == "restored":
+            starts = starts[: restored + 1]
+        while starts[-1] < len(source):
+            begin = starts[-1]
+            starts.append(begin + rng.randrange(10, 150))
+            rows = source[begin : starts[-1]]
+            middle = rng.randrange(len(rows) + 1)
+            for partition, part in enumerate((rows[:middle], rows[middle:])):
+                before = stored_count(server)
+                written = write(origin(len(starts), partition), columns(part))
+                added = stored_count(server) - before
+                assert (written.rows, written.duplicates) == (len(part), len(part) - added)
+        stored = Counter(payloads(server))
+        assert not Counter(source) - stored
+    assert stored.total() < 2 * len(source)
 
 
 def test_a_new_query_id_is_a_new_identity(server):
@@ -294,8 +370,7 @@ def test_a_removed_record_of_stored_rows_is_an_error(server):
     assert_once(server, numbered(0, 1200))
 
 
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize("ids", ["content", "position"])
+@pytest.mark.parametrize(("kind", "ids"), IDS)
 def test_an_interrupted_attempt_is_completed(server, kind, ids):
     """A task that Spark ends early sees the end of its rows, and another attempt stores the others."""
     make_stream(server)
@@ -343,7 +418,7 @@ def test_two_attempts_at_once_store_each_row_once(server, kind):
     """An abandoned attempt that is still running does no harm, wherever the two attempts meet."""
     make_stream(server)
     rows = numbered(0, 6000)
-    write = delivery(server, kind, ids="position").write
+    write = delivery(server, kind).write
     meeting = threading.Barrier(2)
 
     def slowly() -> Iterator[RowColumns]:
@@ -386,8 +461,7 @@ def test_a_server_restart_loses_no_rows(fresh_server, kind):
                 fresh_server.restart()
             yield part
 
-    in_order = {} if kind == "at-least-once" else {"ids": "position"}
-    written = delivery(fresh_server, kind, **in_order).write(origin(), interrupted())
+    written = delivery(fresh_server, kind).write(origin(), interrupted())
     assert written.rows == 12_000
     if kind == "at-least-once":
         assert set(payloads(fresh_server)) == set(rows)
@@ -537,7 +611,7 @@ def test_rows_that_do_not_name_their_columns_are_refused(server):
     make_stream(server)
     with pytest.raises(InvalidArgumentError, match="columns="):
         publish_partition([("a", "b")], options(server))
-    with pytest.raises(InvalidArgumentError, match="msg_id"):
+    with pytest.raises(RowError, match="has msg_id, which the first row does not have"):
         publish_partition([{"data": "a"}, {"data": "b", "msg_id": "c"}], options(server))
 
 
@@ -674,6 +748,14 @@ def test_headers_that_are_not_utf8(server):
         ([None, b"a"], 0),
         ([{"data": b"a"}, {"data": 1}], 1),
         ([(b"a",), None], 1),
+        ([(b"a",), (b"b", "out.x")], 1),
+        ([(b"a",), {"data": b"b"}], 1),
+        ([b"a", {"data": b"b"}], 1),
+        ([{"data": b"a"}, b"b"], 1),
+        ([{"data": b"a"}, (b"b",)], 1),
+        ([1], 0),
+        ([{"data": b"a"}, {"data": "\ud800"}], 1),
+        ([{"data": b"a"}, {"data": [1]}], 1),
     ],
 )
 def test_an_invalid_row_is_named(server, rows, number):
@@ -682,6 +764,81 @@ def test_an_invalid_row_is_named(server, rows, number):
     with pytest.raises(RowError) as error:
         publish_partition(rows, options(server), columns=["data"], partition=3)
     assert (error.value.row, error.value.partition) == (number, 3)
+    assert b"b" not in payloads(server)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"subject": 1},
+        {"subject": "out.\ud800"},
+        {"msg_id": 7},
+        {"msg_id": "\ud800"},
+        {"headers": "A: b"},
+        {"headers": 5},
+        {"headers": [("A",)]},
+        {"headers": ["Ab"]},
+        {"headers": [{"nom": "A"}]},
+        {"headers": [(["A"], "b")]},
+        {"headers": {"A": 1}},
+        {"headers": {"A": 0}},
+        {"headers": {"A": [1]}},
+        {"headers": {"A": "\ud800"}},
+        {"headers": {"\ud800": "b"}},
+        {"headers": {None: "b"}},
+        {"key": 3},
+        {"key": "\ud800"},
+        {"key": b"\xff"},
+        {"ttl": [1]},
+        {"ttl": Decimal(1)},
+        {"ttl": float("nan")},
+        {"ttl": "\ud800"},
+        {"expected_last_sequence": "1"},
+        {"expected_last_sequence": -1},
+        {"expected_last_msg_id": 3},
+        {"unknown": 1},
+    ],
+    ids=str,
+)
+def test_an_invalid_value_is_named(server, more):
+    """Nothing is ignored: a value of the wrong type, or that cannot be encoded, is an error of its row."""
+    make_stream(server, allow_msg_ttl=True)
+    first = {} if "unknown" in more else dict.fromkeys(more)
+    with pytest.raises(RowError) as error:
+        publish_partition([{"data": b"a", **first}, {"data": b"b", **more}], options(server))
+    assert error.value.row == 1
+    assert b"b" not in payloads(server)
+
+
+def test_a_mapping_without_data_is_no_tombstone(server):
+    """A missing payload is an error, since NULL would delete something."""
+    make_stream(server)
+    with pytest.raises(RowError, match="row 1 .* has no 'data': a tombstone is"):
+        publish_partition([{"data": b"a", "msg_id": "1"}, {"msg_id": "2"}], options(server))
+    assert b"" not in payloads(server)
+
+
+@pytest.mark.parametrize("rows", ["ab", b"ab", {"data": b"ab"}])
+def test_one_row_is_not_the_rows(server, rows):
+    """The characters of a text, or the keys of a mapping, are not taken for rows."""
+    make_stream(server)
+    with pytest.raises(InvalidArgumentError, match="pass a list"):
+        publish_partition(rows, options(server))
+
+
+def test_record_batches_are_matched_by_name(server):
+    """A batch with its columns in another order is written correctly, and one with others is refused."""
+    make_stream(server)
+    of = pa.RecordBatch.from_pydict
+    first, second = {"data": ["a"], "msg_id": ["1"]}, {"msg_id": ["2"], "data": ["b"]}
+    publish_partition([of(first), of(second)], options(server))
+    assert payloads(server) == [b"a", b"b"]
+    for other in ({"data": ["c"]}, {**first, "ttl": [1]}, {"data": [1], "msg_id": ["3"]}):
+        with pytest.raises(SchemaError):
+            publish_partition([of(first), of(other)], options(server))
+    with pytest.raises(InvalidArgumentError, match="to_batches"):
+        publish_partition([pa.table(first)], options(server))
+    assert payloads(server) == [b"a", b"b"]
 
 
 @pytest.mark.smoke
@@ -885,7 +1042,7 @@ def test_a_leader_that_steps_down_loses_nothing(cluster, kind):
                     wait_until(partial(stepped_down, nc, led), 20)
                 yield part
 
-    write = delivery(first, kind, ids="position", ackTimeout="40s").write
+    write = delivery(first, kind, ackTimeout="40s").write
     assert write(origin(), interrupted()).rows == 6000
     assert len(led) == 2
     assert write(origin(), columns(rows)).duplicates == 6000

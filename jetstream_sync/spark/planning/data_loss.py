@@ -62,11 +62,10 @@ def find_resume_point(position: StreamOffset, view: StreamView | None, stream: s
         return ResumePoint(stream, wanted, f"stream {stream} does not exist any more", True)
     if view.created_ns != position.created_ns:
         problem = (
-            f"stream {stream} was deleted and re-created; the unread messages of the old stream"
+            f"stream {stream} is another one than in the checkpoint: it was deleted and re-created, or is in"
+            f" another cluster; the unread messages of the old stream, from sequence {wanted} on, are gone"
         )
-        return ResumePoint(
-            stream, view.first_seq, f"{problem}, from sequence {wanted} on, are gone", True
-        )
+        return ResumePoint(stream, view.first_seq, problem, True)
     if view.end_seq < wanted:
         problem = f"stream {stream} ends at sequence {view.end_seq - 1}, but was already read up to"
         return ResumePoint(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ... import errors
 from ..bytes_column import BytesColumn
 from ..columns import binary_column, bytes_column, offset_column, string_scalar
+from ..schema import SchemaError
 from .rows import RowColumns, RowLayout, header_start
 
 #: Columns whose strings are used as the UTF-8 bytes that Arrow stores, without decoding.
@@ -25,10 +26,29 @@ def arrow_columns(layout: RowLayout, batch: pa.RecordBatch) -> RowColumns:
     return RowColumns({name: _values(name, column) for name, column in named if name})
 
 
+def record_batches(layout: RowLayout, batches: Iterable[pa.RecordBatch]) -> Iterator[RowColumns]:
+    """Yield the columns of record batches with the same names."""
+    names: list[str] | None = None
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            kind = type(batch).__name__
+            raise errors.InvalidArgumentError(
+                f"the rows are record batches, and one is of type {kind}; a table has to_batches()"
+            )
+        names = names or batch.schema.names
+        for name in {*names} ^ {*batch.schema.names}:
+            raise SchemaError(name, "is not in every record batch")
+        yield arrow_columns(layout, batch.select(names))
+
+
 def _values(name: str, column: pa.Array) -> Sequence[Any]:
     """Return the values of a column, by its name in `rows`."""
     if name in _BYTES_COLUMNS:
-        column = column.cast(pa.binary())
+        try:
+            column = column.cast(pa.binary())
+        except pa.ArrowNotImplementedError:
+            rule = f"must be of type binary or string, not {column.type}"
+            raise SchemaError(name, rule) from None
         return column.to_pylist() if column.null_count else bytes_column(column)
     if name == "headers" and (lines := _header_lines(column)) is not None:
         return lines

@@ -84,8 +84,17 @@ class CheckpointStore:
         self._roll_up = b"%b: sub\r\n" % ROLLUP.encode() if roll_up else b""
         self._subject = subject
 
+    def last_batch(self) -> int:
+        """Return the number of the last micro-batch of the query in the stream, of any partition; -1: none."""
+        found = self._last(self._subject.rpartition(".")[0] + ".*")
+        if found is None:
+            return -1
+        if found.subject.rpartition(".")[2].isdecimal():
+            return int(loads(found.data)["batch"])
+        return int(found.data.partition(b"\n")[0])  # a list of keys
+
     def read(self) -> Checkpoint | None:
-        """Return the last checkpoint, ``None`` if there is none."""
+        """Return the last checkpoint of the partition, ``None`` if there is none."""
         found = self._last(self._subject)
         if found is None:
             return None

@@ -1,10 +1,12 @@
 """
 Message ids that are the same when the same rows are written again.
 
-An id consists of the query or job, the batch, the partition and the row. The row is identified by its content
-or by its position. After a shuffle a repeated attempt may see the rows of a partition in another order, so
-positions need a plan with a stable order. Equal rows of a partition are counted: the id of the k-th one
-contains k. The attempt number is never part of an id.
+An id consists of the query or job, the batch, the partition and the content of the row. After a shuffle a repeated
+attempt may see the rows of a partition in another order. Equal rows of a partition are counted: the id of the k-th
+one contains k. The attempt number is never part of an id.
+
+If a checkpoint is restored, a batch may have other rows than the first time. Then the stream ignores a row only if it
+has stored an equal one of the batch, which the query does not write again under another id: so no row is missing.
 """
 
 from __future__ import annotations
@@ -135,20 +137,6 @@ class ColumnIds:
         return rows.ids
 
 
-class PositionIds:
-    """Ids by the position of a row in its partition."""
-
-    def __init__(self, task_id: WriteTaskId) -> None:
-        self._prefix = task_id.prefix()
-
-    def of(self, rows: EncodedRows) -> BytesColumn:
-        """Return an id for each row; an id of the column takes precedence."""
-        prefix = self._prefix
-        return _prefer_own(
-            rows, BytesColumn.of(b"%b%d" % (prefix, number) for number in rows.numbers)
-        )
-
-
 class ContentIds:
     """Ids by the content of a row; it stores a hash for each row."""
 
@@ -167,16 +155,12 @@ class ContentIds:
         ids = BytesColumn.of_width(b2a_base64(contents, newline=False), _CONTENT_SIZE // 3 * 4)
         if 1 in repeated:
             ids = BytesColumn.of(map(self._numbered, ids, repeated))
-        return _prefer_own(rows, ids)
+        if not rows.ids:
+            return ids
+        return BytesColumn.of(own or made for own, made in zip(rows.ids, ids, strict=True))
 
     def _numbered(self, made: bytes, is_repeated: int) -> bytes:
         if not is_repeated:
             return made
         count = self._repeat_counts[made] = self._repeat_counts.get(made, 0) + 1
         return b"%b-%d" % (made, count)
-
-
-def _prefer_own(rows: EncodedRows, made: BytesColumn) -> BytesColumn:
-    if not rows.ids:
-        return made
-    return BytesColumn.of(own or other for own, other in zip(rows.ids, made, strict=True))

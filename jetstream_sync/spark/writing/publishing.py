@@ -55,6 +55,8 @@ _RESENDS_PER_TIMEOUT: Final = 4
 _NO_RESPONDERS: Final = 503
 #: Part of an acknowledgement for a duplicate.
 _DUPLICATE: Final = b'"duplicate"'
+#: What precedes the sequence in an acknowledgement.
+_SEQUENCE: Final = b'"seq":'
 
 #: Added to the error of a row with an unmet expectation. A standalone server checks expectations before
 #: message ids (``server/stream.go``, ``processJetStreamMsg``), so it also refuses a row that is stored.
@@ -188,8 +190,8 @@ class AckWindow(MessageReceiver):
         self._pending: dict[int, bytes] = {}
         self._rows_in_flight = 0
         self._bytes_in_flight = 0
-        # The beginning of a plain acknowledgement; learned from the first one.
-        self._ack_prefix = b"\0"
+        # The beginning of an acknowledgement, up to the sequence; learned from the first one.
+        self._ack_prefix = b""
         # Rows refused with a retriable error, with the deadline of the retries.
         self._refused: dict[int, tuple[float, errors.Error]] = {}
         self._retry_at = 0.0
@@ -368,7 +370,10 @@ class AckWindow(MessageReceiver):
             self._process_signal(deliveries)
             return
         # Splitting at the common bytes leaves the sequences, at little cost per acknowledgement.
-        prefix = self._ack_prefix
+        prefix = self._ack_prefix = self._ack_prefix or _ack_prefix(deliveries[0][PAYLOAD])
+        if not prefix:
+            self._process_each(deliveries)
+            return
         replies = Replies()
         replies += deliveries
         payloads = replies.column(PAYLOAD).data
@@ -424,9 +429,6 @@ class AckWindow(MessageReceiver):
             self.stats.stored(ack.seq, ack.seq)
             self.stats.duplicates += ack.duplicate
             self._last_ack_at = self._last_resend_at = monotonic()
-            end = b"%d}" % ack.seq
-            if payload.endswith(end):
-                self._ack_prefix = payload[: -len(end)]
 
     def _parse_ack(self, reply: bytes, header: bytes, payload: bytes) -> PubAck | None:
         """Return the acknowledgement in a reply; handle the reply if it is an error."""
@@ -487,6 +489,16 @@ class AckWindow(MessageReceiver):
             if number is None:
                 raise error
             raise self._encoder.error(number, subject, str(error)) from error
+
+
+def _ack_prefix(payload: bytes) -> bytes:
+    """Return the bytes of an acknowledgement before its sequence; empty: it is an error."""
+    try:
+        PubAck.from_json(loads(payload))
+    except errors.Error:
+        return b""
+    before, name, _ = payload.partition(_SEQUENCE)
+    return before + name if name else b""
 
 
 def _subject_of(command: bytes) -> bytes:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import count, islice, repeat
 from typing import Any, Final
 
@@ -259,6 +258,26 @@ def _plain(values: Sequence[Any]) -> BytesColumn | None:
     return None
 
 
+def _header_items(headers: Any) -> Iterable[Any]:
+    if isinstance(headers, str):
+        raise TypeError(headers)
+    return headers.items() if isinstance(headers, Mapping) else headers
+
+
+def _header_pair(item: Any) -> tuple[str, Sequence[Any]]:
+    """Return name and values of a header, which is a pair or a struct."""
+    if isinstance(item, Mapping):
+        name, value = item["name" if "name" in item else "key"], item["value"]
+    elif isinstance(item, str):
+        raise TypeError(item)
+    else:
+        name, value = item
+    hash(name)
+    if value is None:
+        return name, ()
+    return name, (value,) if isinstance(value, (str, bytes)) else tuple(value)
+
+
 def header_start(name: str) -> bytes:
     """Return the beginning of the lines of a header, after checking the name; empty: the header is dropped."""
     start = encode_headers({name: ""})[_VERSION_LINE:-4]
@@ -480,17 +499,18 @@ class RowEncoder:
     def _lines(self, items: Any, row: int, subject: bytes) -> bytes:
         """Return the header lines of a map, or of a list of pairs or structs."""
         lines = []
-        for item in items.items() if isinstance(items, Mapping) else items:
-            if isinstance(item, Mapping):
-                name, value = item["name" if "name" in item else "key"], item["value"]
-            else:
-                name, value = item
+        try:
+            pairs = [_header_pair(item) for item in _header_items(items)]
+        except (KeyError, TypeError, ValueError):
+            reason = "headers must be names with values: a mapping, or a list of pairs"
+            raise self.error(row, subject, reason) from None
+        for name, values in pairs:
             start = self._names.get(name)
             if start is None:
                 start = self._checked_name(name, row, subject)
             if not start:
                 continue
-            for entry in (value,) if isinstance(value, (str, bytes)) else value or ():
+            for entry in values:
                 if entry is None:
                     raise self.error(row, subject, f"the header {name!r} has the value NULL")
                 text = (
@@ -518,9 +538,11 @@ class RowEncoder:
     def _condition_lines(self, given: dict[str, Any], row: int, subject: bytes) -> bytes:
         """Return the header lines with the key and the conditions for storing a row."""
         ttl, key = given.pop("ttl", None), given.pop("key", None)
+        if key is not None and not isinstance(key, (bytes, bytearray)):
+            key = self._encoded(key, row, subject, "key")
         try:
-            if isinstance(ttl, (int, float, timedelta)):
-                given["msg_ttl"] = ttl
+            if not isinstance(ttl, str):
+                given["msg_ttl"] = ttl  # ``None``, a number or a timedelta, or an error
             made = publish_headers(None, given)
             lines = dict(made or {})
             if isinstance(ttl, str):
@@ -530,7 +552,7 @@ class RowEncoder:
                     )
                 lines[MSG_TTL] = ttl
             if key is not None:
-                lines[_KEY_HEADER] = key if isinstance(key, str) else key.decode()
+                lines[_KEY_HEADER] = key.decode()
             return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""
         except UnicodeDecodeError:
             raise self.error(row, subject, "key is not UTF-8 text: use base64(key)") from None

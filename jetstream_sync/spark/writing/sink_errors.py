@@ -22,7 +22,8 @@ class CheckpointRewoundError(SinkError):
     """
     The target stream has rows of a batch that the checkpoint of the query does not know.
 
-    The checkpoint was restored from an older copy, or copied for a second query. Nothing was written.
+    The checkpoint was restored from an older copy, or copied for a second query: then nothing was written. Or another
+    attempt of the same task has completed the batch: then Spark ignores the error.
 
     Args:
         stream: the target stream.

@@ -23,9 +23,9 @@ that many are skipped. Otherwise the order of the rows may change, so the key of
 stored with it. The rows themselves prove nothing: limits of the stream may have removed them.
 
 Batch numbers repeat if the checkpoint of a query is restored from an older copy. So stored rows that the batch does
-not have are an error, and nothing is written before all of them were seen. A later micro-batch at the start of an
-attempt is an error too, because Spark runs no batch before the one that it has written last. A later micro-batch
-that appears during an attempt shows that the attempt was abandoned: Spark starts it when this one is complete.
+not have are an error, and nothing is written before all of them were seen. A later micro-batch of any partition is an
+error too, because Spark runs no batch before the one that it has written last: either the checkpoint was restored, or
+another attempt has completed the batch and this one was abandoned, so that Spark ignores its error.
 """
 
 from __future__ import annotations
@@ -141,10 +141,8 @@ class TransactionWriter:
 
     def write(self, parts: Iterable[EncodedRows]) -> None:
         """Write all rows that are not stored yet."""
+        self._check_order(self._checkpoints.last_batch())
         self._read_checkpoint()
-        checkpoint = self._checkpoint
-        if checkpoint is not None and checkpoint.batch > self._batch:
-            raise CheckpointRewoundError(self._stream, checkpoint.batch, self._batch)
         self._unseen = self._stored.copy()
         for part in parts:
             self.stats.rows += len(part)
@@ -161,9 +159,9 @@ class TransactionWriter:
                 self._store(rows)
         if any(map(len, self._held)):
             raise CheckpointRewoundError(self._stream, self._batch, self._batch)
-        stats, checkpoint = self.stats, self._checkpoint
+        stats, checkpoint = self.stats, self._own_checkpoint()
         stats.duplicates = stats.rows - self._written
-        if stats.rows and checkpoint is not None and checkpoint.batch == self._batch:
+        if stats.rows and checkpoint is not None:
             stats.stored(checkpoint.first_seq, checkpoint.last_seq)
 
     # --- rows that are stored already -----------------------------------------------------------
@@ -171,8 +169,15 @@ class TransactionWriter:
     def _read_checkpoint(self) -> None:
         """Read the last checkpoint, and the keys of the rows stored with it."""
         checkpoint = self._checkpoint = self._checkpoints.read()
-        if checkpoint is not None and checkpoint.batch == self._batch:
+        if checkpoint is None:
+            return
+        self._check_order(checkpoint.batch)
+        if checkpoint.batch == self._batch:
             self._stored = self._checkpoints.read_keys(checkpoint)
+
+    def _check_order(self, stored_batch: int) -> None:
+        if stored_batch > self._batch:
+            raise CheckpointRewoundError(self._stream, stored_batch, self._batch)
 
     def _own_checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint if this micro-batch has stored it."""
@@ -181,19 +186,11 @@ class TransactionWriter:
 
     def _unstored(self, rows: EncodedRows) -> EncodedRows:
         """Return the rows that are not stored yet."""
-        checkpoint = self._checkpoint
-        if checkpoint is None or checkpoint.batch < self._batch:
+        checkpoint = self._own_checkpoint()
+        if checkpoint is None:
             return rows
-        if checkpoint.batch > self._batch:
-            return rows.select(
-                ()
-            )  # this attempt was abandoned, and another one has completed the batch
         if self._in_order:
-            return (
-                rows.slice(checkpoint.rows - rows.numbers[0], len(rows))
-                if (checkpoint.rows > rows.numbers[0])
-                else rows
-            )
+            return rows.slice(max(0, checkpoint.rows - rows.numbers[0]), len(rows))
         stored = self._stored
         return rows.select([i for i, key in enumerate(self._keys(rows)) if key not in stored])
 
@@ -283,7 +280,8 @@ class TransactionWriter:
                 f"a batch was not stored in {self._timeout:g} s: {error}"
             ) from error
         before = self._checkpoint
-        sleep(min(_RETRY_DELAY_S, deadline.left() or 0.0))
+        if not conflict:
+            sleep(min(_RETRY_DELAY_S, deadline.left() or 0.0))
         self._read_checkpoint()
         if not conflict or self._checkpoint != before:
             return False

@@ -25,7 +25,7 @@ from ..connections import api_requests, jetstream
 from ..options import WriteOptions
 from ..retry import retry_transient
 from .checkpoints import CheckpointStore
-from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
+from .message_ids import ColumnIds, ContentIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
 from .sink_errors import SinkError
@@ -270,7 +270,7 @@ class WritePlan:
         parts: Iterable[EncodedRows],
     ) -> WriteStats:
         options = self.options
-        ids = self._ids(task_id)
+        ids = ColumnIds() if options.delivery == "at-least-once" else ContentIds(task_id)
         individually = any(name.startswith("expected_") for name in self.layout.names)
         window = AckWindow(
             api_requests(js).core,
@@ -314,11 +314,3 @@ class WritePlan:
         finally:
             batches.close()
         return writer.stats
-
-    def _ids(self, task_id: WriteTaskId) -> MessageIds:
-        options = self.options
-        if options.delivery == "at-least-once":
-            return ColumnIds()
-        if not options.makes_position_ids:
-            return ContentIds(task_id)
-        return PositionIds(replace(task_id, name=options.query_id or task_id.name))

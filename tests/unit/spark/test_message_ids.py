@@ -15,7 +15,6 @@ from jetstream_sync.spark.writing import message_ids
 from jetstream_sync.spark.writing.message_ids import (
     ColumnIds,
     ContentIds,
-    PositionIds,
     WriteTaskId,
     content_digests,
 )
@@ -102,8 +101,7 @@ def test_everything_that_is_stored_affects_the_id():
     assert plain[1] == headed[1]
 
 
-@pytest.mark.parametrize("kind", [ContentIds, PositionIds])
-def test_ids_tell_queries_batches_and_partitions_apart(kind):
+def test_ids_tell_queries_batches_and_partitions_apart():
     """The same row from another source has another id, and from the same source the same one."""
     origins = [
         ORIGIN,
@@ -114,23 +112,15 @@ def test_ids_tell_queries_batches_and_partitions_apart(kind):
         WriteTaskId(name="3 query", batch=7, partition=7),
     ]
     one = [(b"a", b"x")]
-    made = [kind(origin).of(rows(one))[0] for origin in origins]
+    made = [ContentIds(origin).of(rows(one))[0] for origin in origins]
     assert len(set(made)) == len(origins)
-    assert list(kind(ORIGIN).of(rows(one))) == made[:1]
+    assert list(ContentIds(ORIGIN).of(rows(one))) == made[:1]
     assert all(made[i].startswith(origin.prefix()) for i, origin in enumerate(origins))
 
 
-def test_ids_by_position_contain_the_row_number():
-    """The id contains the number of the row in its partition."""
-    part = replace(rows([(b"a", b"x")] * 2), numbers=[5, 9])
-    made = PositionIds(ORIGIN).of(part)
-    assert list(made) == [ORIGIN.prefix() + b"5", ORIGIN.prefix() + b"9"]
-
-
-@pytest.mark.parametrize("kind", [ContentIds, PositionIds])
-def test_an_id_of_the_column_takes_precedence(kind):
+def test_an_id_of_the_column_takes_precedence():
     """An id from the column ``msg_id`` is used instead of a made one."""
-    made = kind(ORIGIN).of(with_ids([b"mine", b"", b"too"]))
+    made = ContentIds(ORIGIN).of(with_ids([b"mine", b"", b"too"]))
     assert (made[0], made[2]) == (b"mine", b"too")
     assert made[1].startswith(ORIGIN.prefix())
 
