@@ -65,7 +65,7 @@ ENTRY_POINTS: dict[str, set[str]] = {
 # Where a part may import only some modules of another part.
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("declare", "base"): {"differences"},
-    ("workers", "base"): {"codec", "differences", "locks", "subjects"},
+    ("workers", "base"): {"codec", "differences", "exit_status", "locks", "subjects"},
     ("filesystem", "base"): set(),
     # Scripts that do not use the client can start a server.
     ("server", "base"): {"locks", "version"},
@@ -366,8 +366,8 @@ def test_the_worker_runtime_uses_public_names():
             if isinstance(node, ast.ImportFrom) and (
                 node.level > 1 or node.module == "jetstream_sync"
             ):
-                # `Worker.setup` shows the differences of jsm; subjects are matched by one rule.
-                if node.module in {"differences", "errors", "locks", "subjects"}:
+                # `Worker.setup` shows the differences of jsm, and exit statuses and subjects have one rule.
+                if node.module in {"differences", "errors", "exit_status", "locks", "subjects"}:
                     continue
                 assert node.module in {None, "jetstream_sync"}, f"{file}, line {node.lineno}"
                 names = {alias.name for alias in node.names} - {"codec", "errors"}

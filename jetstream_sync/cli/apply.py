@@ -26,13 +26,14 @@ from ..declare import (
     plan,
     set_of,
 )
+from ..exit_status import ExitStatus
 from ..subjects import check_stream_name
 from .config import config_of, difference_documents, read_documents, update_error
 from .listings import Lister, lister
 from .output import counted, emit
 from .prompts import Asker
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import FILE, option
 
 #: The lists of a file, and the record of their items.

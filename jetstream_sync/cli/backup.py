@@ -28,6 +28,7 @@ import click
 from .. import JetStream, SnapshotInfo, Stream, StreamConfig, StreamInfo, StreamSnapshot, errors
 from ..codec import decode, encode, loads
 from ..differences import differences
+from ..exit_status import ExitStatus
 from .config import config_of_file
 from .long_running import failover, failover_options
 from .names import find_stream, stream_argument
@@ -35,7 +36,7 @@ from .output import count, counted, emit_text, note, size, to_json
 from .prompts import Asker
 from .render import show_progress
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, exit_status, file_errors, one_line
+from .status import CommandError, exit_status, file_errors, one_line
 from .stream_info import show_info
 from .values import FILE, SIZE, FilePath, option
 

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import errors
+from ..exit_status import ExitStatus
 from ..subjects import check_publish_subject
 from .long_running import pause
 from .output import count as count_text
 from .output import note, size
 from .render import Block, Field, show_blocks, show_progress
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import FROM_1, SIZE, Parsed, option, with_options
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Ru
         nc.flush(_FLUSH_TIMEOUT_S)
         if nc.stats["errors_received"]:
             raise CommandError(
-                f"the server refused to publish to {workload.subject}", ExitStatus.FAILED
+                f"the server refused to publish to {workload.subject}", ExitStatus.NO_CONNECTION
             )
 
     return run

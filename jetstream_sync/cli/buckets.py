@@ -14,6 +14,7 @@ import click
 from .. import JetStream, Listing, StreamInfo, errors
 from ..differences import without_server_labels
 from ..durations import duration_to_ns, time_to_text
+from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from .config import changed, config_options, display_fields, take_fields
 from .env import single_line, visible
@@ -23,7 +24,7 @@ from .output import Missing, announce, emit, emit_item, emit_text, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, not_found
+from .status import CommandError, not_found
 from .stream_info import CLUSTER, REPLICATION
 from .values import Decorator, ParamType, force_option, option
 

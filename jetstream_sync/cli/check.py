@@ -430,9 +430,10 @@ def meta(settings: Settings, check: _Check) -> None:
 @option("--bucket BUCKET", "The bucket.", required=True, shell_complete=complete_bucket)
 @_levels("values", "number of values")
 @option("--key KEY", "Fail unless this key has a value.")
+@_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
 def kv(settings: Settings, check: _Check) -> None:
     """
-    Check a key-value bucket.
+    Check a key-value bucket and its replicas.
 
     With a critical threshold below that for warnings, small numbers of values are bad.
     """
@@ -447,6 +448,8 @@ def kv(settings: Settings, check: _Check) -> None:
                 check.ok.append(f"key {key} found")
             except errors.KeyNotFoundError:
                 check.critical.append(f"key {key} not found")
+    if problem := _replica_problem(status.info, None, check.options["peer_seen_critical"]):
+        check.critical.append(problem)
     check.add("values", status.values, "Stored values", levels="values", below=None)
     check.add("bytes", status.bytes, "Bytes in the bucket", "B")
     check.add("replicas", status.info.config.num_replicas or 1, "Replicas of the bucket")

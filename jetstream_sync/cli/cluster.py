@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from .. import ClusterInfo, Connection, ConsumerInfo, JetStream, StreamInfo, errors
+from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from .listings import Listed, lister
 from .long_running import pause
@@ -26,7 +27,7 @@ from .output import emit_text, note
 from .prompts import Asker
 from .render import Field, bad, show_rows
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .streams import find_options, find_streams
 from .system import PING, MetaGroup, all_answers
 from .values import force_option, option

@@ -14,11 +14,12 @@ import click
 from click.shell_completion import get_completion_class
 
 from .. import errors
+from ..exit_status import ExitStatus
 from .groups import NounGroup
 from .output import emit
 from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, command
-from .status import MEANINGS, CommandError, ExitStatus
+from .status import MEANINGS, CommandError
 from .values import ANY_CASE_PATTERN
 
 

@@ -31,12 +31,13 @@ from .. import StreamConfig, StreamSource, errors
 from ..codec import Record, decode, encode, loads
 from ..differences import Difference, differences, without_server_labels
 from ..durations import duration_text, duration_to_ns, time_to_text
+from ..exit_status import ExitStatus
 from ..options import closest_match
 from .output import count, emit, limit, say, size, to_json
 from .prompts import Asker
 from .render import Field
 from .settings import Settings
-from .status import CommandError, ExitStatus, file_errors
+from .status import CommandError, file_errors
 from .values import (
     FILE,
     LIMIT,

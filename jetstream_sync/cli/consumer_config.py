@@ -18,6 +18,7 @@ from .. import (
 )
 from ..differences import without_server_labels
 from ..durations import duration_text
+from ..exit_status import ExitStatus
 from ..subjects import check_consumer_name, subjects_overlap
 from .config import (
     changed,
@@ -42,7 +43,7 @@ from .names import (
 from .output import note
 from .prompts import Asker
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import FILE, Parsed, option, parse_time
 
 _STARTS: Final[Mapping[str, DeliverPolicy]] = {

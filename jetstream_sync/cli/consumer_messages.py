@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import errors
+from ..exit_status import ExitStatus
 from .env import readable
 from .long_running import reconnect_options
 from .names import consumer_arguments, find_consumer, find_pull, title
@@ -15,7 +16,7 @@ from .output import announce, note, when
 from .output import count as with_separators
 from .reading import NowSource, PullSource, PushSource, Reading, Settle, Source, check_received
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, one_line
+from .status import CommandError, one_line
 from .values import FROM_1, TIMEOUT, Parsed, option, parse_duration, with_options
 from .view import FORMAT_HELP, MessageWriter, header_lines
 

@@ -12,6 +12,7 @@ import click
 from .. import errors
 from ..address import parse_servers
 from ..contexts import KEYS, fault_in
+from ..exit_status import ExitStatus
 from .context_store import Contexts, complete_context, redacted
 from .output import emit_names, emit_text, note
 from .prompts import Asker
@@ -25,7 +26,7 @@ from .settings import (
     command,
     read_password,
 )
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import force_option, names_option, option
 
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 import click
 
 from ..contexts import KEYS, contexts_root, fault_in, is_context_name
-from .status import CommandError, ExitStatus, did_you_mean
+from ..exit_status import ExitStatus
+from .status import CommandError, did_you_mean
 
 #: Keys whose values are masked in output.
 SECRETS: Final = frozenset({"token", "password", "user_jwt", "user_seed"})

@@ -39,6 +39,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from .. import JetStream, JetStreamMsg, Stream, StreamConfig, errors
+from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from ..server import NatsServer
 from ..subjects import check_stream_name
@@ -46,7 +47,7 @@ from .long_running import pause
 from .output import emit, note
 from .render import Field, bad, show_progress, write_rows
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import FilePath, option
 
 # --- the orders -----------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from .. import errors
 from ..durations import time_to_text
+from ..exit_status import ExitStatus
 from ..workers import DeadLetter, DeadLetters
 from .env import readable
 from .names import (
@@ -24,7 +25,7 @@ from .output import count, document, emit, emit_text, note, size
 from .prompts import Asker
 from .render import Block, Field, bad, show_rows, write_blocks
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, one_line
+from .status import CommandError, one_line
 from .values import LIMITED_DURATION, force_option, option
 from .view import body_fields, header_fields, header_lines, write_bytes
 
@@ -75,7 +76,8 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
             # Not an empty list, which would mean that there are no dead letters.
             emit_text(settings, {"stored_in": [], "messages": None}, "")
             return
-        found = [(item, letters.get_msg(item)) for item in letters.find(stream, consumer)]
+        lost: dict[str, str] = {}
+        found = [(item, _message(letters, item, lost)) for item in letters.find(stream, consumer)]
         if consumer is not None and not found:
             # A deleted consumer may have left dead letters.
             find_consumer(settings, js, stream, consumer)
@@ -87,9 +89,28 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     heading = f"Dead letters of {stream}" if stream is not None else "Dead letters"
     columns = _CONSUMER if stream is not None else _STREAM_AND_CONSUMER, *_LIST
     show_rows(settings, present, columns, title=heading, none="No dead letters", document=result)
+    if lost:
+        listed = ", ".join(f"{name} ({reason})" for name, reason in lost.items())
+        raise CommandError(f"these streams cannot be read: {listed}", ExitStatus.FAILED)
 
 
-def _letter_document(letter: DeadLetter, msg: StoredMsg | None) -> dict[str, Any]:
+#: In place of a message whose stream does not answer.
+_UNKNOWN: Final = "?"
+
+
+def _message(
+    letters: DeadLetters, letter: DeadLetter, lost: dict[str, str]
+) -> StoredMsg | Literal["?"] | None:
+    """Return the message of a letter; `_UNKNOWN` if its stream cannot be read, with the reason in ``lost``."""
+    if letter.stream not in lost:
+        try:
+            return letters.get_msg(letter)
+        except (errors.TimeoutError, errors.NoRespondersError, errors.APIError) as error:
+            lost[letter.stream] = one_line(error)
+    return _UNKNOWN
+
+
+def _letter_document(letter: DeadLetter, msg: StoredMsg | Literal["?"] | None) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "stream": letter.stream,
         "consumer": letter.consumer,
@@ -98,9 +119,9 @@ def _letter_document(letter: DeadLetter, msg: StoredMsg | None) -> dict[str, Any
         "deliveries": letter.deliveries,
         "time": time_to_text(letter.time),
         **({"reason": letter.reason} if letter.reason else {}),
-        "in_stream": msg is not None,
+        "in_stream": None if msg == _UNKNOWN else msg is not None,
     }
-    if msg is not None:
+    if msg is not None and msg != _UNKNOWN:
         fields.update(subject=readable(msg.subject), bytes=len(msg.data))
     return fields
 
@@ -113,13 +134,27 @@ def why_dead(kind: str, reason: str) -> str:
 
 _CONSUMER: Final = Field("Consumer", lambda row: row[0].consumer)
 _STREAM_AND_CONSUMER: Final = Field("Consumer", lambda row: f"{row[0].stream} > {row[0].consumer}")
+
+
+def _subject(row: tuple[DeadLetter, Any]) -> Any:
+    if row[1] == _UNKNOWN:
+        return bad(_UNKNOWN)
+    return bad("gone") if row[1] is None else row[1].subject
+
+
+def _size(row: tuple[DeadLetter, Any]) -> Any:
+    if row[1] is None:
+        return None
+    return _UNKNOWN if row[1] == _UNKNOWN else size(len(row[1].data))
+
+
 _LIST: Final = (
-    Field("Subject", lambda row: bad("gone") if row[1] is None else row[1].subject),
+    Field("Subject", _subject),
     Field("Why", lambda row: why_dead(row[0].kind, row[0].reason)),
     Field("When", lambda row: row[0].time, drop=2),
     Field("Sequence", lambda row: row[0].seq),
     Field("Deliveries", lambda row: row[0].deliveries, drop=1),
-    Field("Size", lambda row: None if row[1] is None else len(row[1].data), size, drop=3),
+    Field("Size", _size, drop=3, right=True),
 )
 
 

@@ -10,6 +10,7 @@ import click
 
 from .. import KeyValue, KeyValueConfig, KeyValueEntry, KeyValueStatus
 from ..durations import duration_to_ns, time_from_ns, time_to_text
+from ..exit_status import ExitStatus
 from .buckets import BucketKind
 from .env import readable, visible
 from .names import complete_bucket
@@ -18,7 +19,7 @@ from .output import count, counted, emit_names, emit_text, to_json, when
 from .prompts import Asker
 from .render import Field, show_rows
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import DURATION, FROM_1, TIMEOUT, Decorator, force_option, option
 from .view import body_fields, header_fields, write_bytes
 

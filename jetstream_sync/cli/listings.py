@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from .. import errors
+from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from .long_running import failover_options
 from .names import no_stream
 from .output import Missing, counted, emit_names
 from .render import Field, in_order, write_reports
 from .settings import Settings
-from .status import CommandError, ExitStatus, one_line
+from .status import CommandError, one_line
 from .values import Decorator, option
 
 if TYPE_CHECKING:

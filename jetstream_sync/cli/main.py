@@ -19,12 +19,13 @@ from typing import Final, NoReturn
 import click
 
 from .. import errors
+from ..exit_status import ExitStatus
 from ..version import __version__
 from .env import Environment
 from .groups import Entry, MissingCommandError, NounGroup
 from .output import to_json
 from .settings import Settings, common_options
-from .status import CommandError, ExitStatus, document_of, exit_status, hint_of, one_line
+from .status import CommandError, document_of, exit_status, hint_of, one_line
 from .values import option
 
 _COMPLETE_VARIABLE = "_JSM_COMPLETE"

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from .. import errors
+from ..exit_status import ExitStatus
 from ..subjects import check_consumer_name, check_stream_name
 from .prompts import Asker
 from .settings import Settings
-from .status import CommandError, ExitStatus, did_you_mean, not_found
+from .status import CommandError, did_you_mean, not_found
 from .values import STREAM_NAME, Decorator, with_options
 
 if TYPE_CHECKING:

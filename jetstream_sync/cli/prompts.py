@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..exit_status import ExitStatus
 from .env import single_line, unescaped
-from .status import CommandError, ExitStatus
+from .status import CommandError
 
 if TYPE_CHECKING:
     from .settings import Settings

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import errors
+from ..exit_status import ExitStatus
 from ..headers import MSG_ID, MSG_TTL, NO_RESPONDERS
 from ..net.clock import Deadline, monotonic
 from .consumer_info import UNTIL
@@ -18,7 +19,7 @@ from .outgoing import Message, PermissionWatch, message_options, outgoing, requi
 from .output import count as count_text
 from .output import counted, emit_item, emit_line, say, to_json
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError, one_line
 from .values import DURATION, FROM_0, FROM_1, TIMEOUT, option, with_options
 from .view import MessageWriter, header_lines
 
@@ -116,8 +117,9 @@ def pub(
                 if js is None:
                     nc.publish(message.subject, message.body, reply, message.headers)
                 published.add(message, None if js is None else _stored(js, message, schedule))
-        except KeyboardInterrupt:
-            settings.env.stderr.write(f"\n{published.summary()}\n")
+        except (KeyboardInterrupt, errors.Error, CommandError) as error:
+            if several or isinstance(error, KeyboardInterrupt):
+                settings.env.stderr.write(f"\n{published.summary()}\n")
             raise
         nc.flush(settings.timeout)
         watch.check(nc)
@@ -156,6 +158,10 @@ def _stored(js: JetStream, message: Message, schedule: dict[str, Any] | None) ->
         return failover(publish) if message.headers and MSG_ID in message.headers else publish()
     except errors.NoStreamResponseError as error:
         raise _unstored(js, message.subject, error) from error
+    except errors.TimeoutError as error:
+        text = f"{one_line(error)}: a stream may have stored the message"
+        hint = "a repetition with the same --msg-id is stored once"
+        raise CommandError(text, ExitStatus.TIMED_OUT, hint=hint) from error
 
 
 def _unstored(js: JetStream, subject: str, error: errors.NoStreamResponseError) -> Exception:

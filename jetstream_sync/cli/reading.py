@@ -33,13 +33,14 @@ from .. import (
     Subscription,
     errors,
 )
+from ..exit_status import ExitStatus
 from ..net.clock import Deadline, monotonic
 from ..subjects import subject_matches
 from .long_running import wait_interruptibly
 from .names import find_stream
 from .output import counted, say
 from .settings import Settings
-from .status import CommandError, ExitStatus
+from .status import CommandError
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0

@@ -22,10 +22,11 @@ import click
 
 from .. import errors
 from ..durations import duration_from_ns, seconds_text, time_from_text
+from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .config import PAIR, read_text
 from .long_running import failover_options
-from .output import announce, counted, document, emit_line, emit_list, limit, size
+from .output import Missing, announce, counted, document, emit_line, emit_list, limit, size
 from .render import (
     Block,
     Field,
@@ -40,8 +41,18 @@ from .render import (
     write_reports,
 )
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, one_line
-from .system import PING, MetaGroup, Row, all_answers, answers, meta_of, server_name, silent_servers
+from .status import CommandError, one_line
+from .system import (
+    PING,
+    MetaGroup,
+    Row,
+    all_answers,
+    answers,
+    check_answers,
+    meta_of,
+    server_name,
+    silent_servers,
+)
 from .values import FILE, FROM_1, Decorator, FilePath, option, with_options
 
 if TYPE_CHECKING:
@@ -431,38 +442,46 @@ def _report(
     body: Row,
     rows: Callable[[list[Row]], list[Row]] = list,
     *,
-    problem: Callable[[list[Row]], str] | None = None,
+    problem: Callable[[list[Row]], str] = lambda _found: "",
+    of_account: bool = False,
+    silent_if_empty: bool = False,
 ) -> None:
     """
     Write the rows that are made of the answers of the servers, once or repeatedly.
 
-    `problem`: returns what is wrong, with which a single report fails; with it, each row is a server, and
-    those that do not answer have a row.
+    A single report fails if a known server does not answer. `problem`: returns what else is wrong.
+    `of_account`: the answers are those for a user of this account, and the names of the servers are not known.
+    `silent_if_empty`: a server that has nothing to report does not answer.
     """
     host, cluster = options.get("host"), options.get("cluster")
     body = {**body, "server_name": host, "exact_match": bool(host), "cluster": cluster}
     sort, reverse = options.get("sort", "name"), options["reverse"]
     found: list[Row] = []
-    silent: list[Any] = []
+    silent: list[Missing] = []
     with settings.connection(**failover_options(settings)) as nc:
 
         def take() -> list[Any]:
             found[:] = all_answers(settings, nc, subject, body)
-            if problem is not None and not (host or cluster):
-                pinged = all_answers(settings, nc, PING, {})
-                silent[:] = silent_servers(settings, nc, found, pinged)
             ordered = in_order(rows(found), fields, sort, reverse=reverse)
-            return [*ordered[: options.get("top")], *silent]
+            if not of_account and host is None:
+                pinged = all_answers(settings, nc, PING, {})
+                found[:] = pinged if silent_if_empty else found
+                silent[:] = _silent(settings, nc, found, pinged, cluster)
+            lost = silent if fields[0].title == "Server" else []
+            return [*ordered[: options.get("top")], *lost]
 
         write_reports(
             settings, take, fields, title=title, none="No results", watch=options["watch"]
         )
-    if problem is not None:
-        total = len(found) + len(silent)
-        texts = [problem(found)] if problem(found) else []
-        texts += [f"{len(found)} of {counted(total, 'server')} answered"] if silent else []
-        if texts:
-            raise CommandError("; ".join(texts), ExitStatus.FAILED)
+    check_answers(found, silent, problem(found))
+
+
+def _silent(
+    settings: Settings, nc: Connection, found: list[Row], pinged: list[Row], cluster: str | None
+) -> list[Missing]:
+    """Return a row for each server that was asked and did not answer, in a cluster or in one not known."""
+    others = [item for item in pinged if cluster and item["server"].get("cluster") != cluster]
+    return silent_servers(settings, nc, [*found, *others], pinged)
 
 
 def _starred_name(row: Row) -> str:
@@ -541,7 +560,14 @@ _connection_options = with_options(
 )
 
 
-def _connections(settings: Settings, subject: str, options: Row, account: str | None) -> None:
+def _connections(
+    settings: Settings,
+    subject: str,
+    options: Row,
+    account: str | None,
+    *,
+    of_account: bool = False,
+) -> None:
     body = {
         "sort": _SERVER_SORTS[options["sort"]],
         "limit": options["top"],
@@ -563,7 +589,10 @@ def _connections(settings: Settings, subject: str, options: Row, account: str | 
             for found in answer["data"].get("connections") or ()
         ]
 
-    _report(settings, options, subject, _CONNECTIONS, "Connections", body, rows)
+    _report(
+        *(settings, options, subject, _CONNECTIONS, "Connections", body, rows),
+        of_account=of_account,
+    )
 
 
 @command("connections")
@@ -579,8 +608,12 @@ def server_connections(settings: Settings, *, account: str | None, **options: An
 @_connection_options
 @report_options(_CONNECTIONS, "subs")
 def account_connections(settings: Settings, **options: Any) -> None:
-    """List the connections of your account."""
-    _connections(settings, "$SYS.REQ.ACCOUNT.PING.CONNZ", options, None)
+    """
+    List the connections of your account.
+
+    A server that does not answer is missing, since a user of an account does not learn which servers there are.
+    """
+    _connections(settings, "$SYS.REQ.ACCOUNT.PING.CONNZ", options, None, of_account=True)
 
 
 _ACCOUNT_NUMBERS: Final = ("conns", "num_subscriptions", "slow_consumers", "leafnodes")
@@ -626,7 +659,10 @@ _ACCOUNTS: Final = (
 def accounts(settings: Settings, *, account: str | None, **options: Any) -> None:
     """Compare the connections and the traffic of accounts, or show those of one ACCOUNT."""
     body = {"accounts": [account] if account else None}
-    _report(settings, options, _STATZ, _ACCOUNTS, "Accounts", body, _by_account)
+    _report(
+        *(settings, options, _STATZ, _ACCOUNTS, "Accounts", body, _by_account),
+        silent_if_empty=True,
+    )
 
 
 _STATISTICS: Final = (
@@ -641,8 +677,13 @@ _STATISTICS: Final = (
 @command()
 @report_options(_STATISTICS)
 def statistics(settings: Settings, **options: Any) -> None:
-    """Show the connections and the traffic of your account on each server."""
-    _report(settings, options, _STATZ, _STATISTICS, "Account statistics", {}, _statistics)
+    """
+    Show the connections and the traffic of your account on each server.
+
+    A server that does not answer is missing, since a user of an account does not learn which servers there are.
+    """
+    title = "Account statistics"
+    _report(settings, options, _STATZ, _STATISTICS, title, {}, _statistics, of_account=True)
 
 
 def _status(row: Row) -> Any:
@@ -797,6 +838,11 @@ def request(settings: Settings, *, kind: str, filter: Any, **options: str | None
             body[key] = json.loads(text)
         except ValueError:
             body[key] = text
+    silent = []
     with settings.connection() as nc:
-        found = list(answers(settings, nc, f"{PING}.{kind.upper()}", body))
+        found = all_answers(settings, nc, f"{PING}.{kind.upper()}", body)
+        if options["host"] is None:
+            pinged = all_answers(settings, nc, PING, {})
+            silent = _silent(settings, nc, found, pinged, options["cluster"])
     emit_list(settings, found)
+    check_answers(found, silent)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import errors
+from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .env import single_line, visible
 from .output import emit_item, emit_text
 from .render import Block, Field, bad, show_blocks, show_rows
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import option
 
 if TYPE_CHECKING:

@@ -1,52 +1,31 @@
-"""
-The exit statuses of ``jsm``, and the mapping of errors to them.
-
-Scripts branch on these numbers, so they are part of the public contract: a number never changes
-its meaning.
-"""
+"""How ``jsm`` reports an error: its exit status, its text and its remedy."""
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import re
-import signal
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
 
 from .. import errors
+from ..exit_status import ExitStatus
+from ..exit_status import exit_status as status_of
 from ..options import closest_match
 from .env import readable
-
-
-class ExitStatus(enum.IntEnum):
-    """Exit statuses of ``jsm``."""
-
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    TIMED_OUT = 4
-    NO_CONNECTION = 5
-    NO_RESPONDERS = 6
-    INTERRUPTED = 128 + signal.SIGINT
-    BROKEN_PIPE = 128 + signal.SIGPIPE
-    TERMINATED = 128 + signal.SIGTERM
-
 
 #: The meaning of each exit status, for the help.
 MEANINGS: Final = {
     ExitStatus.OK: "Success.",
     ExitStatus.FAILED: "The server refused, or the operation failed.",
     ExitStatus.USAGE: "Invalid usage: an option, a missing value without a terminal to ask on, "
-    "an input that cannot be read, a consumer of the wrong kind.",
+    "an input that cannot be read, a consumer of the wrong kind, a server that is too old.",
     ExitStatus.NOT_FOUND: "A stream, consumer, message, bucket, key, object or context does not exist.",
     ExitStatus.TIMED_OUT: "There is nothing to deliver, or the time to wait ran out.",
-    ExitStatus.NO_CONNECTION: "No server, a login that was refused, a connection that was lost, or "
-    "JetStream is disabled.",
+    ExitStatus.NO_CONNECTION: "No server, a login or a permission that was refused, a connection that was "
+    "lost, or JetStream is disabled.",
     ExitStatus.NO_RESPONDERS: "The subject of a request has no responders.",
     ExitStatus.INTERRUPTED: "Interrupted with Ctrl-C.",
     ExitStatus.BROKEN_PIPE: "The reader of the output closed the pipe.",
@@ -75,28 +54,6 @@ class CommandError(Exception):
         return self.message
 
 
-# The first matching row is used: classes precede their bases.
-_STATUS_OF: tuple[tuple[type[BaseException], ExitStatus], ...] = (
-    (KeyboardInterrupt, ExitStatus.INTERRUPTED),
-    (click.Abort, ExitStatus.INTERRUPTED),
-    (BrokenPipeError, ExitStatus.BROKEN_PIPE),
-    (click.UsageError, ExitStatus.USAGE),
-    (errors.InvalidArgumentError, ExitStatus.USAGE),
-    (errors.ConsumerIsPushBasedError, ExitStatus.USAGE),
-    (errors.ConsumerDeletedError, ExitStatus.NOT_FOUND),
-    (errors.NotFoundError, ExitStatus.NOT_FOUND),
-    (errors.JetStreamNotEnabledError, ExitStatus.NO_CONNECTION),
-    (errors.JetStreamNotEnabledForAccountError, ExitStatus.NO_CONNECTION),
-    (errors.ConnectionClosedError, ExitStatus.NO_CONNECTION),
-    (errors.NoServersError, ExitStatus.NO_CONNECTION),
-    (errors.ServerUnavailableError, ExitStatus.NO_CONNECTION),
-    (errors.NoRespondersError, ExitStatus.NO_RESPONDERS),
-    (errors.TimeoutError, ExitStatus.TIMED_OUT),
-    (errors.Error, ExitStatus.FAILED),
-    (click.ClickException, ExitStatus.FAILED),
-    (OSError, ExitStatus.FAILED),
-)
-
 _LOG_IN = "log in with --user, --creds, --nkey or --token, or choose a --context"
 _USE_SUB = "it delivers to a subject: read it with 'jsm consumer sub'"
 _NO_JETSTREAM = "start the server with -js, or choose another with --server or --js-domain"
@@ -117,12 +74,13 @@ def exit_status(error: BaseException) -> ExitStatus:
     """Return the exit status of ``jsm`` for an error."""
     if isinstance(error, CommandError):
         return error.status
+    if isinstance(error, click.Abort):
+        return ExitStatus.INTERRUPTED
+    if isinstance(error, click.UsageError):
+        return ExitStatus.USAGE
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
         return ExitStatus.BROKEN_PIPE
-    for kind, status in _STATUS_OF:
-        if isinstance(error, kind):
-            return status
-    return ExitStatus.FAILED
+    return status_of(error)
 
 
 #: The texts of errors that mean that an object has no leader, or that its servers are down.
@@ -131,6 +89,10 @@ _UNREACHABLE: Final = re.compile(
 )
 #: The err_code of a server that has no meta leader.
 _NO_META_LEADER: Final = 10008
+#: The err_codes of a stream and of a consumer whose servers are down; their texts have no name.
+_OFFLINE: Final = {10118: "stream", 10119: "consumer"}
+#: Where an outage is shown.
+_SEE_LISTS: Final = "see 'jsm stream ls' and 'jsm server report health'"
 
 
 #: Suggestions of click for an option.
@@ -158,6 +120,8 @@ def _reworded(error: BaseException, text: str) -> str:
         text = pattern.sub(better, text)
     if isinstance(error, errors.APIError) and error.err_code == _NO_META_LEADER:
         return "JetStream has no meta leader"
+    if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
+        return f"the {_OFFLINE[error.err_code]} is unreachable: its servers are offline"
     found = _UNREACHABLE.fullmatch(text) if isinstance(error, errors.TimeoutError) else None
     if found is None:
         return text
@@ -173,8 +137,10 @@ def hint_of(error: BaseException) -> str:
         return error.hint
     if isinstance(error, errors.APIError) and error.err_code == _NO_META_LEADER:
         return "see 'jsm server report health'"
+    if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
+        return _SEE_LISTS
     if isinstance(error, errors.TimeoutError) and _UNREACHABLE.fullmatch(str(error)):
-        return "see 'jsm stream ls' and 'jsm server report health'"
+        return _SEE_LISTS
     for kind, text in _HINT_OF:
         if isinstance(error, kind):
             return text

@@ -17,13 +17,14 @@ from typing import Any, Final
 import click
 
 from .. import StoredMsg, Stream, errors
+from ..exit_status import ExitStatus
 from .env import readable
 from .long_running import failover_options, pause
 from .names import optional_stream_argument, stream_argument, stream_of
 from .output import emit_text, note, when
 from .prompts import Asker
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import FROM_1, PATTERN, TIME, Parsed, force_option, option, with_options
 from .view import FORMAT_HELP, MessageWriter, header_lines
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
+from ..exit_status import ExitStatus
 from .env import single_line
 from .output import Missing, counted
 from .settings import Settings
-from .status import CommandError, ExitStatus
+from .status import CommandError
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -148,3 +149,22 @@ def silent_servers(
         Missing(name, {"server": {"name": name}}, "offline", "it does not answer")
         for name in sorted(known)
     ]
+
+
+def check_answers(found: Sequence[Row], silent: Sequence[Missing], problem: str = "") -> None:
+    """
+    Fail if a server did not answer, or for another problem with what did.
+
+    Raises:
+        CommandError: no server answered, some did not, or there is a problem.
+
+    """
+    if not found:
+        raise CommandError("no server answered", ExitStatus.TIMED_OUT)
+    texts = [problem] if problem else []
+    if silent:
+        names = ", ".join(item.name for item in silent)
+        total = counted(len(found) + len(silent), "server")
+        texts.append(f"{len(found)} of {total} answered; {names} did not")
+    if texts:
+        raise CommandError("; ".join(texts), ExitStatus.FAILED)

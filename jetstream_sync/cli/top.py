@@ -7,13 +7,14 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
+from ..exit_status import ExitStatus
 from ..version import install_command
 from .listings import Lister
 from .long_running import RECONNECT_OPTIONS, failover_options, pause
 from .output import counted, emit
 from .render import write_rows
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .top_data import CONSUMERS, STREAMS, VIEWS, Collector
 from .values import TIMEOUT, option
 

@@ -10,13 +10,14 @@ from typing import Any, Final
 import click
 
 from .. import Headers, errors
+from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from .env import single_line
 from .long_running import wait_interruptibly
 from .outgoing import body_of, header_option, require_2_11
 from .output import emit
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import option
 
 Event = dict[str, Any]

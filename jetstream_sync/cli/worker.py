@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import errors
+from ..exit_status import ExitStatus
 from ..workers.command import RUN_OPTIONS, flag_of, load_worker, run_options, run_worker
 from ..workers.running import ProcessReport, RunningMessage, request_reports
 from .env import single_line, visible
@@ -20,7 +21,7 @@ from .output import counted, emit, note, say
 from .prompts import Asker
 from .render import Block, Field, bad, show_blocks, show_rows, warn
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import Decorator, option, with_options
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
       1  a handler did not end in time; its message is delivered again
       2  an option or a consumer does not fit, or the address of --http is in use
       3  a stream or consumer does not exist
-      5  no connection, login refused, or JetStream is disabled
+      4  a server did not answer in time
+      5  no connection, login or permission refused, or JetStream is disabled
     """  # noqa: D301 - click requires the character, not the escape
     servers = tuple(settings.servers)
     options = run_options(target, argparse.Namespace(servers=servers, **given))
@@ -309,7 +311,7 @@ def running(settings: Settings, *, name: str | None) -> None:
         rows,
         MESSAGES,
         title="Running messages",
-        none="No message is handled now",
+        none="No message is handled now" if found else "No workers",
         document=found,
     )
     _note_omitted(settings, found)

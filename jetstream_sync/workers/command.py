@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, TextIO
 
 from .. import errors
+from ..exit_status import ExitStatus
 from .context import LogContextFilter
 from .health import Processes
 from .heartbeat import supervisor_link
 from .http_server import monitoring
 from .logs import JsonLogFormatter, log, outcome_log
-from .status import ExitStatus
 from .supervisor import Limits, Supervisor
 from .worker import Worker
 

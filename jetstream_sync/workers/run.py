@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from .. import errors
+from ..exit_status import ExitStatus, exit_status
 from .consumers import HandlerConsumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler, Middleware
@@ -38,7 +39,7 @@ from .resources import Wanted, create_missing
 from .running import RunningReporter
 from .schedules import Schedule, Schedules
 from .settle import Settlements
-from .status import Event, ExitStatus, exit_status, spawn
+from .status import Event, spawn
 from .threads import HandlerThreads
 from .tracing import tracing_middleware
 

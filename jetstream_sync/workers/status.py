@@ -1,4 +1,4 @@
-"""How a run or a check of a worker ends, the events that its main thread waits for, and its threads."""
+"""The result of a check of a worker, the signals and the events that its main thread waits for, and its threads."""
 
 from __future__ import annotations
 
@@ -8,54 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
 
-from ..errors import (
-    ConnectionClosedError,
-    ConsumerDeletedError,
-    InvalidArgumentError,
-    JetStreamNotEnabledError,
-    JetStreamNotEnabledForAccountError,
-    NoServersError,
-    NotFoundError,
-    PermissionsError,
-    ServerTooOldError,
-)
 from .logs import log
-
-
-class ExitStatus:
-    """The results of `Worker.run`; those of ``jsm`` where there is one."""
-
-    OK: Final = 0
-    #: A handler did not end before the drain timeout, or a thread crashed.
-    FAILED: Final = 1
-    #: An option, or the config of a consumer, does not fit, or the server is too old for it.
-    USAGE: Final = 2
-    #: A stream or consumer does not exist.
-    NOT_FOUND: Final = 3
-    #: No connection, the login or a permission was refused, or JetStream is disabled.
-    REFUSED: Final = 5
-
-
-def exit_status(error: BaseException) -> int:
-    """Return the exit status for an error that ends a worker."""
-    if isinstance(error, (NotFoundError, ConsumerDeletedError)):
-        return ExitStatus.NOT_FOUND
-    if isinstance(error, (InvalidArgumentError, ServerTooOldError)):
-        return ExitStatus.USAGE
-    if isinstance(
-        error,
-        (
-            ConnectionClosedError,
-            NoServersError,
-            PermissionsError,
-            JetStreamNotEnabledError,
-            JetStreamNotEnabledForAccountError,
-        ),
-    ):
-        return ExitStatus.REFUSED
-    return ExitStatus.FAILED
 
 
 @contextmanager

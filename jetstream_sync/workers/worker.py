@@ -22,6 +22,7 @@ from typing import (
 )
 
 from .. import KeyValueConfig, StreamConfig, connect, errors, shared_connection
+from ..exit_status import ExitStatus, exit_status
 from .arguments import to_json
 from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
@@ -56,7 +57,7 @@ from .schedules import (
     delete_schedules,
     find_schedules,
 )
-from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status, signals
+from .status import CheckResult, Event, StopOnce, signals
 from .tasks import Task, TaskDecorator
 from .tracing import TRACE_MODES
 

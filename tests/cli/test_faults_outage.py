@@ -27,6 +27,17 @@ no_auth_user: app
 """
 
 
+#: Reports whose rows are not servers.
+REPORTS = (
+    ("report", "connections"),
+    ("report", "accounts"),
+    ("report", "routes"),
+    ("report", "gateways"),
+    ("report", "leafnodes"),
+    ("request", "statsz"),
+)
+
+
 @dataclass
 class Account:
     """The streams of an account and the servers that hold them."""
@@ -166,6 +177,10 @@ def check_servers(account: Account, *down: NatsServer) -> None:
         assert rows.keys() == names, (words, result.err)
         assert {name for name, row in rows.items() if "missing" in row} == off, words
         assert (result.status != 0) is bool(off), words
+    for words in REPORTS:
+        result = account.jsm("server", *words, system=True)
+        assert all(f"{name} did not" in result.err for name in off), (words, result)
+        assert result.status == (1 if off else 0), (words, result)
     times = [
         row["rtt_ns"]
         for row in account.jsm("server", "ping", "-j", system=True).json
@@ -244,6 +259,46 @@ def test_one_server_is_down(account):
     result = account.jsm("server", "ls", "-j", system=True)
     assert [row["server"]["name"] for row in result.json if "missing" in row] == [first.name]
     assert result.status == 4
+    report = account.jsm("server", "report", "connections", system=True)
+    assert report.status == 1
+    assert f"2 of 3 servers answered; {first.name} did not" in report.err
+    absent = account.jsm("server", "report", "connections", "--host", "absent", system=True)
+    assert (absent.status, "no server answered" in absent.err) == (4, True)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("account", [1], indirect=True)
+def test_checks_and_dead_letters_while_a_server_is_down(account):
+    """A bucket with a lost replica is critical, and dead letters of a lost stream are rows."""
+    account.jsm("consumer", "dlq", "setup", "--replicas", "3").ok()
+    letter = {"stream": "R1_00", "consumer": "C", "stream_seq": 1, "deliveries": 5}
+    letter |= {"type": "io.nats.jetstream.advisory.v1.max_deliver", "id": "1"}
+    letter |= {"timestamp": "2026-01-02T03:04:05Z"}
+    with jetstream_sync.connect(account.cluster.urls) as nc:
+        subject = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.R1_00.C"
+        nc.jetstream().publish(subject, json.dumps(letter).encode())
+    lost = next(item for item in account.cluster.servers if item.name == account.only_on["R1_00"])
+    account.asked = next(item for item in account.cluster.servers if item is not lost)
+    account.jsm("server", "check", "kv", "--bucket", "CONFIG").ok()
+    lost.kill()
+
+    def is_noticed() -> bool:
+        checked = account.jsm("server", "check", "kv", "--bucket", "CONFIG", "--timeout", "2s")
+        return f"replica on {lost.name} was not seen" in checked.out and checked.status == 2
+
+    wait_until(is_noticed, 40)
+    # The stream of the dead letters elects a leader.
+    words = ("consumer", "dlq", "ls", "-j", "--timeout", "2s")
+    wait_until(lambda: account.jsm(*words).out, 40)
+    shown = account.jsm(*words)
+    (row,) = shown.json["messages"]
+    assert (row["stream"], row["in_stream"]) == ("R1_00", None)
+    assert shown.status == 1
+    assert "R1_00" in shown.err
+    assert "C" in account.jsm("consumer", "dlq", "ls", "--timeout", "2s").out
+    refused = account.jsm("stream", "get", "R1_00", "1", "--timeout", "2s")
+    assert "unreachable" in refused.err
+    assert "server report health" in refused.err
 
 
 @pytest.mark.full

@@ -19,7 +19,8 @@ from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main
 from jetstream_sync.cli.main import jsm as tree
 from jetstream_sync.cli.settings import Settings, common_options
-from jetstream_sync.cli.status import CommandError, ExitStatus, exit_status, one_line
+from jetstream_sync.cli.status import CommandError, exit_status, one_line
+from jetstream_sync.exit_status import ExitStatus
 
 
 @pytest.fixture

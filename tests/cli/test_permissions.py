@@ -39,7 +39,7 @@ def as_user(server: NatsServer, user: str, *args: str) -> Result:
 def test_a_publish_that_is_refused_fails(strict, command):
     """The server says so after the publish: the status tells it, too, and nothing is waited for."""
     refused = as_user(strict, "a", *command)
-    assert refused.status == 1
+    assert refused.status == 5
     assert refused.err.count("\n") == refused.err.count("Permissions Violation for Publish") == 1
     assert as_user(strict, "a", "pub", "ok.x", "x").ok().err == ""
 
@@ -47,15 +47,18 @@ def test_a_publish_that_is_refused_fails(strict, command):
 def test_all_that_is_refused_is_told_once(strict):
     """A thousand refusals of the same kind are one line, and what was measured is not said."""
     refused = as_user(strict, "a", "bench", "pub", "--msgs", "1000", "--subject", "denied")
-    assert (refused.status, refused.out) == (1, "")
+    assert (refused.status, refused.out) == (5, "")
     assert refused.err.count("Permissions Violation") == 1
 
 
-@pytest.mark.parametrize("command", [("sub", "no.1"), ("sub", "no.1", "no.2"), ("events",)])
-def test_nobody_listens_where_it_is_not_permitted(strict, command):
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(("sub", "no.1"), 5), (("sub", "no.1", "no.2"), 1), (("events",), 1)],
+)
+def test_nobody_listens_where_it_is_not_permitted(strict, command, status):
     """Where no subject is permitted, nothing will ever come: that ends the command."""
     refused = as_user(strict, "a", *command)
-    assert refused.status == 1
+    assert refused.status == status
     assert "Permissions Violation for Subscription" in refused.err
 
 
@@ -69,5 +72,5 @@ def test_what_is_permitted_is_listened_to(strict):
 def test_answers_that_are_not_permitted(strict):
     """Who may not have answers is told that, once, at once."""
     refused = as_user(strict, "b", "stream", "ls", "-j")
-    assert (refused.status, refused.out) == (1, "")
+    assert (refused.status, refused.out) == (5, "")
     assert "Permissions Violation" in refused.error["description"]

@@ -11,7 +11,8 @@ from fixtures.jsm import Result, run_jsm
 from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.prompts import Asker
 from jetstream_sync.cli.settings import Settings
-from jetstream_sync.cli.status import CommandError, ExitStatus
+from jetstream_sync.cli.status import CommandError
+from jetstream_sync.exit_status import ExitStatus
 
 
 class Keyboard(io.BytesIO):

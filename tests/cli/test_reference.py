@@ -12,7 +12,7 @@ from make_jsm_reference import HELP_FILE, PAGE, helps, nodes, pages, root
 
 from jetstream_sync.cli.commands import parameters
 from jetstream_sync.cli.main import jsm
-from jetstream_sync.cli.status import ExitStatus
+from jetstream_sync.exit_status import ExitStatus
 
 NODES = nodes()
 
