@@ -6,16 +6,15 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 from .. import errors
-from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
 from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE
 from ..codec import encode
-from ..durations import check_time, time_to_text
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
@@ -177,17 +176,6 @@ def taken_back(api: APIRequests, stream: str, name: str | None) -> Iterator[None
         raise
 
 
-def consumer_names(api: APIRequests, stream: str) -> list[str]:
-    """Return the names of a stream's consumers."""
-    check_stream_name(stream)
-    deadline = api.deadline()
-    names = api.names(api.routes.to("CONSUMER.NAMES", stream), "consumers", deadline=deadline)
-    if not names:
-        # A cluster sends an empty list for a stream that does not exist.
-        stream_info(api, stream, deadline=deadline)
-    return names
-
-
 def list_consumers(
     api: APIRequests, stream: str, *, allow_incomplete: bool = False
 ) -> Listing[ConsumerInfo]:
@@ -203,19 +191,8 @@ def list_consumers(
         allow_incomplete=allow_incomplete,
     )
     if infos.is_complete and not infos:
-        stream_info(api, stream, deadline=deadline)  # as in `consumer_names()`
+        stream_info(api, stream, deadline=deadline)  # as in `StreamConsumers.consumer_names`
     return infos
-
-
-def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) -> ConsumerPause:
-    """Stop a consumer's deliveries until a time."""
-    until_text = time_to_text(check_time(until, "until"))
-    return _pause(api, stream, name, {"pause_until": until_text})
-
-
-def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:
-    """Resume a paused consumer."""
-    return _pause(api, stream, name, None)
 
 
 def reset_consumer(
@@ -248,15 +225,6 @@ def _check_server(info: ConsumerInfo, feature: str, needs: tuple[int, int]) -> N
         raise errors.ServerTooOldError(
             feature, f"{needs[0]}.{needs[1]}", version or "older than 2.11"
         )
-
-
-def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None) -> ConsumerPause:
-    check_stream_name(stream)
-    check_consumer_name(name)
-    deadline = api.deadline()
-    # Older servers do not reply at all.
-    require_level(api, 1, "pausing a consumer", deadline)
-    return api.ask_for(ConsumerPause, api.routes.to("CONSUMER.PAUSE", stream, name), body, deadline)
 
 
 def release_consumer(

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
 from .. import errors
 from ..api.account import AccountInfo
-from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.publish import (
     DEFAULT_RETRIES,
     OPTION_LEVELS,
@@ -21,38 +20,29 @@ from ..api.publish import (
     ttl_text,
 )
 from ..api.schedules import schedule_headers
-from ..api.stream import SnapshotInfo, StreamConfig, StreamInfo
-from ..codec import encode
+from ..api.stream import SnapshotInfo
 from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE_TTL, Headers, HeadersLike
 from ..net.clock import Deadline, monotonic
-from ..subjects import check_publish_subject, check_stream_name, check_subject
-from . import consumer_requests
-from .api_requests import APIRequests, limited, resolve_config, with_one_deadline
+from ..subjects import check_publish_subject
+from .api_requests import APIRequests, limited, with_one_deadline
 from .batches import BatchAPI
 from .buckets.admin import BucketAdmin
-from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .counters import Counters
 from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
-from .listing import Listing
-from .ordered import OrderedConsumer
-from .ordered_cursor import OrderedOptions
 from .partitioned.groups import ConsumerGroups
 from .publish import Publisher
-from .pull_consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .pull_subscription import PullSubscribeAPI
 from .server_support import EchoCheck, require_level
 from .snapshots import restore
 from .stream import Stream
-from .stream_requests import info_of, names_by_subject, stream_info, stream_infos
+from .stream_requests import names_by_subject, stream_info
 from .subscribe import PushSubscribeAPI
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from typing_extensions import Unpack
-
-    from ..api.config_fields import ConsumerConfigFields, StreamConfigFields
 
 
 #: Timeout of the question why there is no response to a message, in seconds.
@@ -95,309 +85,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
 
         """
         return self._api.ask_for(AccountInfo, self._api.routes.to("INFO"))
-
-    # --- streams --------------------------------------------------------------------------------
-
-    def create_stream(
-        self,
-        config: StreamConfig | None = None,
-        *,
-        pedantic: bool = False,
-        **fields: Unpack[StreamConfigFields],
-    ) -> Stream:
-        """
-        Create a stream.
-
-        An existing stream with the same config is returned unchanged.
-
-        Args:
-            config: the config; or
-            **fields: the fields of a `StreamConfig`, by name.
-            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
-                completing or correcting it; needs server 2.11.
-
-        Raises:
-            StreamNameInUseError: the stream exists with a different config.
-            StreamSubjectOverlapError: another stream has one of the subjects.
-            InvalidOptionError: config and fields are both given, or a value is invalid.
-            InvalidNameError, BadSubjectError: the name or a subject is invalid.
-            ServerTooOldError: the server does not support ``pedantic``, and nothing was sent; or it
-                does not support some of the fields, which the error names. A stream that this call created
-                is deleted; an existing one is unchanged.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
-
-        """
-        chosen = resolve_config(StreamConfig, config, fields)
-        # Configs that a server sent were not checked when they were read.
-        name = check_stream_name(chosen.name)
-        body = self._body(chosen, pedantic)
-        check = EchoCheck(self._api, f"stream {name!r}", chosen)
-        with check.request():
-            info = info_of(self._api.ask(self._api.routes.to("STREAM.CREATE", name), body))
-        # Messages that were published in the meantime are not deleted; those of a mirror or source are
-        # copies.
-        empty = bool(chosen.mirror or chosen.sources) or not info.state.messages
-        is_ours = empty and check.is_new(info.created, info.ts)
-        check.verify(info.config, partial(self.delete_stream, name) if is_ours else None)
-        return Stream(self._api, info)
-
-    def update_stream(
-        self,
-        config: StreamConfig | None = None,
-        *,
-        pedantic: bool = False,
-        **fields: Unpack[StreamConfigFields],
-    ) -> Stream:
-        """
-        Update an existing stream.
-
-        The config replaces the current one. Take that from `StreamInfo.config` and change it with
-        `dataclasses.replace`, so that fields of newer servers are kept. Existing `Stream` objects
-        stay valid, with their old `Stream.cached_info`.
-
-        Args:
-            config: the config; or
-            **fields: the fields of a `StreamConfig`, by name.
-            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
-                completing or correcting it; needs server 2.11.
-
-        Raises:
-            StreamNotFoundError: there is no stream with that name.
-            StreamSubjectOverlapError: another stream has one of the subjects.
-            InvalidOptionError: config and fields are both given, or a value is invalid.
-            InvalidNameError, BadSubjectError: the name or a subject is invalid.
-            ServerTooOldError: the server does not support ``pedantic``, and nothing was sent; or it
-                does not support some of the fields. It applied the others; the error names both.
-            APIError: the server returned an error; some fields cannot be changed.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
-
-        """
-        chosen = resolve_config(StreamConfig, config, fields)
-        name = check_stream_name(chosen.name)
-        body = self._body(chosen, pedantic)
-        check = EchoCheck(self._api, f"stream {name!r}", chosen)
-        with check.request():
-            info = info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
-        check.verify(info.config, updated=True)
-        return Stream(self._api, info)
-
-    def create_or_update_stream(
-        self,
-        config: StreamConfig | None = None,
-        *,
-        pedantic: bool = False,
-        **fields: Unpack[StreamConfigFields],
-    ) -> Stream:
-        """
-        Update a stream, or create it if it does not exist.
-
-        Args:
-            config: the config; or
-            **fields: the fields of a `StreamConfig`, by name.
-            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
-                completing or correcting it; needs server 2.11.
-
-        Raises:
-            StreamNameInUseError: another client created it with a different config at the same time.
-            Error: otherwise as `update_stream()`.
-
-        """
-        chosen = resolve_config(StreamConfig, config, fields)
-        try:
-            return self.update_stream(chosen, pedantic=pedantic)
-        except errors.StreamNotFoundError:
-            return self.create_stream(chosen, pedantic=pedantic)
-
-    def _body(self, config: StreamConfig, pedantic: bool) -> dict[str, Any]:
-        """Return the body of a create or update; raise if the server would ignore ``pedantic``."""
-        body = encode(config)
-        if pedantic:
-            require_level(self._api, 1, "pedantic")
-            body["pedantic"] = True
-        return body
-
-    def get_stream(self, name: str) -> Stream:
-        """
-        Return an existing stream.
-
-        Raises:
-            StreamNotFoundError: there is no stream with that name.
-            InvalidNameError: the name is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
-
-        """
-        return Stream(self._api, stream_info(self._api, check_stream_name(name)))
-
-    def delete_stream(self, name: str) -> None:
-        """
-        Delete a stream with its messages and consumers.
-
-        Raises:
-            Error: as `get_stream()`.
-
-        """
-        self._api.command(self._api.routes.to("STREAM.DELETE", check_stream_name(name)))
-
-    def stream_names(self, subject: str | None = None) -> list[str]:
-        """
-        Return the names of the account's streams, sorted.
-
-        Args:
-            subject: only streams with this subject, which may have wildcards;
-                ``None``: all.
-
-        Raises:
-            BadSubjectError: the subject is invalid.
-            APIError: the server returned an error.
-            IncompleteListingError: the server counts more streams than it names.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
-
-        """
-        return self._api.names(self._api.routes.to("STREAM.NAMES"), "streams", _filter(subject))
-
-    def list_streams(
-        self, subject: str | None = None, *, allow_incomplete: bool = False
-    ) -> Listing[StreamInfo]:
-        """
-        Return the infos of the account's streams, sorted by name.
-
-        Iterating over the result raises `IncompleteListingError` at its end if the server names streams
-        whose state it does not know; see `Listing`.
-
-        Args:
-            subject: only streams with this subject, which may have wildcards;
-                ``None``: all.
-            allow_incomplete: whether the known streams are enough; `Listing.missing` names the others.
-
-        Raises:
-            Error: as `stream_names()`. A cluster waits 4 seconds for servers that do not reply, so that
-                a shorter timeout of the context raises `TimeoutError`.
-
-        """
-        return stream_infos(self._api, _filter(subject), allow_incomplete=allow_incomplete)
-
-    def find_stream_name_by_subject(self, subject: str) -> str:
-        """
-        Return the name of the stream that stores a subject.
-
-        Args:
-            subject: the subject, which may have wildcards; if several streams match, the first by name is
-                returned.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-            Error: otherwise as `stream_names()`.
-
-        """
-        return names_by_subject(self._api, check_subject(subject))[0]
-
-    # --- the consumers of a stream ----------------------------------------------------------------
-
-    # Each method is as that of `Stream` with the same name, which describes the arguments and errors. An
-    # invalid name of the stream raises `InvalidNameError`.
-
-    def create_consumer(
-        self,
-        stream_name: str,
-        config: ConsumerConfig | None = None,
-        *,
-        pedantic: bool = False,
-        **fields: Unpack[ConsumerConfigFields],
-    ) -> PullConsumer:
-        """Create a pull consumer; see `Stream.create_consumer`."""
-        return add_pull_consumer(self._api, stream_name, config, fields, CREATE, pedantic)
-
-    def update_consumer(
-        self,
-        stream_name: str,
-        config: ConsumerConfig | None = None,
-        *,
-        pedantic: bool = False,
-        **fields: Unpack[ConsumerConfigFields],
-    ) -> PullConsumer:
-        """Update an existing pull consumer; see `Stream.update_consumer`."""
-        return add_pull_consumer(self._api, stream_name, config, fields, UPDATE, pedantic)
-
-    def create_or_update_consumer(
-        self,
-        stream_name: str,
-        config: ConsumerConfig | None = None,
-        *,
-        pedantic: bool = False,
-        **fields: Unpack[ConsumerConfigFields],
-    ) -> PullConsumer:
-        """Create a pull consumer, or update the one with that name; see `Stream.create_or_update_consumer`."""
-        return add_pull_consumer(self._api, stream_name, config, fields, CREATE_OR_UPDATE, pedantic)
-
-    def create_push_consumer(
-        self,
-        stream_name: str,
-        config: ConsumerConfig | None = None,
-        *,
-        pedantic: bool = False,
-        **fields: Unpack[ConsumerConfigFields],
-    ) -> ConsumerInfo:
-        """Create a push consumer; see `Stream.create_push_consumer`."""
-        return add_push_consumer(self._api, stream_name, config, fields, CREATE, pedantic)
-
-    def update_push_consumer(
-        self,
-        stream_name: str,
-        config: ConsumerConfig | None = None,
-        *,
-        pedantic: bool = False,
-        **fields: Unpack[ConsumerConfigFields],
-    ) -> ConsumerInfo:
-        """Update a push consumer; see `Stream.update_push_consumer`."""
-        return add_push_consumer(self._api, stream_name, config, fields, UPDATE, pedantic)
-
-    def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
-        """Return an existing pull consumer; see `Stream.get_consumer`."""
-        return pull_consumer(self._api, stream_name, name)
-
-    def consumer_info(self, stream_name: str, name: str) -> ConsumerInfo:
-        """Return the config and state of a consumer of any kind; see `Stream.consumer_info`."""
-        return consumer_info(self._api, stream_name, name)
-
-    def delete_consumer(self, stream_name: str, name: str) -> None:
-        """Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`; see `Stream.delete_consumer`."""
-        consumer_requests.delete_consumer(self._api, stream_name, name)
-
-    def consumer_names(self, stream_name: str) -> list[str]:
-        """Return the names of all consumers of a stream, sorted; see `Stream.consumer_names`."""
-        return consumer_requests.consumer_names(self._api, stream_name)
-
-    def list_consumers(
-        self, stream_name: str, *, allow_incomplete: bool = False
-    ) -> Listing[ConsumerInfo]:
-        """Return the infos of all consumers of a stream, sorted by name; see `Stream.list_consumers`."""
-        return consumer_requests.list_consumers(
-            self._api, stream_name, allow_incomplete=allow_incomplete
-        )
-
-    def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
-        """Pause a consumer until a given time; needs server 2.11; see `Stream.pause_consumer`."""
-        return consumer_requests.pause_consumer(self._api, stream_name, name, until)
-
-    def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
-        """Resume a paused consumer; needs server 2.11; see `Stream.resume_consumer`."""
-        return consumer_requests.resume_consumer(self._api, stream_name, name)
-
-    def reset_consumer(self, stream_name: str, name: str, seq: int | None = None) -> ConsumerReset:
-        """Reset a consumer of any kind; needs server 2.14 (ADR-60); see `Stream.reset_consumer`."""
-        return consumer_requests.reset_consumer(self._api, stream_name, name, seq)
-
-    def unpin_consumer(self, stream_name: str, name: str, group: str) -> None:
-        """Unpin the pinned client of a priority group; needs server 2.11 (ADR-42); see `Stream.unpin_consumer`."""
-        consumer_requests.unpin_consumer(self._api, stream_name, name, group)
-
-    def ordered_consumer(
-        self, stream_name: str, **options: Unpack[OrderedOptions]
-    ) -> OrderedConsumer:
-        """Return an ordered consumer of a stream; see `Stream.ordered_consumer`."""
-        return OrderedConsumer(self._api, check_stream_name(stream_name), **options)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -753,7 +440,3 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
 
         """
         self._publisher.completed(Deadline(timeout))
-
-
-def _filter(subject: str | None) -> dict[str, str]:
-    return {} if subject is None else {"subject": check_subject(subject)}

@@ -29,11 +29,12 @@ from ...api.object_store import (
 from ...api.object_store import STREAM_PREFIX as OBJ_PREFIX
 from ...api.stream import StreamConfig, StreamInfo
 from ...differences import changed_fields
-from ..api_requests import APIRequests, resolve_config, with_one_deadline
+from ..api_requests import resolve_config, with_one_deadline
 from ..listing import Listing, selected
 from ..publish import Publisher
 from ..server_support import require_level
 from ..stream import Stream
+from ..stream_admin import StreamAdmin
 from ..stream_requests import stream_info, stream_infos
 from .key_value import KeyValue, bucket_not_found
 from .object_bucket import object_store_not_found
@@ -48,21 +49,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class BucketAdmin:
+class BucketAdmin(StreamAdmin):
     """The methods of `JetStream` that manage key-value buckets and object stores."""
 
-    _api: APIRequests
     _publisher: Publisher
-
-    if TYPE_CHECKING:
-
-        def create_stream(self, config: StreamConfig) -> Stream:
-            """Create a stream; see `JetStream`."""
-            ...
-
-        def update_stream(self, config: StreamConfig) -> Stream:
-            """Change a stream; see `JetStream`."""
-            ...
 
     def _new_bucket(self, what: str, wanted: StreamConfig) -> Stream:
         """Create the stream of a bucket; name the fields that differ if it exists."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from ... import errors
 from ...api.consumer import ConsumerConfig, ConsumerInfo
@@ -19,13 +19,13 @@ from ...durations import duration
 from ...net.clock import seconds
 from ...subjects import check_consumer_name, check_stream_name
 from ..api_requests import APIRequests, with_one_deadline
+from ..buckets.admin import BucketAdmin
 from ..buckets.key_value import KeyValue
 from ..consume_handle import JetStreamCallback
 from ..consumer_requests import delete_consumer, list_consumers, unpin_consumer
 from ..message import JetStreamMsg
 from ..pull_consumer import PullConsumer
 from ..server_support import require_level
-from ..stream import Stream
 from .members import (
     MIN_TIMEOUT_S,
     CallbackMember,
@@ -53,25 +53,6 @@ _G = TypeVar("_G", bound="ConsumerGroup")
 DEFAULT_ACK_WAIT_S: Final = 5.0
 
 
-class StreamAndBucketAPI(Protocol):
-    """The part of `JetStream` that groups need."""
-
-    def get_stream(self, name: str) -> Stream:
-        """Return an existing stream."""
-
-    def create_stream(self, config: StreamConfig) -> Stream:
-        """Create a stream."""
-
-    def delete_stream(self, name: str) -> None:
-        """Delete a stream."""
-
-    def key_value(self, bucket: str) -> KeyValue:
-        """Return an existing bucket."""
-
-    def create_key_value(self, config: KeyValueConfig) -> KeyValue:
-        """Create a bucket."""
-
-
 class ConsumerGroup:
     """
     A partitioned consumer group of a stream.
@@ -85,7 +66,7 @@ class ConsumerGroup:
     _config_type: ClassVar[type[GroupConfig]]
 
     def __init__(
-        self, js: StreamAndBucketAPI, api: APIRequests, kv: KeyValue, stream: str, name: str
+        self, js: BucketAdmin, api: APIRequests, kv: KeyValue, stream: str, name: str
     ) -> None:
         self._js = js
         self._api = api
@@ -444,7 +425,7 @@ class ConsumerGroups:
     join the groups that are created here.
     """
 
-    def __init__(self, js: StreamAndBucketAPI, api: APIRequests) -> None:
+    def __init__(self, js: BucketAdmin, api: APIRequests) -> None:
         self._js = js
         self._api = api
 
