@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-__version__: Final = "0.1.0.dev0"
+__version__: Final = "1.0.0rc1"
 
 _NAME: Final = "jetstream-sync"
 
@@ -27,3 +29,25 @@ def install_command(extras: str) -> str:
         if (tree / "pyproject.toml").is_file():
             source = str(tree)
     return f"pip install '{source}[{extras}]'"
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """
+    Name the extra to install if an import in the block finds a package missing.
+
+    Args:
+        extra: the extra that installs the packages that the block imports.
+
+    Raises:
+        ModuleNotFoundError: a package is missing; its ``name`` is kept.
+
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        # A module with a dot belongs to a package that is there, in another version.
+        if error.name is None or "." in error.name:
+            raise
+        text = f"No module named {error.name!r}: {install_command(extra)}"
+        raise ModuleNotFoundError(text, name=error.name) from None

@@ -177,3 +177,40 @@ def test_the_commit_hooks_use_the_pinned_tools():
     tools = set(re.findall(r"additional_dependencies: \[(.+)\]", hooks))
     assert tools
     assert tools <= set(pins)
+
+
+def test_workflows_name_actions_by_commit():
+    """Each action is pinned by its commit, with the version in a comment."""
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    uses = [
+        line
+        for path in workflows
+        for line in re.findall(r"(?m)uses: (.*)", path.read_text("utf-8"))
+    ]
+    assert uses
+    assert [line for line in uses if not re.fullmatch(r"\S+@[0-9a-f]{40} # v[\d.]+", line)] == []
+
+
+@pytest.mark.parametrize(
+    ("tag", "reason"),
+    [
+        ("v0.0.1", "tag 'v0.0.1' is not the version"),
+        (f"v{jetstream_sync.__version__}", "[project.urls] in pyproject.toml does not name"),
+    ],
+)
+def test_a_release_needs_the_tag_of_its_version_and_the_address_of_its_repository(tag, reason):
+    """The workflow of a release stops before it uploads distributions that are not the tag's."""
+    result = subprocess.run(
+        [sys.executable, ROOT / "tests" / "check_tag.py"],
+        env=os.environ
+        | {
+            "GITHUB_REF_NAME": tag,
+            "GITHUB_SERVER_URL": "https://github.com",
+            "GITHUB_REPOSITORY": "owner/name",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(reason)

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Public names, and differences: see `test_the_worker_runtime_uses_public_names`.
     "workers": {"names", "base", "declare"},
     "django": {"base", "names", "workers"},
-    "flask": {"names", "workers"},
+    "flask": {"base", "names", "workers"},
     "filesystem": {"names", "base"},
     "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
     | {"declare", "workers"},
@@ -66,7 +66,8 @@ ENTRY_POINTS: dict[str, set[str]] = {
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("declare", "base"): {"differences"},
     ("workers", "base"): {"codec", "differences", "exit_status", "locks", "subjects"},
-    ("filesystem", "base"): set(),
+    ("filesystem", "base"): {"version"},
+    ("flask", "base"): {"version"},
     # Scripts that do not use the client can start a server.
     ("server", "base"): {"locks", "version"},
     # Deadlines are passed down to every layer; sockets stay in `net`.

@@ -21,10 +21,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..version import needs_extra
 from ..workers.heartbeat import supervisor_link
-from .config import Config
-from .publishing import connection, jetstream, publish_on_commit
-from .workers import Worker, default_worker
+
+with needs_extra("django"):
+    from .config import Config
+    from .publishing import connection, jetstream, publish_on_commit
+    from .workers import Worker, default_worker
 
 if TYPE_CHECKING:
     #: The worker of the project; its options are in the setting ``JETSTREAM``.

@@ -28,9 +28,11 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
-from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
-
 from .. import JetStream, ObjectInfo, ObjectReader, ObjectStore, Stream, errors, shared_connection
+from ..version import needs_extra
+
+with needs_extra("fsspec"):
+    from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 __all__ = ["JetStreamFileSystem"]
 

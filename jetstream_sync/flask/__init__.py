@@ -30,14 +30,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
-from flask import Flask, current_app
-from flask.cli import AppGroup, ScriptInfo, with_appcontext
-
 from .. import shared_connection
+from ..version import needs_extra
 from ..workers import Context, Worker
 from ..workers.command import main, show_check
 from ..workers.heartbeat import supervisor_link
+
+with needs_extra("flask"):
+    import click
+    from flask import Flask, current_app
+    from flask.cli import AppGroup, ScriptInfo, with_appcontext
 
 if TYPE_CHECKING:
     from .. import Connection

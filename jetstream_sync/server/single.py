@@ -366,4 +366,5 @@ def _release_in_child() -> None:
         server._after_fork_in_child()  # noqa: SLF001 - the hook is part of the class
 
 
-os.register_at_fork(after_in_child=_release_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from ..version import needs_extra
 from .connections import ConnectionSettings, connection
 from .options import ReadOptions, WriteOptions
 from .progress import QueryProgress, StreamProgress
@@ -74,7 +75,8 @@ def __getattr__(name: str) -> Any:
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{module}", __name__), name)
+    with needs_extra("spark"):
+        return getattr(import_module(f".{module}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import errors
 from ..net.clock import Deadline
+from ..version import needs_extra
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -93,7 +94,8 @@ def register(spark: SparkSession) -> None:
 
     """
     try:
-        from .source import RedactedDataSource  # noqa: PLC0415 - it imports PySpark and PyArrow
+        with needs_extra("spark"):
+            from .source import RedactedDataSource  # noqa: PLC0415 - it imports PySpark and PyArrow
     except ModuleNotFoundError as error:
         if error.name != "pyspark.sql.datasource":
             raise
