@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -49,48 +49,49 @@ SINGLE_REPLIES_LARGE: Final = 16
 
 #: The options of a continuous pull that limit a number, which is at least 1.
 _LIMITS: Final = ("max_messages", "max_bytes", "stop_after")
-#: The optional fields of a pull request with their names in the JSON of the server.
-_WIRE_NAMES: Final = {
-    "expires_ns": "expires",
-    "max_bytes": "max_bytes",
-    "no_wait": "no_wait",
-    "heartbeat_ns": "idle_heartbeat",
-    "group": "group",
-    "min_pending": "min_pending",
-    "min_ack_pending": "min_ack_pending",
-    "priority": "priority",
-    "pin_id": "id",
-}
+
+
+def _part(
+    key: str,
+    default: int | None = 0,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    grouped: bool = False,
+) -> Any:
+    """Declare a field of a pull request, with its name in the JSON of the server and the rules for its value."""
+    # `grouped`: whether it requires a priority group.
+    return field(
+        default=default, metadata={"key": key, "low": low, "high": high, "grouped": grouped}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
     """A pull request; times are in nanoseconds, 0 and ``None`` mean *not set*."""
 
-    batch: int = 1
+    batch: int = _part("batch", 1, low=1)
     """Maximum number of messages."""
-    expires_ns: int = 0
+    expires_ns: int = _part("expires")
     """Time that the server waits for messages."""
-    max_bytes: int = 0
+    max_bytes: int = _part("max_bytes", low=0)
     """Maximum number of bytes, counted as in ADR-37."""
-    no_wait: bool = False
+    no_wait: bool = _part("no_wait", False)
     """Return the available messages without waiting."""
-    heartbeat_ns: int = 0
+    heartbeat_ns: int = _part("idle_heartbeat")
     """Interval of idle heartbeats."""
-    group: str | None = None
+    group: str | None = _part("group", None)
     """Priority group (ADR-42)."""
-    min_pending: int = 0
+    min_pending: int = _part("min_pending", low=0, grouped=True)
     """Serve this client only with at least this many pending messages; policy ``overflow``."""
-    min_ack_pending: int = 0
+    min_ack_pending: int = _part("min_ack_pending", low=0, grouped=True)
     """Serve this client only with at least this many unacknowledged messages; policy ``overflow``."""
-    priority: int | None = None
+    priority: int | None = _part("priority", None, low=0, high=9, grouped=True)
     """Priority from 0 to 9, lower values are served first; policy ``prioritized``."""
-    pin_id: str | None = None
+    pin_id: str | None = _part("id", None)
     """Pin id that the server assigned to this client; policy ``pinned_client``."""
 
     def __post_init__(self) -> None:
-        check_int("batch", self.batch, 1)
-        check_int("max_bytes", self.max_bytes, 0)
         if self.expires_ns < 0 or not (self.no_wait or self.expires_ns):
             raise errors.InvalidOptionError(
                 "timeout", self.expires_ns / _NS_PER_S, "must be above 0"
@@ -105,13 +106,14 @@ class PullRequest:
                 self.heartbeat_ns / _NS_PER_S,
                 f"must be at most half of the {self.expires_ns / _NS_PER_S:g} s of the request",
             )
-        if self.priority is not None:
-            check_int("priority", self.priority, 0, 9)
-        check_int("min_pending", self.min_pending, 0)
-        check_int("min_ack_pending", self.min_ack_pending, 0)
-        for option, default in (("min_pending", 0), ("min_ack_pending", 0), ("priority", None)):
-            if getattr(self, option) != default and not self.group:
-                raise errors.InvalidOptionError(option, getattr(self, option), "requires a group")
+        for part in fields(self):
+            value, rules = getattr(self, part.name), part.metadata
+            if value is None and part.default is None:
+                continue
+            if rules["low"] is not None:
+                check_int(part.name, value, rules["low"], rules["high"])
+            if rules["grouped"] and value != part.default and not self.group:
+                raise errors.InvalidOptionError(part.name, value, "requires a group")
 
     def single(self) -> PullRequest:
         """Return the request for one message, to which there is exactly one reply."""
@@ -122,12 +124,22 @@ class PullRequest:
 
     def encode(self) -> bytes:
         """Return the JSON body of the request, with the fields that are set."""
-        body = {"batch": self.batch}
-        for name, key in _WIRE_NAMES.items():
-            value = getattr(self, name)
-            if value or (value is not None and key == "priority"):
-                body[key] = value
-        return dumps(body)
+        values = ((part, getattr(self, part.name)) for part in fields(self))
+        # Unset is None for a field whose 0 is a value, and otherwise 0.
+        return dumps(
+            {
+                part.metadata["key"]: value
+                for part, value in values
+                if value or (value is not None and part.default is None)
+            }
+        )
+
+
+#: The options of a request for a consumer with priority groups.
+GROUP_OPTIONS: Final = (
+    "group",
+    *(part.name for part in fields(PullRequest) if part.metadata["grouped"]),
+)
 
 
 def default_heartbeat_ns(expires_ns: int) -> int:
@@ -182,15 +194,15 @@ class ContinuousPull:
             reason = "requires max_bytes without max_messages"
             raise errors.InvalidOptionError("threshold_bytes", threshold_bytes, reason)
         expires_ns, heartbeat_ns = _times(options, config)
+        for_group: dict[str, Any] = {
+            name: options[name] for name in GROUP_OPTIONS if name in options
+        }
         request = PullRequest(
             batch=batch,
             max_bytes=max_bytes,
             expires_ns=expires_ns,
             heartbeat_ns=heartbeat_ns,
-            group=get("group"),
-            min_pending=get("min_pending", 0),
-            min_ack_pending=get("min_ack_pending", 0),
-            priority=get("priority"),
+            **for_group,
         )
         threshold = batch if on_demand else get("threshold_messages")
         return cls(
