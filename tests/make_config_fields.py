@@ -1,9 +1,9 @@
 """
-Write ``jetstream_sync/api/config_fields.pyi``, the types of the config fields, from the records.
+Write the types of the config fields and connection options, from the records that declare them.
 
     python tests/make_config_fields.py
 
-``unit/api/test_config_fields.pyi`` checks that the file is up to date.
+``unit/api/test_config_fields.py`` checks that the files are up to date.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from jetstream_sync.api import account, enums, stream
 from jetstream_sync.api.consumer import ConsumerConfig
 from jetstream_sync.api.key_value import KeyValueConfig
 from jetstream_sync.api.object_store import ObjectStoreConfig
+from jetstream_sync.options import ConnectionOptions
+from jetstream_sync.records import field_docs
 
 FILE = Path(__file__).parents[1] / "jetstream_sync" / "api" / "config_fields.pyi"
+CONNECT_FILE = Path(__file__).parents[1] / "jetstream_sync" / "connect_options.pyi"
 RECORDS = (stream.StreamConfig, KeyValueConfig, ConsumerConfig, ObjectStoreConfig)
 #: What a field accepts whose declared type is a descriptor.
 ACCEPTED = {
@@ -34,6 +37,21 @@ HEAD = """\
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
+"""
+CONNECT_HEAD = """\
+# Types of the keyword arguments of `connect()`. Made by tests/make_config_fields.py from
+# `jetstream_sync.options.ConnectionOptions`. There is no such module at run time.
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from ssl import SSLContext
+from typing import TypedDict
+
+from .address import Secret
+from .callbacks import ErrorCallback, EventCallback
+from .options import Dialer, FilePath, ReconnectTo, TLSOptions
+
+class ConnectOptions(TypedDict, total=False):
 """
 
 
@@ -64,5 +82,19 @@ def _typed_dict(record: type[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def connect_options() -> str:
+    """Return the text of the stub with the keyword arguments of `connect()`."""
+    docs = field_docs(ConnectionOptions)
+    lines = []
+    for item in fields(ConnectionOptions):
+        if item.name != "servers":
+            kind = str(item.type)
+            if "positive" in item.metadata:
+                kind = kind.replace("float", "float | timedelta")
+            lines += [f"    {item.name}: {kind}", f'    """{docs[item.name]}"""']
+    return CONNECT_HEAD + "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     FILE.write_text(contents(), encoding="utf-8")
+    CONNECT_FILE.write_text(connect_options(), encoding="utf-8")
