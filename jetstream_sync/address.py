@@ -85,6 +85,20 @@ class ServerAddress:
     password: Secret | None = field(default=None, repr=False)
     """``left_out`` in a pickled address, like the token."""
     token: Secret | None = field(default=None, repr=False)
+    url: str = field(init=False, repr=False, compare=False)
+    """The URL without credentials."""
+    tls: bool = field(init=False, repr=False, compare=False)
+    """Whether the URL asks for TLS."""
+    websocket: bool = field(init=False, repr=False, compare=False)
+    """Whether the URL is a WebSocket URL."""
+
+    def __post_init__(self) -> None:
+        """Set the fields that follow from the others."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        set_field = object.__setattr__
+        set_field(self, "url", f"{self.scheme}://{host}:{self.port}{self.path}")
+        set_field(self, "tls", self.scheme in ("tls", "wss"))
+        set_field(self, "websocket", self.scheme in ("ws", "wss"))
 
     def __reduce__(self) -> tuple[type[ServerAddress], tuple[Any, ...]]:
         # A pickle may be stored or sent, so it must not contain secrets.
@@ -97,22 +111,6 @@ class ServerAddress:
 
     def __deepcopy__(self, memo: object) -> ServerAddress:
         return self
-
-    @property
-    def url(self) -> str:
-        """The URL without credentials."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.path}"
-
-    @property
-    def tls(self) -> bool:
-        """Whether the URL asks for TLS."""
-        return self.scheme in ("tls", "wss")
-
-    @property
-    def websocket(self) -> bool:
-        """Whether the URL is a WebSocket URL."""
-        return self.scheme in ("ws", "wss")
 
     @property
     def is_ip(self) -> bool:

@@ -25,10 +25,9 @@ from ..net.clock import monotonic, seconds
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo
 from .events import Events
-from .login import Dialer
 from .pool import ServerPool
 from .threads import Signal
-from .transport import Transport, describe
+from .transport import Transport, TransportOpener, describe
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
@@ -53,10 +52,10 @@ class Connector:
 
     # `stop()`, `skip_wait()` and `stopped()` may be called by any thread, the others by one at a time.
 
-    def __init__(self, options: ConnectionOptions, dialer: Dialer, events: Events) -> None:
+    def __init__(self, options: ConnectionOptions, opener: TransportOpener, events: Events) -> None:
         self._name = options.name or "connection"
         self._options = options
-        self._dialer = dialer
+        self._opener = opener
         self._events = events
         #: The servers to try.
         self.pool: ServerPool = ServerPool(
@@ -151,7 +150,7 @@ class Connector:
             self._events.tell(ConnectionEvent(EventKind.LAME_DUCK, current.url))
 
     def _open(self, address: ServerAddress) -> Transport:
-        transport = self._dialer.open(address)
+        transport = self._opener.open(address)
         self._connected_at = monotonic()
         self._slow_rounds = 0
         self._was_slow = False
@@ -175,7 +174,7 @@ class Connector:
         """Record a failure; raise it if the login was refused twice with the same error."""
         reason = describe(error)
         log.info("%s: %s: %s", self._name, address.url, reason)
-        if self._dialer.was_greeted and isinstance(error, TimeoutError):
+        if self._opener.was_greeted and isinstance(error, TimeoutError):
             self._was_slow = True
         is_new = self._pool.is_new_failure(address, reason)
         refused_twice = isinstance(error, errors.AuthorizationError) and self._pool.refused(

@@ -26,7 +26,7 @@ from .direct_reads import DirectReads
 from .encoder import MessageEncoder
 from .events import CallbackThreads, Events, closed_error_for, is_deliberate_close
 from .keepalive import KeepAlive
-from .login import Dialer
+from .login import Login
 from .mailbox import MessageReceiver
 from .reader import Reader
 from .request import RequestMux
@@ -34,7 +34,7 @@ from .state import ConnectionState, ConnectionStatus, Event
 from .subscription_table import SubscriptionTable
 from .threads import after_fork, at_exit, check_patches, join, spawn
 from .tracing import Tracer
-from .transport import Transport
+from .transport import Transport, TransportOpener
 from .writer import FastWriter, Writer
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
@@ -85,9 +85,8 @@ class Engine:
         )
         self._tracer = Tracer.of(self.name, options.trace_cb)
         wrap = self._tracer.wrap if self._tracer is not None else None
-        self.connector: Connector = Connector(
-            options, Dialer(options, client_version, wrap), self.events
-        )
+        opener = TransportOpener(options, Login(options, client_version), wrap)
+        self.connector: Connector = Connector(options, opener, self.events)
         self._threads: list[threading.Thread] = []
         self._finished = False  # whether `_finish()` has run
         #: The error of the drain that ended the connection; ``None``: there was none.
@@ -263,7 +262,7 @@ class Engine:
     def _read(self, transport: Transport | None, failure: errors.Error | None) -> None:
         """Run the reader thread: read, and reconnect whenever the transport breaks, until closed."""
         if transport is None and failure is not None:
-            transport = self._reconnect(None, failure)
+            transport = self._connect_again(None, failure)
         while transport is not None:
             error = self.reader.read(transport)
             transport = self._replace_transport(transport, error)
@@ -290,7 +289,42 @@ class Engine:
             self.writer.flush_and_shutdown(transport.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
 
     def _replace_transport(self, broken: Transport, cause: BaseException) -> Transport | None:
-        """Clean up after a broken transport, and return the next one; ``None``: closed."""
+        """Reconnect after a transport broke, and return the new one; ``None``: closed instead."""
+        # The whole story of a reconnect; the design page shows it as a diagram.
+        #
+        # 1. The old transport is closed. The buffer keeps what is published from now on, and the flushes
+        #    whose pong cannot arrive fail.
+        if not self._detach(broken, cause):
+            return None
+        # 2. The program and the receivers learn of the outage: requests fail, pulls drop their requests.
+        self.events.tell(ConnectionEvent(EventKind.DISCONNECTED, broken.address.url, cause))
+        self.table.on_connection_change(connected=False)
+        if isinstance(cause, errors.Error) and type(cause) is not errors.ConnectionLostError:
+            # The server sent an error or stopped answering pings: more than a lost connection.
+            self.events.error(cause)
+        return self._connect_again(broken.address, cause)
+
+    def _connect_again(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
+        """Connect to a server of the pool; the second half of the story in `_replace_transport`."""
+        # 3. The servers are tried in rounds, until one accepts the connection and the login.
+        try:
+            transport = self.connector.reconnect(lost, cause)
+        except errors.Error as error:
+            error.__cause__ = error.__cause__ or cause
+            self.events.error(error)
+            self._end(closed_error_for(error))
+            return None
+        # 4. Its transport becomes the current one. The server gets all subscriptions, then the buffer.
+        if transport is None or not self._attach(transport):
+            return None  # closed meanwhile
+        # 5. The receivers and the program learn of it: pulls send their requests again.
+        self.state.reconnects += 1
+        self.table.on_connection_change(connected=True)
+        self.events.tell(ConnectionEvent(EventKind.RECONNECTED, transport.address.url))
+        return transport
+
+    def _detach(self, broken: Transport, cause: BaseException) -> bool:
+        """Close a broken transport; return whether a reconnect follows."""
         reason = closed_error_for(cause)
         # Before the status, so that a thread that sees the outage also meets the limits that apply
         # while disconnected.
@@ -305,47 +339,25 @@ class Engine:
         broken.stream.shutdown()
         self.keepalive.on_disconnected(cause)
         broken.stream.close()
-        if over:
-            return None
-        url = broken.address.url
-        self.events.tell(ConnectionEvent(EventKind.DISCONNECTED, url, cause))
         if ends_now:
+            url = broken.address.url
+            self.events.tell(ConnectionEvent(EventKind.DISCONNECTED, url, cause))
             self.events.error(reason)
             self._finish(reason)
-            return None
-        self.table.on_connection_change(connected=False)
-        if isinstance(cause, errors.Error) and type(cause) is not errors.ConnectionLostError:
-            # The server sent an error or stopped answering pings: more than a lost connection.
-            self.events.error(cause)
-        return self._reconnect(broken.address, cause)
-
-    def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
-        try:
-            transport = self.connector.reconnect(lost, cause)
-        except errors.Error as error:
-            error.__cause__ = error.__cause__ or cause
-            self.events.error(error)
-            self._end(closed_error_for(error))
-            return None
-        if transport is None:  # closed meanwhile
-            return None
-        if not self._attach(transport):
-            transport.stream.shutdown()
-            transport.stream.close()
-            return None
-        self.state.reconnects += 1
-        self.table.on_connection_change(connected=True)
-        self.events.tell(ConnectionEvent(EventKind.RECONNECTED, transport.address.url))
-        return transport
+        return not over and not ends_now
 
     def _attach(self, transport: Transport) -> bool:
-        """Make a transport the current one; return ``False`` if the connection was closed meanwhile."""
+        """Make a transport the current one; if the connection was closed meanwhile, close it instead."""
         with self.state.lock:
-            if self.state.status is ConnectionStatus.CLOSED:
-                return False
-            # In one step, so that close() finds the transport that it has to shut down.
-            self.state.attach(transport)
-            preamble = self.table.restore()
+            is_open = self.state.status is not ConnectionStatus.CLOSED
+            if is_open:
+                # In one step, so that close() finds the transport that it has to shut down.
+                self.state.attach(transport)
+                preamble = self.table.restore()
+        if not is_open:
+            transport.stream.shutdown()
+            transport.stream.close()
+            return False
         self.keepalive.on_connected()
         self.connector.on_info(transport.info, transport.address)
         self.writer.attach(transport.stream, preamble)

@@ -1,4 +1,4 @@
-"""Dial a server and log in with the credentials of the options, which are read again for every attempt."""
+"""Log in with the credentials of the options, which are read again for every attempt."""
 
 # The user's functions run on the thread that opens the transport: first the one that calls ``connect()``,
 # later the reader. No lock is held during the calls. Every failure becomes a `CredentialsError`, which
@@ -13,8 +13,6 @@ from typing import Any, Final, TypeVar
 
 from .. import errors
 from ..address import Secret, ServerAddress
-from ..net.clock import Deadline
-from ..net.layer import ByteStream
 from ..options import ConnectionOptions, FilePath
 from ..protocol.auth import (
     BadCredentialsError,
@@ -25,7 +23,6 @@ from ..protocol.auth import (
     read_signature,
 )
 from ..protocol.session import ServerInfo, connect_fields
-from .transport import Transport, open_transport
 
 T = TypeVar("T")
 
@@ -33,58 +30,27 @@ T = TypeVar("T")
 _MAX_FILE_BYTES: Final = 64 * 1024
 
 
-class Dialer:
-    """Opens transports to servers, and logs in."""
+class Login:
+    """The CONNECT command of a connection: who the client is, and its credentials."""
 
     # One thread at a time may use it. The login functions of the options run on that thread.
 
-    def __init__(
-        self,
-        options: ConnectionOptions,
-        client_version: str,
-        wrap: Callable[[ByteStream], ByteStream] | None = None,
-    ) -> None:
+    def __init__(self, options: ConnectionOptions, client_version: str) -> None:
         options.check_secrets()
         self._options = options
-        self._client_version = client_version
-        self._wrap = wrap
-        self._opener = threading.get_ident()
-        # Whether a server of this connection used TLS, even if it refused the login.
-        self._used_tls = False
-        #: Whether the server of the last attempt sent its INFO.
-        self.was_greeted = False
-
-    def open(self, address: ServerAddress) -> Transport:
-        """Connect to a server and log in; the credentials are read again each time."""
-        options = self._options
-        self.was_greeted = False
-        identity = connect_fields(
+        self._identity = connect_fields(
             name=options.name,
-            version=self._client_version,
+            version=client_version,
             verbose=options.verbose,
             pedantic=options.pedantic,
             echo=not options.no_echo,
         )
-        return open_transport(
-            address,
-            options,
-            lambda info: {
-                **identity,
-                **dict.fromkeys(("headers", "no_responders"), info.accepts_headers),
-                **self.login_fields(address, info),
-            },
-            Deadline(options.connect_timeout),
-            self._wrap,
-            keep_tls=self._used_tls and not options.tls_allow_downgrade,
-            secured=self._secured,
-            greeted=self._greeted,
-        )
+        self._opener = threading.get_ident()
 
-    def _secured(self) -> None:
-        self._used_tls = True
-
-    def _greeted(self) -> None:
-        self.was_greeted = True
+    def connect_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
+        """Return the fields of CONNECT for a server; the credentials are read again each time."""
+        features = dict.fromkeys(("headers", "no_responders"), info.accepts_headers)
+        return {**self._identity, **features, **self.login_fields(address, info)}
 
     def login_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
         """Return the fields of CONNECT for the login to a server."""

@@ -12,11 +12,12 @@ from .. import errors
 from ..address import ServerAddress
 from ..net import tcp
 from ..net.clock import Deadline
-from ..net.layer import ByteStream, handshake_left
+from ..net.layer import ByteStream
 from ..net.tcp import Address, numeric, resolve
 from ..options import ConnectionOptions
 from ..protocol.parser import Operation, Parser
 from ..protocol.session import Handshake, ServerInfo
+from .login import Login
 from .mailbox import ResultSlot
 from .threads import after_fork, spawn
 
@@ -47,60 +48,67 @@ class Transport:
     address: ServerAddress
 
 
-def open_transport(
-    address: ServerAddress,
-    options: ConnectionOptions,
-    connect_fields: Callable[[ServerInfo], dict[str, Any]],
-    deadline: Deadline,
-    wrap: Callable[[ByteStream], ByteStream] | None = None,
-    *,
-    keep_tls: bool = False,
-    secured: Callable[[], None] | None = None,
-    greeted: Callable[[], None] | None = None,
-) -> Transport:
-    """Connect to a server and log in."""
-    # `greeted` and `secured` are called when the INFO was received, and when TLS is established.
-    # `keep_tls`: require TLS, because the connection used it before.
-    if address.tls and options.tls is False:
-        raise errors.SecureConnectionError(
-            f"{address.scheme}:// requires TLS, but tls=False forbids it"
-        )
-    if keep_tls and address.websocket and not address.tls:
-        raise _downgrade("a ws:// address does not use TLS")
-    opening = _Opening(_dial(address, options, deadline), address, options, deadline)
-    opening.keep_tls = keep_tls
-    opening.secured = secured
-    opening.greeted = greeted
-    after_fork(opening)
-    try:
-        return opening.handshake(connect_fields, wrap)
-    except BaseException as error:
-        opening.stream.shutdown()
-        opening.stream.close()
-        tls_error = opening.tls_error_for(error)
-        if tls_error is not None:
-            raise tls_error from error
-        raise
+class TransportOpener:
+    """Opens the transports of a connection."""
 
+    # One thread at a time may use it.
 
-def _dial(address: ServerAddress, options: ConnectionOptions, deadline: Deadline) -> ByteStream:
-    """Return a stream to a server, by TCP or the user's ``dialer``; see `open_transport` for errors."""
-    host, port = address.host, address.port
-    peer = f"{host}:{port}"
-    if options.dialer is not None:
-        return tcp.dial_with(options.dialer, host, port, deadline, _tcp_timeout(options))
-    try:
-        found = look_up(host, port, deadline, randomize=not options.dont_randomize)
-    except UnicodeError as error:
-        # An empty or too long label gives no OSError, unlike a name that does not exist.
-        raise OSError(errno.EADDRNOTAVAIL, f"host name {host!r} is invalid") from error
-    return tcp.dial(found, peer, deadline, _tcp_timeout(options))
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        login: Login,
+        wrap: Callable[[ByteStream], ByteStream] | None = None,
+    ) -> None:
+        # `wrap`: returns the stream to use in place of one.
+        self.options = options
+        self.login = login
+        self.wrap = wrap
+        #: Whether a server of this connection used TLS, even if it refused the login.
+        self.used_tls = False
+        #: Whether the server of the last attempt sent its INFO.
+        self.was_greeted = False
+        # The time that the pings need to detect a failure, bounded.
+        pings = options.ping_interval * (options.max_outstanding_pings + 1)
+        self._tcp_timeout = min(max(pings, _MIN_TCP_TIMEOUT_S), _MAX_TCP_TIMEOUT_S)
 
+    @property
+    def keeps_tls(self) -> bool:
+        """Whether TLS is required, because the connection used it before."""
+        return self.used_tls and not self.options.tls_allow_downgrade
 
-def _tcp_timeout(options: ConnectionOptions) -> float:
-    """Return the TCP timeout in seconds: the time that the pings need to detect a failure, bounded."""
-    pings = options.ping_interval * (options.max_outstanding_pings + 1)
-    return min(max(pings, _MIN_TCP_TIMEOUT_S), _MAX_TCP_TIMEOUT_S)
+    def open(self, address: ServerAddress) -> Transport:
+        """Connect to a server and log in."""
+        self.was_greeted = False
+        if address.tls and self.options.tls is False:
+            raise errors.SecureConnectionError(
+                f"{address.scheme}:// requires TLS, but tls=False forbids it"
+            )
+        if self.keeps_tls and address.websocket and not address.tls:
+            raise _downgrade("a ws:// address does not use TLS")
+        deadline = Deadline(self.options.connect_timeout)
+        opening = _Opening(self, self._dial(address, deadline), address, deadline)
+        after_fork(opening)
+        try:
+            return opening.handshake()
+        except BaseException as error:
+            opening.stream.shutdown()
+            opening.stream.close()
+            tls_error = opening.tls_error_for(error)
+            if tls_error is not None:
+                raise tls_error from error
+            raise
+
+    def _dial(self, address: ServerAddress, deadline: Deadline) -> ByteStream:
+        """Return a stream to a server, by TCP or the user's ``dialer``."""
+        options, host, port = self.options, address.host, address.port
+        if options.dialer is not None:
+            return tcp.dial_with(options.dialer, host, port, deadline, self._tcp_timeout)
+        try:
+            found = look_up(host, port, deadline, randomize=not options.dont_randomize)
+        except UnicodeError as error:
+            # An empty or too long label gives no OSError, unlike a name that does not exist.
+            raise OSError(errno.EADDRNOTAVAIL, f"host name {host!r} is invalid") from error
+        return tcp.dial(found, f"{host}:{port}", deadline, self._tcp_timeout)
 
 
 class _Opening:
@@ -108,24 +116,22 @@ class _Opening:
 
     def __init__(
         self,
+        opener: TransportOpener,
         connected: ByteStream,
         address: ServerAddress,
-        options: ConnectionOptions,
         deadline: Deadline,
     ) -> None:
+        self._opener = opener
+        self._options = options = opener.options
         # The stream that carries the bytes, and the same stream with the user's wrapper, if any.
         self._carrier = connected
         self.stream = connected
         self._address = address
-        self._options = options
         self._deadline = deadline
         self._wants_tls = (
             address.tls or options.tls_handshake_first or options.tls not in (None, False)
         )
         self._name = options.tls_hostname or address.tls_name or address.host
-        self.keep_tls = False
-        self.secured: Callable[[], None] | None = None
-        self.greeted: Callable[[], None] | None = None
         self._secure = False
         # The bytes received before TLS, and whether any were received after it.
         self._greeting = b""
@@ -135,27 +141,14 @@ class _Opening:
         """Close the copy of the socket in a forked child; it would keep the parent's connection open."""
         self._carrier.close()
 
-    def handshake(
-        self,
-        connect_fields: Callable[[ServerInfo], dict[str, Any]],
-        wrap: Callable[[ByteStream], ByteStream] | None,
-    ) -> Transport:
+    def handshake(self) -> Transport:
         """Set up TLS and WebSocket as required, and log in."""
         if self._wants_tls and (self._address.websocket or self._options.tls_handshake_first):
             self._start_tls()
         if self._address.websocket:
             self._start_websocket()
-        self._wrap_carrier(wrap)
-
-        def fields(info: ServerInfo) -> dict[str, Any]:
-            if self.greeted is not None:
-                self.greeted()
-            if self._must_upgrade(info):
-                self._start_tls()
-                self._wrap_carrier(wrap)
-            return {**connect_fields(info), "tls_required": self._secure}
-
-        handshake = Handshake(fields)
+        self._wrap_carrier()
+        handshake = Handshake(self._connect_fields)
         parser = Parser()
         while True:
             operations = parser.feed(self._receive(keep=handshake.info is None))
@@ -165,6 +158,15 @@ class _Opening:
                     self.stream.set_timeout(None)
                     early = operations[position + 1 :]
                     return Transport(self.stream, parser, handshake.info, early, self._address)
+
+    def _connect_fields(self, info: ServerInfo) -> dict[str, Any]:
+        """Secure the connection if the INFO says so, and return the fields of CONNECT."""
+        self._opener.was_greeted = True
+        if self._must_upgrade(info):
+            self._start_tls()
+            self._wrap_carrier()
+        fields = self._opener.login.connect_fields(self._address, info)
+        return {**fields, "tls_required": self._secure}
 
     # --- TLS and WebSocket --------------------------------------------------------------------------
 
@@ -177,9 +179,10 @@ class _Opening:
         offered = info.tls_required or info.tls_available
         if self._wants_tls and not offered:
             raise errors.SecureConnectionError("TLS is required, but the server does not offer it")
-        if self.keep_tls and not offered:
+        keeps_tls = self._opener.keeps_tls
+        if keeps_tls and not offered:
             raise _downgrade("this server does not offer it")
-        if not (self._wants_tls or self.keep_tls or info.tls_required):
+        if not (self._wants_tls or keeps_tls or info.tls_required):
             return False
         extra = self._greeting.partition(b"\r\n")[2]
         if extra:
@@ -203,8 +206,7 @@ class _Opening:
             ) from error
         self._secure = True
         stream.handshake(self._deadline)
-        if self.secured is not None:
-            self.secured()
+        self._opener.used_tls = True
         self._carrier = self.stream = stream
 
     def _start_websocket(self) -> None:
@@ -216,8 +218,9 @@ class _Opening:
         self._carrier = self.stream = stream
         self._received_secure = True
 
-    def _wrap_carrier(self, wrap: Callable[[ByteStream], ByteStream] | None) -> None:
+    def _wrap_carrier(self) -> None:
         """Set the protocol's stream: the current carrier with the user's wrapper, if any."""
+        wrap = self._opener.wrap
         self.stream = self._carrier if wrap is None else wrap(self._carrier)
 
     def tls_error_for(self, error: BaseException) -> errors.SecureConnectionError | None:
@@ -239,7 +242,7 @@ class _Opening:
 
     def _receive(self, *, keep: bool) -> bytes:
         """Receive some bytes; ``keep`` them to check for data after INFO."""
-        self.stream.set_timeout(handshake_left(self._deadline))
+        self.stream.set_timeout(self._deadline.left_or_raise())
         data = self.stream.receive()
         if not data:
             raise errors.ConnectionLostError(
@@ -258,7 +261,7 @@ class _Opening:
             try:
                 self.stream.send(rest, sent)
             except BlockingIOError:
-                self.stream.wait_writable(handshake_left(self._deadline) or 1.0)
+                self.stream.wait_writable(self._deadline.left_or_raise() or 1.0)
             except OSError:
                 self._read_final_error()
                 raise
@@ -269,7 +272,7 @@ class _Opening:
         if self._secure:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 self.stream.set_timeout(
-                    min(handshake_left(self._deadline) or _FINAL_ERROR_WAIT_S, _FINAL_ERROR_WAIT_S)
+                    min(self._deadline.left_or_raise() or _FINAL_ERROR_WAIT_S, _FINAL_ERROR_WAIT_S)
                 )
                 self.stream.receive()
 

@@ -50,6 +50,13 @@ class Deadline:
         """Return the remaining seconds, never below 0; ``None``: it never expires."""
         return None if self.at is None else max(0.0, self.at - monotonic())
 
+    def left_or_raise(self) -> float | None:
+        """Return the remaining seconds of a handshake, above 0; raise if there are none."""
+        left = None if self.at is None else self.at - monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError("the handshake timed out")
+        return left
+
     def lock_timeout(self) -> float:
         """Return the remaining seconds for ``Lock.acquire``, where -1 means forever."""
         return -1 if self.at is None else max(0.0, self.at - monotonic())

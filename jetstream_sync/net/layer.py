@@ -140,13 +140,13 @@ class Layer(ABC):
             try:
                 self._send_coded()
             except BlockingIOError:
-                self._inner.wait_writable(handshake_left(deadline) or 1.0)
+                self._inner.wait_writable(deadline.left_or_raise() or 1.0)
             else:
                 return
 
     def _receive_by(self, deadline: Deadline) -> bytes:
         """Receive from the inner stream until the deadline."""
-        self._inner.set_timeout(handshake_left(deadline))
+        self._inner.set_timeout(deadline.left_or_raise())
         return self._inner.receive()
 
     # --- sending ------------------------------------------------------------------------------------
@@ -174,14 +174,6 @@ class Layer(ABC):
             # There is no call between the assignments, so no KeyboardInterrupt separates them.
             self._flight, self._gone, self._coded = flight, gone, []
         return bool(flight)
-
-
-def handshake_left(deadline: Deadline) -> float | None:
-    """Return the seconds that are left for a handshake; raise if there are none."""
-    left = deadline.left()
-    if left is not None and left <= 0:
-        raise TimeoutError("the handshake timed out")
-    return left
 
 
 class ByteStream(Protocol):

@@ -21,8 +21,8 @@ from jetstream_sync import (
     SecureConnectionError,
 )
 from jetstream_sync.address import ServerAddress
-from jetstream_sync.client.transport import open_transport
-from jetstream_sync.net.clock import Deadline
+from jetstream_sync.client.login import Login
+from jetstream_sync.client.transport import TransportOpener
 from jetstream_sync.options import ConnectionOptions, TLSOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
@@ -125,7 +125,7 @@ def test_a_discovered_server_is_verified_with_the_name_of_its_announcer(certific
     with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
         address = ServerAddress("127.0.0.1", server.port, tls_name="elsewhere.example")
         options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
-        link = open_transport(address, options, lambda _: {}, Deadline(5 * SCALE))
+        link = TransportOpener(options, Login(options, "1.0")).open(address)
         link.stream.shutdown()
         link.stream.close()
 

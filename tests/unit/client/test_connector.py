@@ -39,12 +39,12 @@ class World:
         self.events = []
         self.now = 1000.0
         self.during_wait = lambda: None
-        self.dialer = SimpleNamespace(open=self.open, was_greeted=False)
+        self.opener = SimpleNamespace(open=self.open, was_greeted=False)
         options.setdefault("dont_randomize", True)
         monkeypatch.setattr(connector, "monotonic", lambda: self.now)
         self.finder = Connector(
             ConnectionOptions(servers=servers, **options),
-            self.dialer,
+            self.opener,
             SimpleNamespace(
                 error=self.reports.append,
                 callback_raised=lambda _, error: self.reports.append(error),
@@ -190,7 +190,7 @@ def test_the_jitter_grows_while_handshakes_are_too_slow(
     """A server that greets but does not finish in time has too many clients; others do not count."""
     monkeypatch.setattr(connector.random, "uniform", lambda _, most: most)
     it = world(max_reconnect_attempts=20)
-    it.answers, it.dialer.was_greeted = {"a": [error]}, greeted
+    it.answers, it.opener.was_greeted = {"a": [error]}, greeted
     with pytest.raises((NoServersError, ConnectionLostError)):
         it.reconnect()
     assert it.waits[0] == pytest.approx(2.0 + (0.2 if longest > 1 else 0.1))
@@ -201,7 +201,7 @@ def test_a_connection_resets_the_jitter_of_slow_handshakes(world, monkeypatch):
     """After a success the waits are short again."""
     monkeypatch.setattr(connector.random, "uniform", lambda _, most: most)
     it = world()
-    it.answers, it.dialer.was_greeted = {"a": [*[TimeoutError()] * 5, None, DOWN, None]}, True
+    it.answers, it.opener.was_greeted = {"a": [*[TimeoutError()] * 5, None, DOWN, None]}, True
     it.reconnect()
     it.now += 100
     it.waits.clear()

@@ -10,7 +10,7 @@ from fixtures.jwt import Account, User
 
 from jetstream_sync.address import parse_servers
 from jetstream_sync.client import login
-from jetstream_sync.client.login import Dialer
+from jetstream_sync.client.login import Login
 from jetstream_sync.options import ConnectionOptions
 from jetstream_sync.protocol.session import ServerInfo
 
@@ -51,7 +51,7 @@ def test_a_seed_is_wiped_after_its_use(monkeypatch, tmp_path, way, fails):
             raise OSError(nonce)
 
     monkeypatch.setattr(login, "find_seed", finding)
-    given: Any = Dialer(options(way, tmp_path / "login"), "1.0")
+    given: Any = Login(options(way, tmp_path / "login"), "1.0")
     info = ServerInfo(nonce="nonce")
     if fails:
         monkeypatch.setattr(login, "Key", FailingKey)
