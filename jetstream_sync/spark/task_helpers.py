@@ -118,7 +118,7 @@ def _columns(
     if isinstance(rows, (str, bytes, bytearray, Mapping)):
         raise errors.InvalidArgumentError(f"the rows are one {type(rows).__name__}: pass a list")
     rest = iter(rows)
-    first = next(rest, _NO_ROW)
+    first: Any = next(rest, _NO_ROW)
     if first is _NO_ROW:
         return None, iter(())
     every = chain((first,), rest)
