@@ -17,6 +17,10 @@ is restarted with its checkpoint, and the server with its store. With ``--standa
 workers, and NATS three servers with three replicas of each stream; then also a Spark worker and the leader of a
 stream are killed, a leader steps down, and all servers are silent for seconds. Spark's connections go through
 proxies, which cut all of them for seconds, or one of them in the middle of a message.
+With ``--trouble restore`` the checkpoint of the query is replaced by an older copy: with transactions the query must
+end and store nothing. With ``--trouble limits`` the target keeps a few messages of each subject, and sends on what it
+stores, so that a message that is stored again is seen. With ``--trouble filter`` the query reads one of 100 messages of a
+source that removes its oldest ones.
 With ``--in-batches`` a program copies one range after the other with ``spark.read`` and ``df.write``, and repeats the
 job of a crash with its ``jobId``.
 
@@ -36,6 +40,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -55,7 +60,7 @@ from fixtures.threads import SCALE, wait_until
 from jetstream_sync.server import NatsCluster, NatsServer
 
 from .job import STOP, Plan
-from .publishing import Publisher
+from .publishing import Publisher, token_of
 from .standalone import Standalone
 
 __all__ = ["DELIVERIES", "RETENTIONS", "Outcome", "main", "run"]
@@ -65,6 +70,11 @@ _CONFIG = "jetstream { sync_interval: always }\n"
 DELIVERIES = ("window", "transaction")
 RETENTIONS = ("limits", "workqueue", "interest")
 READ_MODES = ("auto", "pull", "direct")
+#: What makes exactly once harder: nothing; a checkpoint that is copied back; a target in which few messages of each
+#: subject stay; a filter that few messages match, in a source whose oldest messages are removed.
+TROUBLES = ("none", "restore", "limits", "filter")
+#: How many messages of each subject a target with limits keeps.
+_KEPT = 20
 #: Texts in the command lines of Spark processes.
 _PARTS = {
     "jvm": "SparkSubmit",
@@ -78,6 +88,8 @@ _DRIVER = 120
 _RATE = 400 / SCALE
 #: Messages published while a driver starts: on a busy machine the rate would pile up minutes of work.
 _BACKLOG = 2_000
+#: How many messages a source keeps that removes its oldest ones; more than a driver misses.
+_SOURCE_KEEPS = 3 * _BACKLOG
 #: Seconds without output, after the last crash, until the run fails.
 _PATIENCE = 120 * SCALE
 
@@ -93,6 +105,7 @@ class Outcome:
     master: str
     read_mode: str = "auto"
     in_batches: bool = False
+    trouble: str = "none"
     wrong: list[str] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0
@@ -106,7 +119,7 @@ class Outcome:
         job = "batch jobs" if self.in_batches else "a query"
         lines = [
             f"seed {self.seed}, {self.master}, delivery {self.delivery}, readMode {self.read_mode}",
-            f"{job}, a source with {self.retention} retention",
+            f"{job}, a source with {self.retention} retention, trouble: {self.trouble}",
             f"kills: {self.kills.total()}: {kinds}",
             f"starts of the driver: {self.starts}; batches: {self.batches}",
             f"messages: {self.published} published, {self.stored} stored, sha256 {self.digest[:16]}",
@@ -125,6 +138,7 @@ def run(
     master: str = "local",
     read_mode: str = "auto",
     in_batches: bool = False,
+    trouble: str = "none",
     kinds: Sequence[str] = (),
     kills: float = math.inf,
     tell: Callable[[str], None] = lambda _: None,
@@ -140,6 +154,7 @@ def run(
         master: ``local``, ``local-cluster`` or ``standalone``.
         read_mode: the option of the source.
         in_batches: batch jobs, with limits retention, instead of a query.
+        trouble: one of `TROUBLES`.
         kinds: the kinds of crashes; by default all that the master allows.
         kills: the crashes end after this many.
         tell: called with a line for each event.
@@ -154,7 +169,7 @@ def run(
             (folder / "cluster").mkdir()
             standalone = stack.enter_context(Standalone(folder / "cluster"))
         stack.enter_context(nats)
-        outcome = Outcome(seed, delivery, retention, master, read_mode, in_batches)
+        outcome = Outcome(seed, delivery, retention, master, read_mode, in_batches, trouble)
         it = _Run(outcome, nats, standalone, folder, tell)
         stack.callback(it.close_proxies)
         stack.callback(it.close)
@@ -202,6 +217,8 @@ class _Run:
             source |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "2000"}
         if outcome.retention == "interest":
             source["consumer"] = "SPARK"
+        if outcome.trouble == "filter":
+            source["subjects"] = "IN.hit"
         sink = {"servers": self._spark_url, "stream": "SINK", "delivery": outcome.delivery}
         if outcome.delivery == "transaction":
             sink["markerSubject"] = "MARK"
@@ -249,7 +266,8 @@ class _Run:
                     storage="file",
                     num_replicas=replicas,
                     allow_direct=True,
-                    duplicate_window=_ns(3600),
+                    duplicate_window=_ns(60 if self.outcome.trouble == "filter" else 3600),
+                    max_msgs=_SOURCE_KEEPS if self.outcome.trouble == "filter" else -1,
                 )
             )
             if self.outcome.retention == "interest":
@@ -267,11 +285,15 @@ class _Run:
                     storage="file",
                     num_replicas=replicas,
                     allow_direct=True,
-                    allow_atomic=True,
+                    **({"allow_atomic": True} if self.outcome.delivery == "transaction" else {}),
+                    **(_WITH_LIMITS if self.outcome.trouble == "limits" else {}),
                     # Only the last checkpoint of a subject matters.
                     duplicate_window=_ns(3600 if self.outcome.delivery == "window" else 0.1),
                 )
             )
+            if self.outcome.trouble == "limits":
+                # It has each message that the target has ever stored.
+                _made(raw.api("STREAM.CREATE.SEEN", name="SEEN", subjects=["SEEN.*"]))
         self._publisher.start()
         self._start()
 
@@ -322,6 +344,11 @@ class _Run:
         kinds = ["driver", "jvm", "worker", "stop"]
         if not self.outcome.in_batches:
             kinds += ["planner", "driver, commit lost"]
+        if self.outcome.trouble == "restore":
+            kinds += ["restore", "restore"]
+        if self.outcome.trouble == "limits":
+            # A server that is killed may not send on what it has stored.
+            return kinds
         if self._standalone is None:
             kinds += ["server"]
         else:
@@ -335,7 +362,7 @@ class _Run:
         kinds = list(some) or self._kinds()
         end = time.monotonic() + seconds
         # Each kind has its turn, in an order from the seed. A short run also kills executors.
-        turn = ["executor"] if "executor" in kinds else []
+        turn = [kind for kind in ("executor", "restore") if kind in kinds]
         while time.monotonic() < end and self.outcome.kills.total() < kills:
             if not turn:
                 turn = self._rng.sample(kinds, len(kinds))
@@ -357,6 +384,8 @@ class _Run:
             return False
         elif kind == "stop":
             self._stop()
+        elif kind == "restore":
+            self._restore()
         elif kind.startswith("driver"):
             self._driver.kill()
             if "commit lost" in kind and (done := batches(self._checkpoint)):
@@ -373,6 +402,41 @@ class _Run:
         else:
             return False
         return True
+
+    def _restore(self) -> None:
+        """
+        Run the query with an older copy of its checkpoint.
+
+        With transactions it must end before it stores anything; then the newer checkpoint is put back. Otherwise the
+        query goes on from there.
+        """
+        assert self._driver is not None
+        older, newer = (self._folder / name for name in ("older", "newer"))
+        self._driver.kill()
+        shutil.rmtree(older, ignore_errors=True)
+        shutil.copytree(self._checkpoint, older)
+        self._start()
+        after = max(batches(older, "offsets"), default=-1) + 3
+        wait_until(lambda: max(batches(self._checkpoint), default=-1) >= after, _PATIENCE)
+        self._driver.kill()
+        shutil.rmtree(newer, ignore_errors=True)
+        self._checkpoint.rename(newer)
+        shutil.copytree(older, self._checkpoint)
+        with self._raw() as raw:
+            before = self._written(raw)
+            self._start()
+            if self.outcome.delivery != "transaction":
+                self._told("the query goes on with an older checkpoint")
+                return
+            wait_until(lambda: not self._runs, _PATIENCE)
+            if "CheckpointRewoundError" not in self._driver.output and (
+                "was restored or copied" not in self._driver.output
+            ):
+                self.outcome.wrong.append(f"another error:\n{self._driver.output[-3000:]}")
+            if (count := self._written(raw)) != before:
+                self.outcome.wrong.append(f"a restored query has stored {count - before} messages")
+        shutil.rmtree(self._checkpoint)
+        newer.rename(self._checkpoint)
 
     def _victims(self, kind: str) -> list[int]:
         """Return the process ids of a kind of Spark process."""
@@ -455,7 +519,7 @@ class _Run:
         for proxy in self._proxies:
             proxy.heal()
         self._publisher.stop()
-        expected = self._publisher.acknowledged
+        expected = self._expected()
         self._told(f"{len(expected)} messages are published")
         give_up = time.monotonic() + _PATIENCE
         before = -1
@@ -481,25 +545,46 @@ class _Run:
         with self._raw() as raw:
             self._judge(raw, expected)
 
-    @staticmethod
-    def _written(raw: RawClient) -> int:
+    def _expected(self) -> list[bytes]:
+        """Return the payloads that the target must have."""
+        published = self._publisher.acknowledged
+        if self.outcome.trouble != "filter":
+            return published
+        return [item for item in published if _token(item) == "hit"]
+
+    def _written(self, raw: RawClient) -> int:
+        """Return how many messages the target has stored, also those that its limits have removed."""
+        if self.outcome.trouble == "limits":
+            count: int = raw.api("STREAM.INFO.SEEN")["state"]["messages"]
+            return count
         state = raw.api("STREAM.INFO.SINK", subjects_filter="OUT.*")["state"]
         return sum((state.get("subjects") or {}).values())
 
     def _judge(self, raw: RawClient, expected: list[bytes]) -> None:
         outcome = self.outcome
-        found = [item.data for item in raw.stored("SINK") if item.subject.startswith("OUT.")]
+        kept = [item.data for item in raw.stored("SINK") if item.subject.startswith("OUT.")]
+        found = kept
+        if outcome.trouble == "limits":
+            found = [item.data for item in raw.stored("SEEN")]
+            most = {
+                token: min(_KEPT, count) for token, count in Counter(map(_token, found)).items()
+            }
+            if Counter(kept) - Counter(found) or Counter(map(_token, kept)) != most:
+                outcome.wrong.append("the target has other messages than those stored last")
         outcome.stored = len(found)
         outcome.digest = _digest(found)
         times = Counter(found)
         twice = [item for item, count in times.items() if count > 1]
         lost = [item for item in expected if item not in times]
-        if twice:
+        is_restored = outcome.delivery != "transaction" and outcome.kills["restore"] > 0
+        if twice and not is_restored:
             outcome.wrong.append(
                 f"{len(twice)} messages are there more than once: {twice[0][:20]!r}"
             )
         if lost:
             outcome.wrong.append(f"{len(lost)} messages are lost: {lost[0][:20]!r}")
+        if times.keys() - set(expected):
+            outcome.wrong.append("there are messages that were not published")
         if not twice and not lost and outcome.digest != _digest(expected):
             outcome.wrong.append("there is more than was published")
         if outcome.retention != "limits" and (left := _left(raw)):
@@ -511,11 +596,22 @@ class _Run:
                 outcome.wrong.append("a consumer is left")
 
 
+def _token(payload: bytes) -> str:
+    return token_of(int(payload.split(b" ")[0]))
+
+
 def _digest(payloads: Iterable[bytes]) -> str:
     together = hashlib.sha256()
     for payload in sorted(payloads):
         together.update(b"%d\n" % len(payload) + payload)
     return together.hexdigest()
+
+
+#: The config of a target in which few messages of each subject stay, and which sends on what it stores.
+_WITH_LIMITS = {
+    "max_msgs_per_subject": _KEPT,
+    "republish": {"src": "OUT.*", "dest": "SEEN.{{wildcard(1)}}"},
+}
 
 
 def _left(raw: RawClient) -> int:
@@ -549,6 +645,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--retention", choices=RETENTIONS, default="limits")
     parser.add_argument("--read-mode", choices=READ_MODES, default="auto")
     parser.add_argument("--in-batches", action="store_true", help="batch jobs, not a query")
+    parser.add_argument("--trouble", choices=TROUBLES, default="none", help="default: none")
     parser.add_argument("--kinds", nargs="+", default=(), metavar="KIND", help="default: all")
     parser.add_argument("--kills", type=int, default=math.inf, help="end after this many crashes")
     masters = parser.add_mutually_exclusive_group()
@@ -571,6 +668,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         master=options.master,
         read_mode=options.read_mode,
         in_batches=options.in_batches,
+        trouble=options.trouble,
         kinds=options.kinds,
         kills=options.kills,
         tell=lambda line: print(line, file=sys.stderr, flush=True),

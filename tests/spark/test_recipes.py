@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import runpy
 import shutil
@@ -36,6 +37,7 @@ class Recipes:
         self._spark = spark
         self.checkpoint = checkpoint
         self._functions = runpy.run_path(str(PROGRAMS / "recipes.py"))
+        self._functions |= runpy.run_path(str(PROGRAMS / "formats.py"))
 
     def call(self, name: str, *arguments: object) -> Any:
         """Call a function that has the session as its first argument."""
@@ -194,6 +196,82 @@ def test_parquet_and_changed_subjects(js, recipes, tmp_path):
     ]
     assert 2 in earlier
     assert sorted([*earlier, *later]) == list(range(1, 8))
+
+
+ENCODED = {
+    1: [{"name": "id", "type": "string"}, {"name": "cents", "type": "long"}],
+    7: [
+        {"name": "id", "type": "string"},
+        {"name": "cents", "type": "long"},
+        {"name": "country", "type": "string", "default": "unknown"},
+    ],
+}
+
+
+def encoded_streams(
+    js: JetStream, format_name: str, valid: list[bytes], invalid: list[bytes]
+) -> None:
+    """Create the streams of the recipes for other formats, and publish payloads."""
+    js.create_stream(name="ENCODED", subjects=["encoded.*"], storage="memory")
+    js.create_stream(name="DECODED", subjects=["decoded.*"], duplicate_window=3600)
+    for data in valid + invalid:
+        js.publish(f"encoded.{format_name}", data)
+
+
+def decoded_orders(js: JetStream) -> tuple[list[Any], list[bytes]]:
+    """Return the decoded orders, and the payloads that could not be decoded."""
+    found = messages(js, "DECODED")
+    orders = [json.loads(data) for subject, data, _ in found if subject == "decoded.valid"]
+    return orders, [data for subject, data, _ in found if subject == "decoded.dead"]
+
+
+@full
+def test_avro_of_a_schema_registry(js, recipes):
+    """Messages with two schemas are decoded by the id in their header; others are dead letters."""
+    import fastavro
+
+    schemas = {
+        number: {"type": "record", "name": "Order", "fields": fields}
+        for number, fields in ENCODED.items()
+    }
+
+    def encoded(number: int, order: dict[str, Any]) -> bytes:
+        buffer = io.BytesIO(b"\0" + number.to_bytes(4, "big"))
+        buffer.seek(5)
+        fastavro.schemaless_writer(buffer, fastavro.parse_schema(schemas[number]), order)
+        return buffer.getvalue()
+
+    orders = [{"id": "a", "cents": 1}, {"id": "b", "cents": 2, "country": "de"}]
+    valid = [encoded(1, orders[0]), encoded(7, orders[1])]
+    assert valid[0] == b"\0\0\0\0\1\2a\2"
+    invalid = [b"", b"\0\0", b"\1" + valid[0][1:], b"\0\0\0\0\2\2a\2", valid[0][:-1]]
+    encoded_streams(js, "avro", valid, invalid)
+    recipes.run("avro", schemas)
+    recipes.repeat_last_batch("avro", schemas)
+    assert decoded_orders(js) == ([{**orders[0], "country": "unknown"}, orders[1]], invalid)
+
+
+@full
+def test_protobuf(js, recipes, tmp_path):
+    """Messages are decoded with a file of descriptors; others are dead letters."""
+    from google.protobuf import descriptor_pb2
+
+    descriptors = descriptor_pb2.FileDescriptorSet()
+    file = descriptors.file.add(name="order.proto", package="shop", syntax="proto3")
+    order = file.message_type.add(name="Order")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number, (name, kind) in enumerate(
+        (("id", kinds.TYPE_STRING), ("cents", kinds.TYPE_INT32)), 1
+    ):
+        order.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    path = tmp_path / "orders.desc"
+    path.write_bytes(descriptors.SerializeToString())
+    valid, invalid = [b"\x0a\x01a\x10\x01", b"\x0a\x01b\x10\x02"], [b"\x0a\x05a", b"\xff"]
+    encoded_streams(js, "protobuf", valid, invalid)
+    recipes.run("protobuf", path, "shop.Order")
+    recipes.repeat_last_batch("protobuf", path, "shop.Order")
+    expected = [{"id": "a", "cents": 1}, {"id": "b", "cents": 2}]
+    assert decoded_orders(js) == (expected, invalid)
 
 
 @full

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ... import errors
 from ...durations import time_to_ns
@@ -14,10 +14,13 @@ from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
 from ..connections import api_requests, connection
 from ..options import EARLIEST, LATEST, OffsetSpec, ReadOptions
-from ..reading.direct import count_from_each
+from ..reading.direct import count_from_each, matching_seqs
 from ..retry import retry_transient
 from ..streams import StreamSelection, StreamView
 from .batches import MessageCounter
+
+#: Maximum size of matches that are read to know their sequences, in bytes.
+_MAX_MATCHES_BYTES: Final = 2 * 1024 * 1024
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -103,7 +106,18 @@ class SourceAccess:
 
     def counts(self, view: StreamView, filters: tuple[str, ...]) -> MessageCounter:
         """Return the message counter of a stream and its filters."""
-        return MessageCounter(view, bool(filters), partial(self._probe, view, filters))
+        matches = partial(self._matches, view, filters) if filters else None
+        return MessageCounter(view, bool(filters), partial(self._probe, view, filters), matches)
+
+    def _matches(
+        self, view: StreamView, filters: tuple[str, ...], seq: int, count: int
+    ) -> list[int] | None:
+        """Return the sequences of a few matches from a sequence on; ``None``: they must be counted."""
+        if not view.allow_direct or count * view.message_bytes > _MAX_MATCHES_BYTES:
+            return None
+        return self.retry_transient(
+            lambda: matching_seqs(self.js, view.name, seq, filters, count), "counting messages"
+        )
 
     def _probe(
         self, view: StreamView, filters: tuple[str, ...], seqs: Sequence[int]

@@ -25,6 +25,12 @@ from .offsets import StreamOffset
 #: matching messages; ``None`` and 0 if there is none.
 CountProbes = Callable[[Sequence[int]], list[tuple[int | None, int]]]
 
+#: Returns the sequences of the matching messages from a sequence on, of which there are about this many; ``None``: it
+#: cannot.
+ReadMatches = Callable[[int, int], list[int] | None]
+#: Maximum number of matches whose sequences are read instead of being counted.
+_FEW_MATCHES: Final = 1000
+
 #: Where the end of a batch is searched for, as fractions of the part that is left.
 _SECTIONS: Final = (0.25, 0.5, 0.75)
 
@@ -36,11 +42,21 @@ class MessageCounter:
     Messages that arrive between two requests make a count too large, never too small. So limits hold.
     """
 
-    def __init__(self, view: StreamView, filtered: bool, probes: CountProbes) -> None:
+    def __init__(
+        self,
+        view: StreamView,
+        filtered: bool,
+        probes: CountProbes,
+        read_matches: ReadMatches | None = None,
+    ) -> None:
         #: Whether each sequence of the stream is a match.
         self.is_contiguous: bool = view.is_contiguous and not filtered
         self._view = view
         self._probes = probes
+        self._read_matches = read_matches
+        # The start and the number of a few matches, and their sequences once these were read.
+        self._few: tuple[int, int] | None = None
+        self._matches: list[int] = []
 
     def matching(self, start: int, end: int) -> int:
         """Return the number of matches from ``start`` up to, but not including, ``end``."""
@@ -51,14 +67,31 @@ class MessageCounter:
             return end - start
         # In this order: messages that arrive in between are part of the second count.
         (_, beyond), (_, every) = self._probes((end, start))
+        if self._few is None and every <= _FEW_MATCHES:
+            self._few = start, every
         return max(0, every - beyond)
 
     def counts(self, start: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
         """Return for each sequence the number of matches before it, from ``start`` on, and the first match."""
+        if (
+            self._few is not None
+            and self._read_matches is not None
+            and (max(start, self._view.first_seq) >= self._few[0])
+        ):
+            self._matches = self._matches or self._read_matches(*self._few) or []
+            self._read_matches = self._read_matches if self._matches else None
+        if self._matches:
+            return self._known_counts(start, seqs)
         # The first count comes last: messages that arrive in between make the others too large.
         *found, (_, every) = self._probes((*seqs, start))
         end = self._view.end_seq
         return [(max(0, every - left), end if first is None else first) for first, left in found]
+
+    def _known_counts(self, start: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
+        matches = [*self._matches, self._view.end_seq]
+        before = bisect_left(matches, start)
+        places = [bisect_left(matches, seq, hi=len(matches) - 1) for seq in seqs]
+        return [(max(0, place - before), matches[place]) for place in places]
 
     def find_end(self, start: int, end: int, rows: int) -> int:
         """Return the end of a range that begins at ``start`` and has a given number of matches."""

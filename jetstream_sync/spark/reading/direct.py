@@ -243,6 +243,33 @@ def count_from_each(
     return [_sum(found[i : i + len(subjects)]) for i in range(0, len(found), len(subjects))]
 
 
+def matching_seqs(
+    js: JetStream, stream: str, seq: int, subjects: Sequence[str], count: int
+) -> list[int] | None:
+    """
+    Return the sequences of the messages on some subjects from a sequence on, of which there are about ``count``.
+
+    The messages are read, once, whereas a server counts them by walking through a stream in memory each time. ``None``:
+    the server or the stream has no batched direct gets, or the messages exceed the limit of a reply. Any thread may call
+    it.
+    """
+    api = api_requests(js)
+    if not is_batching(api.core.info.version):
+        return None
+    route = api.routes.to("DIRECT.GET", stream)
+    body = {"seq": max(seq, 1), "batch": count}
+    requests = [(route, dumps({**body, "next_by_subj": subject})) for subject in subjects]
+    seqs: list[int] = []
+    for found in ask_all(api, requests, _is_status):
+        status = found.pop()
+        if not is_direct_status(status) or is_no_responders(*status[2:]):
+            return None
+        if len(found) < count and _remaining_messages(status, route.encode()):
+            return None
+        seqs += _parse_server_headers(BytesColumn.of([reply[2] for reply in found])).sequences
+    return sorted(seqs)
+
+
 def _sum(counts: Sequence[tuple[int | None, int]]) -> tuple[int | None, int]:
     firsts = [first for first, _ in counts if first is not None]
     return min(firsts, default=None), sum(count for _, count in counts)

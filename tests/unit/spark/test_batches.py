@@ -80,6 +80,29 @@ def test_a_batch_never_exceeds_its_limit(present, rows, arriving):
     assert len([item for item in present if item < reached]) <= rows
 
 
+@given(streams, st.integers(1, 200), st.integers(1, 50), st.integers(1, 9))
+def test_few_matches_are_read_once(present, start, rows, partitions):
+    """Ends and partitions are the same as if the matches were counted, and need no further counts."""
+    end = max(present) + 1
+    results = []
+    for reads in (False, True):
+        server = Server(present)
+
+        def matches(seq: int, count: int, *, server: Server = server) -> list[int]:
+            return sorted(match for match in server.matches if match >= seq)[:count]
+
+        counts = MessageCounter(
+            view(min(present), end, len(present)), True, server.probes, matches if reads else None
+        )
+        total = counts.matching(start, end)
+        if total == 0:
+            return
+        cuts = partition_cuts(counts, start, end, total, partitions)
+        results.append((counts.find_end(start, end, rows), cuts))
+        assert server.questions <= 2 or not reads
+    assert results[0] == results[1]
+
+
 def test_contiguous_streams_need_no_requests():
     """In a contiguous stream, sequences are counts."""
 
