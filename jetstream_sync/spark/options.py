@@ -446,17 +446,26 @@ def _connection(given: OptionValues) -> ConnectionSettings:
     )
 
 
+#: Options with secrets that Spark shows, since it redacts those with secret, token or password in their name, and what
+#: to use instead. ``servers`` may contain a login, which needs no URL scheme.
+EXPOSED_OPTIONS: Final = {
+    "creds": "credsSecret",
+    "nkeySeed": "nkeySeedSecret",
+    "servers": "user and password, or token",
+}
+
+
 def exposed_secrets(options: Mapping[str, Any]) -> dict[str, str]:
     """
-    Return the options whose secrets Spark would show, each with its replacement.
+    Return those of `EXPOSED_OPTIONS` that are given with a secret, each with its replacement.
 
-    Spark redacts the values of options with secret, token or password in their name. Any thread may call it.
+    Any thread may call it.
     """
     values = {name.lower(): value for name, value in options.items()}
-    shown = {name: f"{name}Secret" for name in ("creds", "nkeySeed") if name.lower() in values}
-    if "@" in str(values.get("servers", "")):
-        shown["servers"] = "user and password, or token"
-    return shown
+    given = {name: instead for name, instead in EXPOSED_OPTIONS.items() if name.lower() in values}
+    if "@" not in str(values.get("servers", "")):
+        given.pop("servers", None)
+    return given
 
 
 def _secret(given: OptionValues, name: str) -> SecretSource | None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from .. import errors
 from ..net.clock import Deadline
 from ..version import needs_extra
+from .options import EXPOSED_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
 _REDACTION_CONF: Final = "spark.sql.redaction.options.regex"
 #: Whether the number of shuffle partitions of a stateless streaming query depends on the number of cores.
 _ADAPTIVE_CONF: Final = "spark.sql.adaptive.streaming.stateless.enabled"
-#: Options whose values are secrets, or may contain a login. By default Spark redacts options with secret,
-#: password, token or url in their name. A login in a server address needs no URL scheme, so the value alone
-#: does not tell whether there is one.
-_REDACTED_OPTIONS: Final = "(?i)^(creds|nkeySeed|servers)$"
+#: The options that Spark must redact besides those that it redacts by default.
+_REDACTED_OPTIONS: Final = f"(?i)^({'|'.join(EXPOSED_OPTIONS)})$"
 #: The part of the errors of Spark that says that a Python process did not start within 10 s.
 _START_FAILURES: Final = (
     "Python worker failed to connect back",

@@ -69,17 +69,25 @@ def test_exactly_once_in_a_long_run(delivery, retention, master):
     _held(outcome)
 
 
+NEEDS_BATCHES = pytest.mark.server(">=2.12")
+
+
+def _transaction(*arguments: object) -> object:
+    """Return the parameters of a case with transactions, which older servers do not have."""
+    return pytest.param("transaction", *arguments, marks=NEEDS_BATCHES)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("delivery", "read_mode", "in_batches"),
     [
         ("window", "auto", False),
-        ("transaction", "direct", False),
-        ("transaction", "pull", False),
+        _transaction("direct", False),
+        _transaction("pull", False),
         ("window", "pull", True),
-        ("transaction", "auto", True),
-        ("transaction", "direct", True),
+        _transaction("auto", True),
+        _transaction("direct", True),
     ],
 )
 def test_exactly_once_on_two_clusters(delivery, read_mode, in_batches):
@@ -98,6 +106,38 @@ def test_exactly_once_on_two_clusters(delivery, read_mode, in_batches):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("delivery", "trouble"),
+    [
+        ("window", "restore"),
+        ("window", "limits"),
+        ("window", "filter"),
+        _transaction("restore"),
+        _transaction("limits"),
+        _transaction("filter"),
+    ],
+)
+def test_trouble_on_two_clusters(delivery, trouble):
+    """
+    Nothing is lost after a checkpoint was copied back, in a target with limits, and with a filter.
+
+    Nothing is stored twice either, but after a copied checkpoint without transactions.
+    """
+    need_java()
+    outcome = run(
+        NEW_SEED,
+        max(SECONDS, 60),
+        delivery=delivery,
+        master="standalone",
+        trouble=trouble,
+        tell=print,
+    )
+    _held(outcome)
+
+
+@pytest.mark.soak
+@NEEDS_BATCHES
 @pytest.mark.timeout(3500)
 def test_twenty_driver_kills_on_two_clusters():
     """Transactions stay exact when the driver is killed 20 times, sometimes with a lost commit."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fixtures.apps import APPS, Program
 from fixtures.django import postgres_server
-from fixtures.spark import batches, forget_commit, need_java, spark_environment
-from fixtures.threads import SCALE
+from fixtures.spark import Driver, batches, forget_commit, need_java, spark_environment
+from fixtures.threads import SCALE, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -297,6 +297,49 @@ def test_postgresql(js, recipes):
             recipes.repeat_last_batch("postgresql", database)
             found = connection.execute("SELECT * FROM orders ORDER BY cents").fetchall()
     assert found == rows
+
+
+@full
+@pytest.mark.timeout(600)
+def test_postgresql_after_kills(js, nats_server, tmp_path):
+    """Every order is stored once when the driver is killed between two partitions, and when a commit is lost."""
+    import psycopg
+
+    need_java()
+    rows = [(f"SO-{number}", "de", number + 1) for number in range(20_000)]
+    place(js, rows)
+    checkpoint = tmp_path / "checkpoint"
+    with postgres_server() as settings:
+        database = "host={PGHOST} user={PGUSER} dbname={PGDATABASE}".format_map(settings)
+        code = f"""
+import runpy
+recipes = runpy.run_path({str(PROGRAMS / "recipes.py")!r})
+spark = session(home, "local[2]")
+recipes["postgresql"](spark, {str(checkpoint)!r}, {database!r}).awaitTermination()
+spark.stop()
+"""
+        with psycopg.connect(database, autocommit=True) as connection:
+
+            def parts() -> int:
+                found = connection.execute("SELECT to_regclass('stored')").fetchone()
+                if found == (None,):
+                    return 0
+                (count,) = connection.execute("SELECT count(*) FROM stored").fetchone() or (0,)
+                return int(count)
+
+            for _ in range(2):
+                before = parts()
+                with Driver(code, tmp_path, nats_server.url) as driver:
+                    wait_until(lambda before=before: parts() > before, 120)
+                    driver.kill()
+                assert parts() < 20
+            for _ in range(2):
+                with Driver(code, tmp_path, nats_server.url) as driver:
+                    assert driver.ended(120) == 0, driver.output
+                assert parts() == 20
+                found = connection.execute("SELECT * FROM orders ORDER BY cents").fetchall()
+                assert found == rows
+                forget_commit(checkpoint, batches(checkpoint)[-1])
 
 
 @full
