@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from . import errors
-from .options import TLSOptions
 
 #: The keys of a context with their defaults.
 KEYS: Final[Mapping[str, Any]] = {
@@ -93,6 +92,9 @@ def connect_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     options = {option: fields[key] for key, option in OPTIONS.items() if fields.get(key)}
     files = {option: fields[key] for key, option in TLS_OPTIONS.items() if fields.get(key)}
     if files:
+        # Imported late to keep the start of jsm fast.
+        from .options import TLSOptions  # noqa: PLC0415
+
         options["tls"] = TLSOptions(**files)
     if str(fields.get("tls_first") or "").lower() not in ("", "0", "false", "no"):
         options["tls_handshake_first"] = True

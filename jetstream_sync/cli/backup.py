@@ -21,11 +21,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from .. import JetStream, SnapshotInfo, Stream, StreamConfig, StreamInfo, StreamSnapshot, errors
+from .. import SnapshotInfo, StreamConfig, StreamInfo, StreamSnapshot, errors
 from ..codec import decode, encode, loads
 from ..differences import differences
 from ..exit_status import ExitStatus
@@ -39,6 +39,9 @@ from .settings import Settings, command
 from .status import CommandError, exit_status, file_errors, one_line
 from .stream_info import show_info
 from .values import FILE, SIZE, FilePath, option
+
+if TYPE_CHECKING:
+    from .. import JetStream, Stream
 
 _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import click
 
-from .. import JetStream, Listing, StreamInfo, errors
+from .. import StreamInfo, errors
 from ..differences import without_server_labels
 from ..durations import duration_to_ns, time_to_text
 from ..exit_status import ExitStatus
@@ -27,6 +27,9 @@ from .settings import Settings, command
 from .status import CommandError, not_found
 from .stream_info import CLUSTER, REPLICATION
 from .values import Decorator, ParamType, force_option, option
+
+if TYPE_CHECKING:
+    from .. import JetStream, Listing
 
 
 class _BucketName(ParamType):

@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .. import ClusterInfo, Connection, ConsumerInfo, JetStream, StreamInfo, errors
+from .. import ClusterInfo, ConsumerInfo, StreamInfo, errors
 from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from .listings import Listed, lister
@@ -31,6 +31,9 @@ from .status import CommandError
 from .streams import find_options, find_streams
 from .system import PING, MetaGroup, all_answers
 from .values import force_option, option
+
+if TYPE_CHECKING:
+    from .. import Connection, JetStream
 
 #: Seconds between two checks for a new leader.
 _CHECK_INTERVAL_S: Final = 0.2

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .. import (
-    ConsumerConfig,
-    ConsumerInfo,
-    DeliverPolicy,
-    JetStream,
-    StreamConfig,
-    errors,
-)
+from .. import ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamConfig, errors
 from ..differences import without_server_labels
 from ..durations import duration_text
 from ..exit_status import ExitStatus
@@ -45,6 +38,9 @@ from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError
 from .values import FILE, Parsed, option, parse_time
+
+if TYPE_CHECKING:
+    from .. import JetStream
 
 _STARTS: Final[Mapping[str, DeliverPolicy]] = {
     "all": DeliverPolicy.ALL,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .. import ConsumerInfo, ConsumerPause, JetStream, PriorityPolicy, errors
+from .. import ConsumerInfo, ConsumerPause, PriorityPolicy, errors
 from ..durations import duration_text, seconds_text
 from .consumer_info import UNTIL, show
 from .listings import Listed, Lister, emit_listed_names, lister, long_option, show_listed
@@ -29,6 +29,9 @@ from .settings import Settings, command
 from .status import CommandError
 from .streams import given_conditions, matching, servers_of
 from .values import DURATION, FROM_0, FROM_1, force_option, names_option, option, with_options
+
+if TYPE_CHECKING:
+    from .. import JetStream
 
 
 def _name_of(stream: str | None) -> Field:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import closest_match
 from .settings import Settings, common_options
 
 if TYPE_CHECKING:
@@ -102,6 +101,8 @@ class NounGroup(click.Group):
         if command is None:
             if ctx.resilient_parsing:
                 return None, None, args[1:]
+            from ..options import closest_match  # noqa: PLC0415 - for errors only
+
             close = closest_match(typed, [*self.list_commands(ctx), *self.aliases])
             hint = f"; did you mean {close!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")

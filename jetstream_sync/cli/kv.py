@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .. import KeyValue, KeyValueConfig, KeyValueEntry, KeyValueStatus
+from .. import KeyValueConfig, KeyValueStatus
 from ..durations import duration_to_ns, time_from_ns, time_to_text
 from ..exit_status import ExitStatus
 from .buckets import BucketKind
@@ -23,6 +23,9 @@ from .status import CommandError
 from .values import DURATION, FROM_1, TIMEOUT, Decorator, force_option, option
 from .view import body_fields, header_fields, write_bytes
 
+if TYPE_CHECKING:
+    from .. import KeyValue, KeyValueEntry
+
 
 def _own_document(status: KeyValueStatus) -> dict[str, Any]:
     size_limit = status.info.config.max_msg_size
@@ -34,7 +37,7 @@ def _own_document(status: KeyValueStatus) -> dict[str, Any]:
     }
 
 
-KV: Final = BucketKind[KeyValue](
+KV: Final[BucketKind[KeyValue]] = BucketKind(
     noun="Key-Value Bucket",
     config=KeyValueConfig,
     open=lambda js, name: js.key_value(name),

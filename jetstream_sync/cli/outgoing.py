@@ -10,17 +10,20 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from .. import Connection, Headers, errors
+from .. import Headers, errors
 from ..options import closest_match
 from .env import Environment
 from .long_running import read_interruptibly
 from .settings import Settings
 from .status import CommandError, file_errors
 from .values import Decorator, option, with_options
+
+if TYPE_CHECKING:
+    from .. import Connection
 
 #: Versions of nats-server that ignore the headers of newer features.
 _OLD_VERSION: Final = re.compile(r"2\.([0-9]|10)\.")

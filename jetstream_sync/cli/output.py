@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..codec import Record, encode
 from .env import readable_json, single_line
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..codec import Record
 
 # --- what is not known ----------------------------------------------------------------------------
 
@@ -44,6 +46,8 @@ def to_json(document: object) -> str:
 
 def document(record: Record) -> dict[str, Any]:
     """Return a record as the server sent it, with unknown fields included."""
+    from ..codec import encode  # noqa: PLC0415 - the help of a command needs no JSON
+
     return encode(record)
 
 
@@ -102,13 +106,15 @@ def emit_item(settings: Settings, result: object, text: str) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, Missing):
         return {**value.document, "missing": {"state": value.state, "reason": value.reason}}
-    if isinstance(value, Record):
-        return document(value)
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return value
+    if isinstance(value, (str, int, float, type(None))):
+        return value
+    from ..codec import Record  # noqa: PLC0415 - the help of a command needs no JSON
+
+    return document(value) if isinstance(value, Record) else value
 
 
 # --- text ----------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import click
 from .. import errors
 from ..exit_status import ExitStatus
 from ..exit_status import exit_status as status_of
-from ..options import closest_match
 from .env import readable
 
 #: The meaning of each exit status, for the help.
@@ -108,6 +107,8 @@ _REWORDED: Final = (
 
 
 def _suggestion(found: re.Match[str]) -> str:
+    from ..options import closest_match  # noqa: PLC0415 - for errors only
+
     options = re.findall(r"--?[\w-]+", found["options"])
     close = closest_match(found["flag"], options) or options[0]
     return f"{found['typed']}; did you mean {close!r}?"
@@ -196,6 +197,8 @@ def file_errors(path: object, status: ExitStatus = ExitStatus.USAGE) -> Iterator
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return ``, did you mean X?`` when one of the names is similar, else an empty string."""
+    from ..options import closest_match  # noqa: PLC0415 - for errors only
+
     folded = {name.lower(): name for name in names}
     close = closest_match(name.lower(), folded)
     return f", did you mean {folded[close]}?" if close else ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .. import JetStream, Stream, StreamConfig, errors
+from .. import StreamConfig, errors
 from ..differences import without_server_labels
 from ..subjects import check_stream_name
 from .config import (
@@ -29,6 +29,9 @@ from .settings import Settings, command
 from .status import CommandError
 from .stream_info import show_info
 from .values import FILE, STREAM_NAME, force_option, option
+
+if TYPE_CHECKING:
+    from .. import JetStream, Stream
 
 #: The fields that a terminal is asked for, with the answer for the server's default.
 _PROMPTED: Final = {

@@ -12,11 +12,11 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .. import StoredMsg, Stream, errors
+from .. import errors
 from ..exit_status import ExitStatus
 from .env import readable
 from .long_running import failover_options, pause
@@ -27,6 +27,9 @@ from .settings import Settings, command
 from .status import CommandError
 from .values import FROM_1, PATTERN, TIME, Parsed, force_option, option, with_options
 from .view import FORMAT_HELP, MessageWriter, header_lines
+
+if TYPE_CHECKING:
+    from .. import StoredMsg, Stream
 
 _ALL_SUBJECTS: Final = ">"
 #: Limits of one batch; it ends with the message that reaches one of them.

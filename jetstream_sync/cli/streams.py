@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from .. import ClusterInfo, JetStream, PeerInfo, StreamInfo, errors
+from .. import ClusterInfo, PeerInfo, StreamInfo, errors
 from ..subjects import check_stream_name
 from .listings import (
     Listed,
@@ -37,6 +37,9 @@ from .values import (
     option,
     with_options,
 )
+
+if TYPE_CHECKING:
+    from .. import JetStream
 
 Info = TypeVar("Info")
 

@@ -11,15 +11,18 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import Headers, JetStreamMsg, Metadata, Msg, StoredMsg, errors
+from .. import JetStreamMsg, StoredMsg, errors
 from ..api.reply import metadata_of
 from ..durations import time_from_ns, time_to_text
 from .env import Environment, readable, visible
 from .output import emit_line, to_json
 from .settings import Settings
 from .status import CommandError
+
+if TYPE_CHECKING:
+    from .. import Headers, Metadata, Msg
 
 FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
 

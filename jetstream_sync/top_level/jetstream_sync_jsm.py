@@ -19,10 +19,15 @@ def _exit(_number: int, _frame: object) -> None:
     os._exit(130)
 
 
+#: The modules that are imported by themselves; any other name imports the whole package.
+_ALONE = r"^from \.(errors|api\.\w+|jetstream\.connection) import {name} as {name}$"
+
+
 def _import_package_on_demand() -> None:
-    """Have ``jetstream_sync`` imported when its first name is used; the help of a command uses none."""
+    """Have ``jetstream_sync`` imported when its first name is used; the help of a command uses few."""
     # Only here, where the process has one thread: a lazy import may block for ever in a forked process.
-    import sys  # noqa: PLC0415 - see above
+    import re  # noqa: PLC0415 - see above
+    import sys  # noqa: PLC0415
     from importlib import import_module  # noqa: PLC0415
     from importlib.util import find_spec, module_from_spec  # noqa: PLC0415
     from types import ModuleType  # noqa: PLC0415
@@ -31,13 +36,16 @@ def _import_package_on_demand() -> None:
     if spec is None or spec.loader is None:
         return  # the import below reports it
     package, loader = spec.name, spec.loader
+    source = loader.get_source(package) or ""  # type: ignore[attr-defined]  # a loader of files
 
     class Package(ModuleType):
         def __getattr__(self, name: str) -> object:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            if name == "errors":  # it needs nothing else of the package, and every command uses it
+            if name == "errors":
                 return import_module(f"{package}.errors")
+            if found := re.search(_ALONE.format(name=name), source, re.MULTILINE):
+                return getattr(import_module(f"{package}.{found[1]}"), name)
+            if name.startswith("__") and name != "__all__":
+                raise AttributeError(name)
             self.__class__ = ModuleType  # type: ignore[assignment]
             loader.exec_module(self)
             return getattr(self, name)
