@@ -192,7 +192,8 @@ def _common_options() -> Iterator[str]:
 
 
 def _help(command: click.Command) -> Iterator[str]:
-    for paragraph in (command.help or "").strip().split("\n\n"):
+    examples = f"\n\n{command.epilog}" if (command.epilog or "").startswith("\b") else ""
+    for paragraph in f"{command.help or ''}{examples}".strip().split("\n\n"):
         lines = paragraph.strip("\n").split("\n")
         if lines[0].strip() == "\b":
             yield "\n.. code-block:: text\n"

@@ -40,8 +40,9 @@ class Node:
     @property
     def help(self) -> str:
         """The help text without the options, one line for each paragraph."""
-        text = (self.command.help or "").replace("\b\n", "")
-        return text.partition("\f")[0].strip()
+        text = (self.command.help or "").partition("\f")[0].strip()
+        examples = "" if self.is_group else f"\n\n{self.command.epilog or ''}"
+        return f"{text}{examples}".replace("\b\n", "").strip()
 
 
 def walk(group: click.Group, context: click.Context) -> Iterator[Node]:

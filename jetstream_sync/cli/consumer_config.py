@@ -154,15 +154,7 @@ def add(
     update: bool,
     **options: Any,
 ) -> None:
-    """
-    Create a CONSUMER on a STREAM. On a terminal, prompt for missing values.
-
-    \b
-    Examples:
-      jsm consumer add ORDERS NEW --filter ORDERS.received --ack explicit --pull --deliver all
-      jsm consumer add ORDERS MONITOR --ack none --target monitor.ORDERS --deliver last --filter ''
-      jsm consumer add ORDERS --pull --ephemeral --deliver 1h --defaults
-    """  # noqa: D301 - click requires the character, not the escape
+    """Create a CONSUMER on a STREAM. On a terminal, prompt for missing values."""
     fields = _fields_of(options, pull=pull)
     base = ConsumerConfig()
     if config_file is not None:

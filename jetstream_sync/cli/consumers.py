@@ -138,12 +138,7 @@ def ls(
 
     Without a STREAM, prompt for one on a terminal, else list the consumers of all streams. A consumer whose
     servers do not answer is listed with that state; it matches no condition. The exit status is then 1.
-
-    \b
-    Examples:
-      jsm consumer ls ORDERS --long
-      jsm consumer ls -a --stuck
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     conditions = given_conditions(options)
     with lister(settings, repeats=watch is not None) as lists:
         if stream is None and not (all_streams or conditions) and settings.interactive:
@@ -223,14 +218,7 @@ def pause(
     until: datetime | None,
     force: bool,
 ) -> None:
-    """
-    Pause a CONSUMER until a time or for a duration; it resumes automatically.
-
-    \b
-    Examples:
-      jsm consumer pause ORDERS NEW 1h
-      jsm consumer pause ORDERS NEW 2026-12-24T18:00:00+01:00
-    """  # noqa: D301 - click requires the character, not the escape
+    """Pause a CONSUMER until a time or for a duration; it resumes automatically."""
     ask = Asker(settings)
     with consumer_of(settings, stream, consumer) as (js, info):
         end = ask.value("Pause until", "UNTIL", UNTIL.parse, value=until, blank=info.created)

@@ -59,12 +59,7 @@ def events(
     Show JetStream advisories and metrics until Ctrl-C, each in one line.
 
     With --json each event is written as the server sent it, with client, server, request and response.
-
-    \b
-    Examples:
-      jsm events --js-advisory
-      jsm events --filter max_deliver -j
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     kinds = {_ADVISORIES: js_advisory, _METRICS: js_metric}
     usual = not (subjects or any(kinds.values()))
     chosen = [*map(check_subject, subjects), *(kind for kind in kinds if usual or kinds[kind])]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .examples import examples_of
 from .settings import Settings, common_options
 
 if TYPE_CHECKING:
@@ -34,19 +35,23 @@ class Entry:
         """The first paragraph of the help."""
         return self.help.partition("\n\n")[0]
 
-    def load(self, name: str) -> click.Command:
-        """Return the group, or import and return the command."""
+    def load(self, name: str, path: str) -> click.Command:
+        """Return the group, or import and return the command; `path`: the names from the outermost group on."""
         if self.commands:
 
             @common_options
             def group(_settings: Settings) -> None: ...
 
-            return click.command(name, cls=NounGroup, entries=self.commands, help=self.help)(group)
+            options: Any = {"entries": self.commands, "path": path, "help": self.help}
+            return click.command(name, cls=NounGroup, **options)(group)
         place, _, attribute = self.target.partition(":")
         module = importlib.import_module(f"{__package__}.{place}")
         command: click.Command = getattr(module, attribute or name)
         command.name = name
         command.short_help = self.summary
+        examples = "\n".join(f"  {example}" for example in examples_of(path))
+        # With the mark of click for a paragraph whose lines stay as they are.
+        command.epilog = f"\b\nExamples:\n{examples}"
         return command
 
 
@@ -61,8 +66,11 @@ class MissingCommandError(click.UsageError):
 class NounGroup(click.Group):
     """A group of the commands in a table, which have aliases and are imported on first use."""
 
-    def __init__(self, *args: Any, entries: Mapping[str, Entry], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, entries: Mapping[str, Entry], path: str = "", **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.path = path
         self.entries: dict[str, Entry] = dict(entries)
         self.aliases: dict[str, str] = {
             alias: name for name in self.entries for alias in self.aliases_of(name)
@@ -89,7 +97,7 @@ class NounGroup(click.Group):
         del ctx
         name = self.aliases.get(cmd_name, cmd_name)
         if name not in self.commands and name in self.entries:
-            self.commands[name] = self.entries[name].load(name)
+            self.commands[name] = self.entries[name].load(name, f"{self.path} {name}".strip())
         return self.commands.get(name)
 
     def resolve_command(

@@ -102,12 +102,6 @@ add: click.Command = KV.add_command(
 
     Succeeds without a change if the bucket already exists with the same config. To create a key, use
     'jsm kv create'.
-
-    \b
-    Examples:
-      jsm kv add CONFIG --history 5
-      jsm kv add SESSIONS --ttl 1h --storage memory
-      jsm kv add CONFIG_COPY --mirror CONFIG
     """,
 )
 edit: click.Command = KV.edit_command(
@@ -202,12 +196,7 @@ def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bo
     The value is written unchanged and without a line break at the end. A terminal shows the revision
     and the value as text. A KEY with '*' or '>' is a pattern, as for 'jsm kv ls': the keys that match are a
     table, or with --raw their values with a line break after each.
-
-    \b
-    Examples:
-      jsm kv get CONFIG db.url
-      jsm kv get CONFIG 'unit.*.temperature'
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     if raw and settings.json:
         raise click.UsageError("--raw and --json exclude each other")
     pattern = not {"*", ">"}.isdisjoint(key.split("."))
@@ -355,12 +344,7 @@ def put(settings: Settings, bucket: str, key: str, value: str | None) -> None:
     Store VALUE for KEY, whether or not the key exists.
 
     Without VALUE, or when it is '-', the value is read from standard input, unchanged.
-
-    \b
-    Examples:
-      jsm kv put CONFIG db.url postgres://db.example.com
-      jsm kv put CONFIG logo < logo.png
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     _store(settings, bucket, key, value, lambda store, data: store.put(key, data))
 
 

@@ -109,11 +109,6 @@ add: click.Command = OBJECTS.add_command(
     Create a bucket.
 
     Succeeds without a change if the bucket already exists with the same config.
-
-    \b
-    Examples:
-      jsm object add FILES --max-bucket-size 10GB
-      jsm object add BUILDS --ttl 30d --compress
     """,
 )
 edit: click.Command = OBJECTS.edit_command(
@@ -225,12 +220,7 @@ def put(
     Without FILE, or when it is '-', standard input is stored, and --name is required. The object
     appears when all data is stored, and replaces an object of the same name at once. An interrupted
     command leaves nothing behind.
-
-    \b
-    Examples:
-      jsm object put FILES report.pdf
-      tar cz src | jsm object put FILES --name src.tar.gz
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     path = None if file in (None, _STANDARD) else file
     if name is None:
         if path is None:
@@ -303,12 +293,7 @@ def get(settings: Settings, *, bucket: str, name: str, output: str | None, force
 
     The file appears when all data was received and matches its digest. An interrupted command leaves
     nothing behind, and an existing file unchanged. A link is followed.
-
-    \b
-    Examples:
-      jsm object get FILES report.pdf
-      jsm object get FILES src.tar.gz -O - | tar xz
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     if output == _STANDARD and settings.json:
         raise click.UsageError("--output - and --json exclude each other")
     if output == _STANDARD and settings.env.stdout.isatty():

@@ -76,14 +76,7 @@ def pub(
     is not read, so that the command can be used in a loop over it.
 
     With --schedule-dest the server keeps the message as a schedule; see 'jsm stream schedules'.
-
-    \b
-    Examples:
-      jsm pub ORDERS.received "order 1"
-      jsm pub ORDERS.received "order {{Count}}" --templates --count 100 -J
-      tail -f orders.log | jsm pub ORDERS.received --send-on newline
-      jsm pub ORDERS.schedules.report run --schedule-dest ORDERS.report --schedule-cron '@daily'
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     options["headers"] = [*options["headers"], *_publish_headers(ttl, msg_id)]
     schedule = _schedule({name: options.pop(name) for name in _SCHEDULE})
     jetstream = jetstream or atomic or schedule is not None
@@ -274,13 +267,7 @@ def req(
 
     The exit status is 6 when SUBJECT has no responders, and 4 when fewer replies than requested arrive
     within --timeout.
-
-    \b
-    Examples:
-      jsm req ORDERS.scratch hello
-      jsm req '$JS.API.STREAM.INFO.ORDERS' '' --raw
-      jsm req discover '' --replies 0 --timeout 1s
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     messages = outgoing(settings, subject, body, **options)
     several = replies != 1 or options["count"] > 1 or options["send_on"] == "newline"
     started = monotonic()
@@ -370,14 +357,7 @@ def reply(
     queue: str,
     count: int | None,
 ) -> None:
-    """
-    Answer the requests to SUBJECT with BODY until Ctrl-C.
-
-    \b
-    Examples:
-      jsm reply ORDERS.scratch ok
-      jsm reply 'test.>' --echo
-    """  # noqa: D301 - click requires the character, not the escape
+    """Answer the requests to SUBJECT with BODY until Ctrl-C."""
     if echo == (body is not None):
         raise click.UsageError("give either BODY or --echo")
     with settings.connection() as nc, nc.subscribe(subject, queue) as requests:

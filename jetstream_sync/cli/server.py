@@ -823,14 +823,7 @@ _KINDS: Final = (
 @option("--cluster NAME", "Ask only servers of this cluster.")
 @option("--filter", "Field of the request; the value may be JSON; repeatable.", PAIR, multiple=True)
 def request(settings: Settings, *, kind: str, filter: Any, **options: str | None) -> None:  # noqa: A002
-    """
-    Show what the servers report of KIND, as JSON.
-
-    \b
-    Examples:
-      jsm server request connz --filter account=APP --filter sort=subs
-      jsm server request jsz --filter streams=true --host cluster-1
-    """  # noqa: D301 - click requires the character, not the escape
+    """Show what the servers report of KIND, as JSON."""
     body: Row = {"server_name": options["host"], "cluster": options["cluster"]}
     body["exact_match"] = bool(options["host"])
     for key, text in filter:

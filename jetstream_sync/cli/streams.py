@@ -208,12 +208,7 @@ def ls(
 
     A stream whose servers do not answer is listed with that state; it matches no condition. The exit status is
     then 1.
-
-    \b
-    Examples:
-      jsm stream ls --long --sort bytes
-      jsm stream ls --empty --idle 7d -n
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     conditions = given_conditions(options)
     with lister(settings, repeats=watch is not None) as lists:
         if names and conditions.keys() <= {"subject"}:

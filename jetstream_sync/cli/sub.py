@@ -100,13 +100,7 @@ def sub(
 
     The exit status is 0 after --count messages or, with -T, at the end of the stream; 4 after --wait
     without a message; 130 after Ctrl-C.
-
-    \b
-    Examples:
-      jsm sub 'ORDERS.*' -t
-      jsm sub --stream ORDERS --all -T -j
-      jsm sub 'ORDERS.>' --last-per-subject --count 5
-    """  # noqa: D301 - click requires the character, not the escape
+    """
     start = _start(options, subjects, headers_only=headers_only)
     if start is None and (durable is not None or stream is not None):
         start = Start(filters=subjects, headers_only=headers_only)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ from fixtures.jsm import Jsm, run_jsm
 from fixtures.proxy import Listener
 from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until, within
+from fixtures.tmux import require
 
 
 @pytest.fixture
@@ -137,8 +137,7 @@ complete --do-complete "{line}"
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_real_shells(jsm, tmp_path, shell, line, words):
     """A shell that loaded the script completes stream names, and the values of an option."""
-    if shutil.which(shell) is None and shell != "bash":
-        pytest.skip(f"{shell} is not installed: its completion was not tested")
+    require(shell)
     program = tmp_path / "jsm"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m jetstream_sync.cli "$@"\n')
     program.chmod(0o755)
