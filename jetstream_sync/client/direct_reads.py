@@ -7,8 +7,8 @@
 # Rules:
 #
 # 1. ``_reading`` is held while reading the socket: by the reader always, except while it pauses, and by a
-#    caller for one ``recv`` that does not wait. ``_turn`` is held by the one caller that waits until the
-#    socket is readable; a second caller waits for the reader.
+#    caller for one ``recv``, which waits ``_WAIT_S`` at most: a pause sets this limit at the socket.
+#    ``_turn`` is held by the one caller that waits for bytes; a second caller waits for the reader.
 # 2. A caller takes its own reply, if it received exactly that. Everything else stays in ``_received``, and
 #    the reader continues with it: other messages, pings, errors, the end of the stream. So recovery,
 #    keep-alive and all receivers have to do with the reader only.
@@ -121,7 +121,9 @@ class DirectReads:
     def _leave_to_callers(self, allowed: bool) -> None:
         """Sleep if that is allowed, and end the pause."""
         woken = False
-        if allowed:
+        if allowed and self._stream is not None:
+            # One system call fewer for each request than to wait until the socket is readable.
+            self._stream.limit_waits(_WAIT_S)
             self._reading.release()
         try:
             woken = allowed and self._sleep()
@@ -130,8 +132,9 @@ class DirectReads:
             # From here on, a caller that gets the turn finds that there is no pause.
             if self._turn.acquire(timeout=_TURN_S):
                 self._turn.release()
-            if allowed:
+            if allowed and self._stream is not None:
                 self._reading.acquire()
+                self._stream.limit_waits(0)
 
     def _sleep(self) -> bool:
         """Sleep until `end()` is called, or no caller reads; return whether `end()` was called."""
@@ -195,10 +198,12 @@ class DirectReads:
                 stream, parser = self._stream, self._parser
                 if delivered() or stream is None or parser is None:
                     return False
-                left = deadline.left()
-                timeout = _WAIT_S if left is None or left > _WAIT_S else left
-                if not received and stream.wait_readable(timeout):
-                    self._receive(stream, received)
+                if not received:
+                    left = deadline.left()
+                    if left is None or left > _WAIT_S:
+                        self._receive(stream.receive_soon, received)
+                    elif stream.wait_readable(left):
+                        self._receive(stream.receive_now, received)
                 if received:
                     data = received[0]
                     reply = only_message(data, subject or _subject_of(data), subscription.sid)
@@ -220,14 +225,16 @@ class DirectReads:
             return False
         return True
 
-    def _receive(self, stream: TCPStream, received: list[bytes]) -> None:
-        """Receive what is there."""
+    def _receive(
+        self, receive: Callable[[list[bytes]], object], received: list[bytes]
+    ) -> None:
+        """Receive what is there, or comes soon."""
         reading = self._reading
         may_read: list[bool] = []
         try:
             may_read.extend(map(reading.acquire, _NO_WAIT))
             if may_read[0]:
-                stream.receive_now(received)
+                receive(received)
         except BlockingIOError:
             pass
         except OSError as error:

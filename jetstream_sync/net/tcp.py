@@ -6,6 +6,7 @@ import contextlib
 import random
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -156,6 +157,7 @@ class TCPStream:
         #: ignore ``MSG_DONTWAIT``, and not on Windows.
         self.reads_directly: bool = (
             hasattr(select, "poll")
+            and hasattr(socket, "SO_RCVTIMEO")
             and _DONT_WAIT != 0
             and isinstance(connected.recv, BuiltinMethodType)
         )
@@ -166,6 +168,17 @@ class TCPStream:
     def receive(self) -> bytes:
         """Wait for bytes and return them; ``b""`` at the end of the stream."""
         return bytes(self._view[: self._receive_into(self._buffer)])
+
+    def limit_waits(self, timeout: float) -> None:
+        """Limit the waits of `receive_soon()` to ``timeout`` seconds; 0: no limit, also for `receive()`."""
+        with contextlib.suppress(OSError):  # it is closed, and every use of it fails
+            limit = struct.pack("ll", 0, int(timeout * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+    def receive_soon(self, received: list[bytes]) -> None:
+        """Append the next bytes to ``received``, after a wait for them; see `limit_waits`."""
+        # Raises BlockingIOError after the wait. Otherwise as `receive_now`.
+        received.extend(map(self._receive_some, _DIRECT_SIZE))
 
     def wait_readable(self, timeout: float) -> bool:
         """Wait for bytes, up to ``timeout`` seconds without the fraction of a millisecond."""
