@@ -11,7 +11,8 @@
  *
  * `MessageFields` holds the fields of `jetstream_sync.Msg`, with the constructor.
  *
- * `OutputBuffer` appends messages to the buffer of `jetstream_sync.client.writer.Writer`.
+ * `OutputBuffer` appends messages to the buffer of `jetstream_sync.client.writer.Writer`, and sends one whose
+ * caller waits. `receive_reply` receives its reply, for `jetstream_sync.client.direct_reads.DirectReads`.
  *
  * `FutureFields` holds the fields of `jetstream_sync.jetstream.pub_ack_future.PubAckFuture`.
  * `settle_futures` settles runs of them. `parse_pub_ack` parses ordinary acknowledgements.
@@ -29,6 +30,19 @@
 #include <stdint.h>
 #include <string.h>
 #include "structmember.h"
+
+/* `OutputBuffer.send` and `receive_reply` use the socket themselves; elsewhere Python does. */
+#if defined(__linux__) || defined(__APPLE__)
+#define USES_SOCKETS 1
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#ifndef MSG_NOSIGNAL /* macOS; Python ignores SIGPIPE */
+#define MSG_NOSIGNAL 0
+#endif
+#else
+#define USES_SOCKETS 0
+#endif
 
 #ifndef Py_BEGIN_CRITICAL_SECTION /* before Python 3.13 */
 #define Py_BEGIN_CRITICAL_SECTION(object) {
@@ -606,6 +620,109 @@ encode_command(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t co
     return encode(subject, args[1], reply, args[3], args[4]);
 }
 
+/* --- replies --------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(receive_reply_doc,
+"receive_reply(lock, fd, subject, sid, messages, received, /)\n"
+"--\n"
+"\n"
+"Receive a reply, or else the bytes that came instead of it; see `jetstream_sync.speedups`.");
+
+/* The largest number of bytes that are received at once. */
+#define REPLY_SIZE (16 * 1024)
+
+#if USES_SOCKETS
+/* Call a method of a lock. Return whether it is true, -1 after an error. */
+static int
+call_lock(PyObject *lock, const char *method, const char *format, PyObject *argument)
+{
+    PyObject *result = PyObject_CallMethod(lock, method, format, argument);
+    int is_true = result == NULL ? -1 : PyObject_IsTrue(result);
+    Py_XDECREF(result);
+    return is_true;
+}
+
+/* Append an item to a list or a deque; -1 after an error. */
+static int
+append_to(PyObject *items, PyObject *item)
+{
+    if (PyList_CheckExact(items)) {
+        return PyList_Append(items, item);
+    }
+    PyObject *done = PyObject_CallMethod(items, "append", "(O)", item);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Return whether bytes are one message, with the subject if there is one, and the id. */
+static int
+is_reply(const char *data, Py_ssize_t length, PyObject *subject, long long sid, Message *message)
+{
+    if (!find_message(data, data + length, REPLY_SIZE, message) || message->end != data + length
+        || message->sid != sid) {
+        return 0;
+    }
+    return subject == Py_None
+        || (message->subject.length == PyBytes_GET_SIZE(subject)
+            && memcmp(message->subject.start, PyBytes_AS_STRING(subject), (size_t)message->subject.length) == 0);
+}
+
+static PyObject *
+receive_reply(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 6 || (args[2] != Py_None && !PyBytes_CheckExact(args[2])) || !PyList_CheckExact(args[5])) {
+        PyErr_SetString(PyExc_TypeError, "expected a lock, a file descriptor, a subject, an id and two lists");
+        return NULL;
+    }
+    long fd = PyLong_AsLong(args[1]);
+    long long sid = PyLong_AsLongLong(args[3]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    int is_free = call_lock(args[0], "acquire", "O", Py_False);
+    if (is_free <= 0) {
+        return is_free < 0 ? NULL : Py_NewRef(Py_False);
+    }
+    char data[REPLY_SIZE];
+    ssize_t length;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    length = recv((int)fd, data, sizeof(data), 0);
+    error = errno;
+    Py_END_ALLOW_THREADS
+    /* A signal handler may wait for the reader, which needs the lock. So it runs when this has returned. */
+    PyObject *result = Py_False;
+    if (length >= 0) {
+        Message message;
+        PyObject *item, *subject = args[2] == Py_None ? NULL : Py_NewRef(args[2]);
+        if (is_reply(data, length, args[2], sid, &message)) {
+            result = Py_True;
+            item = make_delivery(&message, &subject);
+        }
+        else {
+            item = PyBytes_FromStringAndSize(data, length);
+        }
+        if (item == NULL || append_to(args[result == Py_True ? 4 : 5], item) < 0) {
+            result = NULL;
+        }
+        Py_XDECREF(item);
+        Py_XDECREF(subject);
+    }
+    else if (error != EAGAIN && error != EWOULDBLOCK && error != EINTR) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        result = NULL;
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    int released = call_lock(args[0], "release", NULL, NULL);
+    if (type != NULL || released >= 0) {
+        PyErr_Restore(type, value, trace);
+    }
+    return released < 0 ? NULL : Py_XNewRef(result);
+}
+#endif
+
 /* --- what the types have in common ----------------------------------------------------------------------- */
 
 /*
@@ -709,13 +826,13 @@ static PyType_Spec fields_spec = {
 
 /* --- the output buffer ----------------------------------------------------------------------------------- */
 
-/* The fields of a `Writer` that the two functions below use, with its names and its rules. */
+/* The fields of a `Writer` that the functions below use, with its names and its rules. */
 typedef struct {
     PyObject_HEAD
-    PyObject *is_locked, *chunks, *stream, *closed, *unused[2];
+    PyObject *is_locked, *chunks, *stream, *closed, *is_sending, *batch;
     Py_ssize_t size, send_above;
-    long long out_msgs, out_bytes;
-    int flusher;
+    long long out_msgs, out_bytes, awaited, taken;
+    int flusher, fd;
 } OutputBuffer;
 
 /* The states of the flusher from which on a message wakes it, if it is urgent, and if it is deferred. */
@@ -726,13 +843,34 @@ static PyMemberDef output_members[] = {
     {"_chunks", T_OBJECT_EX, offsetof(OutputBuffer, chunks), 0, NULL},
     {"_stream", T_OBJECT_EX, offsetof(OutputBuffer, stream), 0, NULL},
     {"closed", T_OBJECT_EX, offsetof(OutputBuffer, closed), 0, NULL},
+    {"_is_sending", T_OBJECT_EX, offsetof(OutputBuffer, is_sending), 0, NULL},
+    {"_batch", T_OBJECT_EX, offsetof(OutputBuffer, batch), 0, NULL},
     {"_size", T_PYSSIZET, offsetof(OutputBuffer, size), 0, NULL},
     {"_send_above", T_PYSSIZET, offsetof(OutputBuffer, send_above), 0, NULL},
     {"out_msgs", T_LONGLONG, offsetof(OutputBuffer, out_msgs), 0, NULL},
     {"out_bytes", T_LONGLONG, offsetof(OutputBuffer, out_bytes), 0, NULL},
+    {"_awaited", T_LONGLONG, offsetof(OutputBuffer, awaited), 0, NULL},
+    {"_taken", T_LONGLONG, offsetof(OutputBuffer, taken), 0, NULL},
     {"_flusher", T_INT, offsetof(OutputBuffer, flusher), 0, NULL},
+    {"_fd", T_INT, offsetof(OutputBuffer, fd), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
+
+/* Return whether a lock is free, given its method `locked`; -1 after an error. */
+static int
+is_free(PyObject *is_locked)
+{
+    if (is_locked == NULL) {
+        return 0;
+    }
+    PyObject *locked = PyObject_CallNoArgs(is_locked);
+    if (locked == NULL) {
+        return -1;
+    }
+    int is_free = locked == Py_False;
+    Py_DECREF(locked);
+    return is_free;
+}
 
 /*
  * Append the command of a message. Return 1 if that was done, 0 if it is left to Python, -1 after an error.
@@ -750,17 +888,12 @@ try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from)
     if (bytes == -1 && PyErr_Occurred()) {
         return -1;
     }
-    if (self->is_locked == NULL || !PyBytes_CheckExact(command)) {
-        return 0;
-    }
-    PyObject *locked = PyObject_CallNoArgs(self->is_locked);
-    if (locked == NULL) {
+    int free = PyBytes_CheckExact(command) ? is_free(self->is_locked) : 0;
+    if (free < 0) {
         return -1;
     }
-    int is_free = locked == Py_False;
-    Py_DECREF(locked);
     /* Checked after the call, which may run other code: any field may be deleted or have any type. */
-    if (!is_free || self->chunks == NULL || !PyList_CheckExact(self->chunks) || self->closed != Py_None
+    if (!free || self->chunks == NULL || !PyList_CheckExact(self->chunks) || self->closed != Py_None
         || self->stream == NULL || self->stream == Py_None || self->flusher >= wake_from) {
         return 0;
     }
@@ -806,14 +939,105 @@ output_send_deferred(OutputBuffer *self, PyObject *const *args, Py_ssize_t count
     return append_message(self, args, count, ASLEEP);
 }
 
+/*
+ * Send commands of messages. Return how many bytes were sent, 0 if it is left to Python, -1 after an error.
+ *
+ * As in `try_append`, no lock is taken. Nothing may be buffered or in the middle of being sent.
+ */
+static Py_ssize_t
+try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *size, int is_awaited)
+{
+#if USES_SOCKETS
+    if (!WITH_GIL || !PyBytes_CheckExact(command)) {
+        return 0;
+    }
+    long long number = PyLong_AsLongLong(messages);
+    long long bytes = PyLong_AsLongLong(size);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    int free = is_free(self->is_locked);
+    if (free > 0) {
+        free = is_free(self->is_sending);
+    }
+    if (free < 0) {
+        return -1;
+    }
+    if (!free || self->batch == NULL || !PyMemoryView_Check(self->batch)
+        || PyMemoryView_GET_BUFFER(self->batch)->len != 0 || self->size != 0 || self->closed != Py_None
+        || self->stream == NULL || self->stream == Py_None || self->fd < 0) {
+        return 0;
+    }
+    int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    ssize_t sent = send(self->fd, PyBytes_AS_STRING(command), (size_t)PyBytes_GET_SIZE(command), flags);
+    if (sent <= 0) {
+        return 0; /* Python gets the same error, and handles it */
+    }
+    self->out_msgs += number;
+    self->out_bytes += bytes;
+    *(is_awaited ? &self->awaited : &self->taken) += number;
+    return sent;
+#else
+    (void)self, (void)command, (void)messages, (void)size, (void)is_awaited;
+    return 0;
+#endif
+}
+
+/* Keep a command of which the first bytes were sent. No other thread can send anything in between. */
+static int
+keep_rest(OutputBuffer *self, PyObject *command, Py_ssize_t sent)
+{
+    PyObject *batch = PyMemoryView_FromObject(command);
+    PyObject *counts = Py_BuildValue("[n]", sent);
+    int done = batch == NULL || counts == NULL ? -1 : PyObject_SetAttrString((PyObject *)self, "_sent", counts);
+    if (done == 0) {
+        Py_XSETREF(self->batch, Py_NewRef(batch));
+    }
+    Py_XDECREF(batch);
+    Py_XDECREF(counts);
+    return done;
+}
+
+static PyObject *
+output_send(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 && count != 4) {
+        return PyErr_Format(PyExc_TypeError, "expected a command, two numbers and a deadline, got %zd arguments",
+                            count);
+    }
+    PyObject *deadline = count == 4 ? args[3] : Py_None;
+    Py_ssize_t sent = try_send(self, args[0], args[1], args[2], deadline != Py_None);
+    if (sent < 0) {
+        return NULL;
+    }
+    if (sent == 0) {
+        return PyObject_CallMethod((PyObject *)self, "_send", "OOOO", args[0], args[1], args[2], deadline);
+    }
+    if (sent < PyBytes_GET_SIZE(args[0])) {
+        return keep_rest(self, args[0], sent) < 0 ? NULL : PyObject_CallMethod((PyObject *)self, "_wake_flusher", NULL);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef output_methods[] = {
+    {"send", (PyCFunction)(void (*)(void))output_send, METH_FASTCALL, NULL},
     {"publish", (PyCFunction)(void (*)(void))output_publish, METH_FASTCALL, NULL},
     {"send_deferred", (PyCFunction)(void (*)(void))output_send_deferred, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *
+output_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    OutputBuffer *self = (OutputBuffer *)PyType_GenericNew(type, args, kwargs);
+    if (self != NULL) {
+        self->fd = -1;
+    }
+    return (PyObject *)self;
+}
+
 static PyType_Slot output_slots[] = {
-    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_new, output_new},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},
     {Py_tp_clear, clear},
@@ -1933,6 +2157,9 @@ static PyMethodDef module_functions[] = {
     {"encode_command", (PyCFunction)(void (*)(void))encode_command, METH_FASTCALL, encode_command_doc},
     {"encode_message", (PyCFunction)(void (*)(void))encode_message, METH_FASTCALL, encode_message_doc},
     {"join_commands", join_commands, METH_VARARGS, join_commands_doc},
+#if USES_SOCKETS
+    {"receive_reply", (PyCFunction)(void (*)(void))receive_reply, METH_FASTCALL, receive_reply_doc},
+#endif
     {"parse_pub_ack", parse_pub_ack, METH_VARARGS, parse_pub_ack_doc},
     {"read_messages", read_messages, METH_VARARGS, read_messages_doc},
     {"row_digests", row_digests, METH_VARARGS, row_digests_doc},

@@ -37,11 +37,17 @@ class OutputBuffer:
     _chunks: list[bytes]
     _stream: Any
     closed: BaseException | None
+    _is_sending: Callable[[], bool]
+    _batch: memoryview
+    _fd: int
+    _awaited: int
+    _taken: int
     _size: int
     _send_above: int
     out_msgs: int
     out_bytes: int
     _flusher: int
+    def send(self, command: bytes, messages: int, size: int, deadline: Any = None, /) -> None: ...
     def publish(self, command: bytes, size: int, /) -> None: ...
     def send_deferred(self, command: bytes, size: int, /) -> None: ...
 
@@ -57,4 +63,7 @@ def encode_command(
 def settle_futures(
     future_type: type[Any], pending: dict[bytes, Any], deliveries: list[Any], token_at: int, /
 ) -> list[Any] | None: ...
+def receive_reply(
+    lock: Any, fd: int, subject: bytes | None, sid: int, messages: Any, received: list[bytes], /
+) -> bool: ...
 def parse_pub_ack(answer: bytes, ack_type: type[_T], defaults: tuple[Any, ...], /) -> _T | None: ...

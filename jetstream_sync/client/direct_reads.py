@@ -7,8 +7,9 @@
 # Rules:
 #
 # 1. ``_reading`` is held while reading the socket: by the reader always, except while it pauses, and by a
-#    caller for one ``recv``, which waits ``_WAIT_S`` at most: a pause sets this limit at the socket.
-#    ``_turn`` is held by the one caller that waits for bytes; a second caller waits for the reader.
+#    caller for one ``recv``. In Python this does not wait; in C it waits ``_WAIT_S`` at most, the limit that
+#    a pause sets at the socket, and no signal handler runs meanwhile. ``_turn`` is held by the one caller
+#    that waits for bytes; a second caller waits for the reader.
 # 2. A caller takes its own reply, if it received exactly that. Everything else stays in ``_received``, and
 #    the reader continues with it: other messages, pings, errors, the end of the stream. So recovery,
 #    keep-alive and all receivers have to do with the reader only.
@@ -34,6 +35,7 @@ from ..net.clock import Deadline
 from ..net.tcp import TCPStream
 from ..protocol.parser import Delivery, Parser, only_message
 from ..protocol.session import SubscriptionState
+from ..speedups import receive_reply
 from .mailbox import MessageReceiver
 
 #: Seconds after the last direct read at which the reader continues.
@@ -122,8 +124,8 @@ class DirectReads:
         """Sleep if that is allowed, and end the pause."""
         woken = False
         if allowed and self._stream is not None:
-            # One system call fewer for each request than to wait until the socket is readable.
-            self._stream.limit_waits(_WAIT_S)
+            if receive_reply is not None:
+                self._stream.limit_waits(_WAIT_S)
             self._reading.release()
         try:
             woken = allowed and self._sleep()
@@ -134,7 +136,8 @@ class DirectReads:
                 self._turn.release()
             if allowed and self._stream is not None:
                 self._reading.acquire()
-                self._stream.limit_waits(0)
+                if receive_reply is not None:
+                    self._stream.limit_waits(0)
 
     def _sleep(self) -> bool:
         """Sleep until `end()` is called, or no caller reads; return whether `end()` was called."""
@@ -198,12 +201,14 @@ class DirectReads:
                 stream, parser = self._stream, self._parser
                 if delivered() or stream is None or parser is None:
                     return False
+                count = len(messages)
                 if not received:
                     left = deadline.left()
-                    if left is None or left > _WAIT_S:
-                        self._receive(stream.receive_soon, received)
-                    elif stream.wait_readable(left):
-                        self._receive(stream.receive_now, received)
+                    if receive_reply is not None and (left is None or left > _WAIT_S):
+                        fd, sid = stream.direct_fd, subscription.sid
+                        receive_reply(self._reading, fd, subject, sid, messages, received)
+                    elif stream.wait_readable(_WAIT_S if left is None else min(left, _WAIT_S)):
+                        self._receive(stream, received)
                 if received:
                     data = received[0]
                     reply = only_message(data, subject or _subject_of(data), subscription.sid)
@@ -211,10 +216,14 @@ class DirectReads:
                         # One call, so that a KeyboardInterrupt finds the message in one place.
                         taken = map(received.remove, (data,))
                         messages.extend(filter(None, chain(taken, (reply,))))
-                        # Counted before the turn is released, because the next thread counts, too.
-                        self.count += 1
-                        subscription.delivered += 1
-                        parser.message_bytes += len(reply[2]) + len(reply[3])
+                if len(messages) > count:
+                    reply = messages[-1]
+                    # Counted before the turn is released, because the next thread counts, too.
+                    self.count += 1
+                    subscription.delivered += 1
+                    parser.message_bytes += len(reply[2]) + len(reply[3])
+        except OSError as error:
+            self._failure = error
         except (IndexError, ValueError):
             return False  # the reader did not wait any longer for this thread, and took it
         finally:
@@ -225,20 +234,16 @@ class DirectReads:
             return False
         return True
 
-    def _receive(
-        self, receive: Callable[[list[bytes]], object], received: list[bytes]
-    ) -> None:
-        """Receive what is there, or comes soon."""
+    def _receive(self, stream: TCPStream, received: list[bytes]) -> None:
+        """Receive what is there."""
         reading = self._reading
         may_read: list[bool] = []
         try:
             may_read.extend(map(reading.acquire, _NO_WAIT))
             if may_read[0]:
-                receive(received)
+                stream.receive_now(received)
         except BlockingIOError:
             pass
-        except OSError as error:
-            self._failure = error
         finally:
             if True in may_read:
                 reading.release()

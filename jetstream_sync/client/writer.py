@@ -31,6 +31,7 @@ from .. import errors, speedups
 from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record
 from ..net.layer import ByteStream
+from ..net.tcp import TCPStream
 from ..protocol.session import PING, PONG
 from .mailbox import copy_exception
 from .threads import Signal
@@ -78,7 +79,7 @@ class Writer:
         # --- set once, read without a lock ---
         self.closed: BaseException | None = None
         # --- under _sending ---
-        self._sending = new_lock()
+        self._new_sending()
         self._batch = _NOTHING
         self._sent: list[int] = []  # bytes of the batch that were sent, one entry per send
         # Number of messages without a waiting caller when the batch was taken, and the one before it.
@@ -87,11 +88,17 @@ class Writer:
         # The flusher sleeps on this lock; released means that there is work.
         self._work = threading.Lock()
         self._work.acquire()
-        self._send_above = _SEND_ABOVE_BYTES  # for the C extension
+        # --- for the C extension ---
+        self._send_above = _SEND_ABOVE_BYTES
+        self._fd = -1  # the socket of the stream, if commands may be sent to it without the stream
 
     def _new_lock(self) -> None:
         self._lock = new_lock()
         self._is_locked = self._lock.locked  # for the C extension
+
+    def _new_sending(self) -> None:
+        self._sending = new_lock()
+        self._is_sending = self._sending.locked  # for the C extension
 
     # --- filling the buffer ---------------------------------------------------------------------
 
@@ -189,6 +196,8 @@ class Writer:
         if self._size > _SEND_ABOVE_BYTES:
             self._apply_backpressure(deadline)
 
+    _send = send  # for the C extension
+
     def send_buffered(self, deadline: Deadline | None = None) -> None:
         """Send the buffer as far as the socket accepts it, unless another thread is sending."""
         # With a deadline it waits for the socket, see `_send_all`.
@@ -266,7 +275,7 @@ class Writer:
             # In this order: a KeyboardInterrupt in between must not leave an open, unused stream.
             stream.shutdown()
             if self._stream is stream:
-                self._stream = None
+                self.pause()
         finally:
             if True in acquired:
                 self._sending.release()
@@ -375,12 +384,14 @@ class Writer:
         with self._sending, self._lock:
             self._size += len(preamble)
             self._chunks.insert(0, preamble)
+            self._fd = stream.direct_fd if isinstance(stream, TCPStream) else -1
             self._stream = stream
             if self._flusher:
                 self._wake()
 
     def pause(self) -> None:
         """Keep later commands for the next stream; `detach()` follows."""
+        self._fd = -1
         self._stream = None  # makes a sending thread return
 
     def detach(self) -> None:
@@ -406,8 +417,8 @@ class Writer:
         """Refuse all commands, and replace the locks that a thread of the parent may have held."""
         self.closed = reason
         self._new_lock()
-        self._sending = new_lock()
-        self._stream = None
+        self._new_sending()
+        self.pause()
         self._chunks, self._size, self._batch = [], 0, _NOTHING
 
     def close(self, reason: errors.ConnectionClosedError) -> None:
@@ -420,8 +431,9 @@ class Writer:
                 self._wake()
 
 
-#: The writer with `publish()` and `send_deferred()` in C, if the C extension is in use. They append in C
-#: while no thread holds the lock, a stream is attached, and the flusher need not be woken.
+#: The writer with `publish()`, `send_deferred()` and `send()` in C, if the C extension is in use. They append in
+#: C while no thread holds the lock, a stream is attached, and the flusher need not be woken. `send()` sends in C
+#: if nothing is buffered, and the stream is a plain socket.
 FastWriter: type[Writer] = Writer
 
 if not TYPE_CHECKING and speedups.OutputBuffer is not None:

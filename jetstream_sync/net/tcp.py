@@ -161,6 +161,8 @@ class TCPStream:
             and _DONT_WAIT != 0
             and isinstance(connected.recv, BuiltinMethodType)
         )
+        #: The socket for the C extension, which uses it as the methods do; -1: it must not.
+        self.direct_fd: int = connected.fileno() if self.reads_directly else -1
         # Created when it is needed first.
         self._poll: Callable[[int], list[tuple[int, int]]] | None = None
         self._readable = [(connected.fileno(), getattr(select, "POLLIN", 0))]
@@ -170,15 +172,10 @@ class TCPStream:
         return bytes(self._view[: self._receive_into(self._buffer)])
 
     def limit_waits(self, timeout: float) -> None:
-        """Limit the waits of `receive_soon()` to ``timeout`` seconds; 0: no limit, also for `receive()`."""
+        """Limit the waits for bytes in one system call to ``timeout`` seconds; 0: no limit."""
         with contextlib.suppress(OSError):  # it is closed, and every use of it fails
             limit = struct.pack("ll", 0, int(timeout * 1e6))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-
-    def receive_soon(self, received: list[bytes]) -> None:
-        """Append the next bytes to ``received``, after a wait for them; see `limit_waits`."""
-        # Raises BlockingIOError after the wait. Otherwise as `receive_now`.
-        received.extend(map(self._receive_some, _DIRECT_SIZE))
 
     def wait_readable(self, timeout: float) -> bool:
         """Wait for bytes, up to ``timeout`` seconds without the fraction of a millisecond."""

@@ -211,9 +211,11 @@ def failing(world: World, step: str, number: int, fault: Fault) -> Iterator[list
     if step == "thread":
         patch.setattr(threading.Thread, "start", failing_function(threading.Thread.start))
     else:
-        changed = failing_function(getattr(world.nc._core, step))
-        for core in (world.nc._core, world.nc._core.internal):
-            patch.setattr(core, step, changed)
+        core = world.nc._core
+        parts = [core.requests] if step == "request" else [core, core.internal]
+        changed = failing_function(getattr(parts[0], step))
+        for part in parts:
+            patch.setattr(part, step, changed)
     try:
         yield steps
     finally:
