@@ -6,18 +6,24 @@ import copy
 import gc
 import itertools
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 import weakref
 from array import array
+from collections import deque
 
 import pytest
 
 from jetstream_sync import speedups
 from jetstream_sync.api.publish import PubAck
-from jetstream_sync.protocol.parser import Messages
+from jetstream_sync.client.writer import FastWriter
+from jetstream_sync.net.clock import FOREVER, Deadline
+from jetstream_sync.net.tcp import TCPStream
+from jetstream_sync.protocol.parser import Messages, only_message
 from jetstream_sync.spark.bytes_column import BytesColumn
 
 needs_extension = pytest.mark.skipif(
@@ -379,3 +385,107 @@ def test_a_table_of_digests():
     for size, stride in ((3 * 12, 12), (0, 12), (4 * 12 + 1, 12), (4 * 12, 11), (4 * 12, 13)):
         with pytest.raises(ValueError, match="sizes"):
             add(bytearray(size), b"5" * 12, stride)
+
+
+# --- a request of one caller --------------------------------------------------------------------------
+
+needs_receive = pytest.mark.skipif(
+    speedups.receive_reply is None, reason="the C extension is not in use, or without sockets"
+)
+
+
+def receive(
+    data: bytes | None, subject: bytes | None = b"in.1", sid: int = 7
+) -> tuple[bool, list[tuple[bytes, ...]], list[bytes]]:
+    """Receive bytes that another socket sends, ``None``: none; return the result and both lists."""
+    assert speedups.receive_reply is not None
+    ours, theirs = socket.socketpair()
+    lock, messages, received = threading.Lock(), deque[tuple[bytes, ...]](), list[bytes]()
+    with ours, theirs:
+        if data is None:
+            ours.setblocking(False)
+        elif data:
+            theirs.sendall(data)
+        else:
+            theirs.close()
+        taken = speedups.receive_reply(lock, ours.fileno(), subject, sid, messages, received)
+    assert not lock.locked()
+    return taken, list(messages), received
+
+
+@needs_receive
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"MSG in.1 7 2\r\nok\r\n",
+        b"MSG in.1 7 re.ply 2\r\nok\r\n",
+        b"HMSG in.1 7 12 14\r\nNATS/1.0\r\n\r\nok\r\n",
+        b"MSG in.2 7 2\r\nok\r\n",
+        b"MSG in.1 8 2\r\nok\r\n",
+        b"MSG in.1 7 2\r\nok\r\nPING\r\n",
+        b"MSG in.1 7 2\r\no",
+        b"MSG in.1 7 3\r\nok\r\n",
+        b"PING\r\n",
+        b"MSG in.1 7 0\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("subject", [b"in.1", None])
+def test_a_reply_is_received_as_in_python(data, subject):
+    """Exactly one message with the subject and the id is the reply; everything else is left to the reader."""
+    expected = only_message(data, subject or data.partition(b" ")[2].partition(b" ")[0], 7)
+    if expected is None:
+        assert receive(data, subject) == (False, [], [data])
+    else:
+        assert receive(data, subject) == (True, [expected], [])
+
+
+@needs_receive
+def test_the_end_of_a_stream_is_received_as_in_python():
+    """Empty bytes are the end of the stream; no bytes in time leave both lists empty."""
+    assert receive(b"") == (False, [], [b""])
+    assert receive(None) == (False, [], [])
+
+
+@needs_receive
+def test_errors_of_the_socket_are_raised_and_release_the_lock():
+    """A closed socket raises; a lock that another thread holds leaves the bytes there."""
+    assert speedups.receive_reply is not None
+    lock = threading.Lock()
+    with pytest.raises(OSError, match="descriptor"):
+        speedups.receive_reply(lock, 10_000, None, 7, [], [])
+    assert not lock.locked()
+    with lock:
+        assert speedups.receive_reply(lock, 10_000, None, 7, [], []) is False
+
+
+def test_a_command_that_a_socket_takes_in_part_is_sent_once():
+    """The rest of a large command follows with the next data, and nothing is sent twice or left out."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    writer = FastWriter(1 << 20, lambda *_: None)
+    with ours, theirs:
+        writer.attach(TCPStream(ours, "peer"), b"")
+        commands = [
+            bytes([65 + number]) * size for number, size in enumerate((9, 50_000, 5, 300_000))
+        ]
+        expected = b"".join(commands)
+        seen: list[bytes] = []
+        reader = threading.Thread(
+            target=lambda: seen.append(theirs.recv(len(expected), socket.MSG_WAITALL))
+        )
+        writer.send(commands[0], 1, len(commands[0]), FOREVER)
+        writer.send(commands[1], 1, len(commands[1]), Deadline(60))
+        assert 0 < writer.pending_bytes < len(commands[1])
+        reader.start()
+        for command in commands[2:]:
+            writer.send(command, 1, len(command), FOREVER)
+        assert writer.drain(Deadline(10))
+        reader.join(10)
+        assert seen == [expected]
+        assert (writer.out_msgs, writer.out_bytes) == (4, len(expected))
+        assert (writer.unanswered, writer.unsent, writer.pending_bytes) == (0, 0, 0)
+        writer.send(b"x", 1, 1)
+        assert (writer.unanswered, writer.unsent) == (1, 0)
+        writer.pause()
+        writer.send(b"later", 1, 5, FOREVER)
+        assert writer.pending_bytes == 5
