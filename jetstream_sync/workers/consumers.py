@@ -47,37 +47,67 @@ def get_stream(js: JetStream, name: str) -> Stream:
         raise errors.StreamNotFoundError(error.code, error.err_code, text) from error
 
 
-class HandlerConsumer:
-    """
-    The consumer of a handler in a running worker, and its last known state.
+class MessageSource:
+    """Where a running worker receives the messages of a handler, and the last known state of that."""
 
-    A handler that names no filter or ``ack_wait`` expects those that the consumer has at first.
-    """
+    #: Receives the messages.
+    pull: PullConsumer
+    #: The lengths of the leases.
+    times: LeaseTimes
 
-    def __init__(
-        self, js: JetStream, handler: Handler, *, may_change: bool, replaces: bool = False
-    ) -> None:
+    def __init__(self, js: JetStream, handler: Handler, *, may_change: bool) -> None:
         self._js = js
         self._handler = handler
         self._may_change = may_change
-        # Whether filters that were replaced by those of another version are made current again.
-        self._replaces = replaces
+        #: The state of the consumer when it was read last; ``None``: there is no consumer yet.
+        self.info: ConsumerInfo | None = None
         #: Whether messages outside of the filters of the handler were received since the last refresh.
         self.has_foreign: bool = False
         #: Whether that is so because the consumer has the filters of another version: none are requested.
         self.is_foreign: bool = False
         #: The creation time of the stream, which distinguishes it from a later one of its name.
         self.generation: str = ""
-        self._stream_created: datetime | None = None
-        #: Receives the messages.
-        self.pull: PullConsumer
-        #: The state when it was read last.
-        self.info: ConsumerInfo
         #: What does not fit the handler, as sentences; empty: the consumer fits.
         self.mismatches: list[str] = []
+
+    def read(self) -> ConsumerInfo:
+        """Return the state on the server; raises as `PullConsumer.info`."""
+        raise NotImplementedError
+
+    def refresh(self) -> None:
+        """Read the state, and use it for the leases of held messages; raises as `read`."""
+        raise NotImplementedError
+
+    def recreate(self) -> None:
+        """Create the consumer again after it was deleted; raises as the constructor."""
+        raise NotImplementedError
+
+    def delivered_if_empty(self) -> int | None:
+        """Return how many messages were delivered; ``None``: some are left. Raises as `read`."""
+        info = self.read()
+        is_empty = not (info.num_pending or info.num_ack_pending)
+        return info.delivered.consumer_seq if is_empty else None
+
+
+class HandlerConsumer(MessageSource):
+    """
+    The consumer of a handler.
+
+    A handler that names no filter or ``ack_wait`` expects those that the consumer has at first.
+    """
+
+    #: The state when it was read last.
+    info: ConsumerInfo
+
+    def __init__(
+        self, js: JetStream, handler: Handler, *, may_change: bool, replaces: bool = False
+    ) -> None:
+        super().__init__(js, handler, may_change=may_change)
+        # Whether filters that were replaced by those of another version are made current again.
+        self._replaces = replaces
+        self._stream_created: datetime | None = None
         self._open(None)
-        #: The lengths of the leases.
-        self.times: LeaseTimes = LeaseTimes(self.info.config)
+        self.times = LeaseTimes(self.info.config)
 
     def _open(self, known: ConsumerInfo | None) -> None:
         """Find, create or update the consumer; a new one continues behind its last known state."""
@@ -140,12 +170,6 @@ class HandlerConsumer:
     def read(self) -> ConsumerInfo:
         """Return the state on the server; raises as `PullConsumer.info`."""
         return self.pull.info(_INFO_TIMEOUT_S)
-
-    def delivered_if_empty(self) -> int | None:
-        """Return how many messages were delivered; ``None``: some are left. Raises as `read`."""
-        info = self.read()
-        is_empty = not (info.num_pending or info.num_ack_pending)
-        return info.delivered.consumer_seq if is_empty else None
 
     def refresh(self) -> None:
         """Read the state, and use it for the leases of held messages; raises as `read`."""

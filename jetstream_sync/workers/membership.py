@@ -19,26 +19,25 @@ import re
 import threading
 import time
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .. import (
     ConsumerConfig,
-    ConsumerInfo,
     ElasticConsumerGroup,
-    SequenceInfo,
     StaticConsumerGroup,
     errors,
 )
 from .consumers import (
     ACK_WAIT_S,
     HandlerConsumer,
+    MessageSource,
     check_consumer,
     get_stream,
     missing_dead_letters,
 )
 from .handler import Handler
 from .held import Phase
+from .leases import LeaseTimes
 from .logs import log
 from .pulling import Puller
 from .status import spawn
@@ -46,7 +45,7 @@ from .status import spawn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .. import GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
+    from .. import ConsumerInfo, GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
     from .leases import Delivery
 
 #: Seconds after which a member that is absent is dropped.
@@ -55,7 +54,6 @@ _ABSENT_S: Final = 60.0
 _SETTLED_POLL_S: Final = 0.02
 #: Longest wait for the confirmation of their acknowledgements, in seconds.
 _CONFIRM_TIMEOUT_S: Final = 5.0
-_NOTHING: Final = SequenceInfo(consumer_seq=0, stream_seq=0)
 #: What the name of a consumer must not have.
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -97,45 +95,38 @@ def check_member(group: StaticConsumerGroup | ElasticConsumerGroup, handler: Han
         raise errors.InvalidOptionError("member", handler.member, rule)
 
 
-class GroupConsumer(HandlerConsumer):
-    """The consumer of a member of a group."""
+class GroupConsumer(MessageSource):
+    """The consumer of a member of a group, which exists while the member has partitions."""
 
-    def _open(self, known: ConsumerInfo | None) -> None:
-        del known
-        js, handler = self._js, self._handler
+    def __init__(self, js: JetStream, handler: Handler, *, may_change: bool) -> None:
+        super().__init__(js, handler, may_change=may_change)
         self.group: StaticConsumerGroup | ElasticConsumerGroup = find_group(js, handler)
         host = _NO_NAME.sub("-", platform.node())
         self.member: str = handler.member or f"{host}-{os.getpid()}"
-        stream = get_stream(js, self.group.consumer_stream_name)
-        self.generation: str = f"{stream.cached_info.created.timestamp():.0f}"
+        self._where = self.group.consumer_stream_name, self.group.consumer_name(self.member)
         self.ack_wait: float = handler.ack_wait or ACK_WAIT_S
-        self.info: ConsumerInfo = ConsumerInfo(
-            stream_name=stream.name,
-            name=self.group.consumer_name(self.member),
-            created=datetime.now(timezone.utc),
-            config=ConsumerConfig(ack_wait=self.ack_wait),
-            delivered=_NOTHING,
-            ack_floor=_NOTHING,
-            num_ack_pending=0,
-            num_redelivered=0,
-            num_waiting=0,
-            num_pending=0,
-        )
+        self.times = LeaseTimes(ConsumerConfig(ack_wait=self.ack_wait))
         # When each absent member was found first, by the monotonic clock.
         self._absent: dict[str, float] = {}
+        self.recreate()
+
+    def recreate(self) -> None:
+        """Find the group, and add the member if it is missing; raises as the constructor."""
+        self.group = find_group(self._js, self._handler)
+        stream = get_stream(self._js, self.group.consumer_stream_name)
+        self.generation = f"{stream.cached_info.created.timestamp():.0f}"
         if self._may_change and is_managed(self.group):
             self._tend()
         else:
-            check_member(self.group, handler)
+            check_member(self.group, self._handler)
 
     def joined(self, pull: PullConsumer) -> None:
         """Use the consumer that the member has got."""
-        self.pull: PullConsumer = pull
-        self.info = pull.cached_info
+        self.pull, self.info = pull, pull.cached_info
 
     def read(self) -> ConsumerInfo:
         """Return the state on the server; `ConsumerNotFoundError`: the member has no partitions."""
-        return self._js.consumer_info(self.info.stream_name, self.info.name)
+        return self._js.consumer_info(*self._where)
 
     def delivered_if_empty(self) -> int | None:
         """Return how many messages were delivered, 0 to a member without partitions; ``None``: some are left."""
@@ -176,7 +167,7 @@ class GroupConsumer(HandlerConsumer):
         with suppress(errors.Error):
             if is_managed(self.group):
                 cast("ElasticConsumerGroup", self.group).drop_members(self.member)
-                self._js.delete_consumer(self.info.stream_name, self.info.name)
+                self._js.delete_consumer(*self._where)
 
 
 class GroupPuller(Puller):
@@ -309,3 +300,12 @@ class _Receiving:
         """Wait until no message is handled any more."""
         self._ended.wait()
         self._puller.wait_settled()
+
+
+def source_of(
+    js: JetStream, handler: Handler, *, may_change: bool
+) -> tuple[MessageSource, type[Puller]]:
+    """Return where the messages of a handler come from, and what receives them; raises as the sources."""
+    if handler.group is None:
+        return HandlerConsumer(js, handler, may_change=may_change), Puller
+    return GroupConsumer(js, handler, may_change=may_change), GroupPuller

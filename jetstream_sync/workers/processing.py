@@ -136,7 +136,7 @@ class Processor:
         self._failed_lock = new_lock()
         self._settlements = shared.settlements
         self._confirm = handler.confirm
-        self._last_attempt = handler.retry.attempts + MAX_EXTRA_DELIVERIES
+        self._max_deliveries = handler.retry.attempts + MAX_EXTRA_DELIVERIES
         #: Whether each message is checked before its handler runs, not only an unusual one.
         self._checks_all = handler.park_after is not None or handler.ack == "before"
         self._timeout = handler.timeout
@@ -160,7 +160,7 @@ class Processor:
         # As in `_may_run`, without its call: this runs once for each message.
         if (
             now >= delivery.lease.lost_at
-            or delivery.attempt > self._last_attempt
+            or delivery.attempt > self._max_deliveries
             or delivery.failure is not None
             or self._checks_all
         ) and not self._may_run(delivery, now):
@@ -258,7 +258,7 @@ class Processor:
         handler = self.handler
         if handler.park_after is not None:
             delivery.attempt += parked_attempts(delivery)
-        if delivery.attempt > self._last_attempt:
+        if delivery.attempt > self._max_deliveries:
             # Its attempts ended without an answer: the processes were killed, or the leases were lost.
             message_id = self._message_id(delivery)
             if self._state is not None and self._state.has_ended(message_id, delivery.msg):
@@ -316,7 +316,7 @@ class Processor:
             return True
         if delivery.is_lost() or isinstance(error, StateUnknownError):
             return False
-        return self.handler.rejects(error) or delivery.attempt >= self.handler.retry.attempts
+        return self.handler.rejects(error) or self.handler.retry.is_last(delivery.attempt)
 
     def _run_anew(self, delivery: Delivery, context: Context) -> object:
         if self._processes is None:

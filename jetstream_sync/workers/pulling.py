@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..locks import new_lock
-from .consumers import HandlerConsumer
+from .consumers import MessageSource
 from .handler import Handler
 from .held import SUSPICIOUS_DELIVERY, HeldMessages, Phase
 from .leases import Delivery, Lease, delivery_number, lease_clock
@@ -108,7 +108,7 @@ class Puller:
         self,
         handler: Handler,
         shared: Shared,
-        consumer: HandlerConsumer,
+        consumer: MessageSource,
         held: HeldMessages,
         processor: Processor,
         give_back: Callable[..., object],
@@ -393,7 +393,7 @@ def _key_of(delivery: Delivery, key: Callable[[JetStreamMsg], Hashable]) -> Hash
 class Pin:
     """The pin id of the messages that a process receives."""
 
-    def __init__(self, consumer: HandlerConsumer, on_lost: Callable[[], object]) -> None:
+    def __init__(self, consumer: MessageSource, on_lost: Callable[[], object]) -> None:
         self._consumer = consumer
         self._on_lost = on_lost
         self._lock = new_lock()
@@ -404,7 +404,8 @@ class Pin:
     @property
     def options(self) -> PriorityOptions:
         """The priority group of the consumer, for pulls; empty: it has none."""
-        groups = self._consumer.info.config.priority_groups
+        info = self._consumer.info
+        groups = None if info is None else info.config.priority_groups
         return {"group": groups[0]} if groups else {}
 
     def follow(self, msg: JetStreamMsg) -> None:
@@ -431,10 +432,10 @@ class Pin:
 
     def keep(self) -> None:
         """Keep the pin with a request if none was sent for long, as while all threads are busy; call it often."""
-        group, pin = self.options, self._id
-        if not group or pin is None or time.monotonic() < self._keep_at:
+        group, pin, info = self.options, self._id, self._consumer.info
+        if not group or info is None or pin is None or time.monotonic() < self._keep_at:
             return
-        timeout = self._consumer.info.config.priority_timeout
+        timeout = info.config.priority_timeout
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else _DEFAULT_PIN_S
         self._keep_at = time.monotonic() + seconds / 4
         with contextlib.suppress(errors.Error):
@@ -453,7 +454,7 @@ class Pin:
                 js.get_stream(pull.stream_name).unpin_consumer(pull.name, self.options["group"])
 
     def _is_pinned(self, pin: str) -> bool:
-        """Return whether the server delivers to the client with this pin id; raises as `HandlerConsumer.read`."""
+        """Return whether the server delivers to the client with this pin id; raises as `MessageSource.read`."""
         group = self.options.get("group")
         states = self._consumer.read().priority_groups or ()
         return any(state.pinned_client_id == pin for state in states if state.group == group)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from .. import errors
 from ..exit_status import ExitStatus, exit_status
-from .consumers import HandlerConsumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler, Middleware
 from .health import Monitor, SystemdNotifier
@@ -31,7 +30,7 @@ from .heartbeat import SupervisorLink
 from .leases import LeaseKeeper
 from .limits import Limit
 from .logs import log
-from .membership import GroupConsumer
+from .membership import source_of
 from .observer import Observer
 from .parking import check_parking
 from .processing import Shared
@@ -195,14 +194,13 @@ class WorkerRun:
 
     def _prepare(self, handler: Handler) -> HandlerThreads:
         may_change = self._worker.ensure != "none"
-        kind = HandlerConsumer if handler.group is None else GroupConsumer
-        consumer = kind(self._js, handler, may_change=may_change)
+        source = source_of(self._js, handler, may_change=may_change)
         if handler.park_after is not None:
             check_parking(self._js, handler)
         writer = None
         if handler.dead_letters is not None:
             writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)
-        return HandlerThreads(handler, self._shared, consumer, writer)
+        return HandlerThreads(handler, self._shared, source, writer)
 
     def _maintain(self, interval: float) -> None:
         """Renew leases and repeat settlements until the worker has stopped."""

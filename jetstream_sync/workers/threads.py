@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from .. import errors
-from .consumers import HandlerConsumer
+from .consumers import MessageSource
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
 from .held import HeldMessages, Phase
 from .leases import Delivery, lease_clock, log_context
 from .limits import Gate
 from .logs import log
-from .membership import GroupConsumer, GroupPuller
 from .processes import ProcessPool
 from .processing import Processor, QueueProcessor, Shared
 from .pulling import Puller
@@ -49,11 +48,11 @@ class HandlerThreads:
         self,
         handler: Handler,
         shared: Shared,
-        consumer: HandlerConsumer,
+        source: tuple[MessageSource, type[Puller]],
         dead_letters: DeadLetterWriter | None,
     ) -> None:
         self.handler = handler
-        self.consumer = consumer
+        self.consumer, puller = source
         self._shared = shared
         self._observer = shared.observer.handler(handler)
         self._processes: ProcessPool | None = None
@@ -63,11 +62,10 @@ class HandlerThreads:
         self._processor: Processor = kind(handler, shared, dead_letters, self._processes)
         isolates = self._processes is None and handler.max_messages is None
         self._held = HeldMessages(isolates=isolates)
-        parts = (handler, shared, consumer, self._held, self._processor, self._give_back)
         #: Receives the messages.
-        self.puller: Puller = Puller(*parts)
-        if isinstance(consumer, GroupConsumer):
-            self.puller = GroupPuller(*parts)
+        self.puller: Puller = puller(
+            handler, shared, self.consumer, self._held, self._processor, self._give_back
+        )
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
         self._process: Callable[[Delivery, float], float | None] = self._processor.process
         if handler.limit is not None or handler.rate is not None:
@@ -87,7 +85,7 @@ class HandlerThreads:
         """Start the threads."""
         name = f"worker-{self.handler.name}"
         fatal = self._shared.on_fatal
-        self._check_order(self.consumer.info.num_waiting)
+        self._check_order(0)
         for number in range(1, self.handler.concurrency + 1):
             self._threads.append(spawn(f"{name}-{number}", self._run, fatal))
         self._threads.append(spawn(f"{name}-pull", self.puller.run, fatal))
@@ -108,11 +106,12 @@ class HandlerThreads:
         self._refreshed = self._held.handled, lease_clock()
         with contextlib.suppress(errors.Error):
             self.consumer.refresh()
-            self._check_order(self.consumer.info.num_waiting - 1)  # without the own request
+            self._check_order(1)
 
-    def _check_order(self, others: int) -> None:
-        """Warn once if other processes pull from a consumer whose messages are ordered by key."""
-        handler = self.handler
+    def _check_order(self, own: int) -> None:
+        """Warn once if others than this number of requests pull from a consumer whose messages have keys."""
+        handler, info = self.handler, self.consumer.info
+        others = 0 if info is None else info.num_waiting - own
         if others > 0 and handler.key is not None and not handler.is_pinned and not self._warned:
             self._warned = True
             log.warning(
@@ -160,8 +159,8 @@ class HandlerThreads:
             "paused": self._processor.breaker.seconds_left,
             "slots": handler.concurrency,
             "delayed": self._observer.delayed,
-            "pending": info.num_pending,
-            "ack_pending": info.num_ack_pending,
+            "pending": None if info is None else info.num_pending,
+            "ack_pending": None if info is None else info.num_ack_pending,
             "mismatches": len(self.consumer.mismatches),
             "unknown_tasks": {},
         }
