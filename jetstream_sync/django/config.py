@@ -11,8 +11,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
-from .. import KeyValueConfig, StreamConfig
 from ..options import closest_match
+from ..workers.options import OPTIONS
 
 #: What Django assumes for a database without settings.
 _NO_ENGINE: Final = "django.db.backends.dummy"
@@ -22,7 +22,12 @@ _MAX_DAYS: Final = 100 * 365
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The keys of the setting ``JETSTREAM``; all are optional."""
+    """
+    The keys of the setting ``JETSTREAM``; all are optional.
+
+    The other options of `jetstream_sync.workers.WorkerOptions`, such as ``dead_letters``, are keys as well; with
+    ``program=""``, the program is the top package of the setting ``ROOT_URLCONF``.
+    """
 
     servers: str | Sequence[str] = "nats://127.0.0.1:4222"
     """As for `jetstream_sync.connect`."""
@@ -32,24 +37,6 @@ class Config:
     """Other options of `jetstream_sync.connect`."""
     timeout: float = 5.0
     """The timeout of each request in seconds, of `jetstream` and of caches."""
-    dead_letters: str | None = None
-    """As for `jetstream_sync.workers.Worker`, as those that follow."""
-    program: str | None = None
-    """The same; ``None``: the top package of the setting ``ROOT_URLCONF``."""
-    concurrency: int = 8
-    """The same."""
-    drain_timeout: float = 25.0
-    """The same."""
-    ensure: str | Sequence[StreamConfig | KeyValueConfig] = "consumer"
-    """The same."""
-    num_replicas: int | None = None
-    """The same."""
-    trace: str | None = "link"
-    """The same."""
-    http: str | None = None
-    """The same."""
-    report: str | None = "messages"
-    """The same."""
     eager: bool = False
     """Whether calls of tasks run at once in this process, for tests; see `Worker.eager`."""
     middleware: Sequence[str | Callable[..., object]] = ()
@@ -62,6 +49,7 @@ class Config:
     """The ``max_payload`` of the server, in bytes: `Outbox.publish` refuses larger messages."""
     inbox_days: float = 7.0
     """Number of days after which the workers delete rows of the inbox; 0: never."""
+    others: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def load(cls) -> Config:
@@ -75,14 +63,16 @@ class Config:
         given = getattr(settings, "JETSTREAM", {})
         if not isinstance(given, Mapping):
             raise ImproperlyConfigured("the setting JETSTREAM must be a dictionary")
-        known = [item.name for item in fields(cls)]
+        own = [item.name for item in fields(cls) if item.init]
+        known = [*own, *(name for name in OPTIONS["worker"] if name not in own)]
         given = {key.lower() if key == "EAGER" else key: value for key, value in given.items()}
         for key in given:
             if key not in known:
                 close = closest_match(str(key), known)
                 hint = f": did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
                 raise ImproperlyConfigured(f"unknown key {key!r} in the setting JETSTREAM{hint}")
-        found = cls(**given)
+        found = cls(**{key: value for key, value in given.items() if key in own})
+        found.others.update((key, value) for key, value in given.items() if key not in own)
         days = f"a number of days, from 0 to {_MAX_DAYS}"
         for key, ok, rule in (
             ("connection", isinstance(found.connection, Mapping), "a dictionary"),
@@ -98,6 +88,12 @@ class Config:
                 value = getattr(found, key)
                 raise ImproperlyConfigured(f"JETSTREAM[{key!r}] is {value!r}: it must be {rule}")
         return found
+
+    @property
+    def worker_options(self) -> dict[str, Any]:
+        """The options of the worker of the project."""
+        own = {name: getattr(self, name) for name in ("name", "connection", "middleware")}
+        return {**own, **self.others}
 
     @property
     def outbox_databases(self) -> Sequence[str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
-    Final,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -24,7 +23,8 @@ from django.utils.module_loading import autodiscover_modules, import_string
 
 from .. import Headers, errors, workers
 from ..workers import Context, Handler, TaskResult
-from ..workers.handler import HandlerFunction, Middleware, TaskOptions
+from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction, Middleware
+from ..workers.options import OPTIONS, TaskOptions, WorkerOptions, with_options
 from ..workers.queues import TaskQueues
 from ..workers.tracing import publishing
 from .config import Config
@@ -33,17 +33,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..workers.metrics import GaugeSnapshot
+    from ..workers.option_fields import HandlerFields, TaskFields, WorkerFields
     from .outbox import OutboxRelay
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: The options of a worker that the setting has.
-_WORKER_OPTIONS: Final = (
-    *("name", "dead_letters", "program", "concurrency", "drain_timeout", "ensure"),
-    *("num_replicas", "trace", "http", "report", "connection", "middleware"),
-)
 
 
 class Task(workers.Task[P, R]):
@@ -124,12 +119,12 @@ class Worker(workers.Worker):
 
     Args:
         servers: as for `jetstream_sync.connect`; ``None``: that of the setting ``JETSTREAM``.
-        **options: as for `jetstream_sync.workers.Worker`; those that are not given are taken from the
-            setting.
+        **options: the attributes of `jetstream_sync.workers.WorkerOptions`; those that are not given are
+            taken from the setting.
 
     Raises:
         ImproperlyConfigured: the setting ``JETSTREAM`` is wrong.
-        InvalidOptionError: an option is out of range.
+        InvalidOptionError: an option is unknown or out of range.
 
     """
 
@@ -137,11 +132,13 @@ class Worker(workers.Worker):
     task_class: type[workers.Task[..., Any]] = Task
     queues_class: type[TaskQueues] = _TaskQueues
 
-    def __init__(self, servers: str | Sequence[str] | None = None, **options: Any) -> None:
+    @with_options((WorkerOptions, OPTIONS["worker"]))
+    def __init__(
+        self, servers: str | Sequence[str] | None = None, **given: Unpack[WorkerFields]
+    ) -> None:
         config = Config.load()
-        for name in _WORKER_OPTIONS:
-            options.setdefault(name, getattr(config, name))
-        if options["program"] is None:
+        options = {**config.worker_options, **given}
+        if not options.get("program"):
             options["program"] = str(getattr(settings, "ROOT_URLCONF", "")).partition(".")[0]
         options["middleware"] = [
             _with_database,
@@ -153,13 +150,14 @@ class Worker(workers.Worker):
         self.atomic: dict[tuple[str, str, str], str] = {}
         self._relay: OutboxRelay | None = None
 
+    @with_options((Handler, HANDLER_OPTIONS))
     def handler(
         self,
         *,
         stream: str,
         consumer: str | None = None,
         atomic: bool | str = False,
-        **options: Any,
+        **options: Unpack[HandlerFields],
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer.
@@ -198,19 +196,13 @@ class Worker(workers.Worker):
         def task(
             self,
             *,
-            name: str | None = None,
-            queue: str = "default",
-            results: str | None = None,
-            cron: str | None = None,
-            every: float | timedelta | None = None,
-            time_zone: str | None = None,
-            missed: str = "last",
             atomic: bool | str = False,
             outbox: bool | str = False,
-            **options: Unpack[TaskOptions],
+            **options: Unpack[TaskFields],
         ) -> TaskDecorator: ...
 
-    def task(  # type: ignore[misc]
+    @with_options((TaskOptions, OPTIONS["task"]), (Handler, TASK_OPTIONS))  # type: ignore[misc]
+    def task(
         self,
         function: Callable[..., Any] | None = None,
         /,

@@ -32,6 +32,7 @@ from .limits import SoftTimeoutError
 from .logs import JsonLogFormatter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
+from .options import QueueOptions, TaskOptions, WorkerOptions
 from .processes import HandlerTimeoutError, WorkerCrashedError
 from .resources import SetupStep
 from .retries import Backoff, BatchError, Reject, Retry
@@ -52,6 +53,7 @@ __all__ = [
     "JsonLogFormatter",
     "LeaseLostError",
     "LogContextFilter",
+    "QueueOptions",
     "Reject",
     "Reply",
     "Retry",
@@ -61,9 +63,11 @@ __all__ = [
     "Task",
     "TaskArgumentsError",
     "TaskError",
+    "TaskOptions",
     "TaskResult",
     "Worker",
     "WorkerCollector",
     "WorkerCrashedError",
     "WorkerEvent",
+    "WorkerOptions",
 ]

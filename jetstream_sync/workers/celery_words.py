@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Final
 
@@ -71,6 +71,9 @@ CELERY_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("result", "traceback", "the traceback of the TaskError of get()"),
 )
 
+#: Places that share the words of another one.
+_PLACES: Final = {"queue": "task"}
+
 
 def hint_of(place: str, word: str) -> str | None:
     """Return what a word of Celery is called here; ``None``: it is no such word."""
@@ -79,15 +82,18 @@ def hint_of(place: str, word: str) -> str | None:
     )
 
 
-def refuse_unknown(place: str, given: Iterable[str], known: Collection[str]) -> None:
+def refuse_unknown(place: str, given: Mapping[str, object], known: Collection[str]) -> None:
     """Raise `InvalidOptionError` for an unknown option, with the right one."""
-    for option in given:
+    for option, value in given.items():
         if option in known:
             continue
-        hint, close = hint_of(place, option), get_close_matches(option, known, 1)
+        hint, close = (
+            hint_of(_PLACES.get(place, place), option),
+            get_close_matches(option, known, 1),
+        )
         rule = f"not one of {', '.join(sorted(known))}"
         if hint is not None:
             rule = f"this option of Celery is here: {hint}"
         elif close:
             rule = f"did you mean {close[0]}?"
-        raise errors.InvalidOptionError(option, "...", f"unknown option; {rule}")
+        raise errors.InvalidOptionError(option, value, f"unknown option; {rule}")

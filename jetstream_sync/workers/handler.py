@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
 from ..subjects import subject_matches
@@ -66,56 +66,6 @@ class Reply:
 
     payload: bytes = b""
     headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None
-
-
-class HandlerOptions(TypedDict, total=False):
-    """The options of `Worker.handler`, for type checkers; `Handler` declares and explains them."""
-
-    filter_subject: str | None
-    filter_subjects: Sequence[str]
-    concurrency: int
-    prefetch: int | None
-    retry: Backoff | None
-    timeout: float
-    soft_timeout: float | None
-    ack_wait: float | None
-    deliver: str | int | datetime
-    reject_on: Sequence[type[BaseException]]
-    retry_on: Sequence[type[BaseException]] | None
-    decode: str | Callable[[bytes], Any]
-    confirm: bool
-    dead_letters: DeadLetterTarget | None
-    key: Callable[[JetStreamMsg], Hashable] | None
-    ack: str
-    once: str | None
-    park_after: float | None
-    max_bytes: int | None
-    exclusive: bool
-    limit: str | None
-    rate: str | None
-    pool: str
-    group: str | None
-    member: str | None
-    ensure: Sequence[StreamConfig | KeyValueConfig]
-
-
-class TaskOptions(TypedDict, total=False):
-    """The options of `Worker.task`, for type checkers; `Handler` declares and explains them."""
-
-    retry: Backoff | None
-    timeout: float
-    soft_timeout: float | None
-    reject_on: Sequence[type[BaseException]]
-    retry_on: Sequence[type[BaseException]] | None
-    once: str | None
-
-
-#: The options of a handler that belong to a task, and those that belong to a queue.
-TASK_OPTIONS: Final = tuple(TaskOptions.__annotations__)
-QUEUE_OPTIONS: Final = (
-    *("ack", "ack_wait", "confirm", "dead_letters", "ensure", "exclusive", "key"),
-    *("limit", "max_bytes", "park_after", "pool", "prefetch", "rate"),
-)
 
 
 class DecodeError(Exception):
@@ -381,15 +331,10 @@ class Handler:
 
     def options(self) -> dict[str, str]:
         """Return the values of all options as text, by name."""
-        left_out = {"function", "stream", "consumer", "module", "process_setup", "on_given_up"}
-        left_out |= {"state", "tasks", "owner"}
-        if self.tasks is None:
-            left_out.add("unknown_task_grace")
-        return {
-            item.name: repr(getattr(self, item.name))
-            for item in fields(self)
-            if item.init and item.name not in left_out
-        }
+        names = [*HANDLER_OPTIONS, *BATCH_OPTIONS]
+        if self.tasks is not None:
+            names.append("unknown_task_grace")
+        return {name: repr(getattr(self, name)) for name in names}
 
     def check_processes(self, count: int) -> None:
         """
@@ -473,6 +418,24 @@ class Handler:
         contexts[0].batch = [context.message for context in contexts]
         call = partial(self.function, *arguments[self._arity])
         return _inside(middleware, call, contexts[0])
+
+
+#: The options of `Worker.batch` that other handlers do not have.
+BATCH_OPTIONS: Final = ("max_messages", "max_wait")
+#: The options of all handlers.
+HANDLER_OPTIONS: Final = tuple(
+    item.name
+    for item in fields(Handler)
+    if item.init
+    and item.repr
+    and item.name not in {"stream", "consumer", "unknown_task_grace", *BATCH_OPTIONS}
+)
+#: Those that belong to a task, and those that belong to a queue.
+TASK_OPTIONS: Final = ("once", "reject_on", "retry", "retry_on", "soft_timeout", "timeout")
+QUEUE_OPTIONS: Final = (
+    *("ack", "ack_wait", "confirm", "dead_letters", "ensure", "exclusive", "key"),
+    *("limit", "max_bytes", "park_after", "pool", "prefetch", "rate"),
+)
 
 
 def _inside(

@@ -10,18 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import errors
 from .calls import CallQueue, CallStates, TaskState, check_token
 from .celery_words import refuse_unknown
-from .handler import (
-    QUEUE_OPTIONS,
-    TASK_OPTIONS,
-    Handler,
-    HandlerFunction,
-    check_plain,
-)
+from .handler import TASK_OPTIONS, Handler, HandlerFunction, check_plain
+from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided
 from .resources import Resource, Wanted, resources_of
 from .schedules import module_of
 from .tasks import Task
@@ -35,21 +30,15 @@ if TYPE_CHECKING:
 _SHARED: Final = ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters", "pool")
 
 
-class QueueOwner(Protocol):
+class QueueOwner(DefinedWorker):
     """What is used of a `Worker`."""
 
-    name: str
-    program: str
-    concurrency: int
-    ensure: str
-    handlers: list[Handler]
     eager_calls: Any
     task_class: type[Task[..., Any]]
-    given: list[Resource]
-    num_replicas: int | None
 
     def new_eager_calls(self) -> EagerCalls:
         """Return what runs calls at once."""
+        raise NotImplementedError
 
 
 class _Queue(NamedTuple):
@@ -81,16 +70,7 @@ class TaskQueues:
 
     # --- definitions ----------------------------------------------------------------------------
 
-    def define(
-        self,
-        name: str,
-        options: Mapping[str, Any],
-        *,
-        concurrency: int | None = None,
-        stream: str = "TASKS",
-        subject: str = "tasks",
-        unknown_task_grace: float = 300.0,
-    ) -> None:
+    def define(self, name: str, options: Mapping[str, Any]) -> None:
         """Define a queue; see `Worker.queue`."""
         if name in self._queues:
             raise errors.InvalidOptionError("name", name, "is the name of another queue already")
@@ -98,23 +78,29 @@ class TaskQueues:
             if option in TASK_OPTIONS:
                 rule = f"belongs to the tasks of a queue: @worker.task({option}=...)"
                 raise errors.InvalidOptionError(option, value, rule)
-        refuse_unknown("task", options, QUEUE_OPTIONS)
+        refuse_unknown("queue", options, OPTIONS["queue"])
+        where, others = divided(QueueOptions, options)
         owner = self._owner
         check_token("name", owner.name)
         calls = CallQueue(
-            self._sender, owner.name, name, owner=owner.program, stream=stream, subject=subject
+            self._sender,
+            owner.name,
+            name,
+            owner=owner.program,
+            stream=where.stream,
+            subject=where.subject,
         )
         tasks: dict[str, Handler] = {}
         own = {
-            "concurrency": owner.concurrency if concurrency is None else concurrency,
-            "stream": stream,
+            "concurrency": owner.concurrency if where.concurrency is None else where.concurrency,
+            "stream": where.stream,
             "consumer": calls.consumer,
             "owner": calls.owner,
             "filter_subject": calls.filter_subject,
-            "unknown_task_grace": unknown_task_grace,
+            "unknown_task_grace": where.unknown_task_grace,
             "tasks": tasks,
         }
-        handler = self._new_handler(_queue_function(name), {**options, **own})
+        handler = self._new_handler(_queue_function(name), {**others, **own})
         self._queues[name] = _Queue(calls, handler, tasks)
 
     def find(self, name: str, options: Mapping[str, Any] | None = None) -> CallQueue:
@@ -128,35 +114,27 @@ class TaskQueues:
                     f"must be one of {sorted(self._queues)}: define it with worker.queue() before"
                 )
                 raise errors.InvalidOptionError("queue", name, rule)
-            options = dict(options or {})
-            where = ("concurrency", "stream", "subject", "unknown_task_grace")
-            given = {option: options.pop(option) for option in where if option in options}
-            self.define(name, options, **given)
+            self.define(name, options or {})
         return self._queues[name]
 
     def add_task(
-        self,
-        function: Callable[..., Any],
-        name: str | None,
-        queue: str,
-        results: str | None,
-        options: Mapping[str, Any],
+        self, function: Callable[..., Any], own: TaskOptions, options: Mapping[str, Any]
     ) -> Task[..., Any]:
         """Make a function a task of a queue; see `Worker.task`."""
         check_plain("task", function)
-        token = task_name(function) if name is None else name
-        check_token("name", token)
-        if results is not None and options.get("once") is not None:
+        name = task_name(function) if own.name is None else own.name
+        check_token("name", name)
+        if own.results is not None and options.get("once") is not None:
             rule = "is not needed with 'results', which has the state of each call"
             raise errors.InvalidOptionError("once", options["once"], rule)
-        calls = self.find(queue)
+        calls = self.find(own.queue)
         states = None
-        if results is not None:
-            states = self._states.get(results) or CallStates(self._sender, results)
-            options = {**options, "state": TaskState(states, token)}
-        task = self._owner.task_class(function, token, calls, states, self)
-        task.handler = self.add_handler(queue, task.runner(), states, options)
-        self.tasks[token] = task
+        if own.results is not None:
+            states = self._states.get(own.results) or CallStates(self._sender, own.results)
+            options = {**options, "state": TaskState(states, name)}
+        task = self._owner.task_class(function, name, calls, states, self)
+        task.handler = self.add_handler(own.queue, task.runner(), states, options)
+        self.tasks[name] = task
         return task
 
     def add_handler(

@@ -17,14 +17,13 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..exit_status import ExitStatus, exit_status
 from .dead_letters import DeadLetterWriter
-from .handler import Handler, Middleware
+from .handler import Handler
 from .health import Monitor, SystemdNotifier
 from .heartbeat import SupervisorLink
 from .leases import LeaseKeeper
@@ -32,11 +31,12 @@ from .limits import Limit
 from .logs import log
 from .membership import source_of
 from .observer import Observer
+from .options import DefinedWorker
 from .parking import check_parking
 from .processing import Shared
-from .resources import Wanted, create_missing
+from .resources import create_missing
 from .running import RunningReporter
-from .schedules import Schedule, Schedules
+from .schedules import Schedules
 from .settle import Settlements
 from .status import Event, spawn
 from .threads import HandlerThreads
@@ -69,33 +69,12 @@ _LAST_DRAIN_S: Final = 5.0
 _LAST_FLUSH_S: Final = 1.0
 
 
-class _Worker(Protocol):
-    """The attributes of a `Worker` that a run needs; see its arguments."""
-
-    name: str
-    handlers: list[Handler]
-    limits: dict[str, int]
-    schedules: list[Schedule]
-    middleware: Sequence[Middleware]
-    drain_timeout: float
-    ensure: str
-    trace: str | None
-    http: str | None
-    report: str | None
-
-    def resources(self, nc: Connection) -> Sequence[Wanted]:
-        """Return the streams and buckets of the worker."""
-
-    def on_thread_end(self) -> None:
-        """Called at the end of each thread that runs handlers."""
-
-
 class WorkerRun:
     """One run of a worker."""
 
     def __init__(
         self,
-        worker: _Worker,
+        worker: DefinedWorker,
         nc: Connection,
         events: queue.SimpleQueue[Event],
         observer: Observer,

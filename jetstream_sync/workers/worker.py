@@ -21,35 +21,40 @@ from typing import (
     overload,
 )
 
-from .. import KeyValueConfig, StreamConfig, connect, errors, shared_connection
+from .. import connect, errors, shared_connection
 from ..exit_status import ExitStatus, exit_status
 from .arguments import to_json
 from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
 from .consumers import plan_consumer, unknown_calls
 from .context import Context
-from .dead_letters import DeadLetters, DeadLetterTarget
+from .dead_letters import DeadLetters
 from .handler import (
+    HANDLER_OPTIONS,
     QUEUE_OPTIONS,
     TASK_OPTIONS,
     Handler,
     HandlerFunction,
-    HandlerOptions,
-    Middleware,
-    TaskOptions,
     check_plain,
 )
 from .health import Monitor
 from .heartbeat import SupervisorLink, supervisor_link
-from .http_server import monitoring, parse_address
+from .http_server import monitoring
 from .logs import log
 from .membership import check_handler
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
-from .queues import TaskQueues, calling_module, program_of
-from .resources import Resource, SetupStep, Wanted, plan_resources, resources_of
-from .retries import check_count, is_number
+from .options import (
+    OPTIONS,
+    QueueOptions,
+    TaskOptions,
+    WorkerOptions,
+    divided,
+    with_options,
+)
+from .queues import QueueOwner, TaskQueues, calling_module, program_of
+from .resources import SetupStep, Wanted, plan_resources, resources_of
+from .retries import check_count
 from .run import WorkerRun
-from .running import REPORTS
 from .schedules import (
     Schedule,
     ScheduleState,
@@ -59,13 +64,13 @@ from .schedules import (
 )
 from .status import CheckResult, Event, StopOnce, signals
 from .tasks import Task, TaskDecorator
-from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .. import Connection
     from .metrics import GaugeSnapshot, Snapshot
+    from .option_fields import HandlerFields, QueueFields, TaskFields, WorkerFields
     from .testing import EagerCalls, Outcome, TestClient
 
 _DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
@@ -82,46 +87,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Worker:
+class Worker(QueueOwner):
     """
     A set of handlers, and the process that runs them.
 
-    Creating one opens nothing.
+    Creating a worker opens no connection.
 
     Args:
         servers: as for `jetstream_sync.connect`; ``None``: the environment variable ``NATS_URL``, or
             the local server.
-        name: the name of the connection, recorded with each dead letter. With tasks, it is a part of their
-            subjects: each program needs its own.
-        dead_letters: the stream for dead letters of handlers that name no other; it is created if it
-            does not exist. Or a function ``(message, reason) -> subject``; a stream with the subject
-            must exist. ``None``: messages that are given up are dropped.
-        program: the program to which the queues of tasks belong, which is recorded with their consumers:
-            another program with the same ``name`` is refused. ``None``: the top package of the module that
-            creates the worker, or the name of a script.
-        concurrency: number of threads of the queue ``default`` of tasks, and of others that name none.
-        drain_timeout: how long running handlers may take when the worker stops, in seconds.
-        middleware: functions called as ``middleware(call, context)`` around each run of a handler, the
-            first one outermost. One that raises counts as the handler.
-        ensure: ``"consumer"``: create missing consumers, and update the fields that a handler names, and
-            create missing streams for dead letters and tasks and missing buckets; ``"none"``: all of
-            them must exist. A list of configs: as ``"consumer"``, and these streams and buckets are
-            created, too; one that exists with other values is only logged, see `setup`.
-        num_replicas: the number of replicas of the streams and buckets that are created and whose config
-            names none; ``None``: 1.
-        trace: how a handler's span refers to the one that published the message, if an OpenTelemetry SDK
-            is configured before `run`: ``"link"``: it starts a trace with a link; ``"parent"``: it is a child;
-            ``None``: handlers are not traced.
-        http: the address ``HOST:PORT`` of health checks and metrics; ``None``: no server. Without a host,
-            only programs on this machine can connect; port 0 is a free one, which is logged.
-        report: what ``jsm worker running`` shows of the worker, to users of the account who may publish to
-            ``jetstream-worker.>``: ``"messages"``: the messages whose handlers run; ``"stacks"``: also
-            the stacks of their threads; ``None``: nothing.
-        connection: other options of `jetstream_sync.connect`. Unless they say otherwise, the worker
-            waits for its server at the start, reconnects without limit, and pings every 10 seconds.
+        **options: the attributes of `WorkerOptions`, where they are explained.
 
     Raises:
-        InvalidOptionError: an option is out of range.
+        InvalidOptionError: an option is unknown or out of range.
 
     """
 
@@ -133,59 +111,22 @@ class Worker:
     #: subclasses. Empty: none.
     process_setup: str = ""
 
+    @with_options((WorkerOptions, OPTIONS["worker"]))
     def __init__(
-        self,
-        servers: str | Sequence[str] | None = None,
-        *,
-        name: str = "worker",
-        dead_letters: DeadLetterTarget | None = None,
-        program: str | None = None,
-        concurrency: int = 8,
-        drain_timeout: float = 25.0,
-        middleware: Sequence[Middleware] = (),
-        ensure: str | Sequence[StreamConfig | KeyValueConfig] = "consumer",
-        num_replicas: int | None = None,
-        trace: str | None = "link",
-        http: str | None = None,
-        report: str | None = "messages",
-        connection: dict[str, Any] | None = None,
+        self, servers: str | Sequence[str] | None = None, **options: Unpack[WorkerFields]
     ) -> None:
-        given = [] if isinstance(ensure, str) else list(ensure)
-        is_mode = not isinstance(ensure, str) or ensure in {"consumer", "none"}
-        if not (is_mode and all(isinstance(item, Resource) for item in given)):
-            rule = "must be 'consumer', 'none' or a list of configs of streams and buckets"
-            raise errors.InvalidOptionError("ensure", ensure, rule)
-        if not (is_number(drain_timeout) and drain_timeout >= 0):
-            raise errors.InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
-        check_count("concurrency", concurrency)
-        for item in middleware:
-            check_plain("middleware", item)
-        if trace is not None and trace not in TRACE_MODES:
-            raise errors.InvalidOptionError("trace", trace, f"must be None or one of {TRACE_MODES}")
-        if report is not None and report not in REPORTS:
-            raise errors.InvalidOptionError("report", report, f"must be None or one of {REPORTS}")
-        if http is not None:
-            parse_address(http)
-        self.trace = trace
-        self.http = http
-        self.report = report
+        refuse_unknown("worker", options, OPTIONS["worker"])
+        super().__init__(**options)
         self.servers = servers
-        self.name = name
-        self.dead_letters = dead_letters
-        self.drain_timeout = drain_timeout
-        self.ensure: str = ensure if isinstance(ensure, str) else "consumer"
-        self.given: list[Resource] = given
-        self.num_replicas = num_replicas
+        self.program = self.program or program_of(calling_module())
         #: The handlers, in the order of their definition.
         self.handlers: list[Handler] = []
         #: The limits by name: how many handlers may run at a time.
         self.limits: dict[str, int] = {}
         #: The schedules, in the order of their definition.
         self.schedules: list[Schedule] = []
-        self.concurrency = concurrency
         #: What runs calls at once, see `eager`; ``None``: workers do.
         self.eager_calls: Any = None
-        self.program: str = program_of(calling_module()) if program is None else program
         #: The queues of the tasks.
         self.queues: TaskQueues = self.queues_class(
             self,
@@ -193,17 +134,15 @@ class Worker:
             add_handler=self._add_handler,
             sender=self._sender,
         )
-        self.middleware: Sequence[Middleware] = tuple(middleware)
-        #: Options of `jetstream_sync.connect`.
-        self.connection: dict[str, Any] = dict(connection or {})
         self._hooks: dict[EventKind, list[Hook]] = {}
         self._monitor: Monitor | None = None
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         register(self)
 
+    @with_options((Handler, HANDLER_OPTIONS))
     def handler(
-        self, *, stream: str, consumer: str | None = None, **options: Unpack[HandlerOptions]
+        self, *, stream: str, consumer: str | None = None, **options: Unpack[HandlerFields]
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer, or of a group.
@@ -224,9 +163,11 @@ class Worker:
                 handler has the same consumer.
 
         """
+        refuse_unknown("handler", options, OPTIONS["handler"])
         name = consumer or options.get("group")
         return self._decorator({**options, "stream": stream, "consumer": name})
 
+    @with_options((Handler, HANDLER_OPTIONS))
     def batch(
         self,
         *,
@@ -234,7 +175,7 @@ class Worker:
         consumer: str,
         max_messages: int = 100,
         max_wait: float = 1.0,
-        **options: Unpack[HandlerOptions],
+        **options: Unpack[HandlerFields],
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer in batches.
@@ -258,19 +199,12 @@ class Worker:
             InvalidOptionError: as `handler`.
 
         """
+        refuse_unknown("handler", options, OPTIONS["handler"])
         batches = {"max_messages": max_messages, "max_wait": max_wait}
         return self._decorator({**options, **batches, "stream": stream, "consumer": consumer})
 
-    def queue(
-        self,
-        name: str,
-        *,
-        concurrency: int | None = None,
-        stream: str = "TASKS",
-        subject: str = "tasks",
-        unknown_task_grace: float = 300.0,
-        **options: Any,
-    ) -> None:
+    @with_options((QueueOptions, OPTIONS["queue"]), (Handler, QUEUE_OPTIONS))
+    def queue(self, name: str, **options: Unpack[QueueFields]) -> None:
         """
         Define a queue for tasks: one consumer, and threads that its tasks share.
 
@@ -279,28 +213,14 @@ class Worker:
 
         Args:
             name: the name, a token of the subject ``<subject>.<worker>.<queue>.<task>.<id>`` of the calls.
-            concurrency: number of threads; ``None``: that of the worker.
-            stream: the name of the stream, a work queue, which is created if it does not exist.
-            subject: the first token of its subjects.
-            unknown_task_grace: seconds for which a call of a task that the worker does not have is given back,
-                because another process may have it during a deploy; then it is a dead letter.
-            **options: as for `handler`, for the consumer and the threads: ``ack``, ``ack_wait``, ``confirm``,
-                ``dead_letters``, ``exclusive``, ``key``, ``limit``, ``max_bytes``, ``park_after``, ``pool``,
-                ``prefetch`` and ``rate``.
+            **options: the attributes of `QueueOptions`, where they are explained.
 
         Raises:
             InvalidOptionError: an option is out of range, the name is no token of a subject, or the queue is
                 defined already.
 
         """
-        self.queues.define(
-            name,
-            options,
-            concurrency=concurrency,
-            stream=stream,
-            subject=subject,
-            unknown_task_grace=unknown_task_grace,
-        )
+        self.queues.define(name, options)
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
@@ -309,33 +229,10 @@ class Worker:
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
     @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        results: str | None = None,
-        cron: str | None = None,
-        every: float | timedelta | None = None,
-        time_zone: str | None = None,
-        missed: str = "last",
-        **options: Unpack[TaskOptions],
-    ) -> TaskDecorator: ...
+    def task(self, **options: Unpack[TaskFields]) -> TaskDecorator: ...
 
-    def task(  # type: ignore[misc]
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        results: str | None = None,
-        cron: str | None = None,
-        every: float | timedelta | None = None,
-        time_zone: str | None = None,
-        missed: str = "last",
-        **options: Any,
-    ) -> Any:
+    @with_options((TaskOptions, OPTIONS["task"]), (Handler, TASK_OPTIONS))  # type: ignore[misc]
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """
         Make a function a task: `Task.delay` has a worker call it. A decorator, with and without arguments.
 
@@ -346,19 +243,7 @@ class Worker:
 
         Args:
             function: the function.
-            name: the name, unique in the worker; ``None``: module and name of the function, such as
-                ``shop-mail-send`` for ``send`` in ``shop.mail``.
-            queue: the name of the queue, see `queue`.
-            results: a key-value bucket for the state and the return value of each call, for one day if it
-                is created here; ``None``: there are no results. It costs a write when the call is sent,
-                and two in the worker.
-            cron: when the server calls the task without arguments, as for `schedule`; ``None``: never.
-            every: the same, as an interval in seconds.
-            time_zone: the time zone of ``cron``; ``None``: UTC.
-            missed: ``"last"``: at most one call of the schedule waits, a later one replaces it; ``"all"``:
-                all wait.
-            **options: as for `handler`: ``once``, ``reject_on``, ``retry``, ``retry_on``, ``soft_timeout`` and
-                ``timeout``.
+            **options: the attributes of `TaskOptions`, where they are explained.
 
         Raises:
             InvalidOptionError: as `handler`, the name is no token of a subject, or the option belongs to the
@@ -369,14 +254,14 @@ class Worker:
             if option in (*QUEUE_OPTIONS, "concurrency"):
                 rule = f"belongs to the queue of the task: worker.queue(name, {option}=...)"
                 raise errors.InvalidOptionError(option, value, rule)
-        refuse_unknown("task", options, TASK_OPTIONS)
+        refuse_unknown("task", options, OPTIONS["task"])
+        own, others = divided(TaskOptions, options)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            task = self.queues.add_task(function, name, queue, results, options)
-            if cron is not None or every is not None:
-                self._schedule_task(
-                    task, task.name, cron=cron, every=every, time_zone=time_zone, missed=missed
-                )
+            task = self.queues.add_task(function, own, others)
+            if own.cron is not None or own.every is not None:
+                times = {"cron": own.cron, "every": own.every, "time_zone": own.time_zone}
+                self._schedule_task(task, task.name, missed=own.missed, **times)
             return task
 
         return decorate if function is None else decorate(function)

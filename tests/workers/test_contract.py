@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from fixtures.faults import FaultProxy, Toward
 from fixtures.threads import wait_until
 from fixtures.worker import FAST, WorkerProgram, dead_letters, is_settled, publish_texts, running
 
-from jetstream_sync.workers import Context, Handler, Reply, Worker
-from jetstream_sync.workers.handler import HandlerOptions
+from jetstream_sync.workers import Context, Reply, Worker
 
 # --- acknowledgements -----------------------------------------------------------------------------
 
@@ -186,15 +185,6 @@ def test_an_error_without_a_text_is_one_of_the_handler(js, stream, worker):
         assert dead.info().state.messages == 2
         headers = [dead.get_msg(seq).headers or {} for seq in (1, 2)]
         assert {header["Dead-Error"] for header in headers} == {"UnprintableError", "DecodeError"}
-
-
-def test_type_checkers_know_the_options_that_a_handler_declares():
-    """`Handler` declares each option; `HandlerOptions` has the same names, as `Worker.handler` takes them."""
-    declared = [field.name for field in fields(Handler) if field.init]
-    own = {"function", "stream", "consumer", "max_messages", "max_wait"}
-    own |= {"module", "process_setup", "on_given_up"}
-    own |= {"state", "tasks", "owner", "unknown_task_grace"}  # of tasks and their queues
-    assert [name for name in declared if name not in own] == list(HandlerOptions.__annotations__)
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()], ids=repr)

@@ -1,0 +1,88 @@
+# Types of the options that `Worker`, `Worker.handler()`, `Worker.task()` and `Worker.queue()` accept by
+# keyword. Made by tests/make_option_fields.py from the classes that document the options. Type checkers reject an
+# unknown or misspelled option. There is no such module at run time.
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from .. import JetStreamMsg, KeyValueConfig, StreamConfig
+from .dead_letters import DeadLetterTarget
+from .handler import Middleware
+from .retries import Backoff
+
+class WorkerFields(TypedDict, total=False):
+    name: str
+    dead_letters: DeadLetterTarget | None
+    program: str
+    concurrency: int
+    drain_timeout: float
+    middleware: Sequence[Middleware]
+    ensure: str | Sequence[StreamConfig | KeyValueConfig]
+    num_replicas: int | None
+    trace: str | None
+    http: str | None
+    report: str | None
+    connection: Mapping[str, Any]
+
+class HandlerFields(TypedDict, total=False):
+    filter_subject: str | None
+    filter_subjects: Sequence[str]
+    concurrency: int
+    prefetch: int | None
+    retry: Backoff | None
+    timeout: float
+    soft_timeout: float | None
+    ack_wait: float | None
+    deliver: str | int | datetime
+    reject_on: Sequence[type[BaseException]]
+    retry_on: Sequence[type[BaseException]] | None
+    decode: str | Callable[[bytes], Any]
+    confirm: bool
+    dead_letters: DeadLetterTarget | None
+    key: Callable[[JetStreamMsg], Hashable] | None
+    ack: str
+    once: str | None
+    park_after: float | None
+    max_bytes: int | None
+    exclusive: bool
+    limit: str | None
+    rate: str | None
+    pool: str
+    group: str | None
+    member: str | None
+    ensure: Sequence[StreamConfig | KeyValueConfig]
+
+class TaskFields(TypedDict, total=False):
+    name: str | None
+    queue: str
+    results: str | None
+    cron: str | None
+    every: float | timedelta | None
+    time_zone: str | None
+    missed: str
+    retry: Backoff | None
+    timeout: float
+    soft_timeout: float | None
+    reject_on: Sequence[type[BaseException]]
+    retry_on: Sequence[type[BaseException]] | None
+    once: str | None
+
+class QueueFields(TypedDict, total=False):
+    concurrency: int | None
+    stream: str
+    subject: str
+    unknown_task_grace: float
+    prefetch: int | None
+    ack_wait: float | None
+    confirm: bool
+    dead_letters: DeadLetterTarget | None
+    key: Callable[[JetStreamMsg], Hashable] | None
+    ack: str
+    park_after: float | None
+    max_bytes: int | None
+    exclusive: bool
+    limit: str | None
+    rate: str | None
+    pool: str
+    ensure: Sequence[StreamConfig | KeyValueConfig]

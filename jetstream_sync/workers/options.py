@@ -1,0 +1,211 @@
+"""
+The options of workers, tasks and queues, each declared once; those of handlers are in `handler`.
+
+`Worker` and its decorators take them as keywords. Type checkers see the types of `option_fields`, which are made
+from these classes by ``tests/make_option_fields.py``; `with_options` shows them in signatures.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from .. import KeyValueConfig, StreamConfig, errors
+from .dead_letters import DeadLetterTarget
+from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, Middleware, check_plain
+from .http_server import parse_address
+from .resources import Resource
+from .retries import check_count, is_number
+from .running import REPORTS
+from .tracing import TRACE_MODES
+
+if TYPE_CHECKING:
+    from .. import Connection
+    from .resources import Wanted
+    from .schedules import Schedule
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WorkerOptions:
+    """The options of `Worker`, which has them as attributes; `run` uses their values at its start."""
+
+    name: str = "worker"
+    """The name of the connection, recorded with each dead letter. With tasks, it is a part of their subjects:
+    each program needs its own."""
+    dead_letters: DeadLetterTarget | None = None
+    """The stream for dead letters of handlers that name no other; it is created if it does not exist. Or a
+    function ``(message, reason) -> subject``; a stream with the subject must exist. ``None``: messages that
+    are given up are dropped."""
+    program: str = ""
+    """The program to which the queues of tasks belong, which is recorded with their consumers: another program
+    with the same ``name`` is refused. Empty: the top package of the module that creates the worker, or the
+    name of a script."""
+    concurrency: int = 8
+    """Number of threads of the queue ``default`` of tasks, and of others that name none."""
+    drain_timeout: float = 25.0
+    """How long running handlers may take when the worker stops, in seconds."""
+    middleware: Sequence[Middleware] = ()
+    """Functions called as ``middleware(call, context)`` around each run of a handler, the first one outermost.
+    An exception in middleware is handled as one of the handler."""
+    ensure: str | Sequence[StreamConfig | KeyValueConfig] = "consumer"
+    """``"consumer"``: create missing consumers, and update the fields that a handler names, and create missing
+    streams for dead letters and tasks and missing buckets; ``"none"``: all of them must exist. A list of
+    configs: as ``"consumer"``, and these streams and buckets are created, too; one that exists with other
+    values is only logged, see `Worker.setup`."""
+    num_replicas: int | None = None
+    """The number of replicas of the streams and buckets that are created and whose config names none;
+    ``None``: 1."""
+    trace: str | None = "link"
+    """How a handler's span refers to the one that published the message, if an OpenTelemetry SDK is configured
+    before `Worker.run`: ``"link"``: it starts a trace with a link; ``"parent"``: it is a child; ``None``:
+    handlers are not traced."""
+    http: str | None = None
+    """The address ``HOST:PORT`` of health checks and metrics; ``None``: no server. Without a host, only
+    programs on this machine can connect; port 0 is a free one, which is logged."""
+    report: str | None = "messages"
+    """What ``jsm worker running`` shows of the worker, to users of the account who may publish to
+    ``jetstream-worker.>``: ``"messages"``: the messages whose handlers run; ``"stacks"``: also the stacks of
+    their threads; ``None``: nothing."""
+    connection: Mapping[str, Any] = field(default_factory=dict)
+    """Other options of `jetstream_sync.connect`. Unless they say otherwise, the worker waits for its server at
+    the start, reconnects without limit, and pings every 10 seconds."""
+
+    given: list[Resource] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        self.given = [] if isinstance(self.ensure, str) else list(self.ensure)
+        is_mode = not isinstance(self.ensure, str) or self.ensure in {"consumer", "none"}
+        if not (is_mode and all(isinstance(item, Resource) for item in self.given)):
+            rule = "must be 'consumer', 'none' or a list of configs of streams and buckets"
+            raise errors.InvalidOptionError("ensure", self.ensure, rule)
+        if not (is_number(self.drain_timeout) and self.drain_timeout >= 0):
+            rule = "must be 0 or above"
+            raise errors.InvalidOptionError("drain_timeout", self.drain_timeout, rule)
+        check_count("concurrency", self.concurrency)
+        self.middleware = tuple(self.middleware)
+        for item in self.middleware:
+            check_plain("middleware", item)
+        for option, known in (("trace", TRACE_MODES), ("report", REPORTS)):
+            value = getattr(self, option)
+            if value is not None and value not in known:
+                raise errors.InvalidOptionError(option, value, f"must be None or one of {known}")
+        if self.http is not None:
+            parse_address(self.http)
+
+
+class DefinedWorker(WorkerOptions):
+    """A worker with what it defines, for the modules that `Worker` uses."""
+
+    handlers: list[Handler]
+    limits: dict[str, int]
+    schedules: list[Schedule]
+
+    def resources(self, nc: Connection) -> Sequence[Wanted]:
+        """Return the streams and buckets of the worker."""
+        raise NotImplementedError
+
+    def on_thread_end(self) -> None:
+        """Do nothing; called at the end of each thread that runs handlers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """
+    The options of `Worker.task`.
+
+    Besides these, a task has the options ``once``, ``reject_on``, ``retry``, ``retry_on``, ``soft_timeout`` and
+    ``timeout`` of `Handler`.
+    """
+
+    name: str | None = None
+    """The name, unique in the worker; ``None``: module and name of the function, such as ``shop-mail-send`` for
+    ``send`` in ``shop.mail``."""
+    queue: str = "default"
+    """The name of the queue, see `Worker.queue`."""
+    results: str | None = None
+    """A key-value bucket for the state and the return value of each call, for one day if it is created here;
+    ``None``: there are no results. It costs a write when the call is sent, and two in the worker."""
+    cron: str | None = None
+    """When the server calls the task without arguments, as for `Worker.schedule`; ``None``: never."""
+    every: float | timedelta | None = None
+    """The same, as an interval in seconds."""
+    time_zone: str | None = None
+    """The time zone of ``cron``; ``None``: UTC."""
+    missed: str = "last"
+    """``"last"``: at most one call of the schedule waits, a later one replaces it; ``"all"``: all wait."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueOptions:
+    """
+    The options of `Worker.queue`.
+
+    Besides these, a queue has the options ``ack``, ``ack_wait``, ``confirm``, ``dead_letters``, ``ensure``,
+    ``exclusive``, ``key``, ``limit``, ``max_bytes``, ``park_after``, ``pool``, ``prefetch`` and ``rate`` of
+    `Handler`, for its consumer and its threads.
+    """
+
+    concurrency: int | None = None
+    """Number of threads; ``None``: that of the worker."""
+    stream: str = "TASKS"
+    """The name of the stream, a work queue, which is created if it does not exist."""
+    subject: str = "tasks"
+    """The first token of its subjects."""
+    unknown_task_grace: float = 300.0
+    """Seconds for which a call of a task that the worker does not have is given back, because another process
+    may have it during a deploy; then it is a dead letter."""
+
+
+def own_names(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of the options that a class declares."""
+    return tuple(item.name for item in fields(kind) if item.init)
+
+
+#: All options of each place, by the name of the place for error messages.
+OPTIONS: Final[Mapping[str, Collection[str]]] = {
+    "worker": own_names(WorkerOptions),
+    "handler": (*HANDLER_OPTIONS, "stream", "consumer"),
+    "task": (*own_names(TaskOptions), *TASK_OPTIONS),
+    "queue": (*own_names(QueueOptions), *QUEUE_OPTIONS),
+}
+
+
+def divided(kind: type[Any], options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return an instance of a class with its own options, and the other ones."""
+    own = own_names(kind)
+    others = {name: value for name, value in options.items() if name not in own}
+    return kind(**{name: options[name] for name in options if name in own}), others
+
+
+def with_options(*sources: tuple[type[Any], Collection[str]]) -> Callable[[F], F]:
+    """Show options in place of ``**options`` in the signature of a function: the named fields of classes."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        shown = {
+            parameter.name: parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        }
+        for kind, names in sources:
+            for item in fields(kind):
+                if item.name in names and item.name not in shown:
+                    default = item.default
+                    if default is MISSING and item.default_factory is not MISSING:
+                        default = item.default_factory()
+                    shown[item.name] = inspect.Parameter(
+                        item.name,
+                        inspect.Parameter.KEYWORD_ONLY,
+                        default=default,
+                        annotation=item.type,
+                    )
+        function.__signature__ = signature.replace(parameters=list(shown.values()))  # type: ignore[attr-defined]
+        return function
+
+    return decorate
