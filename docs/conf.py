@@ -93,6 +93,7 @@ nitpick_ignore = [
     ("py:class", "RunState"),
     ("py:class", "TaskCalls"),
     ("py:class", "TaskDecorator"),
+    ("py:class", "TaskQueues"),
     ("py:class", "jetstream_sync.workers.queues.TaskQueues"),
     ("py:class", "jetstream_sync.workers.worker.TaskDecorator"),
     ("py:class", "jetstream_sync.workers.tasks.TaskDecorator"),
@@ -124,7 +125,6 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 # A longer signature has one line for each parameter.
 python_maximum_signature_line_length = 80
-autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
-from .. import Headers, RetentionPolicy, StorageType, errors
+from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, errors
 from ..subjects import is_reserved
 
 if TYPE_CHECKING:
     from .. import (
         JetStream,
-        JetStreamMsg,
         OrderedMessages,
         PubAck,
         StoredMsg,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from .leases import Delivery
 
 #: Where dead letters go: a stream, or a function of the message and the reason that returns a subject.
-DeadLetterTarget: TypeAlias = "str | Callable[[JetStreamMsg, str], str]"
+DeadLetterTarget: TypeAlias = str | Callable[[JetStreamMsg, str], str]
 
 #: The subjects of the stream for dead letters.
 DEAD_LETTER_SUBJECTS: Final = "dead.>"

@@ -20,12 +20,12 @@ from .http_server import parse_address
 from .resources import Resource
 from .retries import check_count, is_number
 from .running import REPORTS
+from .schedules import Schedule
 from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
     from .. import Connection
     from .resources import Wanted
-    from .schedules import Schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
 
