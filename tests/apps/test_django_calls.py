@@ -248,16 +248,15 @@ def settings_of(worker: Any) -> Any:
 @pytest.mark.usefixtures("django_project")
 def test_every_option_of_a_worker_is_a_setting():
     """The setting takes what `Worker` takes, and the worker uses it."""
-    import inspect
-    from dataclasses import fields
-
     from django.test import override_settings
 
-    from jetstream_sync.django import Config
     from jetstream_sync.django import Worker as DjangoWorker
+    from jetstream_sync.workers.options import WorkerOptions, own_names
 
-    options = set(inspect.signature(Worker).parameters)
-    assert options <= {field.name for field in fields(Config)}
-    with override_settings(JETSTREAM={"report": None, "http": "127.0.0.1:0", "concurrency": 3}):
+    options = {name: getattr(WorkerOptions(), name) for name in own_names(WorkerOptions)}
+    changed = {"report": None, "http": "127.0.0.1:0", "concurrency": 3, "drain_timeout": 7.0}
+    with override_settings(JETSTREAM={**options, **changed}):
         worker = DjangoWorker()
-    assert (worker.report, worker.http, worker.concurrency) == (None, "127.0.0.1:0", 3)
+        own = DjangoWorker(concurrency=4)
+    assert {name: getattr(worker, name) for name in changed} == changed
+    assert (own.concurrency, own.report) == (4, None)
