@@ -13,7 +13,7 @@ from fixtures.threads import SCALE, wait_until
 from fixtures.worker import FAST, running
 
 from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError
-from jetstream_sync.workers import Context, Reject, TaskError, Worker
+from jetstream_sync.workers import Context, Reject, TaskError
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
