@@ -33,12 +33,12 @@ bound.delay(1)  # type: ignore[arg-type]
 def wrong() -> None: ...
 
 
-worker.queue("mail", rate="10/s", concurency=2)  # type: ignore[call-arg]
+worker.queue("mail", rate="10/s", threads=2)  # type: ignore[call-arg]
 worker.handler(stream="S", consumer="C", consumr="C")  # type: ignore[call-arg]
 Worker(drain_timeout="soon", nme="x")  # type: ignore[call-arg, arg-type]
 
 project = django.Worker("nats://127.0.0.1", concurrency=2)
-django.Worker(concurency=2)  # type: ignore[call-arg]
+django.Worker(threads=2)  # type: ignore[call-arg]
 project.handler(stream="S", consumer="C", atomic=True, timeout=3.0)
 project.handler(stream="S", consumr="C")  # type: ignore[call-arg]
 
