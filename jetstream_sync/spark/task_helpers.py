@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from .. import errors
 from ..durations import time_from_ns
@@ -118,7 +118,7 @@ def _columns(
     if isinstance(rows, (str, bytes, bytearray, Mapping)):
         raise errors.InvalidArgumentError(f"the rows are one {type(rows).__name__}: pass a list")
     rest = iter(rows)
-    first: Any = next(rest, _NO_ROW)
+    first = cast("Any", next(rest, _NO_ROW))
     if first is _NO_ROW:
         return None, iter(())
     every = chain((first,), rest)
