@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import inspect
 import re
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -16,8 +15,7 @@ from sphinx.application import Sphinx
 
 import jetstream_sync
 from jetstream_sync.codec import Record
-from jetstream_sync.options import ConnectionOptions
-from jetstream_sync.records import field_docs, needed_release
+from jetstream_sync.records import needed_release
 
 # The models in the reference can be imported then.
 settings.configure(INSTALLED_APPS=["jetstream_sync.django"])
@@ -81,6 +79,9 @@ FULL_NAMES = {
     "timedelta": "datetime.timedelta",
 }
 
+# The options of `connect` are documented in the source of this class.
+jetstream_sync.ConnectOptions.__qualname__ = "ConnectionOptions"
+
 # Types of optional packages, and groups of options, which have no page here.
 nitpick_ignore = [
     ("py:class", "DeadLetterTarget"),
@@ -136,15 +137,6 @@ def protect_colon(
     """Prevent napoleon from reading the text before a colon as a type ("Never sent: the server sets it")."""
     if what in {"attribute", "data", "property"}:
         lines[:0] = ["..", ""]  # an empty comment, which has no colon
-
-
-def describe_option(
-    _app: Sphinx, what: str, name: str, _obj: object, _options: object, lines: list[str]
-) -> None:
-    """Describe an option of `connect`: the record that it becomes a field of has the text."""
-    owner, _, option = name.rpartition(".")
-    if what == "attribute" and owner.endswith("ConnectOptions"):
-        lines[:] = inspect.cleandoc(OPTION_DOCS[option]).splitlines()
 
 
 def add_release(
@@ -227,7 +219,6 @@ def read_examples() -> dict[str, list[str]]:
 
 
 EXAMPLES = read_examples()
-OPTION_DOCS = field_docs(ConnectionOptions)
 
 
 def add_example(
@@ -241,7 +232,6 @@ def add_example(
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above. Docstrings are processed before napoleon, whose priority is 500."""
-    app.connect("autodoc-process-docstring", describe_option, priority=300)
     app.connect("autodoc-process-docstring", protect_colon, priority=400)
     app.connect("autodoc-process-docstring", drop_field_list, priority=400)
     app.connect("autodoc-process-docstring", add_release, priority=600)

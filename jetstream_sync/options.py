@@ -367,15 +367,22 @@ class ConnectionOptions:
         return value
 
 
+def keyword_types() -> dict[str, str]:
+    """Return the types of the keyword arguments of `connect()`; a time may be a `timedelta`."""
+    return {
+        item.name: str(item.type).replace("float", "float | timedelta")
+        if "positive" in item.metadata
+        else str(item.type)
+        for item in fields(ConnectionOptions)
+        if item.name != "servers"
+    }
+
+
 if TYPE_CHECKING:
     from .connect_options import ConnectOptions as ConnectOptions  # noqa: PLC0414
 else:
     # For type checkers, tests/make_config_fields.py writes it from the options above.
-    ConnectOptions = TypedDict(
-        "ConnectOptions",
-        {item.name: item.type for item in fields(ConnectionOptions) if item.name != "servers"},
-        total=False,
-    )
+    ConnectOptions = TypedDict("ConnectOptions", keyword_types(), total=False)
     ConnectOptions.__doc__ = "Keyword arguments of `connect()`; all are optional."
 
 

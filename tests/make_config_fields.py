@@ -17,7 +17,7 @@ from jetstream_sync.api import account, enums, stream
 from jetstream_sync.api.consumer import ConsumerConfig
 from jetstream_sync.api.key_value import KeyValueConfig
 from jetstream_sync.api.object_store import ObjectStoreConfig
-from jetstream_sync.options import ConnectionOptions
+from jetstream_sync.options import ConnectionOptions, keyword_types
 from jetstream_sync.records import field_docs
 
 FILE = Path(__file__).parents[1] / "jetstream_sync" / "api" / "config_fields.pyi"
@@ -86,12 +86,8 @@ def connect_options() -> str:
     """Return the text of the stub with the keyword arguments of `connect()`."""
     docs = field_docs(ConnectionOptions)
     lines = []
-    for item in fields(ConnectionOptions):
-        if item.name != "servers":
-            kind = str(item.type)
-            if "positive" in item.metadata:
-                kind = kind.replace("float", "float | timedelta")
-            lines += [f"    {item.name}: {kind}", f'    """{docs[item.name]}"""']
+    for name, kind in keyword_types().items():
+        lines += [f"    {name}: {kind}", f'    """{docs[name]}"""']
     return CONNECT_HEAD + "\n".join(lines) + "\n"
 
 
