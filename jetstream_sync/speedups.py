@@ -89,6 +89,8 @@ receive_reply: Callable[[Any, int, bytes | None, int, Any, list[bytes]], bool] |
 parse_pub_ack: Callable[[bytes, type[Any], tuple[Any, ...]], Any] | None = None
 
 
+# The functions from here on, except OutputBuffer, are in the second extension, which Spark uses.
+
 #: Returns a field of packed runs: its offsets as 32-bit integers, one more than there are messages, and its
 #: bytes. Arguments: the runs, and the index of the field in a `Delivery`. ``None``: a run is not packed; the
 #: extension is not in use. So are the following.
@@ -139,6 +141,8 @@ if not TYPE_CHECKING and os.environ.get("JETSTREAM_SYNC_SPEEDUPS") != "0":
 
         # copy.copy() finds the fields in it, as those of a class in Python.
         MessageFields.__slots__ = PythonMessageFields.__slots__
+
+        from ._columns import *  # noqa: F403 - the functions for columns and rows
 
 IN_USE: Final[bool] = read_messages is not None
 """Whether the C extension is in use."""

@@ -39,14 +39,15 @@ def test_the_wheel_holds_the_files_of_the_package():
     """No module, marker or data file is missing from the wheel, and none is left over."""
     expected = files_below(ROOT / "jetstream_sync")
     assert Path("py.typed") in expected
-    # The C extension is in the wheel, and its source is not; a checkout may have built it, too.
+    # The C extensions are in the wheel, and their sources are not; a checkout may have built them, too.
     expected = {
         path
         for path in expected
-        if path.parts[0] != TOP_LEVEL.name and path.suffix not in {".c", ".so"}
+        if path.parts[0] != TOP_LEVEL.name and path.suffix not in {".c", ".h", ".so"}
     }
-    extension = Path("_speedups" + sysconfig.get_config_var("EXT_SUFFIX"))
-    assert files_below(Path(jetstream_sync.__file__).parent) == {*expected, extension}
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    extensions = {Path(f"_speedups{suffix}"), Path(f"_columns{suffix}")}
+    assert files_below(Path(jetstream_sync.__file__).parent) == expected | extensions
 
 
 @needs_installation

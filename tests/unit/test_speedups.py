@@ -6,6 +6,8 @@ import copy
 import gc
 import itertools
 import os
+import pkgutil
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import tracemalloc
 import weakref
 from array import array
 from collections import deque
+from pathlib import Path
 
 import pytest
 
@@ -489,3 +492,17 @@ def test_a_command_that_a_socket_takes_in_part_is_sent_once():
         writer.pause()
         writer.send(b"later", 1, 5, FOREVER)
         assert writer.pending_bytes == 5
+
+
+def test_names_in_comments_of_the_c_code_exist():
+    """Each dotted name of the package in a comment is a module, a class or a function."""
+    folder = Path(__file__).parents[2] / "jetstream_sync"
+    sources = [*folder.glob("_*.c"), *folder.glob("_*.h")]
+    names = {
+        name
+        for source in sources
+        for name in re.findall(r"`(jetstream_sync(?:\.\w+)+)`", source.read_text(encoding="utf-8"))
+    }
+    assert names
+    for name in names:
+        pkgutil.resolve_name(name)
