@@ -24,6 +24,19 @@
 
 #include "_speedups.h"
 
+/* `OutputBuffer.send` and `receive_reply` use the socket themselves; elsewhere Python does. */
+#if defined(__linux__) || defined(__APPLE__)
+#define USES_SOCKETS 1
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#ifndef MSG_NOSIGNAL /* macOS; Python ignores SIGPIPE */
+#define MSG_NOSIGNAL 0
+#endif
+#else
+#define USES_SOCKETS 0
+#endif
+
 #ifndef Py_BEGIN_CRITICAL_SECTION /* before Python 3.13 */
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION() }

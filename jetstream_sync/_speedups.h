@@ -14,45 +14,6 @@
 #include <string.h>
 #include "structmember.h"
 
-/* `OutputBuffer.send` and `receive_reply` use the socket themselves; elsewhere Python does. */
-#if defined(__linux__) || defined(__APPLE__)
-#define USES_SOCKETS 1
-#include <errno.h>
-#include <sys/socket.h>
-#include <sys/types.h>
-#ifndef MSG_NOSIGNAL /* macOS; Python ignores SIGPIPE */
-#define MSG_NOSIGNAL 0
-/* Skip a text at the start of a word. Return 0 if the word begins with anything else. */
-static inline int
-skip(Word *word, const char *text)
-{
-    Py_ssize_t length = (Py_ssize_t)strlen(text);
-    if (word->length < length || memcmp(word->start, text, (size_t)length) != 0) {
-        return 0;
-    }
-    word->start += length;
-    word->length -= length;
-    return 1;
-}
-
-#endif
-#else
-#define USES_SOCKETS 0
-/* Skip a text at the start of a word. Return 0 if the word begins with anything else. */
-static inline int
-skip(Word *word, const char *text)
-{
-    Py_ssize_t length = (Py_ssize_t)strlen(text);
-    if (word->length < length || memcmp(word->start, text, (size_t)length) != 0) {
-        return 0;
-    }
-    word->start += length;
-    word->length -= length;
-    return 1;
-}
-
-#endif
-
 /* A number with so many digits fits into a long long. */
 #define MAX_DIGITS 18
 
