@@ -264,6 +264,11 @@ class ConsumerConfig(Record):
             "must be an integer percentage, such as '30%'",
         )
 
+    @property
+    def filters(self) -> list[str]:
+        """The filter subjects, from either field; empty: all subjects of the stream."""
+        return list(self.filter_subjects or filter(None, [self.filter_subject]))
+
     def _check_filters(self) -> None:
         for subject in self.filter_subjects or ():
             check_subject(subject)
@@ -284,8 +289,7 @@ class ConsumerConfig(Record):
             if policy == needing and not is_set:
                 raise errors.InvalidOptionError("deliver_policy", policy, f"requires {name}")
         self._refuse_if(
-            policy == DeliverPolicy.LAST_PER_SUBJECT
-            and not (self.filter_subject or self.filter_subjects),
+            policy == DeliverPolicy.LAST_PER_SUBJECT and not self.filters,
             "deliver_policy",
             "requires a filter, which may be '>'",
         )

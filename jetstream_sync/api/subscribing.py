@@ -156,7 +156,7 @@ class SubscribeRequest:
         self._check_config(config)
 
     def _check_filter(self, config: ConsumerConfig) -> None:
-        found = list(config.filter_subjects or filter(None, [config.filter_subject]))
+        found = config.filters
         several = self.requested.get("filter_subjects")
         single = self.subject or self.requested.get("filter_subject")
         asked = list(several) if several else [single] if single else []

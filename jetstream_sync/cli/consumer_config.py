@@ -24,7 +24,7 @@ from .config import (
     take_fields,
     write_config,
 )
-from .consumer_info import UNTIL, filters_of, show
+from .consumer_info import UNTIL, show
 from .names import (
     complete_consumer,
     complete_stream,
@@ -226,7 +226,7 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
         )
     if stream.sources or stream.mirror or stream.subject_transform:
         return  # messages may have other subjects
-    for item in filters_of(config) if subjects else ():
+    for item in config.filters if subjects else ():
         if any(subjects_overlap(item, subject) for subject in subjects):
             continue
         known = ", ".join(subjects)

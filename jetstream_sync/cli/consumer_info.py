@@ -32,13 +32,6 @@ def show(
     show_blocks(settings, info, *(blocks[-1:] if state_only else blocks), heading=heading)
 
 
-def filters_of(config: ConsumerConfig) -> list[str]:
-    """Return the filter subjects of a consumer; empty: all subjects."""
-    if config.filter_subject:
-        return [config.filter_subject]
-    return list(config.filter_subjects or ())
-
-
 def config_block(config: ConsumerConfig) -> Block:
     """Return the configuration of a consumer."""
     mode = Field("Mode", lambda config: "push" if config.deliver_subject else "pull")

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .examples import examples_of
 from .settings import Settings, common_options
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+#: Examples of all commands, one a line.
+_EXAMPLES: Final = "data/examples.txt"
+
+
+def examples_of(path: str) -> list[str]:
+    """Return the examples of a command; `path`: its name with those of its groups, such as ``stream add``."""
+    text = (pkgutil.get_data(__package__, _EXAMPLES) or b"").decode()
+    return re.findall(rf"^(?:.*\| )?jsm {re.escape(path)}(?: .*)?$", text, re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from .. import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ..differences import differences
 from .calls import OWNER, check_owner
-from .handler import Handler, filters_of, start_of
+from .handler import Handler, start_of
 from .leases import MIN_WAIT_S, LeaseTimes
 from .logs import log
 from .parking import check_parking
@@ -144,7 +144,7 @@ class HandlerConsumer(MessageSource):
         A process of an older version, which is started again during a deploy, finds its filters among those
         and is refused. So the newest definition stays.
         """
-        current, own = filters_of(config), filters_of(wanted)
+        current, own = sorted(config.filters), sorted(wanted.filters)
         if current == own:
             return wanted
         past = (config.metadata or {}).get(_PAST_FILTERS, "").split()
@@ -185,7 +185,7 @@ class HandlerConsumer(MessageSource):
             _check_consumer(self.info.config, handler)
         except errors.InvalidOptionError as error:
             found.append(str(error))
-        differ = filters_of(self.info.config) != filters_of(self._expected)
+        differ = set(self.info.config.filters) != set(self._expected.filters)
         self.is_foreign = differ and (self.is_foreign or self.has_foreign)
         self.has_foreign = False
         self.mismatches = found
@@ -339,7 +339,7 @@ def _mismatches(info: ConsumerInfo, expected: ConsumerConfig, handler: Handler) 
     found = []
     if info.paused:
         found.append(f"{name} is paused")
-    filters, wanted_filters = filters_of(info.config), filters_of(expected)
+    filters, wanted_filters = sorted(info.config.filters), sorted(expected.filters)
     if filters != wanted_filters:
         found.append(f"{name} has the filters {filters}, not {wanted_filters}")
     wait, wanted = LeaseTimes(info.config).shortest, LeaseTimes(expected).shortest

@@ -20,7 +20,7 @@ from .limits import rate_interval
 from .retries import Backoff, Reject, Retry, backoff_for, check_count, is_number
 
 if TYPE_CHECKING:
-    from .. import ConsumerConfig, JetStreamMsg
+    from .. import JetStreamMsg
 
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
@@ -466,11 +466,6 @@ def _acceptor(filters: Sequence[str]) -> Callable[[str], bool] | None:
         )
 
     return accepts
-
-
-def filters_of(config: ConsumerConfig) -> list[str]:
-    """Return the filters of a consumer."""
-    return sorted(config.filter_subjects or filter(None, [config.filter_subject]))
 
 
 def start_of(deliver: str | int | datetime) -> dict[str, Any]:

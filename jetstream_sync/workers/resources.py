@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .. import KeyValueConfig, StorageType, StreamConfig, errors
-from ..differences import differences
+from .. import KeyValueConfig, StorageType, StreamConfig
+from ..declare import CREATE, UPDATE, Declared, plan
 from .dead_letters import DEAD_LETTER_SUBJECTS, MAX_AGE
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .handler import Handler
 
 Resource = StreamConfig | KeyValueConfig
-R = TypeVar("R", StreamConfig, KeyValueConfig)
 
 _DEAD_LETTER_WINDOW: Final = timedelta(hours=1)
 #: How long a bucket for ``once`` keeps the states of messages.
@@ -104,52 +104,31 @@ def _with_replicas(resource: Resource, replicas: int | None) -> Resource:
 
 def plan_resources(js: JetStream, resources: Iterable[Wanted]) -> Iterator[SetupStep]:
     """Return a step for each stream and bucket that does not exist, or differs from a given config."""
-    for resource, is_given in resources:
-        if isinstance(resource, StreamConfig):
-            step = _stream_step(js, resource, is_given=is_given)
-        else:
-            step = _bucket_step(js, resource, is_given=is_given)
-        if step is not None:
-            yield step
+    listed = list(resources)
+    declared = [
+        Declared(config=item.resource, fields=_given_fields(item.resource)) for item in listed
+    ]
+    for wanted, step in zip(listed, plan(js, declared), strict=True):
+        if step.action == CREATE or (step.action == UPDATE and wanted.is_given):
+            yield SetupStep(
+                action=step.action,
+                name=name_of(wanted.resource),
+                differences=[difference.text for difference in step.found],
+                run=partial(step.run, js),
+            )
 
 
-def _stream_step(js: JetStream, config: StreamConfig, *, is_given: bool) -> SetupStep | None:
-    name = name_of(config)
-    try:
-        found = js.get_stream(config.name).cached_info.config
-    except errors.StreamNotFoundError:
-        return SetupStep(action="create", name=name, run=lambda: js.create_stream(config))
-    wanted = _merged(found, config)
-    return _update(name, found, wanted, lambda: js.update_stream(wanted)) if is_given else None
-
-
-def _bucket_step(js: JetStream, config: KeyValueConfig, *, is_given: bool) -> SetupStep | None:
-    name = name_of(config)
-    try:
-        found = js.key_value(config.bucket).status().config
-    except errors.BucketNotFoundError:
-        return SetupStep(action="create", name=name, run=lambda: js.create_key_value(config))
-    wanted = _merged(found, config)
-    return _update(name, found, wanted, lambda: js.update_key_value(config)) if is_given else None
-
-
-def _update(
-    name: str, found: Resource, wanted: Resource, run: Callable[[], object]
-) -> SetupStep | None:
-    texts = [difference.text for difference in differences(found, wanted)]
-    return SetupStep(action="update", name=name, differences=texts, run=run) if texts else None
-
-
-def _merged(found: R, wanted: R) -> R:
-    """Return a config with the fields that another one sets."""
-    given = {item.name: getattr(wanted, item.name) for item in fields(wanted)}
-    return replace(found, **{name: value for name, value in given.items() if value is not None})
+def _given_fields(resource: Resource) -> frozenset[str]:
+    """Return the names of the fields that a config sets; the others keep their values."""
+    names = [item.name for item in fields(resource) if item.name != "extra"]
+    given = {name for name in names if getattr(resource, name) is not None}
+    return frozenset(given | getattr(resource, "extra", {}).keys())
 
 
 def create_missing(js: JetStream, resources: Iterable[Wanted]) -> list[SetupStep]:
     """Create the streams and buckets that do not exist; return the steps that are left."""
     steps = list(plan_resources(js, resources))
     for step in steps:
-        if step.action == "create":
+        if step.action == CREATE:
             step.run()
-    return [step for step in steps if step.action != "create"]
+    return [step for step in steps if step.action != CREATE]

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 from .. import RetentionPolicy, errors
 from ..subjects import subject_matches
 from .cron import check_cron, check_zone, clock_changes
-from .handler import Handler, filters_of
+from .handler import Handler
 from .retries import is_number
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterabl
             continue
         filters: Sequence[str] = handler.filter_subjects
         with suppress(errors.ConsumerNotFoundError):
-            filters = filters or filters_of(js.consumer_info(stream, handler.consumer).config)
+            filters = filters or sorted(js.consumer_info(stream, handler.consumer).config.filters)
         if not filters or any(subject_matches(item, subject) for item in filters):
             rule = f"consumer {stream}/{handler.consumer} would receive schedules: exclude {area!r}"
             raise errors.InvalidOptionError("filter_subjects", list(filters), rule)

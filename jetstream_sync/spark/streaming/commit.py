@@ -158,7 +158,7 @@ class CommitHandler:
         _check_resettable(info)
         if filters:
             _check_filters(view, filters, info)
-        return _filters_of(info)
+        return tuple(sorted(info.config.filters))
 
     def _ensure_progress_consumer(
         self, view: StreamView, filters: tuple[str, ...], name: str
@@ -297,13 +297,6 @@ def _filter_fields(filters: tuple[str, ...]) -> dict[str, Any]:
     return {"filter_subject": filters[0]} if filters else {}
 
 
-def _filters_of(info: ConsumerInfo) -> tuple[str, ...]:
-    config = info.config
-    if config.filter_subjects:
-        return tuple(sorted(config.filter_subjects))
-    return (config.filter_subject,) if config.filter_subject else ()
-
-
 def _check_resettable(info: ConsumerInfo) -> None:
     """Refuse a durable that the server cannot reset."""
     if info.config.deliver_policy not in _RESETTABLE_POLICIES:
@@ -317,8 +310,8 @@ def _check_resettable(info: ConsumerInfo) -> None:
 
 def _check_filters(view: StreamView, filters: tuple[str, ...], info: ConsumerInfo) -> None:
     """Refuse filters other than those of the durable, which would skip unread messages."""
-    if set(filters) != set(_filters_of(info)):
-        theirs = ", ".join(_filters_of(info)) or "all"
+    if set(filters) != set(info.config.filters):
+        theirs = ", ".join(sorted(info.config.filters)) or "all"
         raise errors.InvalidOptionError(
             "subjects",
             ",".join(filters),
