@@ -18,6 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypedDict
@@ -139,6 +140,64 @@ class ServerConsumer(NamedTuple):
         return cls(name, start, pending, answer)
 
 
+@dataclass(slots=True)
+class _StreamMark:
+    """What identifies the stream that a position belongs to."""
+
+    created: str = ""
+    """When it was created, as text; empty: not known."""
+    seen: str = ""
+    """The same of the stream that replied last."""
+    began_ns: int = 0
+    """When the first consumer was created, in nanoseconds, if the start is kept."""
+    stamp: tuple[int, int] | None = None
+    """The sequence of a message of the stream with its time in nanoseconds, if the last reply is not known."""
+
+
+class _Pace:
+    """When the next consumer may be created, and for how long the stream has been missing."""
+
+    __slots__ = ("_created_at", "_gone_since", "_short_lives", "create_at", "cut_short")
+
+    def __init__(self) -> None:
+        # When the current consumer was created; 0: there was none.
+        self._created_at = 0.0
+        #: Whether the deadline of a call cut the last creation short.
+        self.cut_short = False
+        # Consumers in a row that ended at once without a message, or whose creation was cut short.
+        self._short_lives = 0
+        #: When the next one may be created; ``None``: at once.
+        self.create_at: float | None = None
+        # When the stream was first not found; ``None``: it was found.
+        self._gone_since: float | None = None
+
+    def created(self) -> None:
+        """Record that a consumer was created now."""
+        self._created_at = monotonic()
+        self._gone_since = None
+
+    def is_gone(self) -> bool:
+        """Record that the stream was not found; return whether it will not be created again."""
+        # Counted over all calls: each of them may have a shorter timeout than the limit.
+        now = monotonic()
+        self._gone_since = self._gone_since or now
+        return not self._created_at or now - self._gone_since >= _GONE_LIMIT_S
+
+    def ended(self, *, has_messages: bool) -> None:
+        """Delay the next consumer if the last ones ended at once and without a message."""
+        if self.create_at is not None:
+            return  # the deadline of an earlier call passed during the delay
+        now = monotonic()
+        was_cut_short, self.cut_short = self.cut_short, False
+        if not was_cut_short and (has_messages or now - self._created_at > _SHORT_LIFE_S):
+            self._short_lives = 0
+            return
+        self._short_lives += 1
+        if self._short_lives > 1:
+            delay = min(_FIRST_DELAY_S * 2 ** min(self._short_lives - 2, 16), _MAX_DELAY_S)
+            self.create_at = now + delay
+
+
 class OrderedCursor:
     """The position of an ordered consumer, and the server's consumer that continues from there."""
 
@@ -174,14 +233,7 @@ class OrderedCursor:
         self.end: int = 0
         #: Whether other servers than the leader have the stream; known after `last_seq()`.
         self.replicated: bool = False
-        # When the stream was created that the position belongs to, and the one that answered last, as text;
-        # empty: not known.
-        self._stream_created = ""
-        self._created_seen = ""
-        # When the first consumer was created, in nanoseconds, if the start is kept.
-        self._began_ns = 0
-        # A message of the stream, with its time in nanoseconds, if the last reply is not known.
-        self._stamp: tuple[int, int] | None = None
+        self._mark = _StreamMark()
         #: Called with the error when the stream is another one, before the reader starts again; ``None``: it
         #: ends.
         self.on_recreated: Callable[[errors.StreamRecreatedError], object] | None = None
@@ -193,16 +245,9 @@ class OrderedCursor:
         self._delivered = 0  # messages from earlier consumers
         #: The current consumer on the server.
         self.consumer: ServerConsumer | None = None
-        # When it was created, and the number of consumers in a row that ended at once without a message,
-        # or whose creation was cut short by the deadline.
-        self._created_at = 0.0
-        #: When the stream was first not found, as a monotonic time; ``None``: it was found.
-        self._gone_since: float | None = None
-        self._short_lives = 0
-        self._cut_short = False
-        # When the next one may be created, while that is delayed.
-        self._create_at: float | None = None
-        self.stopping = False  # stopped by the user: a failed attempt is the last
+        self._pace = _Pace()
+        #: Whether `stop()` was called.
+        self.stopping = False
         #: The last returned message; the next consumer starts after it.
         self.sequence: DeliverySequence = DeliverySequence()
 
@@ -237,19 +282,31 @@ class OrderedCursor:
     def start_as(self, other: OrderedCursor) -> None:
         """Start where the first consumer of another cursor has started, before the first message."""
         self.start = other.start
-        self._stream_created, self._began_ns = other._stream_created, other._began_ns
+        self._mark = replace(other._mark, stamp=None, seen="")
 
-    def begin_with(self, policy: DeliverPolicy) -> None:
-        """Use another deliver policy, which needs no further field, for the next consumer."""
+    def read_state(self, *, from_scratch: bool) -> None:
+        """Read up to the end of the stream, which is requested before each consumer, until `end_state()`."""
+        # `from_scratch`: whether each consumer until then starts as the first one.
+        self.from_scratch = from_scratch
+        self.keeps_start = self.reads_end = True
+
+    def read_state_again(self, policy: DeliverPolicy) -> None:
+        """Read another stream up to its end, with a deliver policy that needs no further field."""
         self._first = {**self._first, "deliver_policy": policy.value}
         for field in ("opt_start_seq", "opt_start_time"):
             self._first.pop(field, None)
+        self.from_scratch = policy is DeliverPolicy.LAST_PER_SUBJECT
+        self.reads_end = True
+
+    def end_state(self) -> None:
+        """Continue from the position from now on: everything up to the end was read."""
+        self.from_scratch = self.reads_end = False
 
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
         tokens = ack_tokens(reply)
         self.start = int(tokens[3]) - 1
-        self._stamp = int(tokens[3]), int(tokens[5])
+        self._mark.stamp = int(tokens[3]), int(tokens[5])
         self.sequence.last = int(tokens[4]) - 1
         self.sequence.reply = b""
 
@@ -294,9 +351,7 @@ class OrderedCursor:
             except (errors.BadRequestError, errors.PermissionsError):
                 raise
             except errors.StreamNotFoundError as error:
-                # Counted over all calls: each of them may have a shorter timeout than the limit.
-                gone_since = self._gone_since = self._gone_since or monotonic()
-                if not self._created_at or monotonic() - gone_since >= _GONE_LIMIT_S:
+                if self._pace.is_gone():
                     raise
                 self._wait(deadline.sooner(_GONE_RETRY_S))
                 if deadline.expired():
@@ -310,7 +365,7 @@ class OrderedCursor:
                     raise
                 self._drop(config["name"])  # it may have been created
                 if deadline.expired():
-                    self._cut_short = True
+                    self._pace.cut_short = True
                     text = "the ordered consumer could not be created in time"
                     raise self._api.core.state.timed_out(text) from error
                 if lost and not self.stopping:
@@ -331,14 +386,13 @@ class OrderedCursor:
                 self._drop(config["name"])
                 raise
             self.consumer = consumer
-            self._created_at = monotonic()
-            self._gone_since = None
+            self._pace.created()
             if deliver_to is None:
                 self._delivered += self.consumer_seq
                 self.sequence.last = 0
             if self.start is None and self.keeps_start:
                 self.start = consumer.start
-                self._began_ns = _ns_of(consumer.answer.get("created", ""))
+                self._mark.began_ns = _ns_of(consumer.answer.get("created", ""))
             return consumer
 
     def _end_consumer(self, deadline: Deadline) -> None:
@@ -349,15 +403,16 @@ class OrderedCursor:
             raise copy_exception(self._ended)
         if self.sequence.reply:
             tokens = ack_tokens(self.sequence.reply)
-            self._stamp = int(tokens[3]), int(tokens[5])
+            self._mark.stamp = int(tokens[3]), int(tokens[5])
         if self.from_scratch:
             self.start = None
             self.sequence.reply = b""
-        if self.consumer is not None or self._cut_short:
-            self._count_short_lives()
+        pace = self._pace
+        if self.consumer is not None or pace.cut_short:
+            pace.ended(has_messages=bool(self.consumer_seq))
         self.drop()
-        if self._create_at is not None:
-            self._wait_to_create(deadline, self._create_at)
+        if pace.create_at is not None:
+            self._wait_to_create(deadline, pace.create_at)
 
     def _create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
         """Create a consumer, once."""
@@ -380,7 +435,7 @@ class OrderedCursor:
         if type(last) is not int:
             raise errors.InvalidResponseError(f"a stream info with last_seq={last!r:.60}")
         self.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
-        self._created_seen = str(answer.get("created", ""))
+        self._mark.seen = str(answer.get("created", ""))
         return last
 
     def last_match(self, deadline: Deadline) -> int:
@@ -398,20 +453,6 @@ class OrderedCursor:
                 last = max(last, found.seq)
         return last
 
-    def _count_short_lives(self) -> None:
-        """Delay the next consumer if the last ones ended at once and without a message."""
-        if self._create_at is not None:
-            return  # the deadline of an earlier call passed during the delay
-        now = monotonic()
-        was_cut_short, self._cut_short = self._cut_short, False
-        if not was_cut_short and (self.consumer_seq or now - self._created_at > _SHORT_LIFE_S):
-            self._short_lives = 0
-            return
-        self._short_lives += 1
-        if self._short_lives > 1:
-            delay = min(_FIRST_DELAY_S * 2 ** min(self._short_lives - 2, 16), _MAX_DELAY_S)
-            self._create_at = now + delay
-
     def _wait_to_create(self, deadline: Deadline, create_at: float) -> None:
         """Wait until the next consumer may be created."""
         self._wait(deadline.sooner(create_at - monotonic()))
@@ -420,7 +461,7 @@ class OrderedCursor:
             raise self._api.core.state.timed_out(
                 "the last consumers ended at once or were not created in time, and the next must wait"
             )
-        self._create_at = None
+        self._pace.create_at = None
 
     def _wait(self, deadline: Deadline) -> bool:
         """Wait before the next attempt; return whether there is one."""
@@ -441,7 +482,8 @@ class OrderedCursor:
     ) -> None:
         """Raise `StreamRecreatedError` if the stream is not the one that the position belongs to."""
         # Another consumer is created after each error, so this can be repeated.
-        known, stamp = self._stream_created, self._stamp
+        mark = self._mark
+        known, stamp = mark.created, mark.stamp
         late = position is not None and consumer.start < position
         is_first = not (known or stamp or late)
         if is_first and not self.keeps_start:
@@ -450,7 +492,7 @@ class OrderedCursor:
         if last is None or not is_first:  # otherwise it was just requested
             with suppress(*_NOT_PERMITTED):
                 last = self.last_seq(deadline)
-        created = self._created_seen
+        created = mark.seen
         # Not enough: before 2.11, the time changes with an update of the stream and a restart.
         is_new = bool(known and created and created != known)
         reason = ""
@@ -472,7 +514,7 @@ class OrderedCursor:
             # A server whose replica of the stream ends before the requested start lowers it to that
             # end, and would deliver messages again.
             raise _LaggingServerError(f"the server of {consumer.name!r} lags behind")
-        self._stream_created = created
+        mark.created = created
 
     def _is_replaced(
         self, seq: int, time_ns: int, last: int | None, deadline: Deadline
@@ -493,7 +535,7 @@ class OrderedCursor:
         """Return whether a position without a message is one of another stream."""
         if self.verify is not None:
             raise UnverifiedStreamError(self.stream, reason="nothing was read that could be in it")
-        return self._has_later_before(position, self._began_ns, deadline)
+        return self._has_later_before(position, self._mark.began_ns, deadline)
 
     def _has_later_before(self, seq: int, time_ns: int, deadline: Deadline) -> bool:
         """Return whether the stream has a message that was stored after a time, up to a sequence."""
@@ -516,18 +558,23 @@ class OrderedCursor:
     def _start_again(self, error: errors.StreamRecreatedError) -> None:
         """Start again, as configured, in the stream that there is now; or end with the error."""
         # A configured start that does not exist would be refused again.
-        if self.on_recreated is None or not (self._stamp or self._stream_created):
+        mark = self._mark
+        if self.on_recreated is None or not (mark.stamp or mark.created):
             self._ended = error
             raise error
         log.warning("%s; reading starts again", error)
         if self._first.get("deliver_policy") == DeliverPolicy.NEW.value:
             # Everything that was stored since then is new.
-            since_ns = self._stamp[1] + 1 if self._stamp else self._began_ns
+            since_ns = mark.stamp[1] + 1 if mark.stamp else mark.began_ns
             self._first = {**self._first, **_from_time(since_ns)}
-        self.start = self._stamp = None
+        self.start = mark.stamp = None
         self.sequence.reply = b""
-        self._stream_created = ""
+        mark.created = ""
         self.on_recreated(error)
+
+    def stop(self) -> None:
+        """Create no more consumers: a failed attempt is the last one."""
+        self.stopping = True
 
     def repeats(self, reply: bytes) -> bool:
         """Return whether the first message of a consumer is not after the position."""

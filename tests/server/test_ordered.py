@@ -554,8 +554,8 @@ def test_a_ctrl_c_does_not_lock_out_the_next_call(js, stream):
     with stream.ordered_consumer().messages() as messages:
         source = messages._source
         for moment in range(1, 30):
-            source._cursor._created_at = 0.0  # no delay, as after a long life
+            source._cursor._pace._created_at = 0.0  # no delay, as after a long life
             interrupted(lambda: source._recreate(source._messages, Deadline(5)), moment)
             assert not source._renewing.locked(), f"at {moment}"
-        source._cursor._created_at = 0.0
+        source._cursor._pace._created_at = 0.0
         assert messages.next(5).metadata.stream_seq == 1

@@ -446,8 +446,7 @@ class Watch(Generic[E]):
         self._not_found = not_found
         self._cursor = cursor = pull_cursor(api, stream, options, UNREAD_LIMIT_S)
         policy = options.get("deliver_policy")
-        cursor.from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
-        cursor.keeps_start = cursor.reads_end = True
+        cursor.read_state(from_scratch=policy == DeliverPolicy.LAST_PER_SUBJECT)
         if follows:
             # Weak, because the messages hold the cursor, and a watch that is collected is stopped.
             method = WeakMethod(self._on_recreated)
@@ -659,16 +658,13 @@ class Watch(Generic[E]):
 
     def _set_current(self) -> None:
         self._initial = None
-        self._cursor.reads_end = False
-        self._cursor.from_scratch = False
+        self._cursor.end_state()
 
     def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
         """Start again with all values of another bucket; called while another consumer is created."""
         if not isinstance(error, UnverifiedStreamError):
             self._api.core.events.error(error)
-        self._cursor.begin_with(self._policy_again)
-        self._cursor.from_scratch = self._policy_again is DeliverPolicy.LAST_PER_SUBJECT
-        self._cursor.reads_end = True
+        self._cursor.read_state_again(self._policy_again)
         self._initial = _Initial(self._cursor, self._messages)
         if self.recreated_cb is not None:
             self.recreated_cb()
