@@ -80,6 +80,22 @@ class PushOptions:
             )
 
 
+@dataclass(slots=True)
+class _End:
+    """When a push subscription ends, and what becomes of its consumer; changed under ``_receive_lock``."""
+
+    received: int = 0
+    """Number of received messages, without statuses."""
+    limit: int = 0
+    """The message limit of `unsubscribe()`; 0: none."""
+    requested: bool = False
+    """Whether it was unsubscribed or drained, or has reached its limit."""
+    owns_consumer: bool = False
+    """Whether the consumer was created for this subscription."""
+    release_due: bool = False
+    """Whether the consumer must be deleted after the last message."""
+
+
 class PushSubscription(ConsumerAccessors, Subscription):
     """
     A subscription to the messages of a push consumer.
@@ -122,11 +138,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._receive_lock = new_lock()
         # --- under _receive_lock ---
         self._sequence = None if config.deliver_group else DeliverySequence(None)
-        self._received_count = 0  # received messages, without statuses
-        self._max_msgs = 0  # message limit of unsubscribe(); 0: none
-        self._release_due = False  # whether the consumer must be deleted at the end
-        self._created = False  # whether the consumer was created for this subscription
-        self._ending = False  # after unsubscribe() or drain(), or at the message limit
+        self._end = _End()
         self._last_seen = monotonic()
         self._last_flow_control = b""  # the last answered flow control request
         self._monitor: HeartbeatMonitor | None = None
@@ -144,7 +156,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._consumer = info.name
         self._config = info.config
         self._leases.adopt(info.config)
-        self._created = created
+        self._end.owns_consumer = created
         if created and self._sequence is not None:
             with self._receive_lock:
                 if self._sequence.last is None:
@@ -181,7 +193,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     @property
     def delivered(self) -> int:
         """The number of received messages, including dropped ones, without status messages."""
-        return self._received_count
+        return self._end.received
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -317,19 +329,19 @@ class PushSubscription(ConsumerAccessors, Subscription):
                 self._end_after(limit)
                 return
             self._mailbox.raise_reason()
-            self._ending = limit == 0
+            self._end.requested = limit == 0
         super().unsubscribe(limit)
         if not limit:
             self._release()
 
     def _limit_is_reached(self) -> bool:
-        return 0 < self._max_msgs <= self._received_count
+        return 0 < self._end.limit <= self._end.received
 
     def _end_after(self, limit: int) -> None:
         self._mailbox.raise_reason()
         with self._receive_lock:
-            self._max_msgs = limit
-            over = self._received_count - limit
+            self._end.limit = limit
+            over = self._end.received - limit
             if over >= 0:
                 _drop_last(self._mailbox.items.pop, over)
                 self._end_by_limit()
@@ -338,11 +350,11 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def _end_by_limit(self) -> None:
         """End the subscription at its message limit; ``_receive_lock`` is held."""
-        self._ending = True
+        self._end.requested = True
         self._core.table.remove(self._state)
         self._on_closed(
             errors.BadSubscriptionError(
-                f"the subscription has reached its limit of {self._max_msgs} messages"
+                f"the subscription has reached its limit of {self._end.limit} messages"
             )
         )
 
@@ -365,14 +377,14 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
         """
         if not self._is_ending():
-            self._ending = True
+            self._end.requested = True
         super().drain(timeout)
 
     def _wait_drained(self, deadline: Deadline) -> bool:
         """Wait until the callback, if any, has handled its last message; return whether it has."""
         done = super()._wait_drained(deadline)
         # Without a callback, the reading thread reaches the end later, unless the connection closes.
-        if self._callback is None and not (self._ending and self._mailbox.items):
+        if self._callback is None and not (self._end.requested and self._mailbox.items):
             self._release_after_last()
         return done
 
@@ -382,21 +394,23 @@ class PushSubscription(ConsumerAccessors, Subscription):
             self._monitor.stop()
         if isinstance(reason, errors.BadSubscriptionError) and not self._mailbox.closed:
             # A durable consumer outlives the connection that created it.
-            owned = self._ending or not self._config.durable_name
-            self._release_due = self._created and self._options.delete_consumer and owned
+            owned = self._end.requested or not self._config.durable_name
+            self._end.release_due = (
+                self._end.owns_consumer and self._options.delete_consumer and owned
+            )
         super()._on_closed(reason)
 
     def _abandon(self) -> None:
         """End a subscription that was not returned to the caller; keep the consumer."""
-        self._created = False
+        self._end.owns_consumer = False
         self._end_with(errors.BadSubscriptionError("the subscription could not be created"))
 
     def _release(self) -> None:
         """Delete the consumer if that is due; only the first caller does."""
-        if not self._release_due:
+        if not self._end.release_due:
             return
         with self._receive_lock:
-            due, self._release_due = self._release_due, False
+            due, self._end.release_due = self._end.release_due, False
         if due:
             shared = bool(self._config.deliver_group)
             release_consumer(self._api, self._stream, self.consumer_name, shared=shared)
@@ -423,12 +437,12 @@ class PushSubscription(ConsumerAccessors, Subscription):
         msgs = len(deliveries)
         if not (all(map(_payload, deliveries)) and self._is_contiguous(deliveries)):
             deliveries, msgs = self._filter(deliveries)
-        self._received_count += msgs
-        if not self._max_msgs or self._received_count < self._max_msgs:
+        self._end.received += msgs
+        if not self._end.limit or self._end.received < self._end.limit:
             self._enqueue(deliveries)
             return
-        over = self._received_count - self._max_msgs
-        self._received_count = self._max_msgs
+        over = self._end.received - self._end.limit
+        self._end.received = self._end.limit
         _drop_last(deliveries.pop, over)
         self._enqueue(deliveries)
         self._end_by_limit()
@@ -609,7 +623,7 @@ class OrderedPushSubscription(PushSubscription):
         info = self._cursor.info
         assert info is not None
         check.verify(info.config, self._cursor.drop)
-        self._created = True
+        self._end.owns_consumer = True
         heartbeat = self._config.idle_heartbeat
         assert heartbeat is not None
         self._start_monitor(heartbeat)
