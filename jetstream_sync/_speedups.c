@@ -171,7 +171,7 @@ packed_length(PackedRun *self)
 }
 
 static PyObject *
-packed_item(PackedRun *self, Py_ssize_t index)
+item_at(PackedRun *self, Py_ssize_t index)
 {
     if (index < 0 || index >= self->count) {
         PyErr_SetString(PyExc_IndexError, "the run has no such message");
@@ -183,6 +183,17 @@ packed_item(PackedRun *self, Py_ssize_t index)
     }
     return Py_BuildValue("(y#y#y#y#)", fields[0].start, fields[0].length, fields[1].start, fields[1].length,
                          fields[2].start, fields[2].length, fields[3].start, fields[3].length);
+}
+
+/* Threads may share the iterator that takes the messages of a run. */
+static PyObject *
+packed_item(PackedRun *self, Py_ssize_t index)
+{
+    PyObject *item;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    item = item_at(self, index);
+    Py_END_CRITICAL_SECTION();
+    return item;
 }
 
 /* Append a message of the data. Return -1 after an error. */
@@ -211,8 +222,11 @@ packed_append(PackedRun *self, const Message *message)
 static PyObject *
 packed_pop(PackedRun *self, PyObject *Py_UNUSED(arguments))
 {
-    PyObject *last = packed_item(self, self->count - 1);
+    PyObject *last;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    last = item_at(self, self->count - 1);
     self->count -= last != NULL;
+    Py_END_CRITICAL_SECTION();
     return last;
 }
 
@@ -717,7 +731,13 @@ static PyType_Spec fields_spec = {
 /* The fields of a `Writer` that the functions below use, with its names and its rules. */
 typedef struct {
     PyObject_HEAD
-    PyObject *is_locked, *chunks, *stream, *closed, *is_sending, *batch;
+    /* With a GIL the methods `locked` of both locks, otherwise those that take and release the lock of the buffer. */
+#if WITH_GIL
+    PyObject *is_locked, *is_sending;
+#else
+    PyObject *acquire, *release;
+#endif
+    PyObject *chunks, *stream, *closed, *batch;
     Py_ssize_t size, send_above;
     long long out_msgs, out_bytes, awaited, taken;
     int flusher, fd;
@@ -727,11 +747,16 @@ typedef struct {
 enum { TICKING = 1, ASLEEP = 2 };
 
 static PyMemberDef output_members[] = {
+#if WITH_GIL
     {"_is_locked", T_OBJECT_EX, offsetof(OutputBuffer, is_locked), 0, NULL},
+    {"_is_sending", T_OBJECT_EX, offsetof(OutputBuffer, is_sending), 0, NULL},
+#else
+    {"_acquire", T_OBJECT_EX, offsetof(OutputBuffer, acquire), 0, NULL},
+    {"_release", T_OBJECT_EX, offsetof(OutputBuffer, release), 0, NULL},
+#endif
     {"_chunks", T_OBJECT_EX, offsetof(OutputBuffer, chunks), 0, NULL},
     {"_stream", T_OBJECT_EX, offsetof(OutputBuffer, stream), 0, NULL},
     {"closed", T_OBJECT_EX, offsetof(OutputBuffer, closed), 0, NULL},
-    {"_is_sending", T_OBJECT_EX, offsetof(OutputBuffer, is_sending), 0, NULL},
     {"_batch", T_OBJECT_EX, offsetof(OutputBuffer, batch), 0, NULL},
     {"_size", T_PYSSIZET, offsetof(OutputBuffer, size), 0, NULL},
     {"_send_above", T_PYSSIZET, offsetof(OutputBuffer, send_above), 0, NULL},
@@ -744,44 +769,54 @@ static PyMemberDef output_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-/* Return whether a lock is free, given its method `locked`; -1 after an error. */
+/* Return whether the result of a method of a lock is the expected one; -1 after an error. */
 static int
-is_free(PyObject *is_locked)
+method_returns(PyObject *method, PyObject *argument, PyObject *expected)
 {
-    if (is_locked == NULL) {
+    if (method == NULL) {
         return 0;
     }
-    PyObject *locked = PyObject_CallNoArgs(is_locked);
-    if (locked == NULL) {
-        return -1;
-    }
-    int is_free = locked == Py_False;
-    Py_DECREF(locked);
-    return is_free;
+    PyObject *result = argument != NULL ? PyObject_CallOneArg(method, argument) : PyObject_CallNoArgs(method);
+    int is_expected = result == NULL ? -1 : result == expected;
+    Py_XDECREF(result);
+    return is_expected;
 }
 
 /*
- * Append the command of a message. Return 1 if that was done, 0 if it is left to Python, -1 after an error.
+ * Begin to change the buffer. Return 0 if that is left to Python, -1 after an error.
  *
- * No thread can run Python code meanwhile. So if no thread holds the lock, it need not be taken here. Without
- * the GIL that does not hold, and Python appends.
+ * With the GIL, no thread can run Python code until the change is done. So if no thread holds the lock, it need
+ * not be taken here. Without the GIL the lock is taken, if it is free. No Python code runs while it is held, so an
+ * interrupt cannot leave it locked.
  */
 static int
-try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from)
+begin_change(OutputBuffer *self)
 {
-    if (!WITH_GIL) {
-        return 0;
-    }
-    Py_ssize_t bytes = PyLong_AsSsize_t(size);
-    if (bytes == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    int free = PyBytes_CheckExact(command) ? is_free(self->is_locked) : 0;
-    if (free < 0) {
-        return -1;
-    }
-    /* Checked after the call, which may run other code: any field may be deleted or have any type. */
-    if (!free || self->chunks == NULL || !PyList_CheckExact(self->chunks) || self->closed != Py_None
+#if WITH_GIL
+    return method_returns(self->is_locked, NULL, Py_False);
+#else
+    return self->release == NULL ? 0 : method_returns(self->acquire, Py_False, Py_True);
+#endif
+}
+
+/* End the change, and return its status; -1 after an error. */
+static int
+end_change(OutputBuffer *self, int status)
+{
+#if WITH_GIL
+    (void)self;
+    return status;
+#else
+    return method_returns(self->release, NULL, Py_None) < 0 ? -1 : status;
+#endif
+}
+
+/* Append a command, unless that is left to Python. Set the size of the buffer after it. Return as `try_append`. */
+static int
+append_command(OutputBuffer *self, PyObject *command, Py_ssize_t bytes, int wake_from, Py_ssize_t *buffered)
+{
+    /* Checked after a call, which may run other code: any field may be deleted or have any type. */
+    if (self->chunks == NULL || !PyList_CheckExact(self->chunks) || self->closed != Py_None
         || self->stream == NULL || self->stream == Py_None || self->flusher >= wake_from) {
         return 0;
     }
@@ -791,7 +826,20 @@ try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from)
     self->size += PyBytes_GET_SIZE(command);
     self->out_msgs += 1;
     self->out_bytes += bytes;
+    *buffered = self->size;
     return 1;
+}
+
+/* Append the command of a message. Return 1 if that was done, 0 if it is left to Python, -1 after an error. */
+static int
+try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from, Py_ssize_t *buffered)
+{
+    Py_ssize_t bytes = PyLong_AsSsize_t(size);
+    if (bytes == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    int begun = PyBytes_CheckExact(command) ? begin_change(self) : 0;
+    return begun == 1 ? end_change(self, append_command(self, command, bytes, wake_from, buffered)) : begun;
 }
 
 static PyObject *
@@ -800,7 +848,8 @@ append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int 
     if (count != 2 && count != 3) {
         return PyErr_Format(PyExc_TypeError, "expected a command, a size and a timeout, got %zd arguments", count);
     }
-    int appended = try_append(self, args[0], args[1], wake_from);
+    Py_ssize_t buffered = 0;
+    int appended = try_append(self, args[0], args[1], wake_from, &buffered);
     if (appended < 0) {
         return NULL;
     }
@@ -809,7 +858,7 @@ append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int 
             ? PyObject_CallMethod((PyObject *)self, "_publish", "OOi", args[0], args[1], wake_from)
             : PyObject_CallMethod((PyObject *)self, "_publish", "OOiO", args[0], args[1], wake_from, args[2]);
     }
-    if (self->size > self->send_above) {
+    if (buffered > self->send_above) {
         return PyObject_CallMethod((PyObject *)self, "_apply_backpressure", "O", count == 3 ? args[2] : Py_None);
     }
     Py_RETURN_NONE;
@@ -830,13 +879,14 @@ output_send_deferred(OutputBuffer *self, PyObject *const *args, Py_ssize_t count
 /*
  * Send commands of messages. Return how many bytes were sent, 0 if it is left to Python, -1 after an error.
  *
- * As in `try_append`, no lock is taken. Nothing may be buffered or in the middle of being sent.
+ * Both locks must be free, and are not taken, see `begin_change`; without the GIL, Python sends. Nothing may be
+ * buffered or in the middle of being sent.
  */
 static Py_ssize_t
 try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *size, int is_awaited)
 {
-#if USES_SOCKETS
-    if (!WITH_GIL || !PyBytes_CheckExact(command)) {
+#if USES_SOCKETS && WITH_GIL
+    if (!PyBytes_CheckExact(command)) {
         return 0;
     }
     long long number = PyLong_AsLongLong(messages);
@@ -844,9 +894,9 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
     if (PyErr_Occurred()) {
         return -1;
     }
-    int free = is_free(self->is_locked);
+    int free = method_returns(self->is_locked, NULL, Py_False);
     if (free > 0) {
-        free = is_free(self->is_sending);
+        free = method_returns(self->is_sending, NULL, Py_False);
     }
     if (free < 0) {
         return -1;
@@ -949,6 +999,9 @@ typedef struct {
     PyObject *subject, *message, *due, *core, *outcome, *standard;
 } FutureFields;
 
+/* The places of members. */
+enum { MESSAGE = 1, OUTCOME = 4 };
+
 static PyMemberDef future_members[] = {
     {"subject", T_OBJECT_EX, offsetof(FutureFields, subject), 0, NULL},
     {"message", T_OBJECT_EX, offsetof(FutureFields, message), 0, NULL},
@@ -973,6 +1026,45 @@ future_init(Instance *self, PyObject *args, PyObject *Py_UNUSED(kwargs))
     return 0;
 }
 
+#if PY_VERSION_HEX < 0x030D0000
+static int
+PyDict_GetItemRef(PyObject *dict, PyObject *key, PyObject **value)
+{
+    *value = Py_XNewRef(PyDict_GetItemWithError(dict, key));
+    return *value != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+PyDict_Pop(PyObject *dict, PyObject *key, PyObject **Py_UNUSED(value))
+{
+    return PyDict_DelItem(dict, key) < 0 ? -1 : 1;
+}
+#endif
+
+/* Remove a future from the pending ones, and settle it. Return as `settle`. */
+static int
+take(PyObject *type, PyObject *pending, PyObject *token, PyObject *payload)
+{
+    PyObject *future;
+    int found = PyDict_GetItemRef(pending, token, &future);
+    if (found < 1) {
+        return found == 0 ? 1 : -1; /* a late one */
+    }
+    int settled = 0;
+    if (Py_TYPE(future) == (PyTypeObject *)type && ((FutureFields *)future)->standard == Py_False) {
+        /* The thread that removes the future settles it. Others may read these fields meanwhile. */
+        settled = PyDict_Pop(pending, token, NULL);
+        if (settled == 1
+            && (PyMember_SetOne((char *)future, &future_members[OUTCOME], payload) < 0
+                || PyMember_SetOne((char *)future, &future_members[MESSAGE], Py_None) < 0)) {
+            settled = -1;
+        }
+        settled = settled < 0 ? -1 : 1;
+    }
+    Py_DECREF(future);
+    return settled;
+}
+
 /* Settle the future of an acknowledgement. Return 0 if that is left to Python, -1 after an error. */
 static int
 settle(PyObject *type, PyObject *pending, PyObject *delivery, Py_ssize_t token_at)
@@ -990,20 +1082,7 @@ settle(PyObject *type, PyObject *pending, PyObject *delivery, Py_ssize_t token_a
     if (token == NULL) {
         return -1;
     }
-    int settled = 0;
-    FutureFields *future = (FutureFields *)PyDict_GetItemWithError(pending, token);
-    if (future == NULL) {
-        settled = PyErr_Occurred() ? -1 : 1; /* a late one */
-    }
-    else if (Py_TYPE(future) == (PyTypeObject *)type && future->standard == Py_False) {
-        Py_INCREF(future);
-        settled = PyDict_DelItem(pending, token) < 0 ? -1 : 1;
-        if (settled == 1) {
-            Py_XSETREF(future->outcome, Py_NewRef(payload));
-            Py_XSETREF(future->message, Py_NewRef(Py_None)); /* no longer needed */
-        }
-        Py_DECREF(future);
-    }
+    int settled = take(type, pending, token, payload);
     Py_DECREF(token);
     return settled;
 }
@@ -1012,9 +1091,9 @@ PyDoc_STRVAR(settle_futures_doc,
 "settle_futures(future_type, pending, deliveries, token_at, /)\n"
 "--\n"
 "\n"
-"Do the same as `PubAckFuture.settle_run`; return ``None`` if Python must do it.");
+"Do the same as `PubAckFuture.settle_run`.");
 
-/* No thread can run Python code meanwhile, so no lock is needed. Without the GIL that does not hold. */
+/* The caller holds the lock of the futures. */
 static PyObject *
 settle_futures(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -1024,8 +1103,9 @@ settle_futures(PyObject *Py_UNUSED(module), PyObject *args)
                           &deliveries, &token_at)) {
         return NULL;
     }
-    PyObject *others = WITH_GIL ? PyList_New(0) : Py_NewRef(Py_None);
-    for (Py_ssize_t i = 0; WITH_GIL && others != NULL && i < PyList_GET_SIZE(deliveries); i++) {
+    PyObject *others = PyList_New(0);
+    /* Only the calling thread has the list of deliveries. */
+    for (Py_ssize_t i = 0; others != NULL && i < PyList_GET_SIZE(deliveries); i++) {
         PyObject *delivery = Py_NewRef(PyList_GET_ITEM(deliveries, i));
         int settled = settle(type, pending, delivery, token_at);
         if (settled < 0 || (settled == 0 && PyList_Append(others, delivery) < 0)) {
@@ -1154,7 +1234,10 @@ static PyModuleDef_Slot module_slots[] = {
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
 #ifdef Py_mod_gil
-    /* There is no shared state, and the fields are read and set through member descriptors. */
+    /*
+     * The module has no shared state. Fields are read and set through member descriptors; the output buffer takes
+     * its lock, and what threads may share besides has critical sections.
+     */
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},

@@ -34,6 +34,8 @@ class FutureFields:
 @disjoint_base
 class OutputBuffer:
     _is_locked: Callable[[], bool]
+    _acquire: Callable[[bool], bool]
+    _release: Callable[[], None]
     _chunks: list[bytes]
     _stream: Any
     closed: BaseException | None
@@ -62,7 +64,7 @@ def encode_command(
 ) -> tuple[bytes, int] | None: ...
 def settle_futures(
     future_type: type[Any], pending: dict[bytes, Any], deliveries: list[Any], token_at: int, /
-) -> list[Any] | None: ...
+) -> list[Any]: ...
 def receive_reply(
     lock: Any, fd: int, subject: bytes | None, sid: int, messages: Any, received: list[bytes], /
 ) -> bool: ...

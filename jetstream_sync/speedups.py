@@ -73,10 +73,8 @@ encode_message: Encode | None = None
 encode_command: Encode | None = None
 
 #: Settles the futures of acknowledgements. Arguments: the class of the futures, and those of
-#: `PubAckFuture.settle_run`. ``None``: the extension is not in use; returns ``None`` without a GIL.
-settle_futures: Callable[[type[Any], dict[bytes, Any], list[Any], int], list[Any] | None] | None = (
-    None
-)
+#: `PubAckFuture.settle_run`. ``None``: the extension is not in use.
+settle_futures: Callable[[type[Any], dict[bytes, Any], list[Any], int], list[Any]] | None = None
 
 #: Waits for bytes of a socket while it holds a lock, if that is free. If the bytes are one message with the
 #: subject, any with ``None``, and the id of the subscription, appends it to the messages; otherwise appends the

@@ -94,7 +94,9 @@ class Writer:
 
     def _new_lock(self) -> None:
         self._lock = new_lock()
-        self._is_locked = self._lock.locked  # for the C extension
+        # For the C extension: the first with a GIL, the others without.
+        self._is_locked = self._lock.locked
+        self._acquire, self._release = self._lock.acquire, self._lock.release
 
     def _new_sending(self) -> None:
         self._sending = new_lock()

@@ -149,9 +149,8 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         # It runs no user code, so the reader may call it. The settled futures are removed from
         # pending.
         if speedups.settle_futures is not None:
-            left = speedups.settle_futures(cls, pending, deliveries, token_at)
-            if left is not None:
-                return left
+            with _lock:
+                return speedups.settle_futures(cls, pending, deliveries, token_at)
         others: list[Delivery] = []
         with _lock:
             for delivery in deliveries:
