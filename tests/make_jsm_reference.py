@@ -40,7 +40,7 @@ jsm reference
 
 
 #: The groups with a page of their own.
-OWN_PAGES = frozenset({"stream", "consumer", "kv", "object"})
+OWN_PAGES = frozenset({"stream", "consumer", "kv", "object", "server"})
 
 
 def root() -> click.Context:

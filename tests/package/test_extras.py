@@ -95,9 +95,12 @@ EXAMPLES = {
             assert files.cat("extra/name") == b"data"
         """,
     "spark": """
-        from jetstream_sync.spark import JetStreamDataSource, publish_partition
+        import jetstream_sync
+        from jetstream_sync.spark import JetStreamDataSource, plan_ranges
         assert JetStreamDataSource.name() == "jetstream"
-        publish_partition([], servers={url!r}, stream="EXTRA")
+        with jetstream_sync.connect({url!r}) as nc:
+            nc.jetstream().create_stream(name="EXTRA", subjects=["extra"])
+        assert plan_ranges(dict(servers={url!r}, stream="EXTRA")) == []
         """,
 }
 
