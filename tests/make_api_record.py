@@ -24,7 +24,7 @@ MODULES = (
 
 
 def lines() -> Iterator[str]:
-    """Yield a line for each public name, in the order of the source for the members of a class."""
+    """Yield a line for each public name; of a class, the fields in their order, then the methods."""
     sources = Path(jetstream_sync.__file__).parents[1]
     # Whether the C extension was built makes no difference.
     package = griffe.load("jetstream_sync", search_paths=[sources], allow_inspection=False)
@@ -42,17 +42,32 @@ def lines() -> Iterator[str]:
                 yield from described(f"jetstream_sync.{module}.{name}", member)
 
 
+def is_public(base: griffe.Expr | str) -> bool:
+    """Return whether a base class is a public one, or of another package."""
+    path = base if isinstance(base, str) else base.canonical_path
+    return (
+        not path.startswith("jetstream_sync.") or path.rpartition(".")[2] in jetstream_sync.__all__
+    )
+
+
 def described(path: str, member: griffe.Object | griffe.Alias) -> Iterator[str]:
     """Yield the line of a name, and those of its members if it is a class."""
     target = member.final_target if member.is_alias else member
     if target.is_module:
         return
     if target.is_class:
-        bases = ", ".join(map(str, target.bases))
+        bases = ", ".join(str(base) for base in target.bases if is_public(base))
         yield f"class {path}({bases})"
-        for name, part in target.all_members.items():
-            if not name.startswith("_") or name == "__init__":
-                yield from described(f"{path}.{name}", part)
+        # A constructor is for users where its class describes the arguments.
+        described_there = target.docstring is not None and "Args:" in target.docstring.value
+        members = {
+            name: part
+            for name, part in target.all_members.items()
+            if not name.startswith("_") or (name == "__init__" and described_there)
+        }
+        methods = sorted(name for name, part in members.items() if part.is_function)
+        for name in [name for name in members if name not in methods] + methods:
+            yield from described(f"{path}.{name}", members[name])
     elif target.is_function:
         for function in target.overloads or [target]:
             parameters = function.signature().partition("(")[2].rpartition(")")[0]
