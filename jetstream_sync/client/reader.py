@@ -133,6 +133,10 @@ class Reader:
         subscription.delivered += len(deliveries)
         if not subscription.limit or subscription.delivered < subscription.limit:
             subscription.receiver.deliver(deliveries)
+            subscription.processed = subscription.delivered
+            # Another thread has set a limit meanwhile. Either it sees the number above, or this thread the reason.
+            if subscription.ended is not None:
+                subscription.receiver.on_closed(subscription.ended)
             return
         surplus = min(subscription.delivered - subscription.limit, len(deliveries))
         subscription.receiver.deliver(deliveries[: len(deliveries) - surplus])

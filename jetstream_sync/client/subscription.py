@@ -285,15 +285,18 @@ class Subscription:
                 self._mailbox.items.clear()
             return
         self._mailbox.raise_reason()
-        self._core.table.remove(self._state, limit)
-        if not limit:
-            self._mailbox.items.clear()
-        elif limit <= self._state.delivered:
+        state = self._state
+        self._core.table.remove(state, limit)
+        if limit > state.delivered:
+            return
+        state.ended = errors.BadSubscriptionError("the subscription was ended by unsubscribe()")
+        if limit:
             self._drop_above(limit)
-        if limit <= self._state.delivered:
-            self._on_closed(
-                errors.BadSubscriptionError("the subscription was ended by unsubscribe()")
-            )
+        else:
+            self._mailbox.items.clear()
+        # If the reader is passing messages within the limit, it ends the subscription after them.
+        if not limit or state.processed == state.delivered:
+            self._on_closed(state.ended)
 
     def _limit_is_reached(self) -> bool:
         """Return whether the subscription ended by its limit."""

@@ -160,7 +160,11 @@ class SubscriptionState(Generic[ReceiverT]):
     limit: int = 0
     """Number of messages after which it ends, counted from its start; 0: no limit."""
     delivered: int = 0
-    """Number of messages passed to the receiver; updated by the reader thread only."""
+    """Number of messages passed to the receiver; updated by the reader thread only, before it passes them."""
+    processed: int = 0
+    """Number of messages that the receiver has processed, as far as it had no limit."""
+    ended: BaseException | None = None
+    """Why it has ended, while the receiver may still process its last messages."""
     ending: bool = False
     """Whether UNSUB was sent while messages may still be in flight."""
 

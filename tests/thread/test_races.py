@@ -336,6 +336,29 @@ def test_a_limit_set_while_its_messages_arrive(listener, limit):
     nc.close()
 
 
+def test_a_limit_set_while_the_last_message_is_passed_keeps_it(listener):
+    """The message that the reader is passing counts for the limit, and is read."""
+    nc = jetstream_sync.connect(listener.url)
+    sub = nc.subscribe("a")
+    passing, resume = threading.Event(), threading.Event()
+    enqueue = sub._enqueue
+
+    def enqueue_later(deliveries: object) -> None:
+        passing.set()
+        resume.wait(10 * SCALE)
+        enqueue(deliveries)
+
+    sub._enqueue = enqueue_later
+    listener.take().send(b"MSG a 1 1\r\nx\r\n" * 3)
+    assert passing.wait(10 * SCALE)
+    sub.unsubscribe(1)
+    later = threading.Timer(0.1, resume.set)
+    later.start()
+    assert [message.data for message in sub] == [b"x"]
+    later.join()
+    nc.close()
+
+
 # --- all operations at once ---------------------------------------------------------------------
 
 
