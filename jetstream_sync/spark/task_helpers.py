@@ -173,10 +173,10 @@ def _by_place(
     parts: Iterator[tuple[int, list[Any]]], width: int, partition: int
 ) -> Iterator[Iterable[Sequence[Any]]]:
     for first, part in parts:
-        for number, count in enumerate(map(len, part), first):
-            if count != width:
-                reason = f"it has {count} values for {width} columns"
-                raise RowError(partition, number, "", reason)
+        widths = [*map(len, part)]
+        for count in {*widths} - {width}:
+            reason = f"it has {count} values for {width} columns"
+            raise RowError(partition, first + widths.index(count), "", reason)
         yield zip(*part, strict=True)
 
 

@@ -418,16 +418,18 @@ class _Run:
         shutil.copytree(older, self._checkpoint)
         with self._raw() as raw:
             before = self._written(raw)
-            self._start()
-            if self.outcome.delivery != "transaction":
-                self._told("the query goes on with an older checkpoint")
-                return
-            give_up = time.monotonic() + _PATIENCE
-            while self._runs:
-                assert time.monotonic() < give_up, f"it still runs:\n{self._driver.output[-5000:]}"
-                time.sleep(0.1)
-            if "was restored or copied" not in self._driver.output:
-                self.outcome.wrong.append(f"another error:\n{self._driver.output[-3000:]}")
+        self._start()
+        if self.outcome.delivery != "transaction":
+            self._told("the query goes on with an older checkpoint")
+            return
+        give_up = time.monotonic() + _PATIENCE
+        while self._runs:
+            assert time.monotonic() < give_up, f"it still runs:\n{self._driver.output[-5000:]}"
+            time.sleep(0.1)
+        self._told("the restored query has ended")
+        if "was restored or copied" not in self._driver.output:
+            self.outcome.wrong.append(f"another error:\n{self._driver.output[-3000:]}")
+        with self._raw() as raw:
             if (count := self._written(raw)) != before:
                 self.outcome.wrong.append(f"a restored query has stored {count - before} messages")
         shutil.rmtree(self._checkpoint)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jetstream_sync import JetStream
     from jetstream_sync.server import NatsServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(200 * SCALE)]
 full = pytest.mark.full
 
 PROGRAMS = APPS / "spark"
@@ -300,7 +300,7 @@ def test_postgresql(js, recipes):
 
 
 @full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 * SCALE)
 def test_postgresql_after_kills(js, nats_server, tmp_path):
     """Every order is stored once when the driver is killed between two partitions, and when a commit is lost."""
     import psycopg

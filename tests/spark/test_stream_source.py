@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fixtures.spark import batches, forget_commit, offsets_of
 from fixtures.spark_streams import fill, new_stream
-from fixtures.threads import wait_until
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync.errors import InvalidOptionError
-from jetstream_sync.spark import ProgressListener, QueryProgress
+from jetstream_sync.spark import ProgressListener, QueryProgress, start_query
 from jetstream_sync.spark.planning.data_loss import DataLossError
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
     from jetstream_sync import JetStream, Stream
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120 * SCALE)]
 
 NOW = {"availableNow": True}
 _LARGE_ENOUGH = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
@@ -37,6 +39,31 @@ def test_a_new_query_starts_at_the_end_by_default(js, stream, collected):
     fill(js, f"{stream.name}.a", 5)
     query.processAllAvailable()
     assert collected.sequences() == list(range(11, 31))
+
+
+@pytest.mark.full
+def test_start_query_with_the_memory_sink(spark, js, nats_server, stream):
+    """The sink has a name in place of a checkpoint, and is started again after a start that timed out."""
+    fill(js, f"{stream.name}.a", 10)
+    reader = spark.readStream.format("jetstream").options(servers=nats_server.url)
+    rows = reader.option("startingOffsets", "earliest").load(stream.name)
+    writer = rows.writeStream.format("memory").queryName("rows")
+    attempts = []
+
+    def start() -> StreamingQuery:
+        attempts.append(len(attempts))
+        query = writer.start()
+        if len(attempts) == 1:
+            query.stop()
+            raise RuntimeError("Python worker failed to connect back.")
+        return query
+
+    query = start_query(start)
+    try:
+        query.processAllAvailable()
+        assert sorted(row.sequence for row in spark.table("rows").collect()) == [*range(1, 11)]
+    finally:
+        query.stop()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ found                                     ``true``                ``false``
 ========================================  ======================  ==============================
 unread messages were removed              error                   warning, continue at the start
 unread messages were removed as expected  continue at the start   continue at the start
-the stream was re-created                 error                   warning, restart at its start
+the stream was re-created or restored     error                   warning, restart at its start
 the stream ends before the offset         error                   warning, restart at its start
 the stream does not exist                 error                   warning, wait for it
 ========================================  ======================  ==============================

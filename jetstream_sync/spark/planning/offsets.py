@@ -9,7 +9,9 @@ Rules, each for a behaviour of Spark:
    partitions with the same rows, even if the options have changed.
 3. An offset contains a random name for the query. Spark passes no other value to a source on the driver that
    is stable across restarts and unique to the query.
-4. Spark compares offsets as text. `Offset.to_json` gives equal offsets equal texts. If there is nothing new to
+4. An offset contains the time of its last message if the batch ends with the stream, because a stream that is
+   restored to an earlier state gives the same sequences to other messages.
+5. Spark compares offsets as text. `Offset.to_json` gives equal offsets equal texts. If there is nothing new to
    read, the caller returns the given offset unchanged.
 
 Everything here is pure, and any thread may call it.
@@ -53,6 +55,9 @@ class StreamOffset:
     since_ns: int | None = None
     """Messages stored before this time are skipped; ``None``: the time of the start is reached."""
 
+    last_ns: int | None = None
+    """When the message before `next_seq` was stored, which shows a restored stream; ``None``: unknown."""
+
     def __post_init__(self) -> None:
         """Check that the sequences rise."""
         bounds = (self.start_seq, *self.cuts, self.next_seq)
@@ -70,6 +75,7 @@ class StreamOffset:
             next_seq=self.next_seq,
             filters=self.filters,
             since_ns=self.since_ns,
+            last_ns=self.last_ns,
         )
 
     def partition_bounds(self) -> list[tuple[int, int]]:
@@ -115,8 +121,10 @@ def _to_json(position: StreamOffset) -> dict[str, Any]:
         "created": str(position.created_ns),
         "cuts": list(position.cuts),
         "from": position.start_seq,
-        "next": position.next_seq,
     }
+    if position.last_ns is not None:
+        written["last"] = str(position.last_ns)
+    written["next"] = position.next_seq
     if position.since_ns is not None:
         written["since"] = str(position.since_ns)
     if position.filters:
@@ -131,5 +139,6 @@ def _from_json(value: Mapping[str, Any]) -> StreamOffset:
         next_seq=int(value["next"]),
         cuts=tuple(int(cut) for cut in value["cuts"]),
         since_ns=int(value["since"]) if "since" in value else None,
+        last_ns=int(value["last"]) if "last" in value else None,
         filters=tuple(str(subject) for subject in value.get("subjects", ())),
     )

@@ -70,6 +70,8 @@ class QueryPlanner:
         self._name = uuid4().hex
         #: With filters, creation time and sequence of each stream up to which nothing matches.
         self._searched: dict[str, tuple[int, int]] = {}
+        #: Streams that this process has read, or whose last message that was read is still the same one.
+        self._verified: set[str] = set()
         self._arrivals = Arrivals()
         #: The start for which there was nothing new, and until when that is believed.
         self._idle: tuple[dict[str, Any], float] | None = None
@@ -124,6 +126,7 @@ class QueryPlanner:
             self._turn += 1
         if any(shares.values()) or _must_advance(offset, parts):
             batches = self._batches(offset, parts, shares)
+            self._verified.update(batches)
             end = Offset(batches, name).to_json()
         elif self._end_targets is None:
             self._idle = start, monotonic() + self.options.min_poll_interval
@@ -296,10 +299,28 @@ class QueryPlanner:
     def _resume_points(self, offset: Offset) -> dict[str, ResumePoint]:
         selection = self._access.selection
         return {
-            key: find_resume_point(self._after_search(key, position), self._views.get(key), key)
+            key: self._resume_point(key, position)
             for key, position in offset.positions.items()
             if selection.selects(key.rpartition("/")[2])
         }
+
+    def _resume_point(self, key: str, position: StreamOffset) -> ResumePoint:
+        view = self._views.get(key)
+        found = find_resume_point(self._after_search(key, position), view, key)
+        if view is None or found.problem or position.last_ns is None or key in self._verified:
+            return found
+        # Servers before 2.15 keep the creation time of a stream that they restore.
+        self._verified.add(key)
+        stored = self._access.stored_at(view.name, position.next_seq - 1)
+        if stored is None or stored[0] >= position.next_seq or stored[1] == position.last_ns:
+            return found
+        problem = f"stream {key} was restored to an earlier state: it has another message"
+        return replace(
+            found,
+            next_seq=view.first_seq,
+            problem=f"{problem} with sequence {stored[0]}, up to which it was read",
+            is_fatal=True,
+        )
 
     def _after_search(self, key: str, position: StreamOffset) -> StreamOffset:
         """Return a position without the messages after it that do not match its filters."""
@@ -452,4 +473,5 @@ def _batch(part: _StreamPart, rows: int, partitions: int) -> StreamOffset:
         next_seq=end_seq,
         cuts=partition_cuts(part.counts, start, end_seq, rows, partitions),
         filters=part.start.filters,
+        last_ns=part.view.last_ns if end_seq == part.view.end_seq else None,
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import repeat
-from typing import Final, Protocol
+from typing import Final
 
 from ...speedups import add_digests, row_digests
 from ..bytes_column import BytesColumn
@@ -121,14 +121,6 @@ class _SeenContents:
         return False
 
 
-class MessageIds(Protocol):
-    """Assigns message ids to rows, which are passed in order and once."""
-
-    def of(self, rows: EncodedRows) -> BytesColumn:
-        """Return an id for each row, empty for none; no ids if no row has one."""
-        ...
-
-
 class ColumnIds:
     """Ids from the column ``msg_id`` only."""
 
@@ -164,3 +156,7 @@ class ContentIds:
             return made
         count = self._repeat_counts[made] = self._repeat_counts.get(made, 0) + 1
         return b"%b-%d" % (made, count)
+
+
+#: Assigns message ids to rows, which are passed in order and once.
+MessageIds = ColumnIds | ContentIds

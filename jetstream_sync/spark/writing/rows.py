@@ -258,24 +258,18 @@ def _plain(values: Sequence[Any]) -> BytesColumn | None:
     return None
 
 
-def _header_items(headers: Any) -> Iterable[Any]:
-    if isinstance(headers, str):
-        raise TypeError(headers)
-    return headers.items() if isinstance(headers, Mapping) else headers
-
-
-def _header_pair(item: Any) -> tuple[str, Sequence[Any]]:
-    """Return name and values of a header, which is a pair or a struct."""
-    if isinstance(item, Mapping):
-        name, value = item["name" if "name" in item else "key"], item["value"]
-    elif isinstance(item, str):
-        raise TypeError(item)
-    else:
-        name, value = item
-    hash(name)
-    if value is None:
-        return name, ()
-    return name, (value,) if isinstance(value, (str, bytes)) else tuple(value)
+def _header_pairs(headers: Any) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield name and values of headers, which are a mapping, or a list of pairs or structs."""
+    for item in headers.items() if isinstance(headers, Mapping) else headers:
+        if isinstance(item, Mapping):
+            name, value = item["name" if "name" in item else "key"], item["value"]
+        elif isinstance(item, str):
+            raise TypeError(item)
+        else:
+            name, value = item
+        hash(name)
+        one = isinstance(value, (str, bytes))
+        yield name, (value,) if one else () if value is None else tuple(value)
 
 
 def header_start(name: str) -> bytes:
@@ -500,7 +494,7 @@ class RowEncoder:
         """Return the header lines of a map, or of a list of pairs or structs."""
         lines = []
         try:
-            pairs = [_header_pair(item) for item in _header_items(items)]
+            pairs = [*_header_pairs(items)]
         except (KeyError, TypeError, ValueError):
             reason = "headers must be names with values: a mapping, or a list of pairs"
             raise self.error(row, subject, reason) from None
