@@ -365,6 +365,9 @@ class Arguments:
 
     def check(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as JSON has them, with which a worker can call the function."""
+        if not isinstance(args, (list, tuple)) or not isinstance(kwargs, Mapping):
+            rule = "'args' must be a list or tuple, and 'kwargs' a mapping"
+            raise TaskArgumentsError(f"task {task}: {rule}")
         try:
             received: dict[str, Any] = codec.loads(to_json({"args": args, "kwargs": kwargs}))
         except (TypeError, ValueError) as error:

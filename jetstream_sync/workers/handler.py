@@ -13,7 +13,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
-from ..subjects import subject_matches
+from ..subjects import check_consumer_name, check_stream_name, check_subject, subject_matches
 from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
 from .limits import rate_interval
@@ -221,9 +221,24 @@ class Handler:
     def __post_init__(self) -> None:
         """Check and complete the options."""
         _check_function(self.function)
-        for option in ("stream", "consumer"):
+        check_name("stream", self.stream, check_stream_name)
+        check_name("consumer", self.consumer, check_consumer_name)
+        check_target(self.dead_letters)
+        if self.once is not None:
+            check_bucket("once", self.once)
+        for option in ("confirm", "exclusive"):
             value = getattr(self, option)
-            _check(option, value, isinstance(value, str) and bool(value), "must be a name")
+            _check(option, value, isinstance(value, bool), "must be True or False")
+        for option in ("group", "member"):
+            value = getattr(self, option)
+            _check(option, value, value is None or isinstance(value, str), "must be a name")
+        for item in () if isinstance(self.ensure, str) else self.ensure:
+            ok = isinstance(item, (StreamConfig, KeyValueConfig))
+            _check("ensure", item, ok, "must be a list of configs of streams and buckets")
+        _check("ensure", self.ensure, not isinstance(self.ensure, str), "must be a list of configs")
+        grace = self.unknown_task_grace
+        ok = is_number(grace) and grace >= 0
+        _check("unknown_task_grace", grace, ok, "must be a number of seconds, 0 or above")
         check_count("concurrency", self.concurrency)
         for option, least in (("prefetch", 0), ("max_bytes", 1), ("max_messages", 1)):
             if getattr(self, option) is not None:
@@ -487,6 +502,34 @@ def _check(option: str, value: object, ok: bool, rule: str) -> None:
         raise errors.InvalidOptionError(option, value, rule)
 
 
+def check_name(option: str, value: object, check: Callable[[str], object]) -> None:
+    """Check a name with a function of the package, whose error does not name the option."""
+    _check(option, value, isinstance(value, str) and bool(value), "must be a name")
+    try:
+        check(cast("str", value))
+    except errors.InvalidArgumentError as error:
+        raise errors.InvalidOptionError(option, value, str(error)) from error
+
+
+def check_bucket(option: str, value: object) -> None:
+    """Check the name of a key-value bucket."""
+    check_name(option, value, _check_bucket)
+
+
+def _check_bucket(name: str) -> None:
+    KeyValueConfig(bucket=name)
+
+
+def check_target(target: object) -> None:
+    """Check the option ``dead_letters``."""
+    if target is None:
+        return
+    if callable(target):
+        check_plain("dead_letters", target)
+    else:
+        check_name("dead_letters", target, check_stream_name)
+
+
 def _exceptions(option: str, given: object) -> tuple[type[BaseException], ...]:
     """Return the exception classes of an option."""
     classes = tuple(given) if isinstance(given, Collection) else (given,)
@@ -504,10 +547,13 @@ def _subjects(one: object, several: object) -> tuple[str, ...]:
     rule = "must be a list of subjects: give a single one as 'filter_subject'"
     ok = is_list and all(isinstance(subject, str) for subject in subjects)
     _check("filter_subjects", several, ok, rule)
+    for subject in subjects:
+        check_name("filter_subjects", subject, check_subject)
     if one is None:
         return subjects
     if not isinstance(one, str):
         raise errors.InvalidOptionError("filter_subject", one, "must be a subject")
+    check_name("filter_subject", one, check_subject)
     rule = "excludes 'filter_subject': give one of them"
     _check("filter_subjects", several, subjects in ((), (one,)), rule)
     return (one,)

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, StreamConfig, errors
 from .dead_letters import DeadLetterTarget
-from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, Middleware, check_plain
+from .handler import (
+    HANDLER_OPTIONS,
+    QUEUE_OPTIONS,
+    TASK_OPTIONS,
+    Handler,
+    Middleware,
+    check_bucket,
+    check_plain,
+    check_target,
+)
 from .http_server import parse_address
 from .resources import Resource
 from .retries import check_count, is_number
@@ -88,6 +97,18 @@ class WorkerOptions:
             rule = "must be 0 or above"
             raise errors.InvalidOptionError("drain_timeout", self.drain_timeout, rule)
         check_count("concurrency", self.concurrency)
+        if self.num_replicas is not None:
+            check_count("num_replicas", self.num_replicas)
+        check_target(self.dead_letters)
+        for option, ok, rule in (
+            ("name", isinstance(self.name, str) and self.name, "must be a name"),
+            ("program", isinstance(self.program, str), "must be a name"),
+            ("connection", isinstance(self.connection, Mapping), "must be a dictionary"),
+            ("http", isinstance(self.http, str | None), "must be HOST:PORT"),
+            ("middleware", isinstance(self.middleware, list | tuple), "must be a list"),
+        ):
+            if not ok:
+                raise errors.InvalidOptionError(option, getattr(self, option), rule)
         self.middleware = tuple(self.middleware)
         for item in self.middleware:
             check_plain("middleware", item)
@@ -139,6 +160,15 @@ class TaskOptions:
     """The time zone of ``cron``; ``None``: UTC."""
     missed: str = "last"
     """``"last"``: at most one call of the schedule waits, a later one replaces it; ``"all"``: all wait."""
+
+    def __post_init__(self) -> None:
+        """Check the options that no other part checks."""
+        if self.results is not None:
+            check_bucket("results", self.results)
+        for option, default in (("time_zone", None), ("missed", "last")):
+            if self.cron is None and self.every is None and getattr(self, option) != default:
+                rule = "needs 'cron' or 'every'"
+                raise errors.InvalidOptionError(option, getattr(self, option), rule)
 
 
 @dataclass(frozen=True, kw_only=True)

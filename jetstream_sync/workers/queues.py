@@ -203,8 +203,11 @@ def program_of(module: str) -> str:
 
 def task_name(function: Callable[..., object]) -> str:
     """Return the name of a task: module and function, with ``-`` in place of dots."""
-    module = module_of(function.__module__).removesuffix(".py")
     name = getattr(function, "__qualname__", "").rpartition("<locals>.")[2]
+    if not name or name == "<lambda>":
+        rule = "is needed: the function has no name of its own"
+        raise errors.InvalidOptionError("name", None, rule)
+    module = module_of(function.__module__).removesuffix(".py")
     return f"{module}.{name}".replace(".", "-")
 
 

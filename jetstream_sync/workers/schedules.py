@@ -45,6 +45,8 @@ REFRESH_S: Final = 60.0
 _DIGEST: Final = "Worker-Schedule"
 #: The header with the module that defines a schedule.
 _MODULE: Final = "Worker-Schedule-Module"
+#: Longest interval, in seconds.
+_LONGEST_S: Final = 100 * 365 * 86_400.0
 _TOKEN: Final = re.compile(r"[-\w]+")
 #: Levels of the API from which the server knows ``@at``, and the other rules.
 AT_LEVEL: Final = 2
@@ -84,10 +86,13 @@ class Schedule:
             seconds = self.every
             if isinstance(seconds, timedelta):
                 seconds = seconds.total_seconds()
-            if not is_number(seconds) or seconds < 1:
-                raise errors.InvalidOptionError("every", self.every, "must be at least one second")
-        if self.at is not None and self.at.utcoffset() is None:
-            raise errors.InvalidOptionError("at", self.at, "must have a time zone")
+            if not is_number(seconds) or not 1 <= seconds <= _LONGEST_S:
+                rule = "must be a number of seconds from 1 to a hundred years"
+                raise errors.InvalidOptionError("every", self.every, rule)
+        if self.at is not None and (
+            not isinstance(self.at, datetime) or self.at.utcoffset() is None
+        ):
+            raise errors.InvalidOptionError("at", self.at, "must be a datetime with a time zone")
 
     @property
     def level(self) -> int:

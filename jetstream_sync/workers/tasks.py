@@ -251,10 +251,7 @@ class TaskCalls(Generic[P, R]):
         now = datetime.now(timezone.utc)
         at = _time("eta", eta)
         if countdown is not None:
-            if at is not None or not is_number(countdown) or countdown < 0:
-                rule = "must be a number of seconds, 0 or above, and excludes 'eta'"
-                raise errors.InvalidOptionError("countdown", countdown, rule)
-            at = now + timedelta(seconds=countdown)
+            at = _later("countdown", countdown, now, ok=at is None)
         if task_id is not None:
             _check_id(task_id)
         name = self._task.name
@@ -263,11 +260,8 @@ class TaskCalls(Generic[P, R]):
         if task_id is not None:
             record["id"] = task_id
         if expires is not None:
-            end: Any = expires
-            if is_number(expires):
-                end = now + timedelta(seconds=end)
-            found = _time("expires", end)
-            assert found is not None
+            end = expires if isinstance(expires, datetime) else None
+            found = _time("expires", end) or _later("expires", expires, now, ok=True)
             record["expires"] = found.timestamp()
         return record, at
 
@@ -509,6 +503,19 @@ def _time(option: str, value: datetime | None) -> datetime | None:
     if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
         raise errors.InvalidOptionError(option, value, "must be a datetime with a time zone")
     return value
+
+
+def _later(option: str, seconds: object, now: datetime, *, ok: bool) -> datetime:
+    """Return the time after some seconds."""
+    try:
+        if ok and is_number(seconds) and (option == "expires" or cast("float", seconds) >= 0):
+            return now + timedelta(seconds=cast("float", seconds))
+    except (OverflowError, ValueError):
+        pass  # not a number, or beyond the year 9999
+    rule = "must be a number of seconds, 0 or above, and excludes 'eta'"
+    if option == "expires":
+        rule = "must be a number of seconds, or a datetime with a time zone"
+    raise errors.InvalidOptionError(option, seconds, rule)
 
 
 def _check_id(task_id: object) -> None:

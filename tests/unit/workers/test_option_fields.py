@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import partial
 from typing import Any
 
 import pytest
 from make_option_fields import CLASSES, FILE, contents
 
-from jetstream_sync import InvalidOptionError
+from jetstream_sync import InvalidArgumentError, InvalidOptionError
 from jetstream_sync.workers import Worker
 
 #: Each call that takes options, and the types of its options.
@@ -63,3 +64,69 @@ def test_a_batch_is_no_option_of_a_handler():
     """The options of `Worker.batch` are refused by `Worker.handler`."""
     with pytest.raises(InvalidOptionError, match="max_messages"):
         Worker().handler(stream="S", consumer="C", max_messages=3)  # type: ignore[call-arg]
+
+
+def clock() -> None:
+    """A task without arguments."""
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    *(("WorkerFields", {"name": value}) for value in ("", 5)),
+    *(("WorkerFields", {"num_replicas": value}) for value in (0, "3", True)),
+    *(("WorkerFields", {"dead_letters": value}) for value in (5, "", "A.B", [])),
+    *(("WorkerFields", {"middleware": value}) for value in (clock, [5], "m")),
+    *(("WorkerFields", {"http": value}) for value in (9400, "x:y", "")),
+    ("WorkerFields", {"connection": 5}),
+    ("WorkerFields", {"program": 5}),
+    ("WorkerFields", {"drain_timeout": float("nan")}),
+    *(("HandlerFields", {"once": value}) for value in ("", 5, "a b")),
+    *(("HandlerFields", {option: "no"}) for option in ("confirm", "exclusive")),
+    *(("HandlerFields", {"dead_letters": value}) for value in (5, "A.B")),
+    *(("HandlerFields", {"ensure": value}) for value in ("x", [5])),
+    *(("HandlerFields", {"filter_subject": value}) for value in ("", "a..b", 5)),
+    ("HandlerFields", {"filter_subjects": ["a", "b c"]}),
+    *(("TaskFields", {"every": value}) for value in (float("inf"), float("nan"), 0, "1")),
+    *(("TaskFields", {"results": value}) for value in ("", 5, "a b")),
+    ("TaskFields", {"time_zone": "Europe/Berlin"}),
+    ("TaskFields", {"missed": "all"}),
+    ("TaskFields", {"every": 5, "time_zone": "UTC"}),
+    *(("QueueFields", {"unknown_task_grace": value}) for value in ("5", -1, float("nan"))),
+    ("QueueFields", {"stream": "A.B"}),
+    ("QueueFields", {"subject": "a.b"}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), WRONG)
+def test_a_wrong_option_is_refused_where_it_is_given(name, options):
+    """Not when the worker starts, and never ignored."""
+    with pytest.raises(InvalidOptionError) as caught:
+        decorate = CALLS[name][1](**options)
+        if decorate is not None and not isinstance(decorate, Worker):
+            decorate(clock)
+    assert caught.value.option in {*options, "time_zone"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"countdown": value} for value in (-1, "5", float("nan"), float("inf"), 1e12)),
+        *({"expires": value} for value in ("5", float("nan"), float("inf"), [])),
+        {"eta": 5},
+        {"countdwn": 5},
+        {"args": "a"},
+        {"args": 5},
+        {"kwargs": [1]},
+    ],
+)
+def test_a_wrong_option_of_a_call_is_refused_before_it_is_sent(options):
+    task = Worker("nats://127.0.0.1:1").task(clock)
+    with pytest.raises(InvalidArgumentError, match=next(iter(options))):
+        task.apply_async(**options)
+
+
+def test_a_function_without_a_name_needs_one():
+    """A partial and a lambda have none that another process could find."""
+    for function in (partial(clock), lambda: None):
+        with pytest.raises(InvalidOptionError, match="name"):
+            Worker().task(function)
+    assert Worker().task(name="tick")(partial(clock)).name == "tick"
