@@ -286,10 +286,16 @@ class BucketKind(Generic[_B]):
         listed = ", ".join(f"{store.bucket} > {single_line(name)}" for name in found)
         if found:
             Asker(settings).confirm(f"Delete {listed}?", force=force)
-        for name in found:
-            store.delete(name)
-        document = {"bucket": store.bucket, "deleted": [visible(name) for name in found]}
-        emit_text(settings, document, f"Deleted {listed or 'nothing'}")
+        deleted: list[str] = []
+        try:
+            for name in found:
+                store.delete(name)
+                deleted.append(name)
+        finally:
+            # Also after an error: some were deleted.
+            listed = ", ".join(f"{store.bucket} > {single_line(name)}" for name in deleted)
+            document = {"bucket": store.bucket, "deleted": [visible(name) for name in deleted]}
+            emit_text(settings, document, f"Deleted {listed or 'nothing'}")
 
     def _delete_bucket(
         self, settings: Settings, js: JetStream, bucket: str, force: bool, ignore_missing: bool

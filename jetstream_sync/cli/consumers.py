@@ -324,15 +324,18 @@ def rm(
             )
             what = "consumer" if len(found) == 1 else "consumers"
             Asker(settings).confirm(f"Really remove {what} {listed}?", force=force)
-        for info in found:
-            try:
-                js.delete_consumer(stream, info.name)
-            except errors.ConsumerNotFoundError:
-                continue  # deleted by another client
-            deleted.append(info.name)
-            if not settings.json:
-                settings.env.stderr.write(f"Consumer {title(info)} was removed\n")
-    emit_text(settings, {"deleted": deleted}, "")
+        try:
+            for info in found:
+                try:
+                    js.delete_consumer(stream, info.name)
+                except errors.ConsumerNotFoundError:
+                    continue  # deleted by another client
+                deleted.append(info.name)
+                if not settings.json:
+                    settings.env.stderr.write(f"Consumer {title(info)} was removed\n")
+        finally:
+            # Also after an error: some consumers were deleted.
+            emit_text(settings, {"deleted": deleted}, "")
 
 
 def _look_up(

@@ -273,16 +273,17 @@ def rmm(
         listed = ", ".join(map(str, sequences))
         kind = "message" if len(sequences) == 1 else "messages"
         ask.confirm(f"Delete {kind} {listed} of {stream.name}?", force=force)
-        for seq in dict.fromkeys(sequences):
-            try:
-                stream.delete_msg(seq, secure=not no_erase)
-                deleted.append(seq)
-            except errors.MessageNotFoundError:
-                missing.append(seq)
-    result: dict[str, Any] = {"deleted": deleted}
-    if missing:
-        result["missing"] = missing
-    emit_text(settings, result, "\n".join(f"Deleted message {seq}" for seq in deleted))
+        try:
+            for seq in dict.fromkeys(sequences):
+                try:
+                    stream.delete_msg(seq, secure=not no_erase)
+                    deleted.append(seq)
+                except errors.MessageNotFoundError:
+                    missing.append(seq)
+        finally:
+            # Also after an error: some messages were deleted.
+            result = {"deleted": deleted, **({"missing": missing} if missing else {})}
+            emit_text(settings, result, "\n".join(f"Deleted message {seq}" for seq in deleted))
     if missing:
         listed = ", ".join(map(str, missing))
         if deleted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -258,18 +259,16 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
         if found:
             kind = "Stream" if len(found) == 1 else "Streams"
             ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
-        for item in found:
-            try:
-                js.delete_stream(item.config.name)
-            except errors.StreamNotFoundError:
-                if not ignore_missing:
-                    raise
-                continue
-            deleted.append(item.config.name)
-    emit_text(settings, {"deleted": deleted}, "")
-    if not settings.json:
-        for name in deleted:
-            settings.env.stderr.write(f"Stream {name} was deleted\n")
+        try:
+            for item in found:
+                with suppress(*([errors.StreamNotFoundError] if ignore_missing else [])):
+                    js.delete_stream(item.config.name)
+                    deleted.append(item.config.name)
+        finally:
+            # Also after an error: some streams were deleted.
+            emit_text(settings, {"deleted": deleted}, "")
+            for name in [] if settings.json else deleted:
+                settings.env.stderr.write(f"Stream {name} was deleted\n")
 
 
 def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) -> list[StreamInfo]:
@@ -307,11 +306,7 @@ def purge(
         part = "" if (subject, seq, keep) == (None, None, None) else "some of "
         Asker(settings).confirm(f"Purge {part}{held} from {stream.name}?", force=force)
         purged = stream.purge(subject=subject, seq=seq, keep=keep)
-        info = stream.info() if not settings.json else stream.cached_info
-    emit_text(
-        settings,
-        {"success": True, "purged": purged},
-        f"Purged {counted(purged, 'message')}\n",
-    )
-    if not settings.json:
-        write_state(settings, info)
+        document = {"success": True, "purged": purged}
+        emit_text(settings, document, f"Purged {counted(purged, 'message')}\n")
+        if not settings.json:
+            write_state(settings, stream.info())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fixtures.jsm import Result, run_jsm
 
+from jetstream_sync import ConsumerConfig, connect
 from jetstream_sync.server import NatsServer
 
 
@@ -74,3 +75,45 @@ def test_answers_that_are_not_permitted(strict):
     refused = as_user(strict, "b", "stream", "ls", "-j")
     assert (refused.status, refused.out) == (5, "")
     assert "Permissions Violation" in refused.error["description"]
+
+
+PART = """
+authorization {
+    users: [
+        {user: all, password: all}
+        {user: part, password: part, permissions: {publish: {deny: [
+            "$JS.API.STREAM.DELETE.B", "$JS.API.CONSUMER.DELETE.A.B", "$KV.CONFIG.b"
+        ]}}}
+    ]
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [("stream", "rm"), ("consumer", "rm", "A"), ("kv", "del", "CONFIG")]
+)
+def test_what_was_deleted_before_an_error_is_reported(command):
+    """The second of three deletions is refused: the output names the first one only, as the server has it."""
+    with (
+        NatsServer(config=PART) as server,
+        connect(server.url, user="all", password="all") as nc,
+    ):
+        js = nc.jetstream()
+        for name in "ABC":
+            js.create_stream(name=name, subjects=[name])
+        bucket = js.create_key_value(bucket="CONFIG")
+        for name in "ABC":
+            js.create_consumer("A", ConsumerConfig(durable_name=name))
+            bucket.put(name.lower(), b"1")
+        names = "abc" if command[0] == "kv" else "ABC"
+        login = ("--user", "part", "--password", "part", "--timeout", "2s")
+        done = run_jsm("-s", server.url, *login, *command, *names, "-f", "-j")
+        assert done.status != 0
+        assert "Permissions Violation" in done.err
+        assert done.json["deleted"] == [names[0]]
+        left = {
+            "stream": lambda: [name for name in js.stream_names() if len(name) == 1],
+            "consumer": lambda: js.consumer_names("A"),
+            "kv": bucket.keys,
+        }[command[0]]()
+        assert sorted(left) == list(names[1:])
