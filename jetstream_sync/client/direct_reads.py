@@ -18,15 +18,13 @@
 #    by itself ``_TICK_S`` after the last direct read. After useless pauses, it pauses less often.
 # 4. The reader continues after the caller that has the turn, which would otherwise wait for bytes that
 #    are gone. It waits ``_TURN_S`` at most: a signal handler may run in the caller's thread.
-# 5. A KeyboardInterrupt releases both locks. The received bytes are in ``_received`` or their message in
-#    the list of the caller: a request drops it, a fetch keeps its inbox if the server redelivers nothing.
+# 5. A KeyboardInterrupt releases both locks, and no received bytes of others are lost.
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import chain
 from operator import attrgetter, methodcaller
 from typing import Final
 
@@ -213,9 +211,8 @@ class DirectReads:
                     data = received[0]
                     reply = only_message(data, subject or _subject_of(data), subscription.sid)
                     if reply is not None:
-                        # One call, so that a KeyboardInterrupt finds the message in one place.
-                        taken = map(received.remove, (data,))
-                        messages.extend(filter(None, chain(taken, (reply,))))
+                        received.remove(data)
+                        messages.append(reply)
                 if len(messages) > count:
                     reply = messages[-1]
                     # Counted before the turn is released, because the next thread counts, too.

@@ -498,15 +498,11 @@ class MessagePuller:
                 return
             if sequence.last is None or last != sequence.last + count:
                 return  # a gap, which is found when the message after it is taken
-            # No call from here to extend(), so a KeyboardInterrupt leaves the position before the run
-            # or after it.
             sequence.last = last
             sequence.reply = reply
         self._uncounted = count
-        try:  # noqa: SIM105 - without a call
+        with contextlib.suppress(IndexError):  # end() has cleared them
             self._ready.extend(moved)
-        except IndexError:
-            pass  # end() has cleared them
         if self._state is PullerState.STOPPED:
             self._ready.clear()
 
@@ -732,21 +728,12 @@ class MessagePuller:
     def abandon(self, reason: errors.Error, rewind: Callable[[bytes], None]) -> None:
         """Stop as `end()` does, so that another iterator continues after the last message taken."""
         unread: deque[Delivery] = deque()
-
-        def finish() -> None:
+        with self._lock:
             with contextlib.suppress(IndexError):  # the last one was moved
-                # One call, so that an interrupt finds each message in one of the two queues.
                 unread.extendleft(starmap(self._ready.pop, repeat(())))
             if unread:
                 rewind(unread[0][1])
             self.end(reason)
-
-        with self._lock:
-            try:
-                finish()
-            except BaseException:
-                finish()  # an interrupted call is repeated
-                raise
 
     def is_open(self) -> bool:
         """Return whether messages may arrive, or have arrived and were not taken; takes no lock."""

@@ -281,8 +281,6 @@ class OrderedConsumer:
         # Pulls from the server's consumer; None: the next pull creates one.
         self._requester: PullRequester | None = None
         self._reconnects = 0
-        # The messages of the fetch that moved the position last, or may do so now.
-        self._last_fetch: list[JetStreamMsg] = []
         # The reply inbox of a running fetch.
         self._inbox: PullInbox | None = None
         self._closed: errors.IteratorClosedError | None = None
@@ -492,24 +490,20 @@ class OrderedConsumer:
 
     def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
         """Pull until there are messages, the server reports that there are none, or the deadline."""
-        # After an exception the next fetch returns the messages that this one has received.
+        # After an error the next fetch returns the messages that this one has received.
         self._check_open()
         messages: list[JetStreamMsg] = []
-        start = b""
-        try:
-            with self._lock:
-                self._last_used = self._cursor
-                start = self._cursor.sequence.reply
-                self._last_fetch = messages
+        with self._lock:
+            self._last_used = self._cursor
+            start = self._cursor.sequence.reply
+            try:
                 self._pull_all(request, deadline, messages)
-            return messages
-        except BaseException:
-            # Without the lock, whose acquisition could be interrupted; another thread that fetches by now
-            # has set its own list.
-            if self._last_fetch is messages and self._cursor.sequence.reply is not start:
-                self._cursor.sequence.reply = start
-                self._requester = None
-            raise
+            except errors.Error:
+                if messages:
+                    self._cursor.sequence.reply = start
+                    self._requester = None
+                raise
+        return messages
 
     def _pull_all(
         self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]
@@ -548,7 +542,7 @@ class OrderedConsumer:
     def _pull(self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]) -> bool:
         """Send one request, append its messages to the list, and return whether its reply was complete."""
         # The server's consumer is reused only after a complete reply. Otherwise (a timeout, a
-        # reconnect, an exception such as a Ctrl-C) it may have sent more messages than arrived, and
+        # reconnect, an exception) it may have sent more messages than arrived, and
         # without a later message no gap would reveal that. The next pull then creates a new
         # consumer.
         requester, self._requester = self._requester, None

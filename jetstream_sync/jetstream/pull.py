@@ -322,9 +322,8 @@ class PullRequester:
         self.pin_id: str | None = None
         # The last request and its JSON: programs repeat the same request.
         self._encoded: tuple[PullRequest, bytes] | None = None
-        # Without acknowledgements the server redelivers nothing. Messages that an exception kept from
-        # the caller, and inboxes that may still receive messages, are kept for the next fetch.
-        self._unread: deque[JetStreamMsg] = deque()
+        # Without acknowledgements the server redelivers nothing. Inboxes that may still receive messages
+        # are kept for the next fetch.
         self._open: list[ReusableInbox] = []
 
     def check(self, request: PullRequest) -> None:
@@ -427,20 +426,6 @@ class PullRequester:
             if isinstance(inbox, ReusableInbox):
                 inbox.close(deferred=True)
 
-    def take_unread(self, count: int) -> list[JetStreamMsg]:
-        """Return up to ``count`` messages that an earlier fetch took and did not return."""
-        taken: list[JetStreamMsg] = []
-        while self._unread and len(taken) < count:
-            try:
-                taken.append(self._unread.popleft())
-            except IndexError:
-                break  # another thread took it
-        return taken
-
-    def keep_unread(self, messages: list[JetStreamMsg]) -> None:
-        """Keep messages that an exception kept from the caller."""
-        self._unread.extendleft(reversed(messages))
-
     def unpin(self) -> None:
         """Forget the pin id: another client is pinned now."""
         self.pin_id = None
@@ -517,21 +502,13 @@ class Fetch:
 
     def run(self) -> list[JetStreamMsg]:
         """Pull and return the messages in order; fewer than the batch, or none, after a timeout."""
+        if self._is_small or self._requester.without_acks:
+            return self._run_in_kept()
+        inbox = PullInbox(self._requester.core)
         try:
-            if self._is_small or self._requester.without_acks:
-                return self._run_in_kept()
-            inbox = PullInbox(self._requester.core)
-            try:
-                return self.run_in(inbox)
-            finally:
-                inbox.close(deferred=self.answered)
-        except errors.Error:
-            raise
-        except BaseException:
-            # Such as a KeyboardInterrupt, which keeps the messages from the caller.
-            if self._requester.without_acks:  # otherwise the server redelivers them
-                self._requester.keep_unread(self._messages)
-            raise
+            return self.run_in(inbox)
+        finally:
+            inbox.close(deferred=self.answered)
 
     def _run_in_kept(self) -> list[JetStreamMsg]:
         """Pull into the inbox of an earlier fetch, and keep it for a later one."""
@@ -579,7 +556,6 @@ class Fetch:
     def _take_kept(self, inbox: PullInbox) -> bool:
         """Take the messages that an earlier fetch kept; return whether there were any."""
         messages = self._messages
-        messages += self._requester.take_unread(self._request.batch)
         arrived = inbox.mailbox.items
         while arrived and len(messages) < self._request.batch:
             delivery = arrived.popleft()
@@ -639,7 +615,6 @@ class Fetch:
         core, settled = self._requester.core, self._requester.settled
         made = [JetStreamMsg(delivery, core, settled) for delivery in run]
         taken = islice(starmap(arrived.popleft, repeat(())), len(run))
-        # A KeyboardInterrupt is raised before both steps or after them.
         self._messages += made
         deque(taken, maxlen=0)
 

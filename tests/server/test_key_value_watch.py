@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from fixtures.ctrl_c import interrupted, sends_ctrl_c
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -259,32 +257,6 @@ def test_callback_uses_the_bucket(kv):
     assert copied.wait(5 * SCALE)
     handle.wait_closed(5 * SCALE)
     assert kv["to"] == b"1"
-
-
-@pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="3.10 handles signals where a function returns, too"
-)
-@sends_ctrl_c
-@pytest.mark.parametrize("waits", [False, True])
-def test_ctrl_c_loses_no_entry(kv, waits):
-    """After an interrupted call the next one returns the entry, also a buffered one."""
-    with kv.watch() as watch:
-        for moment in range(1, 200):
-            revision = kv.put("a", b"%d" % moment)
-            if not waits:
-                kv.put("b", b"")
-                wait_until(lambda: watch._received or len(watch._messages._messages._arrived) > 1)
-            found: list[KeyValueEntry] = []
-            done = not interrupted(lambda found=found: found.append(watch.next(5 * SCALE)), moment)
-            if not found:
-                found.append(watch.next(10 * SCALE))
-            assert found[0].revision == revision
-            if not waits:
-                assert watch.next(5 * SCALE).key == "b"
-            if done:
-                break
-        else:
-            pytest.fail("the call has more points than expected")
 
 
 # --- restarts -----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import Any
 
 import pytest
@@ -524,27 +523,6 @@ def test_a_lost_consumer_loses_no_accepted_message(js, stream):
         assert len(inner._ready) > 100
         inner.abandon(ConnectionLostError("lost"), messages._source._cursor.rewind)
         assert got + [int(msg.data) for msg in messages] == list(range(300))
-
-
-@sends_ctrl_c
-def test_a_ctrl_c_while_a_lost_consumer_is_left(js, stream):
-    """Wherever it strikes, each accepted message is still returned, once and in order."""
-    fill(js, stream.name, 20)
-    with stream.ordered_consumer() as consumer:
-        for moment in range(1, 200):
-            with consumer.messages(stop_after=20) as messages:
-                inner = messages._source._messages
-                wait_until(lambda inner=inner: len(inner._arrived) == 20)
-                got = numbers(messages, 2)
-                assert len(inner._ready) > 10
-                abandon = partial(
-                    inner.abandon, ConnectionLostError("lost"), messages._source._cursor.rewind
-                )
-                done = not interrupted(abandon, moment)
-                assert got + [int(msg.data) for msg in messages] == list(range(20)), moment
-            if done:
-                break
-        assert moment > 20
 
 
 @sends_ctrl_c

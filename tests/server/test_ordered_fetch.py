@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
-from fixtures.ctrl_c import interrupted, sends_ctrl_c
 from fixtures.faults import Toward
 from fixtures.server import fill
 from fixtures.threads import between, wait_until
@@ -43,27 +37,6 @@ def read_to(ordered: OrderedConsumer, last: int, got: list[int]) -> list[int]:
     return got
 
 
-@contextmanager
-def ctrl_c_when(condition: Callable[[], object]) -> Iterator[None]:
-    """Interrupt the block like Ctrl-C, once a condition holds."""
-    main = threading.main_thread().ident
-    assert main == threading.get_ident()
-
-    def strike() -> None:
-        wait_until(condition)
-        signal.pthread_kill(main, signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    thread = threading.Thread(target=strike)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        thread.join()
-        signal.signal(signal.SIGUSR1, before)
-
-
 def test_what_a_stall_held_back_is_read_again(js, stream, far, proxy):
     """An answer that stops in the middle ends its fetch; the next ones read to the end."""
     fill(js, stream.name, 200, size=10_000)
@@ -75,51 +48,6 @@ def test_what_a_stall_held_back_is_read_again(js, stream, far, proxy):
     proxy.heal()
     assert read_to(ordered, 199, got) == list(range(200))
     assert far.stats["reconnects"] == 0
-
-
-def test_what_came_for_an_interrupted_fetch_is_read_again(js, stream):
-    """A Ctrl-C in a fetch loses none of the messages that the server has sent for it."""
-    fill(js, stream.name, 10)
-    ordered = stream.ordered_consumer()
-
-    def delivered() -> bool:
-        info = ordered.cached_info
-        return info is not None and (
-            stream.get_consumer(info.name).info().delivered.consumer_seq == 10
-        )
-
-    with ctrl_c_when(delivered):
-        ordered.fetch(20, timeout=20)
-    assert int(ordered.next(timeout=2).data) == 0
-    assert read_to(ordered, 9, [0]) == list(range(10))
-
-
-@sends_ctrl_c
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 handles signals also after a return")
-@pytest.mark.parametrize("call", ["fetch", "next"])
-def test_a_ctrl_c_anywhere_in_a_fetch_loses_no_message(js, stream, call):
-    """Wherever a Ctrl-C interrupts, the next fetch returns what was not returned, once."""
-    ordered = stream.ordered_consumer()
-    got: list[int] = []
-
-    def read() -> None:
-        got.extend(numbers(ordered.fetch(2, timeout=2) if call == "fetch" else [ordered.next(2)]))
-
-    fill(js, stream.name, 4)
-    interrupted(read, NEVER)
-    interrupted(read, NEVER)
-    read_to(ordered, 3, got)
-    moment = 1
-    last = 3
-    while True:
-        fill(js, stream.name, 2, first=last + 1)
-        last += 2
-        went_off = interrupted(read, moment)
-        assert read_to(ordered, last, got) == list(range(last + 1)), f"at {moment}"
-        moment += 1
-        if not went_off:
-            break
-    assert moment > 30, "it should have come to it"
 
 
 def test_a_fetch_does_not_keep_its_consumer_over_a_new_link(js, stream, far, proxy):

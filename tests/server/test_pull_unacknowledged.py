@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,30 +72,6 @@ def test_what_a_stall_held_back_comes_later(js, stream, proxy, fetch):
     # The first request for 500 is over: it ends no later fetch.
     fill(js, stream, 2)
     assert read_to(fetch, 202, got) == list(range(1, 203))
-
-
-def test_what_came_for_an_interrupted_fetch_comes_later(js, stream, fetch):
-    """Messages of a fetch that was ended by Ctrl-C go to the next ones."""
-    consumer = stream.get_consumer("NONE")
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def strike() -> None:
-        wait_until(lambda: consumer.info().num_waiting == 1)
-        fill(js, stream, 10)
-        wait_until(lambda: consumer.info().delivered.consumer_seq == 10)
-        signal.pthread_kill(main, signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    thread = threading.Thread(target=strike)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            fetch(20, 20)
-    finally:
-        thread.join()
-        signal.signal(signal.SIGUSR1, before)
-    assert read_to(fetch, 10, []) == list(range(1, 11))
 
 
 def test_what_is_kept_goes_with_its_consumer(js, stream, proxy, far):

@@ -18,9 +18,7 @@
 # 4. Markers of deletions may be removed while the watch has no consumer. With each further one it compares the
 #    keys that it has returned with those of the stream, and makes a marker, with delivery number 0, for each
 #    missing key.
-# 5. A message counts as handed out when the call that returns it is complete. After an exception before
-#    that, such as a Ctrl-C, the next call creates a consumer that starts with this message.
-# 6. If the bucket is another one (see `OrderedCursor`), or none of the last messages shows that it is not, the
+# 5. If the bucket is another one (see `OrderedCursor`), or none of the last messages shows that it is not, the
 #    watch is not current any more, and starts again with all values; see rule 4 for missing keys.
 
 from __future__ import annotations
@@ -102,7 +100,6 @@ class _Outcome(Enum):
     CURRENT = "the watch is current"
 
 
-# Not looked up in the class, which may run Python code; see `Watch._turn`.
 _BUSY: Final = _Outcome.BUSY
 _CURRENT: Final = _Outcome.CURRENT
 
@@ -216,11 +213,6 @@ class _Initial:
             return False
         self._seen[subject] = reply
         return True
-
-    def restored(self, delivery: Delivery, *, is_removed: bool) -> None:
-        """Forget that a message was taken."""
-        self._left += is_removed
-        self._seen.pop(delivery[0], None)
 
     def is_complete_after(self, reply: bytes) -> bool:
         """Count a message that is taken; return whether the watch is current after it."""
@@ -463,7 +455,6 @@ class Watch(Generic[E]):
         self._initial: _Initial | None = _Initial(cursor, self._messages)  # until it is current
         self._received: deque[Delivery] = deque()  # received messages in order
         self._lost: deque[Delivery] = deque()  # markers for the keys that are missing
-        self._taken: Delivery | None = None  # the message of the entry that is being returned
         self._buffer: deque[E] = deque()  # entries that wait_current() has read
         self._live: _LiveKeys | None = None
         if markers is not None:
@@ -509,8 +500,7 @@ class Watch(Generic[E]):
             if entry is _BUSY:
                 raise errors.TimeoutError("another thread is still waiting for an entry")
             if entry is not None:
-                taken: E = entry  # cast() would be a call, at which a Ctrl-C could lose the entry
-                return taken
+                return cast("E", entry)
 
     def __iter__(self) -> Iterator[E]:
         """Yield entries until the watch is stopped; raise any other reason for the end."""
@@ -558,22 +548,13 @@ class Watch(Generic[E]):
         self, lock_timeout_s: float, step: Callable[[Deadline], Any], deadline: Deadline
     ) -> Any:
         """Take a step while no other thread does, and return its result; `_BUSY`: another thread does."""
-        # After an exception such as a Ctrl-C, the entry that the step was about to return is the
-        # next one.
-        self._taken = None
         acquired: list[bool] = []
         try:
-            try:
-                call_and_record(acquired, self._lock.acquire, True, lock_timeout_s)
-                return step(deadline) if acquired[0] else _BUSY
-            finally:
-                if True in acquired:
-                    self._lock.release()
-        except errors.Error:
-            raise
-        except BaseException:
-            self._restore()
-            raise
+            call_and_record(acquired, self._lock.acquire, True, lock_timeout_s)
+            return step(deadline) if acquired[0] else _BUSY
+        finally:
+            if True in acquired:
+                self._lock.release()
 
     def _next_entry(self, deadline: Deadline) -> E | None:
         """Return the next buffered entry, or that of the next message; ``None``: it has none."""
@@ -635,23 +616,17 @@ class Watch(Generic[E]):
         if not received and not self._lost and not self._receive(deadline):
             return None
         if self._lost and self._live is not None:
-            marker = self._lost[0]
-            entry = self._make(marker)
+            marker = self._lost.popleft()
             self._live.record(marker)
-            self._taken = marker
-            self._lost.popleft()
-            return entry
-        delivery = received[0]
+            return self._make(marker)
+        delivery = received.popleft()
         entry = self._make(delivery)
         if self._live is not None:
             self._live.record(delivery)
-        self._taken = delivery
         initial = self._initial
         if initial is None:
-            received.popleft()
             return entry
         is_new = initial.is_new(delivery)
-        received.popleft()
         if initial.is_complete_after(delivery[1]):
             self._set_current()
         return entry if is_new else None
@@ -669,26 +644,11 @@ class Watch(Generic[E]):
         if self.recreated_cb is not None:
             self.recreated_cb()
 
-    def _restore(self) -> None:
-        """Put the message back that an exception, such as a Ctrl-C, kept from the caller."""
-        taken, self._taken = self._taken, None
-        if taken is None:
-            return
-        if is_made_up(taken[1]):
-            if not self._lost or self._lost[0] is not taken:
-                self._lost.appendleft(taken)
-            return
-        is_removed = not self._received or self._received[0] is not taken
-        if is_removed:
-            self._received.appendleft(taken)
-        if self._initial is not None:
-            self._initial.restored(taken, is_removed=is_removed)
-
     def _receive(self, deadline: Deadline) -> bool:
         """Wait for messages and return whether there are any; ``_lock`` is held."""
         messages = self._messages
         messages.deadline = deadline
-        initial, position = self._initial, self._cursor.sequence.reply
+        initial = self._initial
         wait = deadline
         if initial is not None:
             wait = deadline.sooner(_FIRST_CHECK_S)
@@ -716,14 +676,6 @@ class Watch(Generic[E]):
             raise
         except errors.StreamNotFoundError as error:
             raise self._not_found() from error
-        except errors.Error:
-            raise
-        except BaseException:
-            # Messages may have been received and not stored here.
-            self._received.clear()
-            self._cursor.sequence.reply = position
-            messages.restart("a call was interrupted")
-            raise
         if initial is not None:
             initial.received(len(self._received))
         return True
