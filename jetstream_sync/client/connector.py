@@ -65,6 +65,7 @@ class Connector:
         )
         self._pool = self.pool
         self._stopped = Signal()
+        self._is_stopped = False  # the same, to be read without a call
         self._skip_wait = Signal()  # ends a delay
         self._connected_at = 0.0  # monotonic time of the last successful connection
         self._short_lived = 0  # connections in a row that broke before _STABLE_UPTIME_S
@@ -91,19 +92,19 @@ class Connector:
         # Returns the transport, or ``None`` after `stop()`.
         skip_wait = self._skip_wait.is_set()
         self._skip_wait.clear()
-        if lost is not None:
-            self._note_loss(lost, cause)
-        failures: dict[ServerAddress, Exception] = {}
         rounds = 0
         if self._is_flapping(lost, skip_wait=skip_wait):
             rounds = 1
             self._wait(rounds)
-        while not self._stopped.is_set():
+        if lost is not None:
+            self._note_loss(lost, cause)
+        failures: dict[ServerAddress, Exception] = {}
+        while not self._is_stopped:
             for following in self._pool.addresses():
                 address = self._chosen() or following
-                if self._stopped.is_set():
+                if self._is_stopped:
                     return None
-                if not self._pool.has(address):
+                if (failures or address is not following) and not self._pool.has(address):
                     continue  # the pool was replaced meanwhile
                 try:
                     return self._open(address)
@@ -122,6 +123,7 @@ class Connector:
 
     def stop(self) -> None:
         """Make `reconnect()` return ``None``."""
+        self._is_stopped = True
         self._stopped.set()
         self._skip_wait.set()
 

@@ -61,9 +61,8 @@ class Login:
             self._resolve_secret("password", given.password),
             self._resolve_secret("token", given.token),
         )
-        if given is address:
-            return words.connect_fields()
-        return {**words.connect_fields(), **self._by_key(info.nonce).connect_fields()}
+        key = Credentials() if given is address else self._by_key(info.nonce)
+        return {**words.connect_fields(), **key.connect_fields()}
 
     # --- the ways to log in ---------------------------------------------------------------------
 
