@@ -29,5 +29,5 @@ def test_calls_run_through_few_files():
 
 
 def test_a_reconnect_changes_the_file_seldom():
-    """The reader thread does not go to and fro between the parts more often than it did."""
+    """The reader thread does not move between the files of the package more often than it did."""
     assert changes_in_reconnect() <= 68
