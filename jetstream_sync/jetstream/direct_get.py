@@ -173,7 +173,7 @@ def _refusal(block: bytes) -> errors.APIError | errors.InvalidResponseError:
 MAX_BYTES: Final = 4_000_000
 
 #: Seconds for each next message: one replica may be down while the leader is well.
-_PATIENCE: Final = 1.0
+_IDLE_TIMEOUT_S: Final = 1.0
 _STATUS: Final = b"NATS/1.0 "
 _SEQUENCE: Final = SEQUENCE.encode() + b": "
 #: The headers that messages of a batch have behind those of a single direct get, in this order.
@@ -213,7 +213,7 @@ def _collect(
     try:
         replies.ask(route.encode(), dumps(request))
         try:
-            return replies.wait(_PATIENCE, deadline), None
+            return replies.wait(_IDLE_TIMEOUT_S, deadline), None
         except (errors.TimeoutError, errors.ConnectionLostError) as error:
             return list(replies.items), error
     finally:

@@ -63,7 +63,7 @@ class HeartbeatMonitor:
         crashed: Callable[[BaseException], None],
     ) -> None:
         self._name = name
-        self._patience = timeout
+        self._timeout = timeout
         self._last_seen = last_seen
         self._on_timeout = on_timeout
         self._crashed = crashed
@@ -71,15 +71,15 @@ class HeartbeatMonitor:
 
     def start(self) -> None:
         """Start; the caller holds the monitor by now, so that it can always be stopped."""
-        name, limit = f"heartbeat-{self._name}", self._patience.limit
+        name, limit = f"heartbeat-{self._name}", self._timeout.limit
         start_timer(name, limit, self._check, self._stopped, self._crashed)
 
     def _check(self) -> float:
-        left = self._patience.left(self._last_seen())
+        left = self._timeout.left(self._last_seen())
         if left <= 0:
             self._on_timeout()
-            left = self._patience.limit
-        return max(left, self._patience.interval)
+            left = self._timeout.limit
+        return max(left, self._timeout.interval)
 
     def stop(self) -> None:
         """Stop the monitor, without waiting for a running call of ``on_timeout``."""

@@ -484,7 +484,7 @@ class Fetch:
         self._requester = requester
         self._request = request
         self._end = Deadline(expires)
-        self._patience = Deadline(None if expires is None else expires + _REPLY_MARGIN_S)
+        self._reply_end = Deadline(None if expires is None else expires + _REPLY_MARGIN_S)
         self._heartbeats = pull_heartbeat_timeout(request.heartbeat_ns)
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0
@@ -631,26 +631,26 @@ class Fetch:
                 if not self._request_again(inbox):
                     assert backoff.error is not None
                     raise backoff.error from None
-        if inbox.read_directly(self._patience):
+        if inbox.read_directly(self._reply_end):
             return inbox.mailbox.items.popleft()
         if self._check_pending and self._requester.silent_when_deleted():
             try:
-                return inbox.mailbox.get(self._patience.sooner(CONSUMER_CHECK_DELAY_S))
+                return inbox.mailbox.get(self._reply_end.sooner(CONSUMER_CHECK_DELAY_S))
             except errors.TimeoutError:
-                gone = self._requester.check_consumer_exists(self._patience)
+                gone = self._requester.check_consumer_exists(self._reply_end)
                 if gone is not None:
                     raise gone from None
             finally:
                 self._check_pending = False
         heartbeats = self._heartbeats
         if not heartbeats.limit:
-            return inbox.mailbox.get(self._patience)
+            return inbox.mailbox.get(self._reply_end)
         while True:
             left = heartbeats.left(inbox.last_seen)
             try:
-                return inbox.mailbox.get(self._patience.sooner(left))
+                return inbox.mailbox.get(self._reply_end.sooner(left))
             except errors.TimeoutError:
-                if self._patience.expired():
+                if self._reply_end.expired():
                     raise
                 if heartbeats.left(inbox.last_seen) <= 0:
                     raise heartbeats.error(self._requester.consumer) from None
@@ -675,7 +675,7 @@ class Fetch:
         if error.code == 423:
             self._requester.unpin()
         if error.code == 503:
-            gone = self._requester.check_consumer_exists(self._patience)
+            gone = self._requester.check_consumer_exists(self._reply_end)
             if gone is not None:
                 raise gone
         if status.kind is PullStatusKind.AWAY and self._retries:

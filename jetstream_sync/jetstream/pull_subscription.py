@@ -266,7 +266,7 @@ class _TwoRequests(Fetch):
         self._is_small = now.batch == 1  # ADR-13: a batch has an inbox of its own
         self._later = later
         # The server says in time that the time is up.
-        self._patience = self._end
+        self._reply_end = self._end
         self._retries = True
 
     def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
