@@ -70,13 +70,8 @@ from .api.enums import ReplayPolicy as ReplayPolicy
 from .api.enums import RetentionPolicy as RetentionPolicy
 from .api.enums import StorageType as StorageType
 from .api.enums import StoreCompression as StoreCompression
-from .api.key_value import Base64Keys as Base64Keys
-from .api.key_value import KeyCodec as KeyCodec
 from .api.key_value import KeyValueConfig as KeyValueConfig
-from .api.key_value import KeyValueEntry as KeyValueEntry
 from .api.key_value import KeyValueStatus as KeyValueStatus
-from .api.key_value import PathKeys as PathKeys
-from .api.key_value import ValueCodec as ValueCodec
 from .api.object_store import ObjectInfo as ObjectInfo
 from .api.object_store import ObjectLink as ObjectLink
 from .api.object_store import ObjectMeta as ObjectMeta
@@ -113,6 +108,11 @@ from .headers import Headers as Headers
 from .headers import Status as Status
 from .jetstream.api_requests import APICall as APICall
 from .jetstream.batches import Batch as Batch
+from .jetstream.buckets.codecs import Base64Keys as Base64Keys
+from .jetstream.buckets.codecs import KeyCodec as KeyCodec
+from .jetstream.buckets.codecs import PathKeys as PathKeys
+from .jetstream.buckets.codecs import ValueCodec as ValueCodec
+from .jetstream.buckets.entries import KeyValueEntry as KeyValueEntry
 from .jetstream.buckets.key_value import KeyValue as KeyValue
 from .jetstream.buckets.key_value import WatchOptions as WatchOptions
 from .jetstream.buckets.lock import Lock as Lock

@@ -15,16 +15,10 @@ from ...api.key_value import (
     KEY_PREFIX,
     OPERATION,
     ROLLUP,
-    BucketSubjects,
-    KeyCodec,
-    KeyValueEntry,
     KeyValueStatus,
-    ValueCodec,
     bucket_of,
     check_writable,
-    key_codec,
     merge_patterns,
-    value_codec,
 )
 from ...api.publish import LAST_SEQUENCE
 from ...api.routes import DEFAULT_PREFIX, Routes
@@ -37,6 +31,8 @@ from ..api_requests import APIRequests, limited, with_one_deadline
 from ..direct_get import StoredMsg, leader_get
 from ..ordered_cursor import OrderedOptions
 from ..publish import Publisher
+from .codecs import KeyCodec, ValueCodec, key_codec, value_codec
+from .entries import BucketSubjects, KeyValueEntry
 from .lock import Lock
 from .replica import Replica
 from .watch import Markers, Watch, WatchHandle, watch_or_handle

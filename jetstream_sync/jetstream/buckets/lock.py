@@ -28,7 +28,7 @@ from ..api_requests import limited
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ...api.key_value import KeyValueEntry
+    from .entries import KeyValueEntry
     from .watch import Watch
 
 #: The shortest ``ttl``, in seconds: a shorter one would be lost by a short stall of the process.

@@ -16,7 +16,8 @@ from .watch import WatchHandle, is_made_up
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ...api.key_value import KeyValueEntry, KeyValueStatus
+    from ...api.key_value import KeyValueStatus
+    from .entries import KeyValueEntry
 
 
 #: Seconds between two looks whether the watch has ended.

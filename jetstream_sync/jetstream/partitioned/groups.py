@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from ... import errors
 from ...api.consumer import ConsumerConfig, ConsumerInfo
 from ...api.enums import AckPolicy, DiscardPolicy, PriorityPolicy, RetentionPolicy, StorageType
-from ...api.key_value import KeyValueConfig, KeyValueEntry
+from ...api.key_value import KeyValueConfig
 from ...api.stream import StreamConfig, StreamSource, SubjectTransform
 from ...callbacks import check_callback
 from ...durations import duration
@@ -20,6 +20,7 @@ from ...net.clock import seconds
 from ...subjects import check_consumer_name, check_stream_name
 from ..api_requests import APIRequests, with_one_deadline
 from ..buckets.admin import BucketAdmin
+from ..buckets.entries import KeyValueEntry
 from ..buckets.key_value import KeyValue
 from ..consume_handle import JetStreamCallback
 from ..consumer_requests import delete_consumer, list_consumers, unpin_consumer

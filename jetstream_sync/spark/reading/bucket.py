@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import errors
-from ...api.key_value import STREAM_PREFIX, BucketSubjects, KeyValueEntry
+from ...api.key_value import STREAM_PREFIX
+from ...jetstream.buckets.entries import BucketSubjects, KeyValueEntry
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import StoredMsg
 from ..connections import jetstream

@@ -16,9 +16,9 @@ from typing import Final
 
 from ... import errors
 from ...api.enums import RetentionPolicy
-from ...api.key_value import BucketSubjects
 from ...api.routes import DEFAULT_PREFIX
 from ...api.stream import StreamConfig
+from ...jetstream.buckets.entries import BucketSubjects
 from ...jetstream.context import JetStream
 from ...subjects import is_reserved, subject_matches
 from ..connections import api_requests, jetstream

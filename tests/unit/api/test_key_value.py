@@ -22,7 +22,6 @@ from jetstream_sync import (
     SubjectTransform,
 )
 from jetstream_sync.api.key_value import (
-    BucketSubjects,
     check_key,
     check_pattern,
     is_bucket,
@@ -31,6 +30,7 @@ from jetstream_sync.api.key_value import (
     updated_stream_config,
 )
 from jetstream_sync.durations import duration_from_text
+from jetstream_sync.jetstream.buckets.entries import BucketSubjects
 from jetstream_sync.subjects import subject_matches, subjects_overlap
 
 BAD_KEYS = ["", ".a", "a.", "a..b", "a b", "a*", "*", ">", "a.>", "ü", "a$", "a\n", None, b"a"]
