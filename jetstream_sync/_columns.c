@@ -380,7 +380,9 @@ time_ns(Word text)
     }
     int64_t year = digits_at(at, 4), month = digits_at(at + 5, 2), day = digits_at(at + 8, 2);
     int64_t hour = digits_at(at + 11, 2), minute = digits_at(at + 14, 2), second = digits_at(at + 17, 2);
-    if (year < 1970 || year > 2200 || month < 1 || month > 12 || day < 1 || day > 31 || hour < 0 || hour > 23
+    int is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    int days_of_month = month == 2 ? 28 + is_leap : month == 4 || month == 6 || month == 9 || month == 11 ? 30 : 31;
+    if (year < 1970 || year > 2200 || month < 1 || month > 12 || day < 1 || day > days_of_month || hour < 0 || hour > 23
         || minute < 0 || minute > 59 || second < 0 || second > 59) {
         return -1;
     }

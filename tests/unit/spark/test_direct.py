@@ -96,6 +96,8 @@ def test_server_headers_are_separated_from_the_users_headers(split, messages, st
         as_answered(b"", "a", 1, TIME).replace(b"Nats-Sequence", b"Nats-Another0"),
         as_answered(b"", "a", 1, TIME).replace(b"Nats-Sequence: 1", b"Nats-Sequence: x"),
         as_answered(b"", "a", 1, "yesterday"),
+        as_answered(b"", "a", 1, "2023-02-29T00:00:00Z"),
+        as_answered(b"", "a", 1, "2026-04-31T00:00:00Z"),
         as_answered(b"", "a", 1, TIME.replace("Z", ".xZ")),
     ],
 )
