@@ -64,7 +64,8 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     """
     List the dead letters of a CONSUMER, of a STREAM, or of all streams.
 
-    Only dead letters with a stored advisory, or a copy stored by a worker, are listed.
+    Only dead letters with a stored advisory, or a copy stored by a worker, are listed. The exit status is 3 if
+    no stream stores them.
     """
     with settings.jetstream() as js:
         if stream is not None:
@@ -72,10 +73,10 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
         letters = DeadLetters(js)
         stores = sorted({*letters.advisory_streams(), *letters.copy_streams()})
         if not stores:
-            note(settings, f"dead letters are unknown: no stream stores the advisories; {_SETUP}")
             # Not an empty list, which would mean that there are no dead letters.
             emit_text(settings, {"stored_in": [], "messages": None}, "")
-            return
+            text = "dead letters are unknown: no stream stores the advisories"
+            raise CommandError(text, ExitStatus.NOT_FOUND, hint=_SETUP)
         lost: dict[str, str] = {}
         found = [(item, _message(letters, item, lost)) for item in letters.find(stream, consumer)]
         if consumer is not None and not found:
