@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -44,6 +45,8 @@ _Convert = Callable[[Any], Any]
 
 #: Types that arrive as they were sent.
 _JSON_TYPES: Final = (int, float, str, bool, type(None))
+#: Integers below that are exact in every JSON.
+_MAX_INT: Final = 2**53
 _LISTS: Final = (list, Sequence, Collection, Iterable)
 
 
@@ -346,6 +349,13 @@ class Arguments:
         ]
         self._types = [kind for _, kind in plain]
         self._names = dict(plain)
+        kinds = {parameter.name: parameter for parameter in self._sent.parameters.values()}
+        self._keywords = {
+            name: index
+            for index, name in enumerate(self._names)
+            if kinds[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        }
+        self._required = {name for name, item in kinds.items() if item.default is item.empty}
         #: Whether every call may be passed on without a look at its signature.
         self.is_simple: bool = not self.context and len(plain) == len(self._sent.parameters)
 
@@ -368,6 +378,8 @@ class Arguments:
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, Mapping):
             rule = "'args' must be a list or tuple, and 'kwargs' a mapping"
             raise TaskArgumentsError(f"task {task}: {rule}")
+        if self._is_kept(args, kwargs):
+            return {"args": list(args), "kwargs": dict(kwargs)}
         try:
             received: dict[str, Any] = codec.loads(to_json({"args": args, "kwargs": kwargs}))
         except (TypeError, ValueError) as error:
@@ -384,6 +396,23 @@ class Arguments:
                 )
                 raise TaskArgumentsError(f"task {task}, argument {name!r}: {kind} {rule}")
         return received
+
+    def _is_kept(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether a call fits, and its values need no conversion: the usual case, which costs little."""
+        types = self._types
+        if not self.is_simple or len(args) > len(types):
+            return False
+        for value, kind in zip(args, types, strict=False):
+            if (kind is not None and type(value) is not kind) or not _is_plain(value):
+                return False
+        for name, value in kwargs.items():
+            index = self._keywords.get(name, -1)
+            if index < len(args) or not _is_plain(value):
+                return False
+            kind = types[index]
+            if kind is not None and type(value) is not kind:
+                return False
+        return self._required <= {*list(self._names)[: len(args)], *kwargs}
 
     def bind(
         self,
@@ -414,6 +443,17 @@ class Arguments:
         if kind is inspect.Parameter.VAR_KEYWORD:
             return {key: convert(item) for key, item in value.items()}
         return convert(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether JSON keeps a value for certain, without a look at its elements."""
+    if isinstance(value, str):
+        return type(value) is str and value.isascii()
+    if isinstance(value, float):
+        return type(value) is float and math.isfinite(value)
+    if value is None or isinstance(value, bool):
+        return True
+    return type(value) is int and -_MAX_INT < value < _MAX_INT
 
 
 def _is_same(received: Any, given: Any) -> bool:

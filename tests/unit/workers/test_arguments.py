@@ -145,6 +145,43 @@ def test_other_values_are_refused(annotation, value):
         arrived(annotation, value)
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((1, "x", 3), {}),
+        ((1,), {"order_id": 2}),
+        ((), {"label": "x"}),
+        ((1,), {"nope": 2}),
+        ((1,), {"only": 2}),
+        ((1.0,), {}),
+        ((1, None), {}),
+        ((1, "\ud800"), {}),
+        ((2**70,), {}),
+    ],
+)
+def test_plain_values_that_do_not_fit_are_refused(args, kwargs):
+    """The usual call is checked by a shorter way, which accepts nothing more."""
+
+    def bill(order_id: int, label: str = "x") -> None:
+        pass
+
+    bill.__annotations__ = {"order_id": int, "label": str}
+    found = Arguments(bill)
+    assert found.check("t", (1,), {"label": "y"}) == {"args": [1], "kwargs": {"label": "y"}}
+    with pytest.raises(TaskArgumentsError, match="task t"):
+        found.check("t", args, kwargs)
+
+
+def test_a_positional_parameter_is_not_given_by_name():
+    def bill(order_id: int, /) -> None:
+        pass
+
+    bill.__annotations__ = {"order_id": int}
+    with pytest.raises(TaskArgumentsError, match="order_id"):
+        Arguments(bill).check("t", (), {"order_id": 1})
+
+
 def test_a_time_of_another_language_arrives():
     found = arguments(datetime)
     assert found.bind("t", ["2026-01-01T12:00:00Z"], {}).arguments["value"] == NOON
