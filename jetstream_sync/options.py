@@ -107,6 +107,7 @@ class ConnectionOptions:
     # raises `InvalidOptionError`. Paths and functions that can be imported are kept.
 
     servers: tuple[ServerAddress, ...]
+    """The addresses of the servers, in the order of the URLs."""
     name: str | None = None
     """Name of the connection in the server's monitoring and logs."""
     user: Secret | None = _hidden()

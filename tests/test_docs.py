@@ -46,6 +46,7 @@ from typing_extensions import is_typeddict
 
 import jetstream_sync
 from jetstream_sync.jetstream import shared_connection as shared
+from jetstream_sync.options import ConnectionOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
@@ -435,6 +436,10 @@ def test_every_field_of_the_records_is_documented():
         if isinstance(value := getattr(jetstream_sync, name), type)
         and (is_dataclass(value) or hasattr(value, "_fields") or is_typeddict(value))
         and not issubclass(value, BaseException)
+    }
+    # Its fields are made from these.
+    records = {
+        ConnectionOptions if item is jetstream_sync.ConnectOptions else item for item in records
     }
     assert len(records) > 20
     for record in records:

@@ -20,7 +20,7 @@ import pickle
 import signal
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -331,10 +331,14 @@ class _RefusingLink:
             self._refuse()
         self._child.ask("ack")
 
-    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        return self._refuse
+    def __getattr__(self, name: str) -> _RefusingLink:
+        # Also for the parts of a connection, which have the methods.
+        return self
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def __call__(self, *_: object, **options: object) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
         raise errors.InvalidOptionError(
             "pool",
             "processes",
