@@ -739,7 +739,7 @@ typedef struct {
 #endif
     PyObject *chunks, *stream, *closed, *batch;
     Py_ssize_t size, send_above;
-    long long out_msgs, out_bytes, awaited, taken;
+    long long out_msgs, out_bytes, awaited, taken, taken_before;
     int flusher, fd;
 } OutputBuffer;
 
@@ -764,6 +764,7 @@ static PyMemberDef output_members[] = {
     {"out_bytes", T_LONGLONG, offsetof(OutputBuffer, out_bytes), 0, NULL},
     {"_awaited", T_LONGLONG, offsetof(OutputBuffer, awaited), 0, NULL},
     {"_taken", T_LONGLONG, offsetof(OutputBuffer, taken), 0, NULL},
+    {"_taken_before", T_LONGLONG, offsetof(OutputBuffer, taken_before), 0, NULL},
     {"_flusher", T_INT, offsetof(OutputBuffer, flusher), 0, NULL},
     {"_fd", T_INT, offsetof(OutputBuffer, fd), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -913,7 +914,12 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
     }
     self->out_msgs += number;
     self->out_bytes += bytes;
-    *(is_awaited ? &self->awaited : &self->taken) += number;
+    if (is_awaited) {
+        self->awaited += number;
+    }
+    /* As `Writer._take`: everything that was counted has been taken from the buffer. */
+    self->taken_before = self->taken;
+    self->taken = self->out_msgs - self->awaited;
     return sent;
 #else
     (void)self, (void)command, (void)messages, (void)size, (void)is_awaited;

@@ -44,6 +44,7 @@ class OutputBuffer:
     _fd: int
     _awaited: int
     _taken: int
+    _taken_before: int
     _size: int
     _send_above: int
     out_msgs: int

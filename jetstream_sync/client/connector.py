@@ -104,7 +104,8 @@ class Connector:
                 address = self._chosen() or following
                 if self._is_stopped:
                     return None
-                if (failures or address is not following) and not self._pool.has(address):
+                chose = self._options.reconnect_to_cb is not None
+                if (failures or chose) and not self._pool.has(address):
                     continue  # the pool was replaced meanwhile
                 try:
                     return self._open(address)

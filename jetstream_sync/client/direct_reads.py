@@ -84,6 +84,8 @@ class DirectReads:
         self._gate.acquire()
         # What a caller has received and not taken: one piece, or an error.
         self._received: list[bytes] = []
+        # Whether the socket has the limit for waits, without which the extension might wait for ever.
+        self._is_limited = False
         self._failure: OSError | None = None
         self._stream: TCPStream | None = None
         self._parser: Parser | None = None
@@ -122,8 +124,7 @@ class DirectReads:
         """Sleep if that is allowed, and end the pause."""
         woken = False
         if allowed and self._stream is not None:
-            if receive_reply is not None:
-                self._stream.limit_waits(_WAIT_S)
+            self._is_limited = receive_reply is not None and self._stream.limit_waits(_WAIT_S)
             self._reading.release()
         try:
             woken = allowed and self._sleep()
@@ -134,7 +135,7 @@ class DirectReads:
                 self._turn.release()
             if allowed and self._stream is not None:
                 self._reading.acquire()
-                if receive_reply is not None:
+                if self._is_limited:
                     self._stream.limit_waits(0)
 
     def _sleep(self) -> bool:
@@ -190,7 +191,7 @@ class DirectReads:
         turn, received = self._turn, self._received
         # As with `call_and_record`, but without its call: this runs for each request.
         has_turn: list[bool] = []
-        reply: Delivery | None = None
+        taken = False
         try:
             has_turn.extend(map(turn.acquire, _NO_WAIT))
             if has_turn[0] and self.paused:
@@ -199,12 +200,11 @@ class DirectReads:
                 stream, parser = self._stream, self._parser
                 if delivered() or stream is None or parser is None:
                     return False
-                count = len(messages)
                 if not received:
                     left = deadline.left()
-                    if receive_reply is not None and (left is None or left > _WAIT_S):
+                    if self._is_limited and receive_reply and (left is None or left > _WAIT_S):
                         fd, sid = stream.direct_fd, subscription.sid
-                        receive_reply(self._reading, fd, subject, sid, messages, received)
+                        taken = receive_reply(self._reading, fd, subject, sid, messages, received)
                     elif stream.wait_readable(_WAIT_S if left is None else min(left, _WAIT_S)):
                         self._receive(stream, received)
                 if received:
@@ -213,7 +213,8 @@ class DirectReads:
                     if reply is not None:
                         received.remove(data)
                         messages.append(reply)
-                if len(messages) > count:
+                        taken = True
+                if taken:
                     reply = messages[-1]
                     # Counted before the turn is released, because the next thread counts, too.
                     self.count += 1
@@ -226,10 +227,9 @@ class DirectReads:
         finally:
             if True in has_turn:
                 turn.release()
-        if reply is None:
+        if not taken:
             self.end()
-            return False
-        return True
+        return taken
 
     def _receive(self, stream: TCPStream, received: list[bytes]) -> None:
         """Receive what is there."""

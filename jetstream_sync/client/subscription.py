@@ -283,13 +283,16 @@ class Subscription:
         if self._limit_is_reached():
             if not limit:
                 self._mailbox.items.clear()
+            # Not closed: a Ctrl-C has cut a call short, or the reader passes the last messages and closes it.
+            if not self._mailbox.closed and self._state.processed == self._state.delivered:
+                self._on_closed(self._ended_by_call())
             return
         self._mailbox.raise_reason()
         state = self._state
         self._core.table.remove(state, limit)
         if limit > state.delivered:
             return
-        state.ended = errors.BadSubscriptionError("the subscription was ended by unsubscribe()")
+        state.ended = self._ended_by_call()
         if limit:
             self._drop_above(limit)
         else:
@@ -297,6 +300,10 @@ class Subscription:
         # If the reader is passing messages within the limit, it ends the subscription after them.
         if not limit or state.processed == state.delivered:
             self._on_closed(state.ended)
+
+    @staticmethod
+    def _ended_by_call() -> errors.BadSubscriptionError:
+        return errors.BadSubscriptionError("the subscription was ended by unsubscribe()")
 
     def _limit_is_reached(self) -> bool:
         """Return whether the subscription ended by its limit."""

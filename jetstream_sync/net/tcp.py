@@ -171,11 +171,15 @@ class TCPStream:
         """Wait for bytes and return them; ``b""`` at the end of the stream."""
         return bytes(self._view[: self._receive_into(self._buffer)])
 
-    def limit_waits(self, timeout: float) -> None:
+    def limit_waits(self, timeout: float) -> bool:
         """Limit the waits for bytes in one system call to ``timeout`` seconds; 0: no limit."""
-        with contextlib.suppress(OSError):  # it is closed, and every use of it fails
-            limit = struct.pack("ll", 0, int(timeout * 1e6))
+        # Returns whether that was done: the system may want another structure, or not allow it.
+        limit = struct.pack("ll", 0, int(timeout * 1e6))
+        try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        except OSError:
+            return False
+        return True
 
     def wait_readable(self, timeout: float) -> bool:
         """Wait for bytes, up to ``timeout`` seconds without the fraction of a millisecond."""

@@ -423,7 +423,7 @@ def test_ctrl_c_anywhere_in_a_direct_read(nc, monkeypatch):
         with within(2):
             assert nc.request("echo", b"next", timeout=5 * SCALE).data == b"next"
             nc.flush(5 * SCALE)
-    assert moment > 50
+    assert moment > 30
     assert read[-1] == before + 1, "the caller should have read its reply itself"
 
 

@@ -489,9 +489,17 @@ def test_a_command_that_a_socket_takes_in_part_is_sent_once():
         assert (writer.unanswered, writer.unsent, writer.pending_bytes) == (0, 0, 0)
         writer.send(b"x", 1, 1)
         assert (writer.unanswered, writer.unsent) == (1, 0)
+        writer.count_internal(2)
+        writer.send(b"pulls", 2, 1)
+        writer.publish(b"p", 1)
+        assert (writer.unanswered, writer.unsent) == (2, 1)
+        assert writer.drain(Deadline(10))
+        assert (writer.unanswered, writer.unsent) == (2, 0)
         writer.pause()
+        writer.publish(b"kept", 4)
+        assert (writer.unanswered, writer.unsent) == (3, 1)
         writer.send(b"later", 1, 5, FOREVER)
-        assert writer.pending_bytes == 5
+        assert writer.pending_bytes == 9
 
 
 def test_names_in_comments_of_the_c_code_exist():
