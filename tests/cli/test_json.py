@@ -141,6 +141,7 @@ OTHERS = {
 STATUSES = {
     "account restore": 3,
     "context previous": 3,
+    "consumer dlq ls": 3,
     "consumer dlq requeue": 3,
     "consumer dlq show": 3,
 }
