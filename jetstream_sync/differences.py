@@ -27,6 +27,7 @@ class Difference:
 
 def differences(before: R, after: R) -> list[Difference]:
     """Return the fields that differ, by name; an unset field equals its default."""
+    before, after = without_server_labels(before), without_server_labels(after)
     old, new = encode(before), encode(after)
     return [
         Difference(

@@ -454,7 +454,7 @@ def _report(
     `silent_if_empty`: a server that has nothing to report does not answer.
     """
     host, cluster = options.get("host"), options.get("cluster")
-    body = {**body, "server_name": host, "exact_match": bool(host), "cluster": cluster}
+    body = {**body, **_selected(host, cluster)}
     sort, reverse = options.get("sort", "name"), options["reverse"]
     found: list[Row] = []
     silent: list[Missing] = []
@@ -467,6 +467,8 @@ def _report(
                 pinged = all_answers(settings, nc, PING, {})
                 found[:] = pinged if silent_if_empty else found
                 silent[:] = _silent(settings, nc, found, pinged, cluster)
+            elif silent_if_empty:
+                found[:] = all_answers(settings, nc, PING, _selected(host, cluster))
             lost = silent if fields[0].title == "Server" else []
             return [*ordered[: options.get("top")], *lost]
 
@@ -474,6 +476,11 @@ def _report(
             settings, take, fields, title=title, none="No results", watch=options["watch"]
         )
     check_answers(found, silent, problem(found))
+
+
+def _selected(host: str | None, cluster: str | None) -> Row:
+    """Return the fields of a request that select servers."""
+    return {"server_name": host, "exact_match": bool(host), "cluster": cluster}
 
 
 def _silent(

@@ -17,6 +17,7 @@ from ..api.publish import (
     PublishOptions,
     Retries,
     given_options,
+    publish_headers,
     ttl_text,
 )
 from ..api.schedules import schedule_headers
@@ -202,6 +203,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         """
         retries, given = DEFAULT_RETRIES, given_options(options, msg_id, stream)
         if options:
+            publish_headers(None, given)  # refuses invalid options before the server is asked
             retries, timeout = self._checked(options, timeout)
         try:
             ack = self._publisher.publish(
@@ -256,6 +258,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         """
         retries, given = DEFAULT_RETRIES, given_options(options, msg_id, stream)
         if options:
+            publish_headers(None, given)  # refuses invalid options before the server is asked
             retries, timeout = self._checked(options, timeout)
         return self._publisher.publish_async(
             subject, payload, headers, timeout, retries, stream, given

@@ -145,7 +145,7 @@ class OrderedPuller:
                 return self._messages
             if self._stopped is not None:
                 raise copy_exception(self._stopped)
-            messages = self.start(deadline)
+            messages = self.start(deadline_to_create(deadline))
         finally:
             if True in acquired:
                 self._renewing.release()
@@ -498,7 +498,7 @@ class OrderedConsumer:
             start = self._cursor.sequence.reply
             try:
                 self._pull_all(request, deadline, messages)
-            except errors.Error:
+            except BaseException:
                 if messages:
                     self._cursor.sequence.reply = start
                     self._requester = None

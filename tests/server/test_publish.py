@@ -222,6 +222,13 @@ def test_a_stream_that_comes_during_the_retries_gets_the_message(js, nc, stream_
 # --- faults -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["publish", "publish_async"])
+def test_invalid_options_are_refused_without_the_server(alone, fresh_server, name):
+    """An option that needs an API level is checked before that is requested."""
+    with paused(fresh_server), between(0, 1), pytest.raises(InvalidOptionError):
+        getattr(alone.jetstream(), name)("a", b"", msg_ttl=0)
+
+
 def test_a_silent_server_means_a_timeout(alone, fresh_server):
     """Without an answer the timeout is raised; the connection stays usable."""
     js = alone.jetstream()

@@ -18,7 +18,9 @@ from jetstream_sync.errors import (
     BadSubscriptionError,
     IteratorClosedError,
     ServerError,
+    StreamNotFoundError,
     StreamRecreatedError,
+    TimeoutError,
 )
 from jetstream_sync.server import NatsServer
 
@@ -243,3 +245,20 @@ def test_the_next_sequence_as_start(nc, way):
     with way(js, opt_start_seq=6) as take:
         fill(js, "more", 1)
         assert take() == "more0"
+
+
+def test_a_reader_that_never_waits_reports_a_deleted_stream(nc):
+    """Calls that take what is there, without a wait, end with the error after a moment."""
+    js = nc.jetstream()
+    js.create_stream(name="GONE", subjects=["gone"], storage="memory")
+    js.publish("gone", b"a0")
+    with js.ordered_consumer("GONE").messages(**FAST) as messages:
+        assert messages.next(LIMIT_S).data == b"a0"
+        js.delete_stream("GONE")
+
+        def is_reported() -> bool:
+            with pytest.raises((TimeoutError, StreamNotFoundError)) as raised:
+                messages.next(0)
+            return raised.type is StreamNotFoundError
+
+        wait_until(is_reported)

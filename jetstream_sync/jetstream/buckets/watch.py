@@ -619,15 +619,15 @@ class Watch(Generic[E]):
             marker = self._lost.popleft()
             self._live.record(marker)
             return self._make(marker)
-        delivery = received.popleft()
+        delivery, initial = received[0], self._initial
+        # This may ask the server. Until it is known, the message is not taken.
+        is_current = initial is not None and initial.is_complete_after(delivery[1])
+        received.popleft()
         entry = self._make(delivery)
         if self._live is not None:
             self._live.record(delivery)
-        initial = self._initial
-        if initial is None:
-            return entry
-        is_new = initial.is_new(delivery)
-        if initial.is_complete_after(delivery[1]):
+        is_new = initial is None or initial.is_new(delivery)
+        if is_current:
             self._set_current()
         return entry if is_new else None
 
