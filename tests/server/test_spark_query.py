@@ -13,6 +13,7 @@ from fixtures.spark_streams import fill
 from fixtures.threads import SCALE
 
 import jetstream_sync
+from jetstream_sync.durations import time_to_ns
 from jetstream_sync.errors import (
     BadRequestError,
     ConnectionClosedError,
@@ -241,6 +242,113 @@ def test_a_stream_that_was_restored_to_an_earlier_state_is_an_error(js, stream_n
         step(planner.query(stream.name), offset)
     query = planner.query(stream.name, failOnDataLoss="false")
     assert planned(query, offset, step(query, offset)) == [(1, 6 + more)]
+
+
+class Restorable:
+    """A stream with five messages in its backup."""
+
+    def __init__(self, js: JetStream, name: str) -> None:
+        self._js = js
+        self.name = name
+        stream = js.create_stream(name=name, subjects=[f"{name}.>"])
+        fill(js, f"{name}.a", 5)
+        self._backup = io.BytesIO()
+        with stream.snapshot() as snapshot:
+            snapshot.write_to(self._backup)
+        self._info = snapshot.info
+
+    def restore(self, offset: dict[str, Any], more: int) -> dict[str, Any]:
+        """Restore the backup, publish other messages, and return the offset as servers before 2.15 need it."""
+        with contextlib.suppress(StreamNotFoundError):
+            self._js.delete_stream(self.name)
+        self._backup.seek(0)
+        stream = self._js.restore_stream(self._info, self._backup)
+        fill(self._js, f"{self.name}.b", more)
+        # Those servers keep the creation time, so the offset seems to belong to the stream.
+        created = str(time_to_ns(stream.cached_info.created))
+        known = offset["streams"][self.name] | {"created": created}
+        return offset | {"streams": offset["streams"] | {self.name: known}}
+
+
+def test_a_restored_stream_is_read_from_its_start_after_waiting_for_messages(
+    js, stream_name, planner
+):
+    """A trigger that finds the loss and plans no batch leaves it to the next one."""
+    stream = Restorable(js, stream_name)
+    fill(js, f"{stream_name}.a", 5)
+    query = planner.query(stream_name, startingOffsets="earliest")
+    offset = stream.restore(step(query, query.initial()), 20)
+    waits = {"minOffsetsPerTrigger": 100, "maxTriggerDelay": "1h", "minPollInterval": "0s"}
+    query = planner.query(stream_name, failOnDataLoss="false", **waits)
+    assert step(query, offset) == offset
+    fill(js, f"{stream_name}.b", 100)
+    assert planned(query, offset, step(query, offset)) == [(1, 126)]
+
+
+def test_a_restored_stream_is_an_error_while_the_state_of_another_is_read_again(
+    js, stream_name, planner, monkeypatch
+):
+    """A lagging reply about one stream does not hide that the other one was restored."""
+    stream, lagging = Restorable(js, f"{stream_name}_A"), Restorable(js, f"{stream_name}_B")
+    fill(js, f"{stream.name}.a", 5)
+    query = planner.query("", streamPattern=f"{stream_name}_*", startingOffsets="earliest")
+    offset = stream.restore(step(query, query.initial()), 20)
+    del offset["streams"][lagging.name]["last"]
+    offset["streams"][lagging.name]["next"] = 8
+
+    def catch_up(_seconds: float) -> None:
+        fill(js, f"{lagging.name}.a", 2)
+
+    monkeypatch.setattr("jetstream_sync.spark.streaming.query.sleep", catch_up)
+    query = planner.query("", streamPattern=f"{stream_name}_*")
+    with pytest.raises(DataLossError, match="A was restored to an earlier state"):
+        step(query, offset)
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_restored_stream_without_messages_in_the_last_batch_is_an_error(
+    js, stream_name, planner, start
+):
+    """The offset keeps the time of the last message of a stream while a batch has none of its messages."""
+    busy, idle = Restorable(js, f"{stream_name}_A"), Restorable(js, f"{stream_name}_B")
+    names = f"{busy.name},{idle.name}"
+    fill(js, f"{idle.name}.a", 5)
+    query = planner.query(names, startingOffsets=start)
+    offset = query.initial()
+    for _ in range(2):
+        fill(js, f"{busy.name}.a", 5)
+        offset = step(query, offset)
+    offset = idle.restore(offset, 20)
+    with pytest.raises(DataLossError, match="B was restored to an earlier state"):
+        step(planner.query(names), offset)
+
+
+def test_a_stream_that_is_restored_while_a_query_runs_is_an_error(js, stream_name, planner):
+    """A stream that became shorter is compared again, although it does not end before the offset."""
+    stream = Restorable(js, stream_name)
+    fill(js, f"{stream_name}.a", 5)
+    waits = {"minOffsetsPerTrigger": 10, "maxTriggerDelay": "1h", "minPollInterval": "0s"}
+    query = planner.query(stream_name, startingOffsets="earliest", **waits)
+    offset = step(query, query.initial())
+    fill(js, f"{stream_name}.a", 5)
+    assert step(query, offset) == offset
+    offset = stream.restore(offset, 7)
+    with pytest.raises(DataLossError, match="restored to an earlier state"):
+        step(query, offset)
+
+
+def test_a_stream_that_was_missing_and_restored_is_read_from_its_start(js, stream_name, planner):
+    """A stream that did not exist when a batch was planned is compared when it exists again."""
+    busy, lost = Restorable(js, f"{stream_name}_A"), Restorable(js, f"{stream_name}_B")
+    fill(js, f"{lost.name}.a", 5)
+    names = f"{busy.name},{lost.name}"
+    query = planner.query(names, startingOffsets="earliest", failOnDataLoss="false")
+    offset = step(query, query.initial())
+    js.delete_stream(lost.name)
+    fill(js, f"{busy.name}.a", 5)
+    offset = step(query, offset)
+    offset = lost.restore(offset, 20)
+    assert read(query, offset, step(query, offset)) == [(lost.name, 1, 26)]
 
 
 def test_strict_reports_removals_by_a_limit_per_subject(js, stream_name, planner):

@@ -70,7 +70,8 @@ class QueryPlanner:
         self._name = uuid4().hex
         #: With filters, creation time and sequence of each stream up to which nothing matches.
         self._searched: dict[str, tuple[int, int]] = {}
-        #: Streams that this process has read, or whose last message that was read is still the same one.
+        #: Streams of which this process has planned a batch, or whose last message that was read is still the
+        #: same one; until a stream becomes shorter or is missing.
         self._verified: set[str] = set()
         self._arrivals = Arrivals()
         #: The start for which there was nothing new, and until when that is believed.
@@ -126,7 +127,7 @@ class QueryPlanner:
             self._turn += 1
         if any(shares.values()) or _must_advance(offset, parts):
             batches = self._batches(offset, parts, shares)
-            self._verified.update(batches)
+            self._verified.update(parts)
             end = Offset(batches, name).to_json()
         elif self._end_targets is None:
             self._idle = start, monotonic() + self.options.min_poll_interval
@@ -181,8 +182,15 @@ class QueryPlanner:
     # --- stream state ---------------------------------------------------------------------------
 
     def _refresh_views(self) -> dict[str, StreamView]:
-        self._views = self._access.snapshot()
-        return self._views
+        views = self._access.snapshot()
+        for key, old in self._views.items():
+            view = views.get(key)
+            if view is None or view.end_seq < old.end_seq:
+                # A restored stream gives the same sequences to other messages.
+                self._verified.discard(key)
+                self._searched.pop(key, None)
+        self._views = views
+        return views
 
     def _claim_queues(self, offset: Offset, *, is_new: bool = False) -> None:
         """Check that no other query owns the work queues of an offset, and claim them unless new."""
@@ -310,9 +318,9 @@ class QueryPlanner:
         if view is None or found.problem or position.last_ns is None or key in self._verified:
             return found
         # Servers before 2.15 keep the creation time of a stream that they restore.
-        self._verified.add(key)
         stored = self._access.stored_at(view.name, position.next_seq - 1)
         if stored is None or stored[0] >= position.next_seq or stored[1] == position.last_ns:
+            self._verified.add(key)
             return found
         problem = f"stream {key} was restored to an earlier state: it has another message"
         return replace(
@@ -418,7 +426,11 @@ class QueryPlanner:
         )
         ended = {key: position.empty_after() for key, position in offset.positions.items()}
         for key, part in parts.items():
-            ended[key] = _batch(part, shares[key], wanted[key]) if shares[key] else part.start
+            if shares[key]:
+                ended[key] = _batch(part, shares[key], wanted[key])
+            else:
+                last_ns = _last_ns(part.view, part.start.next_seq, offset.positions.get(key))
+                ended[key] = replace(part.start, last_ns=last_ns)
         return ended
 
 
@@ -447,6 +459,14 @@ def _empty_batch(
     )
 
 
+def _last_ns(view: StreamView, next_seq: int, known: StreamOffset | None = None) -> int | None:
+    """Return when the message before a sequence was stored; ``None``: unknown."""
+    last_ns = view.last_ns if view.messages and next_seq == view.end_seq else None
+    if known is None or (known.created_ns, known.next_seq) != (view.created_ns, next_seq):
+        return last_ns
+    return last_ns if known.last_ns is None else known.last_ns
+
+
 def _must_advance(offset: Offset, parts: Mapping[str, _StreamPart]) -> bool:
     """
     Return whether an empty batch must store that nothing matches before the end of a stream.
@@ -473,5 +493,5 @@ def _batch(part: _StreamPart, rows: int, partitions: int) -> StreamOffset:
         next_seq=end_seq,
         cuts=partition_cuts(part.counts, start, end_seq, rows, partitions),
         filters=part.start.filters,
-        last_ns=part.view.last_ns if end_seq == part.view.end_seq else None,
+        last_ns=_last_ns(part.view, end_seq),
     )
