@@ -16,7 +16,7 @@ pytestmark = [
 LIMITS = {
     "publish": 11,
     "fetch(1)": 10,
-    "first entry of kv.watch()": 34,
+    "first entry of kv.watch()": 35,
     "one message of a worker": 29,
 }
 

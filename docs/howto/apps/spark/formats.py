@@ -44,7 +44,7 @@ def avro(spark, checkpoint, schemas):
             raise ValueError("not the header of a schema registry")
         return fastavro.schemaless_reader(io.BytesIO(data[5:]), known[number], newest)
 
-    @pandas_udf("string")
+    @pandas_udf("string")  # type: ignore[call-overload]
     def decoded(payloads):
         def as_json(data):
             try:
@@ -61,7 +61,7 @@ def protobuf(spark, checkpoint, descriptors, name):
     """Decode protobuf messages with the file that ``protoc --descriptor_set_out`` has written."""
     files = pathlib.Path(descriptors).read_bytes()
 
-    @pandas_udf("string")
+    @pandas_udf("string")  # type: ignore[call-overload]
     def decoded(payloads):
         pool = descriptor_pool.DescriptorPool()
         for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
