@@ -66,7 +66,7 @@ class TransportOpener:
         #: Whether a server of this connection used TLS, even if it refused the login.
         self.used_tls = False
         #: Whether the server of the last attempt sent its INFO.
-        self.was_greeted = False
+        self.was_greeted: bool = False
         # The time that the pings need to detect a failure, bounded.
         pings = options.ping_interval * (options.max_outstanding_pings + 1)
         self._tcp_timeout = min(max(pings, _MIN_TCP_TIMEOUT_S), _MAX_TCP_TIMEOUT_S)

@@ -247,7 +247,7 @@ class OrderedCursor:
         self.consumer: ServerConsumer | None = None
         self._pace = _Pace()
         #: Whether `stop()` was called.
-        self.stopping = False
+        self.stopping: bool = False
         #: The last returned message; the next consumer starts after it.
         self.sequence: DeliverySequence = DeliverySequence()
 

@@ -182,7 +182,7 @@ class PullInbox(QueueInbox):
             self._core.table.add_deferred(subject + self._suffix, self)
         except errors.ConnectionClosedError:
             return  # the connection is being closed
-        self.reply = subject.encode()
+        self.reply: bytes = subject.encode()
         self._core.table.remove_deferred(old)
         if self._closed:
             # close() was called meanwhile and may not have seen the new subscription.

@@ -317,7 +317,7 @@ class Arguments:
                 "function", function, "must have a signature"
             ) from error
         parameters = self._signature.parameters.values()
-        self.context = [
+        self.context: list[str] = [
             parameter.name for parameter in parameters if is_context(parameter.annotation)
         ]
         self._sent = self._signature.replace(

@@ -107,14 +107,14 @@ class HandlerConsumer(MessageSource):
         self._replaces = replaces
         self._stream_created: datetime | None = None
         self._open(None)
-        self.times = LeaseTimes(self.info.config)
+        self.times: LeaseTimes = LeaseTimes(self.info.config)
 
     def _open(self, known: ConsumerInfo | None) -> None:
         """Find, create or update the consumer; a new one continues behind its last known state."""
         handler = self._handler
         stream = get_stream(self._js, handler.stream)
         before, self._stream_created = self._stream_created, stream.cached_info.created
-        self.generation = f"{stream.cached_info.created.timestamp():.0f}"
+        self.generation: str = f"{stream.cached_info.created.timestamp():.0f}"
         try:
             consumer = stream.get_consumer(handler.consumer)
         except errors.ConsumerNotFoundError:
@@ -133,7 +133,8 @@ class HandlerConsumer(MessageSource):
             if self._may_change and wanted != consumer.cached_info.config:
                 consumer = stream.update_consumer(wanted)
         _check_consumer(consumer.cached_info.config, handler)
-        self.pull, self.info = consumer, consumer.cached_info
+        self.pull: PullConsumer = consumer
+        self.info: ConsumerInfo | None = consumer.cached_info
         self._expected = _updated(self.info.config, handler)
         self._compare()
 
@@ -186,7 +187,7 @@ class HandlerConsumer(MessageSource):
         except errors.InvalidOptionError as error:
             found.append(str(error))
         differ = set(self.info.config.filters) != set(self._expected.filters)
-        self.is_foreign = differ and (self.is_foreign or self.has_foreign)
+        self.is_foreign: bool = differ and (self.is_foreign or self.has_foreign)
         self.has_foreign = False
         self.mismatches = found
         for mismatch in found:

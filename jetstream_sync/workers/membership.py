@@ -105,7 +105,7 @@ class GroupConsumer(MessageSource):
         self.member: str = handler.member or f"{host}-{os.getpid()}"
         self._where = self.group.consumer_stream_name, self.group.consumer_name(self.member)
         self.ack_wait: float = handler.ack_wait or ACK_WAIT_S
-        self.times = LeaseTimes(ConsumerConfig(ack_wait=self.ack_wait))
+        self.times: LeaseTimes = LeaseTimes(ConsumerConfig(ack_wait=self.ack_wait))
         # When each absent member was found first, by the monotonic clock.
         self._absent: dict[str, float] = {}
         self.recreate()
@@ -114,7 +114,7 @@ class GroupConsumer(MessageSource):
         """Find the group, and add the member if it is missing; raises as the constructor."""
         self.group = find_group(self._js, self._handler)
         stream = get_stream(self._js, self.group.consumer_stream_name)
-        self.generation = f"{stream.cached_info.created.timestamp():.0f}"
+        self.generation: str = f"{stream.cached_info.created.timestamp():.0f}"
         if self._may_change and is_managed(self.group):
             self._tend()
         else:
@@ -122,7 +122,8 @@ class GroupConsumer(MessageSource):
 
     def joined(self, pull: PullConsumer) -> None:
         """Use the consumer that the member has got."""
-        self.pull, self.info = pull, pull.cached_info
+        self.pull: PullConsumer = pull
+        self.info: ConsumerInfo | None = pull.cached_info
 
     def read(self) -> ConsumerInfo:
         """Return the state on the server; `ConsumerNotFoundError`: the member has no partitions."""

@@ -52,7 +52,8 @@ class HandlerThreads:
         dead_letters: DeadLetterWriter | None,
     ) -> None:
         self.handler = handler
-        self.consumer, puller = source
+        self.consumer: MessageSource = source[0]
+        puller = source[1]
         self._shared = shared
         self._observer = shared.observer.handler(handler)
         self._processes: ProcessPool | None = None

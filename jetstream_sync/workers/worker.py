@@ -118,7 +118,7 @@ class Worker(QueueOwner):
         refuse_unknown("worker", options, OPTIONS["worker"])
         super().__init__(**options)
         self.servers = servers
-        self.program = self.program or program_of(calling_module())
+        self.program: str = self.program or program_of(calling_module())
         #: The handlers, in the order of their definition.
         self.handlers: list[Handler] = []
         #: The limits by name: how many handlers may run at a time.
