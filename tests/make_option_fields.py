@@ -20,7 +20,11 @@ __all__ = ["FILE", "contents"]
 
 FILE = Path(__file__).parents[1] / "jetstream_sync" / "workers" / "option_fields.pyi"
 #: What an option accepts that has another type afterwards.
-ACCEPTED = {"retry": "Backoff | None"}
+ACCEPTED = {
+    "retry": "Backoff | None",
+    "program": "str | None",
+    "connection": "Mapping[str, Any] | None",
+}
 CLASSES: dict[str, list[tuple[type[Any], Collection[str]]]] = {
     "WorkerFields": [(WorkerOptions, own_names(WorkerOptions))],
     "HandlerFields": [(Handler, HANDLER_OPTIONS)],

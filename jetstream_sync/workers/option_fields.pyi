@@ -14,7 +14,7 @@ from .retries import Backoff
 class WorkerFields(TypedDict, total=False):
     name: str
     dead_letters: DeadLetterTarget | None
-    program: str
+    program: str | None
     concurrency: int
     drain_timeout: float
     middleware: Sequence[Middleware]
@@ -23,7 +23,7 @@ class WorkerFields(TypedDict, total=False):
     trace: str | None
     http: str | None
     report: str | None
-    connection: Mapping[str, Any]
+    connection: Mapping[str, Any] | None
 
 class HandlerFields(TypedDict, total=False):
     filter_subject: str | None

@@ -52,8 +52,8 @@ class WorkerOptions:
     are given up are dropped."""
     program: str = ""
     """The program to which the queues of tasks belong, which is recorded with their consumers: another program
-    with the same ``name`` is refused. Empty: the top package of the module that creates the worker, or the
-    name of a script."""
+    with the same ``name`` is refused. Empty or ``None``: the top package of the module that creates the worker, or
+    the name of a script."""
     concurrency: int = 8
     """Number of threads of the queue ``default`` of tasks, and of others that name none."""
     drain_timeout: float = 25.0
@@ -81,13 +81,15 @@ class WorkerOptions:
     ``jetstream-worker.>``: ``"messages"``: the messages whose handlers run; ``"stacks"``: also the stacks of
     their threads; ``None``: nothing."""
     connection: Mapping[str, Any] = field(default_factory=dict)
-    """Other options of `jetstream_sync.connect`. Unless they say otherwise, the worker waits for its server at
-    the start, reconnects without limit, and pings every 10 seconds."""
+    """Other options of `jetstream_sync.connect`; ``None``: none. Unless they say otherwise, the worker waits for
+    its server at the start, reconnects without limit, and pings every 10 seconds."""
 
     given: list[Resource] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Check the options."""
+        self.program = "" if self.program is None else self.program
+        self.connection = {} if self.connection is None else self.connection
         self.given = [] if isinstance(self.ensure, str) else list(self.ensure)
         is_mode = not isinstance(self.ensure, str) or self.ensure in {"consumer", "none"}
         if not (is_mode and all(isinstance(item, Resource) for item in self.given)):
@@ -110,6 +112,7 @@ class WorkerOptions:
             if not ok:
                 raise errors.InvalidOptionError(option, getattr(self, option), rule)
         self.middleware = tuple(self.middleware)
+        self.connection = dict(self.connection)
         for item in self.middleware:
             check_plain("middleware", item)
         for option, known in (("trace", TRACE_MODES), ("report", REPORTS)):

@@ -116,7 +116,7 @@ class Worker(QueueOwner):
         self, servers: str | Sequence[str] | None = None, **options: Unpack[WorkerFields]
     ) -> None:
         refuse_unknown("worker", options, OPTIONS["worker"])
-        super().__init__(**options)
+        super().__init__(**options)  # type: ignore[arg-type]  # None is the default of some
         self.servers = servers
         self.program: str = self.program or program_of(calling_module())
         #: The handlers, in the order of their definition.

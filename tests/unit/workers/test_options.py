@@ -244,3 +244,15 @@ def test_limits_are_checked():
         with pytest.raises(InvalidOptionError, match="rate"):
             worker.handler(stream="S", consumer="B", rate=wrong)(print)  # type: ignore[arg-type]
     assert [rate_interval(rate) for rate in ("10/s", "30/m", "0.5/h")] == [0.1, 2, 7200]
+
+
+def test_program_and_connection_of_a_worker_may_be_none():
+    assert Worker(program=None).program == Worker().program
+    assert Worker(connection=None).connection == {}
+
+
+def test_a_worker_keeps_its_own_connection_options():
+    options = {"user": "a"}
+    worker = Worker(connection=options)
+    options["user"] = "b"
+    assert worker.connection == {"user": "a"}
