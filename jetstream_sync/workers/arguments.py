@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
@@ -31,7 +32,6 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-    is_typeddict,
 )
 from uuid import UUID
 
@@ -47,7 +47,24 @@ _Convert = Callable[[Any], Any]
 _JSON_TYPES: Final = (int, float, str, bool, type(None))
 #: Integers below that are exact in every JSON.
 _MAX_INT: Final = 2**53
+#: Types of what JSON has, and tuples, which arrive as lists.
+_FORMS: Final = (*_JSON_TYPES, list, tuple, dict)
 _LISTS: Final = (list, Sequence, Collection, Iterable)
+_MAPPINGS: Final = (dict, Mapping, MutableMapping)
+#: Types whose equal values may be unequal: a time in an hour that comes twice, and NaN.
+_COMPARED_AS_JSON: Final = (datetime, time, Decimal)
+#: Around the types of fields. By name: those of ``typing_extensions`` are other objects.
+_QUALIFIERS: Final = {"Required", "NotRequired", "ReadOnly", "Final"}
+#: Errors of values that do not fit; the same call would fail again.
+_MISFITS: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class TaskArgumentsError(errors.InvalidArgumentError, TypeError):
@@ -153,8 +170,9 @@ def _converter(annotation: Any) -> _Convert | None:
     """Return a function from a JSON value to an object of an annotation; ``None``: any value is one."""
     if annotation in (Any, object) or isinstance(annotation, (str, TypeVar)):
         return None
-    while (inner := _inner_of(annotation)) is not None:
-        annotation = inner
+    annotation, _ = _unwrapped(annotation)
+    if hasattr(annotation, "__value__") and not isinstance(annotation, type):
+        return partial(_alias, annotation)
     if isinstance(annotation, type) or annotation is None:
         found = _CONVERTERS.get(annotation)
         if found is not None:
@@ -176,29 +194,79 @@ def _converter(annotation: Any) -> _Convert | None:
         return partial(_list, annotation, _converter(arguments[0]) if arguments else None)
     if kind is tuple:
         return partial(_tuple, annotation, [*map(_converter, arguments)], arguments[1:] == (...,))
-    if isinstance(kind, type) and issubclass(kind, Mapping) and not is_typeddict(kind):
+    if kind in _MAPPINGS:
         return partial(_mapping, annotation, [*map(_converter, arguments)] or [None, None])
     return _class_converter(kind)
 
 
-def _inner_of(annotation: Any) -> Any:
-    """Return the type that a NewType or a ``type`` statement names; ``None``: it is neither."""
-    if isinstance(annotation, type):
-        return None
-    return getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    """Return an annotation without the strings in it, such as ``Optional["Order"]``, if their names exist."""
+    holder = types.SimpleNamespace(__annotations__={"value": annotation})
+    with suppress(NameError, AttributeError, TypeError, SyntaxError):
+        return get_type_hints(holder, names, names, include_extras=True)["value"]
+    return annotation
+
+
+def _unwrapped(annotation: Any) -> tuple[Any, set[str]]:
+    """Return the type in NewTypes and qualifiers such as ``Required``, and the names of the qualifiers."""
+    names: set[str] = set()
+    while not isinstance(annotation, type):
+        name = getattr(get_origin(annotation), "_name", None)
+        inner = getattr(annotation, "__supertype__", None)
+        if name in _QUALIFIERS:
+            names.add(name)
+            inner = get_args(annotation)[0]
+        if inner is None:
+            break
+        annotation = inner
+    return annotation, names
+
+
+def _is_choice(annotation: Any) -> bool:
+    """Return whether an annotation is a union of several types besides ``None``."""
+    while True:
+        annotation, _ = _unwrapped(annotation)
+        kind = get_origin(annotation) or annotation
+        if kind is Annotated:
+            annotation = get_args(annotation)[0]
+        elif hasattr(kind, "__value__") and not isinstance(kind, type):
+            annotation = _value_of(kind)
+        else:
+            break
+    others = [item for item in get_args(annotation) if item is not type(None)]
+    return kind in (Union, types.UnionType) and len(others) > 1
+
+
+def _value_of(alias: Any) -> Any:
+    return _resolved(alias.__value__, vars(sys.modules[alias.__module__]))
+
+
+@cache
+def _alias_converter(alias: Any) -> _Convert | None:
+    return _converter(_value_of(alias))
+
+
+def _alias(alias: Any, value: Any) -> Any:
+    """Convert a value to the type that a ``type`` statement names; later than the type, which may contain itself."""
+    return _convert(_alias_converter(alias), value)
+
+
+def _is_typed_dict(kind: Any) -> bool:
+    # is_typeddict() of typing does not know the classes of typing_extensions.
+    return hasattr(kind, "__required_keys__") and hasattr(kind, "__total__")
 
 
 def _class_converter(kind: Any) -> _Convert | None:
     if hasattr(kind, "__pydantic_validator__") or hasattr(kind, "__get_pydantic_core_schema__"):
         return _pydantic(kind)
-    if is_typeddict(kind):
+    if _is_typed_dict(kind):
         return partial(_typed_dict, kind)
     if not isinstance(kind, type):
         return None
     if is_dataclass(kind):
         return partial(_dataclass, kind)
     if issubclass(kind, Enum):
-        return kind
+        return partial(_enum, kind, {type(member.value) for member in kind})
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return partial(_named_tuple, kind)
 
@@ -222,6 +290,13 @@ def _convert(convert: _Convert | None, value: Any) -> Any:
     return value if convert is None else convert(value)
 
 
+def _enum(kind: type[Enum], types_of_values: Collection[type], value: Any) -> Enum:
+    # For an enum, True and 1.0 are the value 1.
+    if type(value) not in types_of_values:
+        raise _refuse(kind, value)
+    return kind(value)
+
+
 def _literal(annotation: Any, choices: Sequence[Any], value: Any) -> Any:
     for choice in choices:
         plain = choice.value if isinstance(choice, Enum) else choice
@@ -235,7 +310,7 @@ def _first_fitting(
 ) -> Any:
     # A choice that has the type of the value is better than one that would convert it.
     for _, convert in sorted(choices, key=lambda choice: type(value) is not choice[0]):
-        with suppress(TypeError, ValueError):
+        with suppress(*_MISFITS):
             return _convert(convert, value)
     raise _refuse(annotation, value)
 
@@ -266,18 +341,38 @@ def _mapping(annotation: Any, converters: Sequence[_Convert | None], value: Any)
 
 
 @cache
+def _hints(kind: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{kind.__name__}: a type does not exist at run time: {error}") from error
+
+
+@cache
 def _parts(kind: Any) -> dict[str, _Convert | None]:
     """Return the converters of the fields of a class; later than the class, which may contain itself."""
-    return {
-        name: _converter(hint) for name, hint in get_type_hints(kind, include_extras=True).items()
-    }
+    return {name: _converter(hint) for name, hint in _hints(kind).items()}
+
+
+@cache
+def _required_keys(kind: Any) -> set[str]:
+    """Return the required keys; those of the class are wrong where annotations are strings."""
+    required = set(kind.__required_keys__)
+    for name, hint in _hints(kind).items():
+        annotated = get_origin(hint) is Annotated
+        _, qualifiers = _unwrapped(get_args(hint)[0] if annotated else hint)
+        if "NotRequired" in qualifiers:
+            required.discard(name)
+        elif "Required" in qualifiers:
+            required.add(name)
+    return required
 
 
 def _typed_dict(kind: Any, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _refuse(kind, value)
     parts = _parts(kind)
-    wrong = (kind.__required_keys__ - value.keys()) | (value.keys() - parts.keys())
+    wrong = (_required_keys(kind) - value.keys()) | (value.keys() - parts.keys())
     if wrong:
         raise ValueError(f"{kind.__name__}: missing or unknown keys: {', '.join(sorted(wrong))}")
     return {name: _convert(parts[name], item) for name, item in value.items()}
@@ -323,8 +418,10 @@ class Arguments:
         self._sent = self._signature.replace(
             parameters=[parameter for parameter in parameters if parameter.name not in self.context]
         )
+        inner = inspect.unwrap(getattr(function, "func", function))
+        names = getattr(inner, "__globals__", {})
         annotations = {
-            parameter.name: parameter.annotation
+            parameter.name: _resolved(parameter.annotation, names)
             for parameter in self._sent.parameters.values()
             if parameter.annotation is not parameter.empty
         }
@@ -336,7 +433,7 @@ class Arguments:
             convert = _converter(annotation)
             if convert is not None:
                 self._converters[name] = convert
-                if "|" not in str(annotation) and "Union" not in str(annotation):
+                if not _is_choice(annotation):
                     self._is_exact.discard(name)
         # The types of parameters whose values need no conversion, by position and by name; ``None``: any.
         plain = [
@@ -382,12 +479,11 @@ class Arguments:
             return {"args": list(args), "kwargs": dict(kwargs)}
         try:
             received: dict[str, Any] = codec.loads(to_json({"args": args, "kwargs": kwargs}))
-        except (TypeError, ValueError) as error:
+        except _MISFITS as error:
             raise TaskArgumentsError(f"task {task}: the arguments are not JSON: {error}") from error
         bound = self.bind(task, received["args"], received["kwargs"]).arguments
         for name, value in self._sent.bind(*args, **kwargs).arguments.items():
-            is_exact = name in self._is_exact or type(bound[name]) is type(value)
-            if is_exact and not _is_same(bound[name], value):
+            if not self._arrives(name, bound[name], value):
                 kind = type(value).__name__
                 rule = (
                     "arrives as another value"
@@ -396,6 +492,15 @@ class Arguments:
                 )
                 raise TaskArgumentsError(f"task {task}, argument {name!r}: {kind} {rule}")
         return received
+
+    def _arrives(self, name: str, received: Any, given: Any) -> bool:
+        # The caller may pass what JSON has for an object: "2026-01-01" for a date.
+        if name not in self._is_exact and type(given) in _FORMS and type(received) not in _FORMS:
+            return True
+        try:
+            return _is_same(received, given)
+        except _MISFITS:  # they cannot be compared
+            return False
 
     def _is_kept(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call fits, and its values need no conversion: the usual case, which costs little."""
@@ -428,7 +533,7 @@ class Arguments:
             for name in found.keys() & self._converters.keys():
                 where = f"task {task}, argument {name!r}"
                 found[name] = self._converted(name, found[name])
-        except (TypeError, ValueError) as error:
+        except _MISFITS as error:
             raise TaskArgumentsError(f"{where}: {error}") from error
         for name in self.context:
             found[name] = context
@@ -465,10 +570,17 @@ def _is_same(received: Any, given: Any) -> bool:
         return received.keys() == given.keys() and all(
             _is_same(received[key], value) for key, value in given.items()
         )
+    if isinstance(given, _COMPARED_AS_JSON) and isinstance(received, _COMPARED_AS_JSON):
+        return to_json(received) == to_json(given) or bool(received == given)
     if type(received) is not type(given):
         return bool(received == given) and not isinstance(given, Enum)
     if is_dataclass(given):
         names = [item.name for item in fields(given)]
-        return all(_is_same(getattr(received, name), getattr(given, name)) for name in names)
-    # A time in an hour that comes twice never equals one of another zone.
-    return bool(received == given) or to_json(received) == to_json(given)
+    elif hasattr(given, "model_dump"):
+        # Its == ignores what is inside of a field: that an enum has become a string.
+        names = [*getattr(type(given), "model_fields", vars(given)), "__pydantic_extra__"]
+    else:
+        return bool(received == given)
+    return all(
+        _is_same(getattr(received, name, None), getattr(given, name, None)) for name in names
+    )

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter, OrderedDict, UserDict, defaultdict
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NewType, TypedDict
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NewType,
+    Optional,
+    TypedDict,
+    TypeVar,
+    Union,
+)
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
+import typing_extensions
+from typing_extensions import NotRequired, ReadOnly, Required, TypeAliasType
 
 from jetstream_sync.workers import TaskArgumentsError, Worker
 from jetstream_sync.workers.arguments import Arguments, to_json
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+T = TypeVar("T")
 Customer = NewType("Customer", int)
+#: A type that contains itself; its parts are named late, as in a ``type`` statement.
+Tree = TypeAliasType("Tree", "datetime | list[Tree] | None")
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
@@ -28,6 +50,14 @@ class Color(Enum):
 
 class Size(IntEnum):
     BIG = 3
+
+
+class Level(Enum):
+    LOW = 1
+
+
+class StrColor(str, Enum):
+    RED = "red"
 
 
 class Money(NamedTuple):
@@ -47,6 +77,32 @@ class Order:
     lines: list[Money] = field(default_factory=list)
     parent: Order | None = None
     total: int = field(init=False, default=0)
+
+
+@dataclass
+class LargeOrder(Order):
+    pass
+
+
+@dataclass
+class Visit:
+    at: Final[datetime]  # type: ignore[misc]
+
+
+@dataclass
+class Share:
+    part: Fraction
+
+
+class Shop(typing_extensions.TypedDict):
+    name: str
+    opened: NotRequired[ReadOnly[datetime]]
+    closed: Annotated[NotRequired[datetime], "local time"]
+
+
+class Branch(typing_extensions.TypedDict, total=False):
+    opened: Required[datetime]
+    name: str
 
 
 UUID_1 = UUID(int=1)
@@ -98,6 +154,17 @@ def arrived(annotation: object, value: object) -> Any:
         (Customer, 7),
         (float, 2),
         (Any, {"a": [1, None, True]}),
+        (Optional["datetime"], NOON),
+        (list["Order"], [Order(UUID_1, NOON)]),
+        (Decimal, Decimal("0.100")),
+        (dict, {"a": 1}),
+        (MutableMapping[str, date], {"a": date(2026, 1, 1)}),
+        (Visit, Visit(NOON)),
+        (Shop, {"name": "x"}),
+        (Shop, {"name": "x", "opened": NOON, "closed": NOON}),
+        (Branch, {"opened": NOON}),
+        (Tree, [NOON, [None, [NOON]]]),
+        (list[Tree], [[NOON]]),
     ],
 )
 def test_values_arrive_as_annotated(annotation, value):
@@ -138,6 +205,36 @@ def test_values_arrive_as_annotated(annotation, value):
         (Any, Color.RED),
         (Any, Order(UUID_1, NOON)),
         (complex, 1j),
+        (Optional["Unknown"], NOON),  # noqa: F821 - a type that does not exist at run time
+        (Optional[Any], NOON),  # noqa: UP045
+        (Optional[Any], Decimal(1)),  # noqa: UP045
+        (Optional[T], NOON),  # noqa: UP045
+        (list, (Color.RED,)),
+        (Order, LargeOrder(UUID_1, NOON)),
+        (list[Order], [LargeOrder(UUID_1, NOON)]),
+        (dict, Order(UUID_1, NOON)),
+        (datetime, date(2026, 1, 1)),
+        (float, 2**53 + 1),
+        (str, StrColor.RED),
+        (Visit, {"at": "noon"}),
+        (Shop, {"opened": NOON}),
+        (Shop, {"name": "x", "opened": "noon"}),
+        (Branch, {"name": "x"}),
+        (Tree, ["noon"]),
+        (defaultdict, defaultdict(int, a=1)),
+        (defaultdict[str, int], defaultdict(int, a=1)),
+        (Counter, Counter(a=1)),
+        (Counter[str], Counter(a=1)),
+        (OrderedDict[str, int], OrderedDict(a=1)),
+        (UserDict, UserDict(a=1)),
+        (Share, Share(1)),
+        (Share, {"part": 1}),
+        (timedelta, 1e20),
+        (timedelta | None, 1e20),
+        (Size, True),
+        (Size, 3.0),
+        (Level, True),
+        (Level, 1.0),
     ],
 )
 def test_other_values_are_refused(annotation, value):
@@ -202,6 +299,79 @@ def test_pydantic_models_are_validated():
         arrived(Model, {"at": NOON})
     with pytest.raises(TaskArgumentsError, match="greater than 0"):
         arrived(pydantic.PositiveInt, -1)
+
+
+def test_a_model_that_loses_a_value_is_refused():
+    """Two models with the same JSON may differ."""
+    pydantic = pytest.importorskip("pydantic")
+
+    class Base(pydantic.BaseModel):
+        a: int = 1
+
+    class Sub(Base):
+        b: int = 2
+
+    class Login(pydantic.BaseModel):
+        password: pydantic.SecretStr
+
+    class Hidden(pydantic.BaseModel):
+        note: str = pydantic.Field("", exclude=True)
+
+    class Outer(pydantic.BaseModel):
+        inner: Base
+        value: Any = None
+
+    class Open(pydantic.BaseModel, extra="allow"):
+        pass
+
+    class Sized(pydantic.BaseModel):
+        limits: dict[int, set[str]]
+        at: datetime
+
+    for kind, model in (
+        (Base, Sub(a=1, b=2)),
+        (Login, Login(password="secret")),
+        (Hidden, Hidden(note="x")),
+        (list[Hidden], [Hidden(note="x")]),
+        (Outer, Outer(inner=Sub(b=3))),
+        (Outer, Outer(inner=Base(), value=StrColor.RED)),
+        (Open, Open(at=NOON)),
+    ):
+        with pytest.raises(TaskArgumentsError, match="arrives as another value"):
+            arrived(kind, model)
+    for model in (Outer(inner=Base(a=3), value=[1]), Open(x=1), Sized(limits={1: {"a"}}, at=TWICE)):
+        assert arrived(type(model), model).model_dump_json() == model.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "optional",
+    [
+        datetime | None,
+        Optional[datetime],  # noqa: UP045
+        Union[None, datetime],  # noqa: UP007
+        Annotated[datetime | None, "a|b"],
+        NewType("When", datetime | None),  # type: ignore[valid-newtype]
+    ],
+)
+def test_the_spelling_of_an_optional_type_makes_no_difference(optional):
+    """The JSON form of an object may be given, unless another type of a union might be meant."""
+    assert arrived(optional, NOON.isoformat()) == NOON
+    assert arrived(optional, None) is None
+    with pytest.raises(TaskArgumentsError):
+        arrived(optional | UUID if optional == datetime | None else datetime | UUID, str(NOON))
+
+
+def test_values_that_cannot_be_converted_are_dead_letters():
+    """The same call would fail each time."""
+    worker = Worker(name="shop", dead_letters="DEAD")
+    for name, annotation, value in (("a", timedelta, 1e20), ("b", Share, {"part": 1})):
+
+        def function(value: object) -> None:
+            pass
+
+        function.__annotations__ = {"value": annotation}
+        task = worker.task(function, name=name)
+        assert worker.test_client().deliver(task, {"args": [value]}).kind == "dead"
 
 
 def test_values_of_a_callers_mapping_are_not_changed():
