@@ -247,10 +247,10 @@ def test_a_stream_that_was_restored_to_an_earlier_state_is_an_error(js, stream_n
 class Restorable:
     """A stream with five messages in its backup."""
 
-    def __init__(self, js: JetStream, name: str) -> None:
+    def __init__(self, js: JetStream, name: str, **config: Any) -> None:
         self._js = js
         self.name = name
-        stream = js.create_stream(name=name, subjects=[f"{name}.>"])
+        stream = js.create_stream(name=name, subjects=[f"{name}.>"], **config)
         fill(js, f"{name}.a", 5)
         self._backup = io.BytesIO()
         with stream.snapshot() as snapshot:
@@ -556,6 +556,40 @@ def test_commits_can_be_repeated_and_never_go_back(js, stream_name, planner):
         planner.query(stream_name).commit(offset)
     assert stream.info().state.first_seq == 9
     assert stream.info().state.last_seq == 10
+
+
+@pytest.mark.parametrize("more", [3, 20])
+def test_a_commit_does_not_touch_a_restored_queue(js, stream_name, planner, more, monkeypatch):
+    """A queue that is read from its start keeps its messages until they are read, and then releases them."""
+    monkeypatch.setattr("jetstream_sync.spark.streaming.query.sleep", lambda _seconds: None)
+    queue = Restorable(js, stream_name, retention="workqueue", allow_direct=True)
+    fill(js, f"{stream_name}.a", 5)
+    query = planner.query(stream_name)
+    offset = queue.restore(step(query, query.initial()), more)
+    query = planner.query(stream_name, failOnDataLoss="false")
+    end = step(query, offset)
+    query.commit(offset)
+    assert js.get_stream(stream_name).info().state.messages == 5 + more
+    assert planned(query, offset, end) == [(1, 6 + more)]
+    query.commit(end)
+    assert js.get_stream(stream_name).info().state.messages == 0
+
+
+@pytest.mark.server("<2.15")
+def test_a_queue_that_is_restored_while_a_query_runs_is_released(
+    js, stream_name, planner, monkeypatch
+):
+    """Batches after the restart release their messages, although their sequences were released before."""
+    monkeypatch.setattr("jetstream_sync.spark.streaming.query.sleep", lambda _seconds: None)
+    queue = Restorable(js, stream_name, retention="workqueue", allow_direct=True)
+    fill(js, f"{stream_name}.a", 5)
+    query = planner.query(stream_name, failOnDataLoss="false", minPollInterval="0s")
+    offset = step(query, query.initial())
+    query.commit(offset)
+    queue.restore(offset, 3)
+    end = step(query, offset)
+    query.commit(end)
+    assert js.get_stream(stream_name).info().state.messages == 0
 
 
 def test_a_commit_does_not_touch_a_re_created_stream(js, stream_name, planner):

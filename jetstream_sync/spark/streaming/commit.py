@@ -233,25 +233,19 @@ class CommitHandler:
         """
         Release all messages before an offset that Spark has committed; call `claim()` first.
 
-        Streams that were deleted or re-created are skipped.
+        Streams that were deleted or re-created, or that have lost their end, are skipped.
         """
         for key, position in offset.positions.items():
             view = views.get(key)
             if view is None or view.created_ns != position.created_ns:
                 continue
-            done = self._committed.get(key)
-            if (
-                done is not None
-                and done.created_ns == position.created_ns
-                and done.next_seq >= position.next_seq
-            ):
+            # Without its end, a purge would skip sequences of new messages.
+            if position.next_seq > view.end_seq or position == self._committed.get(key):
                 continue
             self._release(view, position)
             self._committed[key] = position
 
     def _release(self, view: StreamView, position: StreamOffset) -> None:
-        if position.next_seq > view.end_seq:
-            return  # the stream lost its end, and a purge would skip sequences of new messages
         if view.is_work_queue:
             if position.next_seq > view.first_seq:
                 self._purge(view.name, position)

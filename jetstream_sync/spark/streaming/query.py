@@ -73,6 +73,8 @@ class QueryPlanner:
         #: Streams of which this process has planned a batch, or whose last message that was read is still the
         #: same one; until a stream becomes shorter or is missing.
         self._verified: set[str] = set()
+        #: Offsets whose streams are read from their start again; they release nothing there.
+        self._restarted: dict[str, StreamOffset] = {}
         self._arrivals = Arrivals()
         #: The start for which there was nothing new, and until when that is believed.
         self._idle: tuple[dict[str, Any], float] | None = None
@@ -205,10 +207,9 @@ class QueryPlanner:
     def _commit(self, offset: Offset) -> None:
         for key in offset.positions.keys() & self._views.keys():
             self._prepare(key, self._views[key], offset.positions[key])
-        views = self._views
-        self._access.retry_transient(
-            lambda: self._commit_handler.commit(offset, views), "committing"
-        )
+        views, restarted = self._views, self._restarted.items()
+        kept = Offset(dict(offset.positions.items() - restarted), offset.query)
+        self._access.retry_transient(lambda: self._commit_handler.commit(kept, views), "committing")
 
     def _prepare(
         self, key: str, view: StreamView, position: StreamOffset | None = None
@@ -293,6 +294,8 @@ class QueryPlanner:
         for key, point in found.items():
             next_seq = self._loss_policy.next_seq(point)
             view = self._views.get(key)
+            if next_seq < offset.positions[key].next_seq:
+                self._restarted[key] = offset.positions[key]
             if view is not None:
                 filters = self._prepare(key, view, offset.positions[key])
                 since_ns = offset.positions[key].since_ns
