@@ -31,6 +31,7 @@ REFUSED: dict[str, str] = {
     r"\b(?:tells?|told) of\b": "'reports', 'announces', 'discovered'",
     r"\bcan not\b": "'cannot'",
     r"\blet go\b": "'release', 'close'",
+    r"\bfor each in\b|\blambda each\b": "name the variable for what it holds",
 }
 
 # Patterns that are refused in the README and the pages only; docstrings still use some of them.

@@ -92,7 +92,7 @@ threading.Thread(target=serve, daemon=True).start()
 try:
     jetstream_sync.connect(url, connect_timeout=60, retry_on_failed_connect={retry})
 except KeyboardInterrupt:
-    left = [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("nats-")]
     print("interrupted", *left, flush=True)
 """
 
