@@ -54,7 +54,7 @@ _MAPPINGS: Final = (dict, Mapping, MutableMapping)
 #: Types whose equal values may be unequal: a time in an hour that comes twice, and NaN.
 _COMPARED_AS_JSON: Final = (datetime, time, Decimal)
 #: Around the types of fields. By name: those of ``typing_extensions`` are other objects.
-_QUALIFIERS: Final = {"Required", "NotRequired", "ReadOnly", "Final"}
+_QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly", "Final")
 #: Errors of values that do not fit; the same call would fail again.
 _MISFITS: Final = (
     ArithmeticError,
@@ -171,7 +171,7 @@ def _converter(annotation: Any) -> _Convert | None:
     if annotation in (Any, object) or isinstance(annotation, (str, TypeVar)):
         return None
     annotation, _ = _unwrapped(annotation)
-    if hasattr(annotation, "__value__") and not isinstance(annotation, type):
+    if _is_alias(annotation):
         return partial(_alias, annotation)
     if isinstance(annotation, type) or annotation is None:
         found = _CONVERTERS.get(annotation)
@@ -229,7 +229,7 @@ def _is_choice(annotation: Any) -> bool:
         kind = get_origin(annotation) or annotation
         if kind is Annotated:
             annotation = get_args(annotation)[0]
-        elif hasattr(kind, "__value__") and not isinstance(kind, type):
+        elif _is_alias(kind):
             annotation = _value_of(kind)
         else:
             break
@@ -237,8 +237,14 @@ def _is_choice(annotation: Any) -> bool:
     return kind in (Union, types.UnionType) and len(others) > 1
 
 
+def _is_alias(annotation: Any) -> bool:
+    # By name: typing_extensions has another class. hasattr(__value__) would evaluate the type.
+    return type(get_origin(annotation) or annotation).__name__ == "TypeAliasType"
+
+
 def _value_of(alias: Any) -> Any:
-    return _resolved(alias.__value__, vars(sys.modules[alias.__module__]))
+    module = sys.modules.get(alias.__module__)
+    return _resolved(alias.__value__, getattr(module, "__dict__", {}))
 
 
 @cache
@@ -427,14 +433,11 @@ class Arguments:
         }
         # The parameters whose values are converted.
         self._converters: dict[str, _Convert] = {}
-        # Those whose values must have the type that was sent: several types of a union may fit.
-        self._is_exact: set[str] = set(self._sent.parameters)
         for name, annotation in annotations.items():
             convert = _converter(annotation)
             if convert is not None:
                 self._converters[name] = convert
-                if not _is_choice(annotation):
-                    self._is_exact.discard(name)
+        self._annotations = annotations
         # The types of parameters whose values need no conversion, by position and by name; ``None``: any.
         plain = [
             (
@@ -494,10 +497,16 @@ class Arguments:
         return received
 
     def _arrives(self, name: str, received: Any, given: Any) -> bool:
-        # The caller may pass what JSON has for an object: "2026-01-01" for a date.
-        if name not in self._is_exact and type(given) in _FORMS and type(received) not in _FORMS:
-            return True
         try:
+            # The caller may pass what JSON has for an object: "2026-01-01" for a date. Several types of a
+            # union may have this form.
+            if (
+                name in self._converters
+                and type(given) in _FORMS
+                and type(received) not in _FORMS
+                and not _is_choice(self._annotations[name])
+            ):
+                return _keeps_objects(received, given)
             return _is_same(received, given)
         except _MISFITS:  # they cannot be compared
             return False
@@ -559,6 +568,20 @@ def _is_plain(value: object) -> bool:
     if value is None or isinstance(value, bool):
         return True
     return type(value) is int and -_MAX_INT < value < _MAX_INT
+
+
+def _keeps_objects(received: Any, given: Any) -> bool:
+    """Return whether objects inside of the JSON form of an object have arrived as they were sent."""
+    if type(given) is dict:
+        if isinstance(received, Mapping):
+            pairs = [(received.get(name, value), value) for name, value in given.items()]
+        else:
+            pairs = [(getattr(received, name, value), value) for name, value in given.items()]
+    elif type(given) in {list, tuple} and isinstance(received, (list, tuple)):
+        pairs = list(zip(received, given, strict=False))
+    else:
+        return type(given) in _FORMS or _is_same(received, given)
+    return all(_keeps_objects(*pair) for pair in pairs)
 
 
 def _is_same(received: Any, given: Any) -> bool:

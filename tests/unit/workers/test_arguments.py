@@ -90,6 +90,13 @@ class Visit:
 
 
 @dataclass
+class Note:
+    value: Any
+    at: datetime | None = None
+    inner: Note | None = None
+
+
+@dataclass
 class Share:
     part: Fraction
 
@@ -227,6 +234,8 @@ def test_values_arrive_as_annotated(annotation, value):
         (Counter[str], Counter(a=1)),
         (OrderedDict[str, int], OrderedDict(a=1)),
         (UserDict, UserDict(a=1)),
+        (Note, {"value": NOON}),
+        (Note, {"value": 1, "inner": {"value": [Color.RED]}}),
         (Share, Share(1)),
         (Share, {"part": 1}),
         (timedelta, 1e20),
@@ -299,6 +308,22 @@ def test_pydantic_models_are_validated():
         arrived(Model, {"at": NOON})
     with pytest.raises(TaskArgumentsError, match="greater than 0"):
         arrived(pydantic.PositiveInt, -1)
+
+
+def test_objects_may_be_given_inside_of_the_form_of_another():
+    given = {"value": 1, "at": NOON, "inner": {"value": [2], "at": str(NOON)}}
+    assert arrived(Note, given) == Note(1, NOON, Note([2], NOON))
+    assert arrived(Money, [Decimal("1.50")]) == arrived(Money, ("1.50",)) == Money(Decimal("1.50"))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the type statement is new in Python 3.12")
+def test_an_alias_may_name_types_that_are_defined_after_the_task():
+    names: dict[str, Any] = {"__name__": __name__}
+    exec("type When = list[When] | Later", names)
+    found = arguments(names["When"])
+    names["Later"] = date
+    today = date(2026, 1, 1)
+    assert found.check("t", ([today, [today]],), {})["args"] == [["2026-01-01", ["2026-01-01"]]]
 
 
 def test_a_model_that_loses_a_value_is_refused():
