@@ -507,6 +507,9 @@ class Arguments:
                 and not _is_choice(self._annotations[name])
             ):
                 return _keeps_objects(received, given)
+            # A member of an enum of strings is a string, and may be passed where one is asked for.
+            if isinstance(given, Enum) and self._annotations[name] is type(received) in (str, int):
+                return bool(received == given)
             return _is_same(received, given)
         except _MISFITS:  # they cannot be compared
             return False

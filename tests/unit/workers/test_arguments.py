@@ -222,7 +222,6 @@ def test_values_arrive_as_annotated(annotation, value):
         (dict, Order(UUID_1, NOON)),
         (datetime, date(2026, 1, 1)),
         (float, 2**53 + 1),
-        (str, StrColor.RED),
         (Visit, {"at": "noon"}),
         (Shop, {"opened": NOON}),
         (Shop, {"name": "x", "opened": "noon"}),
@@ -466,3 +465,25 @@ def test_what_cannot_be_called_is_a_dead_letter():
     outcome = worker.test_client().deliver(task, {"args": ["soon"]})
     assert outcome.kind == "dead"
     assert "argument 'at'" in str(outcome.error)
+
+
+def test_a_member_of_an_enum_of_strings_is_a_string():
+    """Where a string is asked for, it arrives as one; where nothing is asked for, it is refused."""
+    worker = Worker(name="shop")
+
+    seen: list[object] = []
+
+    @worker.task
+    def paint(color: str, size: int) -> None:
+        seen.extend((color, size))
+
+    @worker.task
+    def note(value) -> None:  # type: ignore[no-untyped-def]
+        pass
+
+    with worker.eager():
+        paint.delay(StrColor.RED, Size.BIG)
+        with pytest.raises(TaskArgumentsError):
+            note.delay(Color.RED)
+    assert seen == ["red", 3]
+    assert [type(value) for value in seen] == [str, int]
