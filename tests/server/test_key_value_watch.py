@@ -338,10 +338,16 @@ accounts: {
 def poll(messages: OrderedMessages) -> None:
     """Call ``next`` with a short timeout for half a second."""
     end = time.monotonic() + 0.5
-    while time.monotonic() < end:
-        with suppress(TimeoutError):
-            messages.next(timeout=0.01)
-    messages.next(timeout=0.01)
+    with messages:
+        while time.monotonic() < end:
+            with suppress(TimeoutError):
+                messages.next(timeout=0.01)
+        messages.next(timeout=0.01)
+
+
+def next_of(messages: OrderedMessages) -> None:
+    with messages:
+        messages.next(timeout=0.6)
 
 
 def test_consumers_that_end_at_once():
@@ -360,7 +366,7 @@ def test_consumers_that_end_at_once():
             kv.keys,
             lambda: kv.history("a"),
             lambda: kv.purge_deletes(0),
-            lambda: ordered.messages().next(timeout=0.6),
+            lambda: next_of(ordered.messages()),
             lambda: poll(ordered.messages()),
         )
         for call in calls:
