@@ -81,8 +81,13 @@ def with_one_deadline(method: Callable[P, T]) -> Callable[P, T]:
     @wraps(method)
     def call(*args: P.args, **named: P.kwargs) -> T:
         api: APIRequests = args[0]._api  # type: ignore[attr-defined]  # noqa: SLF001 - of any owner
-        with limited(api.deadline()):
+        before = _scope.deadline
+        _scope.deadline = within(api.deadline())
+        try:
             return method(*args, **named)
+        finally:
+            # Not `limited`: a Ctrl-C in the end of its block would lose what the method returns.
+            _scope.deadline = before
 
     return call
 
