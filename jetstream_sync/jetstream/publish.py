@@ -343,6 +343,10 @@ class Publisher(MessageReceiver):
     ) -> None:
         check_int("publish_async_max_pending", window, 1)
         self._core = core.internal  # the ack thread holds this object
+        # Copied: to look them up for each message costs 5 % of `publish_async`.
+        self._encode_subject = core.encoder.encode_subject
+        self._encode_command = core.encoder.encode_command
+        self._send_deferred = core.writer.send_deferred
         self._timeout = None if timeout is None else seconds(timeout)
         self._window = window
         self._stall_wait = (
@@ -437,8 +441,8 @@ class Publisher(MessageReceiver):
         core = self._core
         headers = publish_headers(headers, options)
         token = b"%x" % next(self._tokens)
-        message = core.encoder.encode_command(
-            core.encoder.encode_subject(subject), payload, self._reply_prefix + token, headers
+        message = self._encode_command(
+            self._encode_subject(subject), payload, self._reply_prefix + token, headers
         )
         limit = wait = self._timeout if timeout is None else seconds(timeout)
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
@@ -458,7 +462,7 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            core.writer.send_deferred(*message, wait)
+            self._send_deferred(*message, wait)
         except BaseException:
             self._pending.pop(token, None)
             self._make_room()
