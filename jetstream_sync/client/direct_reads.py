@@ -188,7 +188,7 @@ class DirectReads:
     ) -> bool:
         """Read the next message of a reply inbox, while the reader pauses."""
         # Returns whether there is one; if not, the reader continues and will deliver it.
-        turn, received = self._turn, self._received
+        turn = self._turn
         # As with `call_and_record`, but without its call: this runs for each request.
         has_turn: list[bool] = []
         taken = False
@@ -200,20 +200,7 @@ class DirectReads:
                 stream, parser = self._stream, self._parser
                 if delivered() or stream is None or parser is None:
                     return False
-                if not received:
-                    left = deadline.left()
-                    if self._is_limited and receive_reply and (left is None or left > _WAIT_S):
-                        fd, sid = stream.direct_fd, subscription.sid
-                        taken = receive_reply(self._reading, fd, subject, sid, messages, received)
-                    elif stream.wait_readable(_WAIT_S if left is None else min(left, _WAIT_S)):
-                        self._receive(stream, received)
-                if received:
-                    data = received[0]
-                    reply = only_message(data, subject or _subject_of(data), subscription.sid)
-                    if reply is not None:
-                        received.remove(data)
-                        messages.append(reply)
-                        taken = True
+                taken = self._take_reply(stream, subscription.sid, subject, messages, deadline)
                 if taken:
                     reply = messages[-1]
                     # Counted before the turn is released, because the next thread counts, too.
@@ -231,8 +218,34 @@ class DirectReads:
             self.end()
         return taken
 
+    def _take_reply(
+        self,
+        stream: TCPStream,
+        sid: int,
+        subject: bytes | None,
+        messages: list[Delivery] | deque[Delivery],
+        deadline: Deadline,
+    ) -> bool:
+        """Wait for bytes, and append the message that they are; return whether they are one."""
+        received = self._received
+        if not received:
+            left = deadline.left()
+            if self._is_limited and receive_reply and (left is None or left > _WAIT_S):
+                fd = stream.direct_fd
+                return receive_reply(self._reading, fd, subject, sid, messages, received)
+            if stream.wait_readable(_WAIT_S if left is None else min(left, _WAIT_S)):
+                self._receive(stream, received)
+        if received:
+            data = received[0]
+            reply = only_message(data, subject or _subject_of(data), sid)
+            if reply is not None:
+                received.remove(data)
+                messages.append(reply)
+                return True
+        return False
+
     def _receive(self, stream: TCPStream, received: list[bytes]) -> None:
-        """Receive what is there."""
+        """Receive the bytes that have arrived."""
         reading = self._reading
         may_read: list[bool] = []
         try:

@@ -304,7 +304,7 @@ def _with_database(call: Callable[[], object], _ctx: Context) -> object:
 
 def _close_old_connections() -> None:
     for item in connections.all(initialized_only=True):
-        if not item.in_atomic_block:  # as that of a TestCase
+        if not item.in_atomic_block:  # such as the connection of a TestCase
             item.close_if_unusable_or_obsolete()
 
 

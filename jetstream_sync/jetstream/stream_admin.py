@@ -233,7 +233,7 @@ class StreamAdmin:
 
     # --- the consumers of a stream ----------------------------------------------------------------
 
-    # Each method is as that of `Stream` with the same name, which describes the arguments and errors. An
+    # Each method works as the method of `Stream` with the same name, which describes the arguments and errors. An
     # invalid name of the stream raises `InvalidNameError`.
 
     def _consumers_of(self, stream_name: str) -> StreamConsumers:

@@ -185,7 +185,7 @@ class QueueOptions:
     """
 
     concurrency: int | None = None
-    """Number of threads; ``None``: that of the worker."""
+    """Number of threads; ``None``: the ``concurrency`` of the worker."""
     stream: str = "TASKS"
     """The name of the stream, a work queue, which is created if it does not exist."""
     subject: str = "tasks"
