@@ -378,10 +378,13 @@ class Service(EndpointGroup):
                     if not item.subscription.wait_done(deadline)
                 ]
             finally:
-                self._end_control()
-                self._error = error
-                self._stopped.set()
-                self._call_stop_cb(error)
+                try:
+                    self._drain_control(deadline)
+                finally:
+                    self._end_control()
+                    self._error = error
+                    self._stopped.set()
+                    self._call_stop_cb(error)
         if late:
             raise errors.DrainTimeoutError(f"the handler of endpoint {late[0]!r} is still running")
 
@@ -416,6 +419,14 @@ class Service(EndpointGroup):
         """Let the control thread call a function with each message; called by the reader."""
         if len(self._control) < _MAX_CONTROL_REQUESTS:
             self._control.put([(function, delivery) for delivery in deliveries], len(deliveries))
+
+    def _drain_control(self, deadline: Deadline) -> None:
+        """Wait until the server sends no more discovery requests here, which would stay without a reply."""
+        # The service has stopped in any case.
+        with contextlib.suppress(errors.DrainTimeoutError, errors.ConnectionClosedError):
+            self._core.drain_subscriptions(
+                [receiver.subscription for receiver in self._receivers], deadline
+            )
 
     def _end_control(self) -> None:
         for receiver in self._receivers:

@@ -203,7 +203,25 @@ def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
     """Return an annotation without the strings in it, such as ``Optional["Order"]``, if their names exist."""
     holder = types.SimpleNamespace(__annotations__={"value": annotation})
     with suppress(NameError, AttributeError, TypeError, SyntaxError):
-        return get_type_hints(holder, names, names, include_extras=True)["value"]
+        return _without_strings(
+            get_type_hints(holder, names, names, include_extras=True)["value"], names
+        )
+    return annotation
+
+
+def _without_strings(annotation: Any, names: dict[str, Any]) -> Any:
+    """Return an annotation without the strings in it: Python 3.10 leaves the one of ``list["Order"]``."""
+    origin = get_origin(annotation)
+    if isinstance(annotation, types.GenericAlias):
+        return origin[
+            tuple(
+                _resolved(item, names) if isinstance(item, str) else _without_strings(item, names)
+                for item in get_args(annotation)
+            )
+        ]
+    if origin in (Union, types.UnionType):
+        parts = tuple(_without_strings(item, names) for item in get_args(annotation))
+        return Union[parts]  # noqa: UP007 - of parts that are known at run time
     return annotation
 
 
@@ -242,9 +260,12 @@ def _is_alias(annotation: Any) -> bool:
     return type(get_origin(annotation) or annotation).__name__ == "TypeAliasType"
 
 
+def _names_around(kind: Any) -> dict[str, Any]:
+    return getattr(sys.modules.get(kind.__module__), "__dict__", {})
+
+
 def _value_of(alias: Any) -> Any:
-    module = sys.modules.get(alias.__module__)
-    return _resolved(alias.__value__, getattr(module, "__dict__", {}))
+    return _resolved(alias.__value__, _names_around(alias))
 
 
 @cache
@@ -348,8 +369,10 @@ def _mapping(annotation: Any, converters: Sequence[_Convert | None], value: Any)
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
+    names = _names_around(kind)
     try:
-        return get_type_hints(kind, include_extras=True)
+        hints = get_type_hints(kind, include_extras=True)
+        return {name: _without_strings(hint, names) for name, hint in hints.items()}
     except NameError as error:
         raise TypeError(f"{kind.__name__}: a type does not exist at run time: {error}") from error
 

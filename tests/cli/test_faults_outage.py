@@ -336,6 +336,9 @@ def test_an_outage(account, tmp_path):
     first.start()
     wait_for_peers(account.cluster)
     wait_for_leaders(account, set())
+    # Replicas may still be catching up.
+    words = ("server", "report", "health")
+    wait_until(lambda: account.jsm(*words, system=True).status == 0, 60)
     check_all(account, tmp_path)
 
     first.pause()

@@ -222,7 +222,8 @@ def test_a_removed_message_does_not_end_a_reader(nc, server, keep):
             fill(js, "more", 1)
         stream.purge(keep=keep)
         server.restart()
-        fill(js, "again", 1)
+        with jetstream_sync.connect(server.url) as other:
+            fill(other.jetstream(timeout=LIMIT_S), "again", 1)
         expected = ["later1", "more0"] if keep else []
         assert [take() for _ in [*expected, "again0"]] == [*expected, "again0"]
 

@@ -300,6 +300,18 @@ def test_stop_answers_queued_requests(nc, client):
         client.request("$SRV.PING.stopping", timeout=5.0)
 
 
+def test_discovery_during_a_stop_is_answered_or_finds_no_responders(nc, client):
+    """No discovery request is lost between the last reply and the end of the subscriptions."""
+    for _ in range(30):
+        service = nc.add_service("stopping", "1.0.0")
+        stop = threading.Thread(target=service.stop)
+        stop.start()
+        with pytest.raises(NoRespondersError):
+            while True:
+                client.request("$SRV.PING.stopping", timeout=5.0)
+        stop.join()
+
+
 def test_stop_within_a_handler_and_with_a_handler_that_does_not_end(nc, client):
     """A handler may stop its service; a stop gives up on a handler after its timeout."""
     service = nc.add_service("self", "1.0.0")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import Counter, OrderedDict, UserDict, defaultdict
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -112,6 +112,13 @@ class Branch(typing_extensions.TypedDict, total=False):
     name: str
 
 
+#: The strings stay in the annotations, as in a module without ``from __future__ import annotations``.
+Album = make_dataclass(
+    "Album",
+    [("ids", list[list["UUID"]]), ("parts", Optional[list["Album"]])],  # noqa: UP045 - with a string
+)
+Album.__module__ = __name__
+
 UUID_1 = UUID(int=1)
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 #: A time in the hour that comes twice in Berlin.
@@ -167,6 +174,8 @@ def arrived(annotation: object, value: object) -> Any:
         (dict, {"a": 1}),
         (MutableMapping[str, date], {"a": date(2026, 1, 1)}),
         (Visit, Visit(NOON)),
+        (Album, Album([[UUID_1]], None)),
+        (Album, Album([], [Album([], None)])),
         (Shop, {"name": "x"}),
         (Shop, {"name": "x", "opened": NOON, "closed": NOON}),
         (Branch, {"opened": NOON}),
