@@ -41,7 +41,7 @@ default_role = "code"
 # inventory would have to be downloaded for each build.
 intersphinx_mapping = {"python": ("https://docs.python.org/3", "python.inv")}
 
-# Fields of these types keep the name, which docs/reference/connection.rst explains: they are given as
+# Fields of these types keep the name, which docs/reference/types.rst explains: they are given as
 # seconds or as a timedelta, and always read as a timedelta.
 autodoc_type_aliases = {"Duration": "Duration", "Durations": "Durations"}
 
