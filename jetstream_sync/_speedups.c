@@ -1140,22 +1140,22 @@ static PyType_Spec future_spec = {
 };
 
 PyDoc_STRVAR(parse_pub_ack_doc,
-"parse_pub_ack(answer, ack_type, defaults, /)\n"
+"parse_pub_ack(response, ack_type, defaults, /)\n"
 "--\n"
 "\n"
 "Return an ``ack_type``, a subclass of tuple, of the stream, the sequence, and the defaults; ``None``: the\n"
-"answer has more than these, or a name that is not ASCII, or it is no acknowledgement.");
+"response has more than these, or a name that is not ASCII, or it is no acknowledgement.");
 
 static PyObject *
 parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *answer, *defaults;
+    PyObject *response, *defaults;
     PyTypeObject *type;
-    if (!PyArg_ParseTuple(args, "SO!O!:parse_pub_ack", &answer, &PyType_Type, &type, &PyTuple_Type,
+    if (!PyArg_ParseTuple(args, "SO!O!:parse_pub_ack", &response, &PyType_Type, &type, &PyTuple_Type,
                           &defaults)) {
         return NULL;
     }
-    Word rest = {PyBytes_AS_STRING(answer), PyBytes_GET_SIZE(answer)};
+    Word rest = {PyBytes_AS_STRING(response), PyBytes_GET_SIZE(response)};
     if (!skip(&rest, "{\"stream\":\"")) {
         Py_RETURN_NONE;
     }

@@ -82,7 +82,7 @@ settle_futures: Callable[[type[Any], dict[bytes, Any], list[Any], int], list[Any
 #: Returns whether it was that message. ``None``: not in use. `DirectReads.read` has the same in Python.
 receive_reply: Callable[[Any, int, bytes | None, int, Any, list[bytes]], bool] | None = None
 
-#: Parses an ordinary acknowledgement. Arguments: the server's answer, the class of the acknowledgement, and
+#: Parses an ordinary acknowledgement. Arguments: the server's reply, the class of the acknowledgement, and
 #: its items after the stream and the sequence. ``None``: the extension is not in use.
 parse_pub_ack: Callable[[bytes, type[Any], tuple[Any, ...]], Any] | None = None
 

@@ -105,13 +105,15 @@ def compare_direct(block: bytes) -> None:
     assert in_c == in_python, (in_c, in_python)
 
 
-def compare_acks(answer: bytes) -> None:
+def compare_acks(response: bytes) -> None:
     """Where C reads an acknowledgement, Python reads the same."""
-    publish_in_c = speedups.parse_pub_ack(answer, publish.PubAck, tuple(publish.PubAck("", 0))[2:])
+    publish_in_c = speedups.parse_pub_ack(
+        response, publish.PubAck, tuple(publish.PubAck("", 0))[2:]
+    )
     if publish_in_c is None:
         return
-    fields = loads(answer)
-    assert (publish_in_c.stream, publish_in_c.seq) == (fields["stream"], fields["seq"]), answer
+    fields = loads(response)
+    assert (publish_in_c.stream, publish_in_c.seq) == (fields["stream"], fields["seq"]), response
 
 
 _COMPARISONS = (compare_parsers, compare_headers, compare_direct, compare_acks)

@@ -186,7 +186,7 @@ websockets
 
 def test_importing_starts_nothing():
     """An import starts no thread, and loads nothing that only some programs need."""
-    answer = subprocess.run(
+    response = subprocess.run(
         [sys.executable, "-W", "error", "-c", _IMPORT],
         capture_output=True,
         text=True,
@@ -194,8 +194,8 @@ def test_importing_starts_nothing():
         cwd=Path(__file__).parent,  # not where the source is: the installed package is tested
         timeout=30,
     ).stdout.split()
-    assert answer[0] == "1"
-    assert set(answer[1:]) & set(_LATE.split()) == set()
+    assert response[0] == "1"
+    assert set(response[1:]) & set(_LATE.split()) == set()
 
 
 def test_no_methods_are_generated_for_records():

@@ -20,13 +20,13 @@ prices = {"tea": b"4.50"}
 service = nc.subscribe("prices.*", cb=lambda msg: msg.respond(prices[msg.subject.split(".")[1]]))
 
 # --- Connection.request
-answer = nc.request("prices.tea", timeout=2.0)
-assert answer.data == b"4.50"
+response = nc.request("prices.tea", timeout=2.0)
+assert response.data == b"4.50"
 
 # --- Msg.respond
-answers = nc.subscribe("greetings", queue="greeters")
+greeters = nc.subscribe("greetings", queue="greeters")
 nc.publish("greetings", b"ada", reply=nc.new_inbox())
-msg = answers.next_msg(timeout=2.0)
+msg = greeters.next_msg(timeout=2.0)
 msg.respond(b"hello " + msg.data)
 
 # --- Connection.request_many

@@ -274,10 +274,10 @@ class PubAck(NamedTuple):
 _DEFAULTS: Final = tuple(PubAck._field_defaults.values())
 
 
-def parse_pub_ack(answer: bytes) -> PubAck:
+def parse_pub_ack(response: bytes) -> PubAck:
     """Parse the reply of a server to a published message."""
     if speedups.parse_pub_ack is not None:
-        ack = speedups.parse_pub_ack(answer, PubAck, _DEFAULTS)
+        ack = speedups.parse_pub_ack(response, PubAck, _DEFAULTS)
         if ack is not None:
             return ack  # type: ignore[no-any-return]
-    return PubAck.from_json(loads(answer))
+    return PubAck.from_json(loads(response))

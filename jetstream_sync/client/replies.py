@@ -1,6 +1,6 @@
 """Many replies to one request: a reply inbox of its own, and two ways to read it."""
 
-# `ReplyCollector` returns all replies when the answer is complete; the layers above use it for requests
+# `ReplyCollector` returns all messages when the reply is complete; the layers above use it for requests
 # whose protocol marks the end. `ReplyIterator` yields the replies as they arrive (ADR-47), for
 # `Connection.request_many`.
 #
@@ -28,7 +28,7 @@ from .threads import spawn_from_finalizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Returns whether a reply is the end of the answer.
+#: Returns whether a message is the last of the reply.
 Sentinel = Callable[[Msg], object]
 
 
@@ -82,7 +82,7 @@ class ReplyCollector(Inbox):
     # --- the reader's side --------------------------------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages, until the answer has ended."""
+        """Take messages, until the reply has ended."""
         if not self._open:
             return  # the waiting thread looks at them now
         items = self.items

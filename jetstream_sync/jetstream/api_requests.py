@@ -177,13 +177,13 @@ class APIRequests:
     def ask(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
     ) -> dict[str, Any]:
-        """Send a request and return the decoded answer."""
+        """Send a request and return the decoded reply."""
         # A request that changes nothing is sent again, within the deadline, while there is no reply
         # or no leader that could answer it.
         payload = b"" if body is None else dumps(body)
         deadline = deadline or self.deadline()
         reading = self.routes.is_reading(route)
-        read = partial(read_answer, route)
+        read = partial(read_response, route)
         repeat_after = _REPEAT_AFTER_S if reading else 0.0
         while True:
             try:
@@ -263,10 +263,10 @@ class APIRequests:
         body: Mapping[str, Any] | None = None,
         deadline: Deadline | None = None,
     ) -> R:
-        """Send a request and return the answer as a record; raises as `ask()`."""
-        answer = self.ask(route, body, deadline)
-        answer.pop("type", None)
-        return decode(record, answer)
+        """Send a request and return the reply as a record; raises as `ask()`."""
+        response = self.ask(route, body, deadline)
+        response.pop("type", None)
+        return decode(record, response)
 
     def names(
         self,
@@ -316,12 +316,12 @@ class APIRequests:
         total: Any = 0
         went_back = False
         while True:
-            answer = self.ask(route, {**(body or {}), "offset": offset}, deadline)
+            response = self.ask(route, {**(body or {}), "offset": offset}, deadline)
             before, last_total = known.count(), total
-            total = answer.get("total")
+            total = response.get("total")
             if type(total) is not int:
                 raise errors.InvalidResponseError(f"{route} answered with total={total!r:.60}")
-            size = known.add(answer, items, route)
+            size = known.add(response, items, route)
             # After a deletion the later items have moved towards the beginning, past the offset.
             if total < last_total and not went_back:
                 went_back, offset = True, max(0, offset - (last_total - total))
@@ -334,19 +334,19 @@ class APIRequests:
                 return known
 
 
-def read_answer(route: str, delivery: Delivery) -> dict[str, Any]:
-    """Return the decoded answer; raise the error that it has."""
-    answer = loads(delivery[3])
-    if not isinstance(answer, dict):
+def read_response(route: str, delivery: Delivery) -> dict[str, Any]:
+    """Return the decoded reply; raise the error that it has."""
+    response = loads(delivery[3])
+    if not isinstance(response, dict):
         raise errors.InvalidResponseError(
             f"{route} replied with something other than a JSON object"
         )
-    refusal = answer.get("error")
+    refusal = response.get("error")
     if isinstance(refusal, dict):
         raise errors.APIError.from_response(refusal)
     if refusal is not None:
         raise errors.InvalidResponseError(f"{route} answered with error={refusal!r:.60}")
-    return answer
+    return response
 
 
 def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -> R:

@@ -173,8 +173,8 @@ def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> e
     if not payload:
         text = b", ".join(sorted(subjects)[:_MAX_NAMED]).decode()
         return errors.NoStreamResponseError(text) if is_no_responders(header, payload) else None
-    answer = loads(payload)
-    error = answer.get("error") if isinstance(answer, dict) else None
+    response = loads(payload)
+    error = response.get("error") if isinstance(response, dict) else None
     return errors.APIError.from_response(error) if isinstance(error, dict) else None
 
 

@@ -77,8 +77,8 @@ def leader_get(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMsg:
     """Get a message from the stream's leader."""
-    answer = api.ask(api.routes.to("STREAM.MSG.GET", stream), request, deadline)
-    reply = decode(StoredMsgReply, answer.get("message"))
+    response = api.ask(api.routes.to("STREAM.MSG.GET", stream), request, deadline)
+    reply = decode(StoredMsgReply, response.get("message"))
     _check_requested(request, reply.subject, reply.seq)
     headers = parse_headers(reply.hdrs) if reply.hdrs else None
     return StoredMsg(stream, reply.subject, reply.seq, reply.data or b"", headers, reply.time)
@@ -113,7 +113,7 @@ def _check_requested(request: Mapping[str, Any], subject: str, seq: int) -> None
 
 
 def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredMsg:
-    """Read the answer to a direct get."""
+    """Read the reply to a direct get."""
     usual = (_BATCH_REPLY if also_added else _ONE_REPLY).fullmatch(block)
     if usual is not None:
         own = usual[1]
@@ -169,7 +169,7 @@ def _refusal(block: bytes) -> errors.APIError | errors.InvalidResponseError:
     return errors.APIError.from_response({"code": status.code, "description": status.description})
 
 
-#: What one answer may have: more could fill the server's buffer for this connection.
+#: What one reply may have: more could fill the server's buffer for this connection.
 MAX_BYTES: Final = 4_000_000
 
 #: Seconds for each next message: one replica may be down while the leader is well.

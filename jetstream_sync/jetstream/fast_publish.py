@@ -8,7 +8,7 @@
 #
 # 1. The reader thread updates the fields of `_Flow` and wakes the publishing thread. It runs no callback of the
 #    user: gaps are queued for the publishing thread.
-# 2. The first message waits for its answer, because the server must know the batch before the others arrive.
+# 2. The first message waits for its reply, because the server must know the batch before the others arrive.
 # 3. A batch ends once: result of `_Flow` is the acknowledgement, or the error.
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Flow(Inbox):
         self.waiters: Waiters = Waiters()
         #: The last batch sequence up to which the server has processed the messages.
         self.acked = 0
-        #: The highest batch sequence that may be sent; the second message waits for the first answer.
+        #: The highest batch sequence that may be sent; the second message waits for the first reply.
         self.limit = 1
         #: Number of messages from the server.
         self.heard = 0
@@ -98,32 +98,32 @@ class _Flow(Inbox):
         self.heard += 1
         self.waiters.wake_all()
 
-    def _process(self, where: bytes, header: bytes, answer: Any) -> None:
-        if answer is None:
+    def _process(self, where: bytes, header: bytes, response: Any) -> None:
+        if response is None:
             if is_no_responders(header, b""):
                 # The reply subject ends with the number of the message and an operation.
                 self._end(
                     errors.NoStreamResponseError(self._subject_of(int(where.split(b".")[-3])))
                 )
             return
-        if not isinstance(answer, dict):
+        if not isinstance(response, dict):
             raise errors.InvalidResponseError(
-                f"unexpected answer to a fast publish: {answer!r:.60}"
+                f"unexpected reply to a fast publish: {response!r:.60}"
             )
-        kind = answer.get("type")
+        kind = response.get("type")
         if kind == "ack":
-            self.acked = max(self.acked, int(answer["seq"]))
-            self.limit = self.acked + max(1, int(answer["msgs"])) * self._outstanding
+            self.acked = max(self.acked, int(response["seq"]))
+            self.limit = self.acked + max(1, int(response["msgs"])) * self._outstanding
         elif kind == "gap":
-            self.gaps.append(range(int(answer["last_seq"]), int(answer["seq"])))
+            self.gaps.append(range(int(response["last_seq"]), int(response["seq"])))
         elif kind == "err":
-            error = errors.APIError.from_response(answer.get("error") or {})
+            error = errors.APIError.from_response(response.get("error") or {})
             if self.gaps_end:
                 self._end(error)
             else:
-                self.refused.append((int(answer["seq"]), error))
+                self.refused.append((int(response["seq"]), error))
         else:
-            ack = PubAck.from_json(answer)
+            ack = PubAck.from_json(response)
             if ack.batch_id != self.batch_id:
                 text = "the leader of the stream is older than 2.14 and stored an ordinary message"
                 raise errors.FastPublishError(self.acked, text)
@@ -317,7 +317,7 @@ class FastPublisher:
         """Wait for a condition, or for the end of the publish after a commit; raise if it ends early."""
         flow = self._flow
         heard = -1
-        # Answers to pings alone are no progress: the server answers them also when a commit was lost.
+        # Replies to pings alone are no progress: the server sends them also when a commit was lost.
         progress = flow.acked, flow.limit
 
         def has_news() -> object:

@@ -131,13 +131,13 @@ class Pages:
         """Return the number of items that the server named."""
         return len(self.items) + len(self.missing)
 
-    def add(self, answer: Mapping[str, Any], items: str, route: str) -> int:
+    def add(self, response: Mapping[str, Any], items: str, route: str) -> int:
         """Add the items of a page, and return the number of different items in it."""
         # "missing" lists the names whose info was unavailable. An item whose servers are all offline
         # is both in it and in the list, with a state of zeros.
-        page = {name_of(item, items, route): item for item in listed(answer, items, route)}
-        names = listed(answer, "missing", route) if "missing" in answer else []
-        offline = answer.get("offline") or {}
+        page = {name_of(item, items, route): item for item in listed(response, items, route)}
+        names = listed(response, "missing", route) if "missing" in response else []
+        offline = response.get("offline") or {}
         if not isinstance(offline, dict):
             raise errors.InvalidResponseError(f"{route} answered with offline={offline!r:.60}")
         reasons = {name: str(reason) for name, reason in offline.items()}
@@ -157,13 +157,13 @@ class Pages:
         return len(page.keys() | reasons.keys())
 
 
-def listed(answer: Mapping[str, Any], items: str, route: str) -> list[Any]:
-    """Return the list that an answer has under a key; ``null`` is an empty one."""
-    found = answer.get(items, answer)
+def listed(response: Mapping[str, Any], items: str, route: str) -> list[Any]:
+    """Return the list that a reply has under a key; ``null`` is an empty one."""
+    found = response.get(items, response)
     if found is None:
         return []
     if not isinstance(found, list):
-        shown = f"{found!r:.60}" if items in answer else "nothing"
+        shown = f"{found!r:.60}" if items in response else "nothing"
         raise errors.InvalidResponseError(f"{route}: expected a list of {items}, got {shown}")
     return found
 

@@ -175,10 +175,10 @@ class JetStreamMsg(Msg):
             raise errors.InvalidOptionError("reason", reason, "must not contain line breaks")
         self._settle(_TERM + b" " + reason.encode())
 
-    def _settle(self, answer: bytes, settled: bool | int = True) -> None:
+    def _settle(self, payload: bytes, settled: bool | int = True) -> None:
         if self._settled is False or self._open():
             reply = self._reply or self._no_reply()
-            command, size = self._core.encoder.encode_command(reply, answer)
+            command, size = self._core.encoder.encode_command(reply, payload)
             self._core.writer.send_deferred(command, size)
             # Set after the acknowledgement was buffered: one that could not be sent may be retried.
             self._settled = settled

@@ -125,19 +125,19 @@ class ServerConsumer(NamedTuple):
     pending: int
     """Number of messages for it when it was created."""
 
-    answer: Mapping[str, Any]
-    """The answer of the server, in JSON."""
+    response: Mapping[str, Any]
+    """The reply of the server, in JSON."""
 
     @classmethod
-    def of(cls, answer: dict[str, Any]) -> ServerConsumer:
-        """Read what every reader needs; the rest of the answer is decoded on demand."""
-        answer.pop("type", None)
-        delivered = answer.get("delivered")
+    def of(cls, response: dict[str, Any]) -> ServerConsumer:
+        """Read what every reader needs; the rest of the reply is decoded on demand."""
+        response.pop("type", None)
+        delivered = response.get("delivered")
         start = delivered.get("stream_seq") if isinstance(delivered, dict) else None
-        name, pending = answer.get("name"), answer.get("num_pending", 0)
+        name, pending = response.get("name"), response.get("num_pending", 0)
         if type(name) is not str or type(start) is not int or type(pending) is not int:
-            raise errors.InvalidResponseError(f"not the info of a consumer: {answer!r:.200}")
-        return cls(name, start, pending, answer)
+            raise errors.InvalidResponseError(f"not the info of a consumer: {response!r:.200}")
+        return cls(name, start, pending, response)
 
 
 @dataclass(slots=True)
@@ -254,7 +254,7 @@ class OrderedCursor:
     @property
     def info(self) -> ConsumerInfo | None:
         """The info of the current consumer, in its state at creation."""
-        return None if self.consumer is None else decode(ConsumerInfo, self.consumer.answer)
+        return None if self.consumer is None else decode(ConsumerInfo, self.consumer.response)
 
     @property
     def consumer_seq(self) -> int:
@@ -392,7 +392,7 @@ class OrderedCursor:
                 self.sequence.last = 0
             if self.start is None and self.keeps_start:
                 self.start = consumer.start
-                self._mark.began_ns = _ns_of(consumer.answer.get("created", ""))
+                self._mark.began_ns = _ns_of(consumer.response.get("created", ""))
             return consumer
 
     def _end_consumer(self, deadline: Deadline) -> None:
@@ -428,14 +428,14 @@ class OrderedCursor:
 
     def last_seq(self, deadline: Deadline) -> int:
         """Request the last sequence of the stream."""
-        # Only two values of the answer are used, so it is not decoded as a whole.
-        answer = self._api.ask(self._api.routes.to("STREAM.INFO", self.stream), None, deadline)
-        state, cluster = answer.get("state"), answer.get("cluster")
+        # Only two values of the reply are used, so it is not decoded as a whole.
+        response = self._api.ask(self._api.routes.to("STREAM.INFO", self.stream), None, deadline)
+        state, cluster = response.get("state"), response.get("cluster")
         last = state.get("last_seq") if isinstance(state, dict) else None
         if type(last) is not int:
             raise errors.InvalidResponseError(f"a stream info with last_seq={last!r:.60}")
         self.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
-        self._mark.seen = str(answer.get("created", ""))
+        self._mark.seen = str(response.get("created", ""))
         return last
 
     def last_match(self, deadline: Deadline) -> int:

@@ -166,9 +166,9 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
                     future.message = None  # no longer needed
         return others
 
-    def acknowledged(self, answer: bytes) -> None:
+    def acknowledged(self, response: bytes) -> None:
         """Settle the future with the server's reply."""
-        self._settle(answer)
+        self._settle(response)
 
     def failed(self, error: BaseException) -> None:
         """Settle the future with an error."""
@@ -389,7 +389,7 @@ class Publisher(MessageReceiver):
         # Counts down. A negative start never reaches 0, so only the timeout limits the attempts.
         for retries_left in itertools.count(retries.attempts, -1):
             try:
-                answer = self._core.requests.request(where, payload, deadline, headers)
+                response = self._core.requests.request(where, payload, deadline, headers)
             except errors.NoRespondersError:
                 # A stream without a leader looks like a missing stream. Without the time for another
                 # reply, a retry would only hide the error behind a timeout.
@@ -398,7 +398,7 @@ class Publisher(MessageReceiver):
                     self._core.wait_closed(retries.wait_s)
                     continue
                 break
-            ack = parse_pub_ack(answer[3])
+            ack = parse_pub_ack(response[3])
             if stream is not None and ack.stream != stream:
                 raise _wrong_stream(ack, stream)
             return ack

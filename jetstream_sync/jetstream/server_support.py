@@ -27,7 +27,7 @@ _INVALID_JSON: Final = 10025
 
 
 class EchoCheck:
-    """Compares the config of a create or update with the answer; made right before the request."""
+    """Compares the config of a create or update with the reply; made right before the request."""
 
     def __init__(self, api: APIRequests, what: str, asked: Record) -> None:
         self._api = api
@@ -68,7 +68,7 @@ class EchoCheck:
         raise self._error(fields, version, outcome)
 
     def is_new(self, created: datetime, now: datetime | None) -> bool:
-        """Return whether something was made by this request, by the times in the answer."""
+        """Return whether something was made by this request, by the times in the reply."""
         # A create that matches an existing one gets the same reply, also with did_create. If the
         # server clocks differ, assume that it was not.
         took = timedelta(seconds=monotonic() - self._started) + _CLOCK_STEP

@@ -28,7 +28,7 @@ from ..codec import encode
 from ..headers import parse_status
 from ..net.clock import Deadline
 from ..subjects import check_stream_name
-from .api_requests import APIRequests, read_answer
+from .api_requests import APIRequests, read_response
 from .stream_requests import info_of
 
 if TYPE_CHECKING:
@@ -137,12 +137,12 @@ class StreamSnapshot:
             self._end(block)
             return b""
         if reply:
-            self._answer(reply, len(data))
+            self._respond(reply, len(data))
         self.pieces += 1
         self.size += len(data)
         return data
 
-    def _answer(self, reply: bytes, size: int) -> None:
+    def _respond(self, reply: bytes, size: int) -> None:
         said = chunk_position(reply.decode())
         if said is not None and said != (size, self.pieces + 1):
             self.close()
@@ -224,8 +224,8 @@ def _restore(
     name = check_stream_name(info.config.name)
     fail_fast_api = api.failing_on_disconnect()
     body = {"config": encode(info.config), "state": encode(info.state)}
-    answer = fail_fast_api.ask(api.routes.to("STREAM.RESTORE", name), body, api.deadline(timeout))
-    subject = answer.get("deliver_subject")
+    response = fail_fast_api.ask(api.routes.to("STREAM.RESTORE", name), body, api.deadline(timeout))
+    subject = response.get("deliver_subject")
     if not isinstance(subject, str) or not subject:
         raise errors.InvalidResponseError(f"a restore answered with deliver_subject={subject!r}")
     sender = _RestoreSender(fail_fast_api, name, subject.encode())
@@ -284,7 +284,7 @@ class _RestoreSender:
         self._sent = 0
 
     def send(self, chunk: bytes, deadline: Deadline) -> dict[str, Any]:
-        """Send a chunk, and wait for its confirmation; an empty one ends the restore, with an answer."""
+        """Send a chunk, and wait for its confirmation; an empty one ends the restore, with a reply."""
         try:
             reply = self._core.requests.request(
                 self._subject, chunk, deadline, fail_on_disconnect=True
@@ -297,9 +297,9 @@ class _RestoreSender:
                     "the connection was lost before the restore was complete"
                 ) from error
             raise
-        answer = read_answer("a restore", reply) if reply[3] else {}
+        response = read_response("a restore", reply) if reply[3] else {}
         self._sent += len(chunk)
-        return answer
+        return response
 
 
 def _chunks(data: BinaryIO | Iterable[bytes], size: int) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ from .stream_requests import stream_info
 if TYPE_CHECKING:
     pass
 
-#: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
+#: Seconds for the reply to a direct get before the leader is asked: old servers do not say that
 #: there are no responders, and a replica may be down while the leader is available.
 _DIRECT_TIMEOUT_S: Final = 1.0
 #: Maximum number of messages per request.
@@ -132,10 +132,10 @@ class Stream(StreamConsumers):
             # There is nothing to delete; servers before 2.11 would ignore the bound.
             self._api.ask(self._api.routes.to("STREAM.INFO", self._name))
             return 0
-        answer = self._api.ask(self._api.routes.to("STREAM.PURGE", self._name), body)
-        purged = answer.get("purged")
-        if type(purged) is not int or answer.get("success") is not True:
-            fields = f"success={answer.get('success')!r:.60}, purged={purged!r:.60}"
+        response = self._api.ask(self._api.routes.to("STREAM.PURGE", self._name), body)
+        purged = response.get("purged")
+        if type(purged) is not int or response.get("success") is not True:
+            fields = f"success={response.get('success')!r:.60}, purged={purged!r:.60}"
             raise errors.InvalidResponseError(f"invalid reply to a purge: {fields}")
         return purged
 

@@ -42,9 +42,9 @@ def stream_info(
     offset = 0
     while True:
         page_body = {**body, "offset": offset} if body else None
-        answer = api.ask(api.routes.to("STREAM.INFO", name), page_body, deadline)
-        total = answer.get("total", 0)
-        state = answer.get("state")
+        response = api.ask(api.routes.to("STREAM.INFO", name), page_body, deadline)
+        total = response.get("total", 0)
+        state = response.get("state")
         page = state.get("subjects") if isinstance(state, dict) else None
         if not isinstance(state, dict) or not page:
             break
@@ -60,7 +60,7 @@ def stream_info(
             break
     if subjects_filter is not None and isinstance(state, dict):
         state["subjects"] = subjects
-    info = info_of(answer)
+    info = info_of(response)
     if info.config.name != name:
         raise errors.InvalidResponseError(
             f"asked for stream {name!r}, got {info.config.name!r:.60}"
@@ -75,8 +75,8 @@ def stream_infos(
     return api.infos(StreamInfo, "STREAM", "streams", (), body, allow_incomplete=allow_incomplete)
 
 
-def info_of(answer: dict[str, Any]) -> StreamInfo:
-    """Make the info of an answer that has one, beside what belongs to the answer itself."""
+def info_of(response: dict[str, Any]) -> StreamInfo:
+    """Make the info of a reply that has one, beside what belongs to the reply itself."""
     for key in ("type", "total", "offset", "limit", "did_create"):
-        answer.pop(key, None)
-    return decode(StreamInfo, answer)
+        response.pop(key, None)
+    return decode(StreamInfo, response)

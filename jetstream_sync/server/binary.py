@@ -63,14 +63,14 @@ def check_binary(binary: str | os.PathLike[str]) -> Path:
 def ask_version(binary: Path) -> str:
     """Return the version of a nats-server program."""
     try:
-        answer = subprocess.run(
+        response = subprocess.run(
             [str(binary), "--version"], capture_output=True, text=True, timeout=10, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise errors.ServerUnavailableError(f"{binary} cannot be run: {error}") from error
-    match = re.fullmatch(r"nats-server: v(\S+)\s*", answer)
+    match = re.fullmatch(r"nats-server: v(\S+)\s*", response)
     if match is None:
         raise errors.ServerUnavailableError(
-            f"{binary} is not a nats-server: --version printed {answer[:80]!r}"
+            f"{binary} is not a nats-server: --version printed {response[:80]!r}"
         )
     return match[1]

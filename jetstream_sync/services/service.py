@@ -456,9 +456,11 @@ class Service(EndpointGroup):
         subject, reply = delivery[0], delivery[1]
         verb = subject[len(self._root) + 1 :].split(b".", 1)[0]
         if reply:
-            answer = {b"PING": lambda: self._ping, b"INFO": self.info, b"STATS": self.stats}[verb]()
+            response = {b"PING": lambda: self._ping, b"INFO": self.info, b"STATS": self.stats}[
+                verb
+            ]()
             core = self._core
-            command, size = core.encoder.encode_command(reply, dumps(encode(answer)), b"", None)
+            command, size = core.encoder.encode_command(reply, dumps(encode(response)), b"", None)
             core.writer.send(command, 1, size)
 
 

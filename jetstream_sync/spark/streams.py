@@ -17,7 +17,7 @@ from ..api.enums import RetentionPolicy
 from ..api.stream import StreamInfo
 from ..durations import time_to_ns
 from ..headers import is_no_responders
-from ..jetstream.api_requests import read_answer
+from ..jetstream.api_requests import read_response
 from ..jetstream.context import JetStream
 from ..jetstream.stream_requests import info_of
 from .connections import api_requests, ask_all
@@ -184,7 +184,7 @@ class StreamSelection:
             if is_no_responders(*reply[2:]):
                 raise errors.NoRespondersError(route)
             with suppress(errors.StreamNotFoundError):
-                infos.append(info_of(read_answer(route, reply)))
+                infos.append(info_of(read_response(route, reply)))
         return infos
 
     def check_all_exist(self, views: Mapping[str, StreamView]) -> None:

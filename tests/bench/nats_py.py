@@ -101,7 +101,7 @@ async def _ordered(nc: Client, job: Job) -> Timing:
 
 
 async def _keys(kv: KeyValue) -> list[str]:
-    """Return the keys; sometimes `keys()` misses the answer of its consumer and finds none."""
+    """Return the keys; sometimes `keys()` misses the reply of its consumer and finds none."""
     while True:
         with suppress(NoKeysError):
             return await kv.keys()

@@ -23,10 +23,10 @@ class NotDoneError(Exception):
 
 def api(raw: RawClient, name: str, /, **fields: Any) -> dict[str, Any]:
     """Call JetStream's API; raise `NotDoneError` for an error."""
-    answer = raw.api(name, **fields)
-    if "error" in answer:
-        raise NotDoneError(f"{name}: {answer['error']}")
-    return answer
+    response = raw.api(name, **fields)
+    if "error" in response:
+        raise NotDoneError(f"{name}: {response['error']}")
+    return response
 
 
 def make_stream(raw: RawClient, name: str, subject: str, max_msgs: int = -1) -> None:
@@ -46,9 +46,9 @@ def fill(raw: RawClient, subject: str, count: int, size: int) -> None:
     """Publish numbered payloads into a stream; the server has stored them when this returns."""
     for start in range(1, count + 1, _CHUNK):
         stop = min(start + _CHUNK, count + 1)
-        answers = raw.requests(subject, [numbered_payload(n, size) for n in range(start, stop)])
-        if any(b'"error"' in answer for answer in answers):
-            raise NotDoneError(f"the server refused to store: {answers[-1]!r}")
+        responses = raw.requests(subject, [numbered_payload(n, size) for n in range(start, stop)])
+        if any(b'"error"' in response for response in responses):
+            raise NotDoneError(f"the server refused to store: {responses[-1]!r}")
 
 
 def publish(raw: RawClient, subject: str, count: int, size: int) -> None:
@@ -60,8 +60,8 @@ def publish(raw: RawClient, subject: str, count: int, size: int) -> None:
 
 def received_bytes(raw: RawClient) -> int:
     """Return the bytes that the server has received from the clients of the account."""
-    answer = json.loads(raw.request(_STATISTICS))
-    return int(answer["data"]["account_statz"][0]["received"]["bytes"])
+    response = json.loads(raw.request(_STATISTICS))
+    return int(response["data"]["account_statz"][0]["received"]["bytes"])
 
 
 def verify_stored(raw: RawClient, job: Job) -> None:

@@ -221,12 +221,12 @@ class _Bench:
             self._stack.callback(server.terminate)
             self._redis = f"redis://127.0.0.1:{port}/0"
 
-            def answers() -> bool:
+            def responds() -> bool:
                 with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                     return True
                 return False
 
-            wait(answers, "Redis")
+            wait(responds, "Redis")
         return self._redis
 
 

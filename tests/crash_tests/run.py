@@ -629,8 +629,8 @@ def _unadvertised(cluster: NatsCluster) -> NatsCluster:
     return cluster
 
 
-def _made(answer: dict[str, object]) -> None:
-    assert "error" not in answer, answer
+def _made(response: dict[str, object]) -> None:
+    assert "error" not in response, response
 
 
 def _ns(seconds: float) -> int:

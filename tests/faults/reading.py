@@ -33,7 +33,7 @@ _ACK_WAIT_S = 3.0
 #: Maximum duration of each call that waits for messages, in seconds.
 LOOK_S = 1.0
 #: Messages and seconds of ordered fetches. Most wait for more messages than there are, so that the
-#: last messages are an incomplete answer.
+#: last messages are an incomplete reply.
 _ORDERED_FETCHES = ((1, 0.2), (50, 1.0), (500, 0.2), (500, 2.0), (500, 2.0), (500, 2.0))
 #: The same where the link stays: they end before a stall does.
 _PATIENT_FETCHES = ((1, 0.2), (500, 0.2), (500, 1.0), (500, 1.0), (500, 1.0))
@@ -269,7 +269,7 @@ class OrderedFetchReader(_OrderedReader):
     def _fetch(self, batch: int, timeout: float) -> None:
         limit = timeout + _RENEWAL + 1
         if self.rng.random() < 0.1:
-            # It waits for the answer for 5 seconds, and for another consumer.
+            # It waits for the reply for 5 seconds, and for another consumer.
             limit = 5 + _RENEWAL + 1
             self.looking("ordered.no_wait", limit, lambda: self.consumer.fetch_no_wait(batch))
         else:

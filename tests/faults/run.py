@@ -405,9 +405,11 @@ class _Run:
                 proxy.hold_after(rng.randrange(_TAIL * _TAIL_SIZE), Toward.CLIENT)
         messages = [f"tail-{number}-{item}" for item in range(_TAIL)]
         began = time.monotonic()
-        answers = raw.requests("F.tail", [payload_of(message, _TAIL_SIZE) for message in messages])
-        for message, answer in zip(messages, answers, strict=True):
-            self.recorder.stored(message, json.loads(answer)["seq"], duplicate=False)
+        responses = raw.requests(
+            "F.tail", [payload_of(message, _TAIL_SIZE) for message in messages]
+        )
+        for message, response in zip(messages, responses, strict=True):
+            self.recorder.stored(message, json.loads(response)["seq"], duplicate=False)
         self.recorder.published += len(messages)
         self.told(f"tail {number}: stored in {time.monotonic() - began:.2f} s")
         # Some links break now, with everything in flight; the others later, or not at all.

@@ -95,7 +95,7 @@ def test_who_waits_does_not_stop_the_others(nc, js, stream_name, call):
 
 
 def test_a_full_socket_blocks_only_publishers():
-    """While a publisher waits for a server that takes nothing, other greenlets run, and get answers."""
+    """While a publisher waits for a server that takes nothing, other greenlets run, and get replies."""
     with Listener() as listener, jetstream_sync.connect(listener.url) as nc:
         listener.take()
         publisher = gevent.spawn(lambda: [nc.publish("big", b"x" * 500_000) for _ in range(200)])

@@ -50,7 +50,7 @@ def test_the_script_runs(fresh_server, tmp_path):
 
 @pytest.mark.parametrize("preload", [["--preload"], []], ids=["preload", "no preload"])
 def test_gunicorn_runs_the_application(fresh_server, tmp_path, preload):
-    """Many requests at a time go through one connection per worker, and each gets its own answer."""
+    """Many requests at a time go through one connection per worker, and each gets its own reply."""
     write_code(tmp_path, fresh_server)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -65,9 +65,9 @@ def test_gunicorn_runs_the_application(fresh_server, tmp_path, preload):
             text=True,
         )
         try:
-            answers = [gevent.spawn(ask, port, number) for number in range(100)]
-            gevent.joinall(answers, timeout=40 * SCALE)
-            seqs = [answer.get(block=False) for answer in answers]
+            responses = [gevent.spawn(ask, port, number) for number in range(100)]
+            gevent.joinall(responses, timeout=40 * SCALE)
+            seqs = [response.get(block=False) for response in responses]
         finally:
             gunicorn.send_signal(signal.SIGTERM)
             _, said = gunicorn.communicate(timeout=30 * SCALE)
@@ -81,7 +81,7 @@ def test_gunicorn_runs_the_application(fresh_server, tmp_path, preload):
 def ask(port: int, number: int) -> int:
     """Ask the application, which may not have started yet."""
 
-    def answer() -> bytes | None:
+    def reply() -> bytes | None:
         try:
             url = f"http://127.0.0.1:{port}/order-{number}"
             with urllib.request.urlopen(url, timeout=30 * SCALE) as response:
@@ -93,4 +93,4 @@ def ask(port: int, number: int) -> int:
                 return None
             raise
 
-    return int(wait_until(answer, 30))
+    return int(wait_until(reply, 30))

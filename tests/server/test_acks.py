@@ -80,7 +80,7 @@ def wire(nc: Connection, stream: Stream) -> Iterator[Subscription]:
         (lambda msg: msg.term("kaputt: ü"), "+TERM kaputt: ü".encode()),
     ],
 )
-def test_each_answer_has_its_payload(consumer, wire, settle, payload):
+def test_each_reply_has_its_payload(consumer, wire, settle, payload):
     """Each acknowledgement has the payload of ADR-15."""
     msg = consumer.next()
     settle(msg)
@@ -160,7 +160,7 @@ def test_progress_may_be_reported_any_number_of_times(consumer, wire):
     assert [wire.next_msg(2).data for _ in range(4)] == [b"+WPI", b"+WPI", b"+WPI", b"+ACK"]
 
 
-def test_an_answer_that_could_not_be_sent_may_be_sent_again(alone, fresh_server):
+def test_a_reply_that_could_not_be_sent_may_be_sent_again(alone, fresh_server):
     """A confirmation that timed out leaves the message open, so it can be repeated."""
     js = alone.jetstream()
     stream = js.create_stream(name="S", subjects=["s"])

@@ -289,7 +289,7 @@ def test_a_drain_waits_for_callbacks(nc, own, subject):
 def test_callbacks_may_answer_and_ask_during_a_drain(nc, own, subject):
     """Publishes and requests of a callback during a drain are still sent."""
     nc.subscribe(f"{subject}.ask", cb=lambda msg: msg.respond(b"re " + msg.data))
-    answers = nc.subscribe(f"{subject}.answers")
+    responses = nc.subscribe(f"{subject}.answers")
     nc.flush(5)
     go_on, began = threading.Event(), threading.Event()
 
@@ -309,7 +309,7 @@ def test_callbacks_may_answer_and_ask_during_a_drain(nc, own, subject):
         finally:
             go_on.set()
         draining.result(20)
-    assert [answers.next_msg(5).data for _ in range(100)] == [b"re %d" % n for n in range(100)]
+    assert [responses.next_msg(5).data for _ in range(100)] == [b"re %d" % n for n in range(100)]
 
 
 def test_unread_messages_outlive_a_drain(own, subject):

@@ -134,13 +134,13 @@ def test_headers_arrive_with_all_values(nc, subject):
 @pytest.mark.parametrize("headers", [None, {"A": "b"}])
 def test_the_reply_subject_arrives(nc, subject, headers):
     """A message carries the reply subject, and `respond()` publishes to it."""
-    with nc.subscribe(subject) as sub, nc.subscribe(f"{subject}.answer") as answers:
+    with nc.subscribe(subject) as sub, nc.subscribe(f"{subject}.answer") as responses:
         nc.publish(subject, b"question", f"{subject}.answer", headers)
         msg = sub.next_msg(5)
         assert msg.reply == f"{subject}.answer"
-        msg.respond(b"answer", headers)
-        answer = answers.next_msg(5)
-        assert (answer.data, answer.headers) == (b"answer", headers)
+        msg.respond(b"reply", headers)
+        response = responses.next_msg(5)
+        assert (response.data, response.headers) == (b"reply", headers)
 
 
 def test_too_large_messages_are_refused_here(nc, subject):

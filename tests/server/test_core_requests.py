@@ -22,7 +22,7 @@ from jetstream_sync import (
 
 
 @pytest.mark.parametrize("where", ["same", "other"])
-def test_every_request_gets_its_own_answer(nc, other, subject, where):
+def test_every_request_gets_its_own_reply(nc, other, subject, where):
     """Many threads send requests through one connection, and each gets its own reply."""
     responder = nc if where == "same" else other
     responder.subscribe(subject, cb=lambda msg: msg.respond(b"re " + msg.data))
@@ -32,11 +32,11 @@ def test_every_request_gets_its_own_answer(nc, other, subject, where):
         return [nc.request(subject, b"%d %d" % (thread, n), 10).data for n in range(200)]
 
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(ask, range(16)))
-    assert answers == [[b"re %d %d" % (thread, n) for n in range(200)] for thread in range(16)]
+        responses = list(pool.map(ask, range(16)))
+    assert responses == [[b"re %d %d" % (thread, n) for n in range(200)] for thread in range(16)]
 
 
-def test_answers_may_come_in_any_order(nc, other, subject):
+def test_replies_may_come_in_any_order(nc, other, subject):
     """Replies are matched by their inbox, not by their order."""
     questions = other.subscribe(subject)
     other.flush(5)
@@ -49,14 +49,14 @@ def test_answers_may_come_in_any_order(nc, other, subject):
         assert [item.result(5).data for item in waiting] == [b"%d" % n for n in range(10)]
 
 
-def test_the_first_answer_counts(nc, subject):
+def test_the_first_reply_counts(nc, subject):
     """Of several replies the first is returned, and no other request gets the rest."""
 
-    def answer(msg: Msg) -> None:
+    def respond(msg: Msg) -> None:
         for number in range(3):
             msg.respond(msg.data + b"%d" % number)
 
-    nc.subscribe(subject, cb=answer)
+    nc.subscribe(subject, cb=respond)
     for name in (b"a", b"b", b"c"):
         assert nc.request(subject, name, 5).data == name + b"0"
 
@@ -90,11 +90,11 @@ def test_headers_go_both_ways(nc, subject):
     """Requests and replies carry headers; a reply may have no payload."""
     asked: list[Msg] = []
 
-    def answer(msg: Msg) -> None:
+    def respond(msg: Msg) -> None:
         asked.append(msg)
         msg.respond(b"", {"Out": ["ö", "2"]})
 
-    nc.subscribe(subject, cb=answer)
+    nc.subscribe(subject, cb=respond)
     msg = nc.request(subject, b"", 5, {"In": ["ä", "1"]})
     assert asked[0].headers is not None
     assert asked[0].headers.get_all("In") == ["ä", "1"]
@@ -103,7 +103,7 @@ def test_headers_go_both_ways(nc, subject):
     assert msg.subject == asked[0].reply
 
 
-def test_a_status_with_a_payload_is_an_answer(nc, subject):
+def test_a_status_with_a_payload_is_a_reply(nc, subject):
     """Only an empty message with status 503 means no responders."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(b"", {"Status": "503"}))
     msg = nc.request(subject, b"", 5)
@@ -120,7 +120,7 @@ def test_the_inbox_has_the_prefix(nats_server, subject):
         assert all(inbox.startswith("my.own.") for inbox in inboxes)
 
 
-def test_no_answer_is_wanted(nc, subject):
+def test_no_reply_is_wanted(nc, subject):
     """`respond` raises if the message has no reply subject."""
     with nc.subscribe(subject) as sub:
         nc.publish(subject, b"x")

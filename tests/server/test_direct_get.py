@@ -238,7 +238,7 @@ def test_a_mirror_is_asked_as_its_own_config_says(js, stream_name):
         {"Nats-Sequence": "x", "Nats-Stream": "S", "Nats-Subject": "s", "Nats-Time-Stamp": "now"},
     ],
 )
-def test_an_answer_without_a_message_is_an_error(nc, js, stream_name, headers):
+def test_a_reply_without_a_message_is_an_error(nc, js, stream_name, headers):
     """A reply that is not a message of a stream is an error."""
     created = js.create_stream(name=stream_name, storage="memory", allow_direct=True)
 

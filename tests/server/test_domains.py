@@ -177,11 +177,11 @@ def leaf() -> Iterator[Connection]:
         NatsServer(name="leaf", config=leaf_config) as server,
         jetstream_sync.connect(server.url) as nc,
     ):
-        wait_until(lambda: answers(nc.jetstream(domain="hub", timeout=1)), limit=15)
+        wait_until(lambda: responds(nc.jetstream(domain="hub", timeout=1)), limit=15)
         yield nc
 
 
-def answers(js: JetStream) -> bool:
+def responds(js: JetStream) -> bool:
     with contextlib.suppress(Error):
         js.account_info()
         return True

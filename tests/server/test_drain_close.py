@@ -56,7 +56,7 @@ def test_a_block_that_ends_during_a_drain_waits_for_it(nats_server):
     may_end = threading.Event()
     answered: list[bytes] = []
     with jetstream_sync.connect(nats_server.url) as other:
-        answers = other.subscribe("drain.answers")
+        responses = other.subscribe("drain.answers")
         other.flush()
         with jetstream_sync.connect(nats_server.url) as nc:
 
@@ -73,7 +73,7 @@ def test_a_block_that_ends_during_a_drain_waits_for_it(nats_server):
             wait_until(lambda: nc.is_draining)
             threading.Timer(0.1, may_end.set).start()
         drainer.join(5 * SCALE)
-        answered += [answers.next_msg(timeout=5).data for _ in range(5)]
+        answered += [responses.next_msg(timeout=5).data for _ in range(5)]
     assert answered == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -207,7 +207,7 @@ def test_a_subscription_that_another_thread_ends(nats_server, subject, how):
 def test_a_service_that_another_thread_stops(nats_server, other, subject):
     """All requests that arrived are answered when the with block ends."""
     slow = Slow(lambda request: request.respond(b"ok"))
-    answers = other.subscribe(f"{subject}.answers")
+    responses = other.subscribe(f"{subject}.answers")
     other.flush()
     with jetstream_sync.connect(nats_server.url) as nc:
         service = nc.add_service("ending", "1.0.0")
@@ -223,7 +223,7 @@ def test_a_service_that_another_thread_stops(nats_server, other, subject):
         )
         slow.release_soon(nc)
     other.flush()
-    assert answers.pending_msgs == slow.handled == 30
+    assert responses.pending_msgs == slow.handled == 30
     stopping.join()
 
 

@@ -118,14 +118,14 @@ def test_what_is_in_use_keeps_it(nats_server, kind):
         sub = nc.subscribe("use.it")
         return sub, sub.unsubscribe
 
-    def answer() -> None:
+    def respond() -> None:
         nc = jetstream_sync.connect(nats_server.url)
         nc.subscribe("echo.me", cb=lambda msg: msg.respond(b"yes"))
         nc.subscribe("stop.me", cb=lambda _: nc.close())
 
     with warned() as caught:
         if kind == "callback":
-            answer()
+            respond()
             gc.collect()
             with jetstream_sync.connect(nats_server.url) as nc:
                 assert nc.request("echo.me", timeout=5 * SCALE).data == b"yes"

@@ -42,10 +42,10 @@ class Absent:
         self._serving: Subscription | None = None
         #: The times of consumer info requests: one after each failed request.
         self.asked: list[float] = []
-        self._answering = nc.subscribe(self._info, cb=self._answer)
+        self._answering = nc.subscribe(self._info, cb=self._respond)
         nc.flush(5 * SCALE)
 
-    def _answer(self, msg: Msg) -> None:
+    def _respond(self, msg: Msg) -> None:
         self.asked.append(time.monotonic())
         msg.respond(self._nc.request(f"$JS.API.{self._info.partition('.')[2]}", timeout=5).data)
 

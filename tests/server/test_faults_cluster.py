@@ -62,9 +62,9 @@ def durable(js: JetStream) -> PullConsumer:
 
 
 def ask(nodes: NatsCluster, name: str, field: str) -> Any:
-    """Send API requests on other connections until an answer has a field, and return it."""
+    """Send API requests on other connections until a reply has a field, and return it."""
 
-    def answer() -> object:
+    def reply() -> object:
         running = next(server for server in nodes.servers if server.is_running)
         try:
             with RawClient(running.port, 2 * SCALE) as raw:
@@ -72,7 +72,7 @@ def ask(nodes: NatsCluster, name: str, field: str) -> Any:
         except (OSError, ValueError):
             return None  # the leader has just been lost
 
-    return wait_until(answer, 15)
+    return wait_until(reply, 15)
 
 
 def leader(nodes: NatsCluster, consumer: str = "") -> NatsServer:

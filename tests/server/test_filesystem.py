@@ -103,7 +103,7 @@ def test_stores_are_made_like_directories(fs, js):
 
 # --- what is absent, and what is not known ---------------------------------------------------------
 
-#: Calls that need an answer of the server.
+#: Calls that need a reply of the server.
 CALLS: dict[str, Callable[[Any], object]] = {
     "cat": lambda fs: fs.cat(["DATA/a", "DATA/b"]),
     "cat omit": lambda fs: fs.cat(["DATA/a", "DATA/b"], on_error="omit"),
@@ -145,7 +145,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.full
-def test_no_answer_is_not_absence(fresh_server):
+def test_no_reply_is_not_absence(fresh_server):
     """While the server is paused, and when it has stopped, each call raises; nothing is changed."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         store = nc.jetstream().create_object_store(bucket="DATA")

@@ -155,7 +155,7 @@ def test_a_message_replaced_between_two_pages_is_an_error(js, stream_name):
 
 @pytest.mark.server(">=2.11")
 def test_large_messages_come_in_pages(nc, js, stream_name):
-    """An answer is limited in bytes, so that it cannot exceed the server's buffer."""
+    """A reply is limited in bytes, so that it cannot exceed the server's buffer."""
     stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], allow_direct=True)
     for number in range(10):
         js.publish(f"{stream_name}.{number}", bytes(900_000))
@@ -185,14 +185,14 @@ def test_more_than_1024_subjects_are_refused(js, stream_name):
 def test_an_old_replica_is_named(nats_server, stream):
     """An old server among newer ones may answer with one message and nothing behind it."""
 
-    def answer(nc: Connection, msg: Msg, number: int) -> None:
+    def respond(nc: Connection, msg: Msg, number: int) -> None:
         if number == 1:
             send_msg(nc, msg, 1, 1)
             send_end(nc, msg)
         else:
             send_msg(nc, msg, 5, None)
 
-    with scripted(nats_server, answer) as user:
+    with scripted(nats_server, respond) as user:
         found = user.jetstream(prefix="FAKE").get_stream(stream.name).get_last_msgs(["s.*"])
         assert next(found).seq == 1
         with pytest.raises(ServerTooOldError, match="needs nats-server 2.11"):
@@ -233,10 +233,10 @@ def test_a_stream_without_direct_gets_has_no_responders(js, stream):
 
 @pytest.mark.server(">=2.11")
 def test_a_page_from_a_replica_that_is_behind_is_requested_again(nats_server, stream):
-    """An answer with fewer messages than announced is not the end."""
+    """A reply with fewer messages than announced is not the end."""
     asked = []
 
-    def answer(nc: Connection, msg: Msg, number: int) -> None:
+    def respond(nc: Connection, msg: Msg, number: int) -> None:
         asked.append(msg.data)
         if number == 1:
             send_msg(nc, msg, 1, 2)
@@ -250,7 +250,7 @@ def test_a_page_from_a_replica_that_is_behind_is_requested_again(nats_server, st
             send_msg(nc, msg, 5, 0)
         send_end(nc, msg)
 
-    with scripted(nats_server, answer) as user:
+    with scripted(nats_server, respond) as user:
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         assert [msg.seq for msg in fake.get_last_msgs(["s.*"], up_to_time=PAST)] == [1, 4, 5]
     assert asked[1:] == [b'{"multi_last":["s.*"],"max_bytes":4000000,"seq":2,"up_to_seq":9}'] * 3
@@ -260,14 +260,14 @@ def test_a_page_from_a_replica_that_is_behind_is_requested_again(nats_server, st
 def test_a_page_that_broke_off_is_requested_again(nats_server, stream):
     """Messages of an incomplete page are dropped; the end status is needed for the other pages."""
 
-    def answer(nc: Connection, msg: Msg, number: int) -> None:
+    def respond(nc: Connection, msg: Msg, number: int) -> None:
         if number == 1:
             send_msg(nc, msg, 1, 5)
         else:
             send_msg(nc, msg, 7, 0)
             send_end(nc, msg)
 
-    with scripted(nats_server, answer) as user:
+    with scripted(nats_server, respond) as user:
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         assert [msg.seq for msg in fake.get_last_msgs(["s.*"])] == [7]
 
@@ -282,8 +282,8 @@ def test_a_page_that_broke_off_is_requested_again(nats_server, stream):
         (b"NATS/1.0\r\nA: b\r\n\r\n", InvalidResponseError),
     ],
 )
-def test_other_answers_to_get_last_msgs_are_errors(nats_server, stream, block, error):
-    """A refusal is a typed error, and an invalid answer is an error."""
+def test_other_replies_to_get_last_msgs_are_errors(nats_server, stream, block, error):
+    """A refusal is a typed error, and an invalid reply is an error."""
     with scripted(nats_server, lambda nc, msg, _: send_block(nc, msg, block)) as user:
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         with pytest.raises(error):
@@ -348,7 +348,7 @@ def test_invalid_start_times_are_refused(nc, stream, given):
 
 
 def test_an_old_replica_does_not_ignore_the_start_time(nats_server, stream):
-    """A server before 2.11 ignores the start time; its answer is not used."""
+    """A server before 2.11 ignores the start time; its reply is not used."""
     with scripted(nats_server, lambda nc, msg, _: send_msg(nc, msg, 1, None)) as user:
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         with pytest.raises(ServerTooOldError):

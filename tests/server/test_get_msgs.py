@@ -80,8 +80,8 @@ def test_they_come_with_one_request(nc, stream):
 
 
 @pytest.mark.server(">=2.11")
-def test_an_answer_ends_with_the_message_that_reaches_the_bytes(js, stream_name):
-    """``max_bytes`` limits an answer, and at least one message is returned."""
+def test_a_reply_ends_with_the_message_that_reaches_the_bytes(js, stream_name):
+    """``max_bytes`` limits a reply, and at least one message is returned."""
     stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_direct=True)
     for _ in range(10):
         js.publish(stream_name, bytes(10_000))
@@ -137,14 +137,14 @@ def test_invalid_arguments_are_refused(stream, given, error):
         stream.get_msgs(**given)
 
 
-def test_what_came_of_an_answer_that_broke_off_is_returned(nats_server, stream):
-    """The messages of an interrupted answer are contiguous, so they are returned."""
+def test_what_came_of_a_reply_that_broke_off_is_returned(nats_server, stream):
+    """The messages of an interrupted reply are contiguous, so they are returned."""
 
-    def answer(nc: Connection, msg: Msg, _: int) -> None:
+    def respond(nc: Connection, msg: Msg, _: int) -> None:
         send_msg(nc, msg, 1, 7)
         send_msg(nc, msg, 2, 7)
 
-    with scripted(nats_server, answer) as user:
+    with scripted(nats_server, respond) as user:
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         assert [msg.seq for msg in fake.get_msgs(5)] == [1, 2]
 
@@ -163,8 +163,8 @@ def test_without_responders_the_leader_is_asked(nats_server, stream):
         (b"NATS/1.0\r\nA: b\r\n\r\n", InvalidResponseError),
     ],
 )
-def test_other_answers_are_errors(nats_server, stream, block, error):
-    """A refusal is a typed error, and an invalid answer is an error."""
+def test_other_replies_are_errors(nats_server, stream, block, error):
+    """A refusal is a typed error, and an invalid reply is an error."""
     with (
         scripted(nats_server, lambda nc, msg, _: send_block(nc, msg, block)) as user,
         pytest.raises(error),
@@ -180,7 +180,7 @@ def test_a_server_that_is_silent_is_a_timeout(alone, fresh_server):
 
 
 def test_a_server_that_comes_back_is_asked_again(alone, fresh_server):
-    """A link that breaks during the answer does not end the call."""
+    """A link that breaks during the reply does not end the call."""
     js = alone.jetstream()
     stream = js.create_stream(name="S", subjects=["s"], allow_direct=True)
     js.publish("s", b"x")

@@ -79,8 +79,8 @@ class World:
 
     def seen(self) -> tuple[list[str], list[str], list[str]]:
         """Return the subscriptions, consumers and held locks that the server has."""
-        with urlopen(f"http://{self._monitor}/connz?subs=1", timeout=5) as answer:
-            clients = json.load(answer)["connections"]
+        with urlopen(f"http://{self._monitor}/connz?subs=1", timeout=5) as response:
+            clients = json.load(response)["connections"]
         subscriptions = [
             re.sub(r"_INBOX\.\S+", "inbox", subject)
             for client in clients
@@ -232,7 +232,7 @@ FAULTS: dict[str, tuple[str, Callable[[], Fault]]] = {
     "no responders": ("request", lambda: _raise(NoRespondersError("s"))),
     "lost reply": ("request", lambda: _lost_reply(TimeoutError("no reply"))),
     "interrupted": ("request", lambda: _lost_reply(KeyboardInterrupt())),
-    "flush": ("flush", lambda: _raise(TimeoutError("no answer"))),
+    "flush": ("flush", lambda: _raise(TimeoutError("no reply"))),
     "interrupted flush": ("flush", lambda: _lost_reply(KeyboardInterrupt())),
 }
 

@@ -186,7 +186,7 @@ def test_longer_keys_of_other_writers(nc, kv, length):
     """A key is read if another client could write it, even if its subject does not fit into a request."""
     key = longest_key(kv, length)
     nc.publish(f"$KV.{kv.bucket}.{key}", b"1")
-    wait_until(lambda: key in kv)  # stored after the server's answer to a flush
+    wait_until(lambda: key in kv)  # stored after the server's reply to a flush
     for consistent in (False, True):
         assert kv.get(key, consistent=consistent).value == b"1"
     assert kv.get_many([key])[key].value == b"1"
@@ -391,7 +391,7 @@ def test_get_many_at_a_revision(kv):
 
 
 def test_get_very_many(js, kv):
-    """More keys than the server returns in one answer are read by a watch."""
+    """More keys than the server returns in one reply are read by a watch."""
     for number in range(1100):
         js.publish_async(f"$KV.{kv.bucket}.k{number}", b"%d" % number)
     js.publish_async_completed(30 * SCALE)

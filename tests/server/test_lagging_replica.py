@@ -30,9 +30,9 @@ class LaggingReplica:
         self._replicated = replicated
         self._name = ""
         self.asked: list[Any] = []
-        self.server = FakeJetStream(self._answer)
+        self.server = FakeJetStream(self._respond)
 
-    def _answer(self, subject: str, body: Any) -> dict[str, Any] | None:
+    def _respond(self, subject: str, body: Any) -> dict[str, Any] | None:
         if subject == "STREAM.INFO.KV_B":
             cluster = {"name": "C", "leader": "one", "replicas": PEERS}
             return {"config": BUCKET, "state": STATE, "created": CREATED, "cluster": cluster}

@@ -28,9 +28,9 @@ def info(name: str, messages: int = 5) -> dict[str, Any]:
 
 
 @contextmanager
-def listing(answer: Callable[[str, Any], dict[str, Any] | None]):
+def listing(response: Callable[[str, Any], dict[str, Any] | None]):
     """Yield JetStream on a server with scripted replies."""
-    with FakeJetStream(answer) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(response) as server, jetstream_sync.connect(server.url) as nc:
         yield nc.jetstream(timeout=5)
         nc.close()
 
@@ -95,8 +95,8 @@ def test_no_use_of_an_incomplete_listing_takes_it_for_complete(use):
 
 def test_an_empty_but_incomplete_listing_is_not_empty():
     """``if not js.list_streams()`` raises when no stream is known but some are missing."""
-    answer = {"total": 1, "offset": 0, "streams": [], "missing": ["A"]}
-    with listing(lambda *_: answer) as js:
+    response = {"total": 1, "offset": 0, "streams": [], "missing": ["A"]}
+    with listing(lambda *_: response) as js:
         with pytest.raises(IncompleteListingError):
             bool(js.list_streams())
         assert not js.list_streams(allow_incomplete=True)
@@ -117,8 +117,8 @@ def test_buckets_are_missing_under_their_own_names():
 
 def test_object_stores_are_missing_under_their_own_names():
     """The same for object stores."""
-    answer = {"total": 1, "offset": 0, "streams": [info("OBJ_a", 0)], "missing": ["OBJ_a"]}
-    with listing(lambda *_: answer) as js:
+    response = {"total": 1, "offset": 0, "streams": [info("OBJ_a", 0)], "missing": ["OBJ_a"]}
+    with listing(lambda *_: response) as js:
         found = js.list_object_stores(allow_incomplete=True)
         assert list(found) == []
         assert list(found.missing) == ["a"]
@@ -131,8 +131,8 @@ def test_unreachable_consumers_are_named_by_their_configs():
     items = [consumer_info("C0", {})]
     items += [consumer_info("", {"name": f"C{number}"}) for number in (1, 2, 3)]
     missing = ["C1", "C2", "C3"]
-    answer = {"total": 4, "offset": 0, "consumers": items, "missing": missing}
-    with listing(lambda *_: answer) as js:
+    response = {"total": 4, "offset": 0, "consumers": items, "missing": missing}
+    with listing(lambda *_: response) as js:
         found = js.list_consumers("S", allow_incomplete=True)
         assert [item.name for item in found] == ["C0"]
         assert list(found.missing) == missing
@@ -143,12 +143,12 @@ def test_unreachable_consumers_are_named_by_their_configs():
 def test_items_that_are_counted_but_not_listed_are_taken_from_the_names():
     """If the infos are fewer than their total, the missing ones are found in the list of names."""
 
-    def answer(route: str, _: object) -> dict[str, Any]:
+    def respond(route: str, _: object) -> dict[str, Any]:
         names = ["A", "B", "C"]
         streams = names if route == "STREAM.NAMES" else [info("B")]
         return {"total": 3, "offset": 0, "streams": streams}
 
-    with listing(answer) as js:
+    with listing(respond) as js:
         found = js.list_streams(allow_incomplete=True)
         assert [item.config.name for item in found] == ["B"]
         assert list(found.missing) == ["A", "C"]
@@ -162,9 +162,9 @@ def test_items_that_are_counted_but_not_listed_are_taken_from_the_names():
 )
 def test_a_total_without_items_is_not_an_empty_list(call):
     """A list of 10 streams of which none is listed or named is an error with the number."""
-    answer = {"total": 10, "offset": 0, "streams": []}
+    response = {"total": 10, "offset": 0, "streams": []}
     with (
-        listing(lambda *_: answer) as js,
+        listing(lambda *_: response) as js,
         pytest.raises(IncompleteListingError, match="10 more"),
     ):
         call(js)
@@ -174,14 +174,14 @@ def test_a_deletion_between_two_pages_hides_no_stream():
     """When the total shrinks, the part that may have moved is requested again."""
     names = ["A", "B", "C", "D", "E"]
 
-    def answer(_: str, body: dict[str, int]) -> dict[str, Any]:
+    def respond(_: str, body: dict[str, int]) -> dict[str, Any]:
         offset = body["offset"]
         page = {"total": len(names), "offset": offset, "streams": names[offset : offset + 2]}
         if not offset and "A" in names:
             names.remove("A")
         return page
 
-    with listing(answer) as js:
+    with listing(respond) as js:
         assert js.stream_names() == ["A", "B", "C", "D", "E"]
 
 

@@ -126,13 +126,13 @@ def test_a_holder_without_a_connection(alone, fresh_server):
 
 
 def test_a_lock_survives_a_short_outage(alone, fresh_server):
-    """Renewals whose answers are lost are repeated."""
+    """Renewals whose replies are lost are repeated."""
     kv = alone.jetstream(timeout=0.3).create_key_value(bucket="LOCKS")
     with kv.lock("a", ttl=3 * SCALE) as lock:
         before = kv.get("a").revision
         with paused(fresh_server):
             time.sleep(1.2 * SCALE)  # at least one renewal meanwhile
-        # The renewal whose answer was lost, and the next one.
+        # The renewal whose reply was lost, and the next one.
         wait_until(lambda: kv.get("a", consistent=True).revision > before + 1, 20)
         assert lock.held
 

@@ -183,7 +183,7 @@ def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
         jwt_server.url,
         user_credentials=creds,
         disconnected_cb=events.put,
-        # A publish whose answer is lost with the link would wait for its whole timeout.
+        # A publish whose reply is lost with the link would wait for its whole timeout.
         fail_requests_on_disconnect=True,
         **QUICK,
     )

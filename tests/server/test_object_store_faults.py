@@ -106,7 +106,7 @@ def test_server_restarted_between_chunks(alone, fresh_server):
 
 @pytest.mark.parametrize("stored", [False, True], ids=["lost", "stored"])
 def test_server_killed_while_the_info_is_stored(alone, fresh_server, monkeypatch, stored):
-    """A put whose last acknowledgement is lost is completed with the server's next answer."""
+    """A put whose last acknowledgement is lost is completed with the server's next reply."""
     js = alone.jetstream()
     store = js.create_object_store(bucket="FILES")
     store.put(small("a"), b"old" * 1000)

@@ -32,12 +32,12 @@ class OldLeader:
 
     def _store(self, msg: Msg) -> None:
         if msg.data in self._refused:
-            answer: dict[str, object] = {"type": "x", **REFUSAL}
+            response: dict[str, object] = {"type": "x", **REFUSAL}
         else:
             self.stored.append(msg.data)
-            answer = {"stream": "OLD", "seq": len(self.stored)}
+            response = {"stream": "OLD", "seq": len(self.stored)}
         if msg.reply:
-            msg.respond(json.dumps(answer).encode())
+            msg.respond(json.dumps(response).encode())
 
 
 @pytest.mark.server(">=2.12")
@@ -94,9 +94,9 @@ def test_a_fast_publish_ends_at_a_message_without_a_stream(js, stream_name):
 
 
 @contextmanager
-def replying(nc: Connection, subject: str, answer: dict[str, object]):
-    """Reply to requests with one answer."""
-    sub = nc.subscribe(subject, cb=lambda msg: msg.respond(json.dumps(answer).encode()))
+def replying(nc: Connection, subject: str, response: dict[str, object]):
+    """Reply to all requests with one message."""
+    sub = nc.subscribe(subject, cb=lambda msg: msg.respond(json.dumps(response).encode()))
     nc.flush(5)
     try:
         yield
@@ -139,11 +139,11 @@ WRONG: list[tuple[str, dict[str, object], Callable[[JetStream], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("route", "answer", "call"), WRONG, ids=[route for route, *_ in WRONG])
-def test_the_info_of_another_object_is_an_error(nc, other, route, answer, call):
+@pytest.mark.parametrize(("route", "response", "call"), WRONG, ids=[route for route, *_ in WRONG])
+def test_the_info_of_another_object_is_an_error(nc, other, route, response, call):
     """An info is only taken for the object that was asked for."""
     with (
-        replying(other, f"wrong.API.{route}", answer),
+        replying(other, f"wrong.API.{route}", response),
         pytest.raises(InvalidResponseError, match="asked for"),
     ):
         call(nc.jetstream(prefix="wrong.API", timeout=5))
@@ -155,13 +155,13 @@ def test_the_info_of_another_object_is_an_error(nc, other, route, answer, call):
 def test_another_message_than_the_requested_one_is_an_error(nc, other, request_):
     """A message has the sequence, or the subject, that was asked for."""
     if "next_by_subject" in request_:
-        answer = {"message": {**MESSAGE["message"], "seq": 2}}
+        response = {"message": {**MESSAGE["message"], "seq": 2}}
     else:
-        answer = MESSAGE
+        response = MESSAGE
     info = {**INFO, "config": {"name": "S"}}
     with (
         replying(other, "wrong.API.STREAM.INFO.S", info),
-        replying(other, "wrong.API.STREAM.MSG.GET.S", answer),
+        replying(other, "wrong.API.STREAM.MSG.GET.S", response),
     ):
         stream = nc.jetstream(prefix="wrong.API", timeout=5).get_stream("S")
         with pytest.raises(InvalidResponseError, match="asked for"):

@@ -297,7 +297,7 @@ def test_an_unnamed_consumer_is_removed(stream):
 def test_only_what_is_new_and_empty_is_removed(created, messages, outcome, deletions):
     """Judged by the server's times; if that fails or is uncertain, the error says so."""
     state = {"bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0, "messages": messages}
-    answer = {
+    response = {
         "config": {"name": "S"},
         "created": created,
         "ts": "2024-01-01T00:00:00Z",
@@ -308,7 +308,7 @@ def test_only_what_is_new_and_empty_is_removed(created, messages, outcome, delet
     def reply(route: str, _: Any) -> dict[str, Any]:
         if "DELETE" in route:
             return {"error": {"code": 500, "err_code": 1, "description": "no, no"}}
-        return answer
+        return response
 
     with FakeJetStream(reply) as server:
         with jetstream_sync.connect(server.url) as nc:

@@ -214,8 +214,8 @@ def test_other_requests_go_on(guest):
         return None
 
     with within(5), ThreadPoolExecutor(8) as pool:
-        answers = [item for item in pool.map(ask, range(40)) if item is not None]
-    assert [int(answer.data) for answer in answers] == list(range(1, 40, 2))
+        responses = [item for item in pool.map(ask, range(40)) if item is not None]
+    assert [int(response.data) for response in responses] == list(range(1, 40, 2))
     for _ in range(20):
         assert isinstance(guest.reported.get(timeout=5), PermissionsError)
 

@@ -170,7 +170,7 @@ def test_acknowledging(strict):
             assert isinstance(reported.get(timeout=5), PermissionsError)
 
 
-def test_answers_that_may_not_come_in(strict):
+def test_replies_that_may_not_come_in(strict):
     """A refused inbox has the same effect as a refused request."""
     config = """authorization { users: [
         { user: u, password: u, permissions: { subscribe: { allow: "_INBOX.*.*" } } }

@@ -230,7 +230,7 @@ def test_invalid_options_are_refused_without_the_server(alone, fresh_server, nam
 
 
 def test_a_silent_server_means_a_timeout(alone, fresh_server):
-    """Without an answer the timeout is raised; the connection stays usable."""
+    """Without a reply the timeout is raised; the connection stays usable."""
     js = alone.jetstream()
     stream = js.create_stream(name="S", subjects=["s"], storage="memory")
     with paused(fresh_server):

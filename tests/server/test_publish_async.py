@@ -291,7 +291,7 @@ def test_completed_waits_for_messages_that_are_tried_again(js, stream_name):
 
 @pytest.mark.parametrize("idle", [False, True], ids=["first", "after a pause"])
 def test_a_future_fails_when_its_time_is_up(alone, fresh_server, idle):
-    """Without an answer the future fails after its timeout, also if the publisher is idle."""
+    """Without a reply the future fails after its timeout, also if the publisher is idle."""
     alone.publish_async("s").result(5)
     if idle:
         wait_until(lambda: alone._publisher._asleep, 10)

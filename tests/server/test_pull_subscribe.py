@@ -51,9 +51,11 @@ def numbers_of(messages: list[JetStreamMsg]) -> list[int]:
 
 def subscriptions(nc: Connection) -> list[str]:
     """Return the connection's subscriptions, without the one for all requests."""
-    answers = nc._core.engine.requests._subscription
+    responses = nc._core.engine.requests._subscription
     return [
-        subscription.subject for subscription in nc._core.table.all() if subscription is not answers
+        subscription.subject
+        for subscription in nc._core.table.all()
+        if subscription is not responses
     ]
 
 

@@ -146,7 +146,7 @@ def test_a_single_message_is_waited_for_with_another_request(stage):
 
 
 def test_a_timed_out_fetch_unsubscribes(stage):
-    """A fetch without an answer ends its subscription, and the next one has another."""
+    """A fetch without a reply ends its subscription, and the next one has another."""
     fetched = stage.fetch(1, timeout=0.2)
     reply, _ = stage.request()
     stage.wait_for_unsubscribe(reply.rpartition(".")[0] + ".*")

@@ -61,7 +61,7 @@ def inboxes(nc: Connection) -> int:
 
 
 def test_what_a_stall_held_back_comes_later(js, stream, proxy, fetch):
-    """Messages of an answer that arrive after the end of the fetch go to the next ones."""
+    """Messages of a reply that arrive after the end of the fetch go to the next ones."""
     fill(js, stream, 200, size=10_000)
     got = [msg.metadata.stream_seq for msg in fetch(10, 5)]
     proxy.hold_after(500_000, Toward.CLIENT)

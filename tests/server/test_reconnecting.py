@@ -219,13 +219,13 @@ def test_close_while_reconnecting_returns_promptly(server):
 
 def test_close_during_an_attempt_makes_no_new_link():
     """A close() while an attempt hangs leaves the connection closed, also if the attempt succeeds."""
-    asked, answer = threading.Event(), threading.Event()
+    asked, response = threading.Event(), threading.Event()
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, connect_timeout=5, **QUICK)
 
         def late(peer: Any) -> None:
             asked.set()
-            answer.wait(10)
+            response.wait(10)
             peer.handshake()
 
         listener._play = late
@@ -234,7 +234,7 @@ def test_close_during_an_attempt_makes_no_new_link():
         with within(2.0):
             nc.close()
         assert nc.is_closed
-        answer.set()
+        response.set()
         wait_until(lambda: not any(t.is_alive() for t in nc._core.engine._threads))
         assert nc.is_closed
         assert nc.connected_url is None

@@ -25,7 +25,7 @@ STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_cou
 STREAM = {"config": {"name": "S"}, "state": STATE, "created": "2024-01-01T00:00:00Z"}
 PAGE = {"total": 1, "offset": 0, "limit": 1024}
 STORED = {"message": {"subject": "s", "seq": 1, "time": "2024-01-01T00:00:00Z"}}
-#: Subject of the request -> its answer, and the call that sends it.
+#: Subject of the request -> its reply, and the call that sends it.
 READS: dict[str, tuple[dict[str, Any], Callable[[JetStream], object]]] = {
     "STREAM.INFO.S": (STREAM, lambda js: js.get_stream("S")),
     "STREAM.LIST": ({"streams": [STREAM], **PAGE}, lambda js: js.list_streams()),
@@ -51,17 +51,17 @@ def test_reads_are_repeated(subject, failure, monkeypatch):
     """A read without a reply, or without a leader, succeeds when one answers in time."""
     monkeypatch.setattr("jetstream_sync.jetstream.api_requests._REPEAT_AFTER_S", 0.1)
     monkeypatch.setattr("jetstream_sync.jetstream.api_requests._UNAVAILABLE_DELAY_S", 0.1)
-    answers = {name: answer for name, (answer, _) in READS.items()}
+    responses = {name: response for name, (response, _) in READS.items()}
     failures = 2
 
-    def answer(asked: str, _: object) -> dict[str, Any] | None:
+    def respond(asked: str, _: object) -> dict[str, Any] | None:
         nonlocal failures
         if asked == subject and failures:
             failures -= 1
             return failure
-        return answers[asked]
+        return responses[asked]
 
-    with FakeJetStream(answer) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(respond) as server, jetstream_sync.connect(server.url) as nc:
         assert READS[subject][1](nc.jetstream(timeout=10 * SCALE))
         assert requests(server, subject) >= 3
         nc.close()

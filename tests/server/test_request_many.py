@@ -31,11 +31,11 @@ from jetstream_sync.server import NatsServer
 def respond(nc: Connection, subject: str, *replies: bytes) -> None:
     """Answer each request to a subject with these replies."""
 
-    def answer(msg: Msg) -> None:
+    def respond(msg: Msg) -> None:
         for reply in replies:
             msg.respond(reply)
 
-    nc.subscribe(subject, cb=answer)
+    nc.subscribe(subject, cb=respond)
     nc.flush()
 
 
@@ -81,11 +81,11 @@ def test_a_stall_ends_the_replies_early(nc, other, subject):
 def test_the_first_reply_may_take_longer_than_a_stall(nc, other, subject):
     """The stall time applies from the first reply on."""
 
-    def answer(msg: Msg) -> None:
+    def respond(msg: Msg) -> None:
         time.sleep(0.5)
         msg.respond(b"late")
 
-    sub = other.subscribe(subject, cb=answer)
+    sub = other.subscribe(subject, cb=respond)
     other.flush()
     replies = nc.request_many(subject, timeout=30.0, stall=0.05)
     assert data(replies) == [b"late"]

@@ -82,19 +82,19 @@ def test_replies_have_the_documented_types_and_fields(nc, client):
     """The JSON of the replies is that of ADR-32."""
     with nc.add_service("wire", "1.2.3-rc.1+b7") as service:
         service.add_endpoint("e", echo)
-        answers = {
+        responses = {
             verb: json.loads(client.request(f"$SRV.{verb}.wire.{service.id}", timeout=5.0).data)
             for verb in ("PING", "INFO", "STATS")
         }
     identity = {"name": "wire", "id": service.id, "version": "1.2.3-rc.1+b7", "metadata": {}}
-    assert answers["PING"] == {"type": "io.nats.micro.v1.ping_response", **identity}
-    assert answers["INFO"] == {
+    assert responses["PING"] == {"type": "io.nats.micro.v1.ping_response", **identity}
+    assert responses["INFO"] == {
         "type": "io.nats.micro.v1.info_response",
         **identity,
         "description": "",
         "endpoints": [{"name": "e", "subject": "e", "queue_group": "q", "metadata": {}}],
     }
-    stats = answers["STATS"]
+    stats = responses["STATS"]
     assert stats["type"] == "io.nats.micro.v1.stats_response"
     assert stats["started"].endswith("Z")
     assert stats["endpoints"] == [

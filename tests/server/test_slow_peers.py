@@ -140,7 +140,7 @@ def test_a_flood_of_pings_uses_bounded_memory():
         peer.send(b'INFO {"server_id":"after"}\r\n')
         wait_until(lambda: nc.server_info.server_id == "after", 20)
         assert writer._size <= max(before, 64 * 1024) + 1000
-        # When it reads again, it gets everything in order, and an answer.
+        # When it reads again, it gets everything in order, and a reply.
         for _ in range(PLENTY):
             assert peer.line() == b"PUB big %d\r\n" % len(BIG)
             assert len(peer.read(len(BIG) + 2)) == len(BIG) + 2

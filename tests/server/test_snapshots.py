@@ -382,7 +382,7 @@ def test_a_cluster_takes_and_gives_snapshots(cluster):
 
 
 @pytest.mark.server(">=2.15")  # earlier servers have a fixed window
-def test_answers_need_a_permission():
+def test_replies_need_a_permission():
     """A user who may not acknowledge the pieces gets the error at once."""
     config = (
         "authorization { users = [{user: a, password: b, permissions: {publish: "
@@ -405,7 +405,7 @@ CONFIG = {"name": "S", "subjects": ["s"], "retention": "limits", "storage": "fil
 STATE = {"messages": 1, "bytes": 1, "first_seq": 1, "last_seq": 1, "consumer_count": 0}
 
 
-def fake_answer(subject: str, asked: Any) -> dict[str, Any] | None:
+def fake_response(subject: str, asked: Any) -> dict[str, Any] | None:
     """Answer like a server with one stream."""
     if subject == "STREAM.INFO.S":
         return {"config": CONFIG, "state": STATE, "created": "2024-01-01T00:00:00Z"}
@@ -420,7 +420,7 @@ inboxes: list[str] = []
 
 def test_a_missing_piece_is_detected():
     """Pieces are numbered; a missing one ends the snapshot with an error."""
-    with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(fake_response) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], b"one", "$JS.SNAPSHOT.ACK.S.id.3.1")
         server.deliver(inboxes[-1], b"three", "$JS.SNAPSHOT.ACK.S.id.5.3")
@@ -434,7 +434,7 @@ def test_a_missing_piece_is_detected():
 @pytest.mark.parametrize("end", [b"", b"NATS/1.0 204\r\n\r\n"])
 def test_an_empty_message_ends_the_snapshot(end):
     """No status, or 204, is a complete snapshot."""
-    with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(fake_response) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], b"last")
         server.deliver(inboxes[-1], header=end)
@@ -445,7 +445,7 @@ def test_an_empty_message_ends_the_snapshot(end):
 
 def test_a_status_is_an_error():
     """The status of the server is in the error."""
-    with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(fake_response) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], header=b"NATS/1.0 500 disk on fire\r\n\r\n")
         with pytest.raises(SnapshotBrokenError, match="500 disk on fire"):
@@ -456,7 +456,7 @@ def test_a_refused_snapshot_has_its_class():
     """A snapshot that the server cannot make is an error, and leaves no subscription."""
 
     def refusing(subject: str, asked: Any) -> dict[str, Any] | None:
-        return fake_answer("" if "SNAPSHOT" in subject else subject, asked)
+        return fake_response("" if "SNAPSHOT" in subject else subject, asked)
 
     with FakeJetStream(refusing) as server, jetstream_sync.connect(server.url) as nc:
         stream = nc.jetstream().get_stream("S")

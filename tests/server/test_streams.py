@@ -377,10 +377,10 @@ def test_a_purge_up_to_a_later_sequence_moves_the_stream_there(js, stream):
     assert js.publish(f"{stream.name}.a", b"x").seq == 100
 
 
-@pytest.mark.parametrize("answer", [b"", b"[]", b'{"success": true}', b'{"purged": "all"}'])
-def test_a_reply_to_a_purge_without_a_count_is_an_error(nc, stream, answer):
+@pytest.mark.parametrize("response", [b"", b"[]", b'{"success": true}', b'{"purged": "all"}'])
+def test_a_reply_to_a_purge_without_a_count_is_an_error(nc, stream, response):
     """A reply that is not JSON of the API, or does not say how much was purged, is an error."""
-    nc.subscribe("odd.API.STREAM.PURGE.>", cb=lambda message: message.respond(answer))
+    nc.subscribe("odd.API.STREAM.PURGE.>", cb=lambda message: message.respond(response))
     with pytest.raises(InvalidResponseError):
         Stream(nc.jetstream(prefix="odd.API")._api, stream.cached_info).purge()
 

@@ -267,13 +267,13 @@ def test_a_queue_s_consumer_is_left_to_the_others():
 def test_an_error_of_the_deletion():
     """unsubscribe() raises it; a consumer that is already deleted is not an error."""
     refusal = {"error": {"code": 500, "err_code": 1, "description": "not now"}}
-    answers: list[dict[str, Any]] = [MISSING, refusal]
+    responses: list[dict[str, Any]] = [MISSING, refusal]
     streams = Streams()
 
-    def answer(route: str, said: Any) -> dict[str, Any] | None:
-        return answers.pop(0) if route.startswith("CONSUMER.DELETE") else streams(route, said)
+    def respond(route: str, said: Any) -> dict[str, Any] | None:
+        return responses.pop(0) if route.startswith("CONSUMER.DELETE") else streams(route, said)
 
-    with fake_server(answer) as (_, nc):
+    with fake_server(respond) as (_, nc):
         js = nc.jetstream()
         js.subscribe("foo").unsubscribe()
         sub = js.subscribe("foo")
@@ -288,10 +288,10 @@ def test_an_error_of_a_late_deletion():
     streams = Streams()
     errors: list[Error] = []
 
-    def answer(route: str, said: Any) -> dict[str, Any] | None:
+    def respond(route: str, said: Any) -> dict[str, Any] | None:
         return refusal if route.startswith("CONSUMER.DELETE") else streams(route, said)
 
-    with fake_server(answer, errors) as (_, nc):
+    with fake_server(respond, errors) as (_, nc):
         nc.jetstream().subscribe("foo").drain()
         wait_until(lambda: errors)
     assert "not now" in str(errors[0])
@@ -330,7 +330,7 @@ class Wire:
     def say(self, *parts: bytes) -> None:
         self._server.send(b"".join(parts))
 
-    def answers(self, subject: str) -> int:
+    def replies(self, subject: str) -> int:
         return len(self._server.published(subject))
 
 
@@ -344,15 +344,15 @@ def wired(errors: list[Error] | None = None, **options: Any) -> Iterator[tuple[W
 
 
 def test_flow_control_waits_for_the_message_before_it():
-    """The answer is sent by the call that reads the message after it."""
+    """The reply is sent by the call that reads the message after it."""
     with wired() as (wire, nc):
         wire.say(wire.message(1), wire.status(FLOW, "fc.1"), wire.message(2))
         assert wire.sub.next_msg(5).data == b"1"
         nc.flush()
-        assert wire.answers("fc.1") == 0
+        assert wire.replies("fc.1") == 0
         assert wire.sub.next_msg(5).data == b"2"
         nc.flush()
-        assert wire.answers("fc.1") == 1
+        assert wire.replies("fc.1") == 1
 
 
 def test_flow_control_is_answered_within_a_wait():
@@ -363,7 +363,7 @@ def test_flow_control_is_answered_within_a_wait():
         with pytest.raises(TimeoutError):
             wire.sub.next_msg(0.05)
         nc.flush()
-        assert wire.answers("fc.1") == 1
+        assert wire.replies("fc.1") == 1
 
 
 def test_a_stalled_consumer_is_answered_once_for_each_subject():
@@ -380,21 +380,21 @@ def test_a_stalled_consumer_is_answered_once_for_each_subject():
         )
         assert [wire.sub.next_msg(5).data for _ in range(2)] == [b"1", b"2"]
         nc.flush()
-        assert (wire.answers("fc.1"), wire.answers("fc.2")) == (1, 1)
+        assert (wire.replies("fc.1"), wire.replies("fc.2")) == (1, 1)
 
 
-def test_with_acks_by_flow_control_the_answer_says_how_far():
-    """The answer acknowledges all messages before the request (ADR-60)."""
+def test_with_acks_by_flow_control_the_reply_says_how_far():
+    """The reply acknowledges all messages before the request (ADR-60)."""
     cfg = ConsumerConfig(ack_policy="flow_control")
     with wired(config=cfg) as (wire, nc):
         wire.say(wire.message(1), wire.message(2), wire.status(FLOW, "fc.1"), wire.message(3))
         messages = [wire.sub.next_msg(5) for _ in range(3)]
         nc.flush()
-        (answer,) = wire._server.published("fc.1")
-        assert b"Nats-Last-Consumer: 2\r\nNats-Last-Stream: 102\r\n" in answer.body
+        (response,) = wire._server.published("fc.1")
+        assert b"Nats-Last-Consumer: 2\r\nNats-Last-Stream: 102\r\n" in response.body
         messages[0].ack()  # does nothing
         nc.flush()
-        assert wire.answers(ack(1)) == 0
+        assert wire.replies(ack(1)) == 0
 
 
 def test_quiet_statuses_are_never_seen():
@@ -509,7 +509,7 @@ def test_queues_are_not_checked_for_gaps():
         wire.say(wire.message(1), wire.message(7), wire.beat(20, b"fc"), wire.message(9))
         assert [wire.sub.next_msg(5).data for _ in range(3)] == [b"1", b"7", b"9"]
         nc.flush()
-        assert wire.answers("fc") == 0
+        assert wire.replies("fc") == 0
     assert errors == []
 
 

@@ -66,9 +66,9 @@ def proxy(transport: Transport) -> Iterator[FaultProxy]:
 def echoes(nc: Connection, data: bytes = b"x" * 5000) -> bool:
     sub = nc.subscribe("faults.echo")
     nc.publish("faults.echo", data)
-    answer = sub.next_msg(timeout=LATER).data
+    response = sub.next_msg(timeout=LATER).data
     sub.unsubscribe()
-    return answer == data
+    return response == data
 
 
 def test_a_trickle(transport, proxy):

@@ -18,7 +18,7 @@ from jetstream_sync.server import NatsServer
 
 
 def test_every_protocol_line_is_traced(nats_server):
-    """From INFO to the last command, in both directions, each command before its answer."""
+    """From INFO to the last command, in both directions, each command before its reply."""
     lines: list[str] = []
     with (
         jetstream_sync.connect(nats_server.url, trace_cb=lines.append, name="traced") as nc,

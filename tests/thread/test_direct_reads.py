@@ -200,10 +200,10 @@ def test_a_reply_among_other_data(nc, service, pool, name):
     """The caller gets its reply, and the reader processes the rest, in any order and any pieces."""
     request, inbox = waiting_request(nc, service, pool)
     pongs = service.pongs
-    for piece in OTHER_DATA[name](service, service.reply(inbox, b"answer")):
+    for piece in OTHER_DATA[name](service, service.reply(inbox, b"reply")):
         service.send(piece)
         time.sleep(0.002)
-    assert request.result(10 * SCALE).data == b"answer"
+    assert request.result(10 * SCALE).data == b"reply"
     wait_until(lambda: service.pongs > pongs)
     assert nc.request("echo", b"more", timeout=5 * SCALE).data == b"more"
 
@@ -278,8 +278,8 @@ def test_a_subscription_that_begins_meanwhile(nc, service, pool):
     for number in range(3):
         service.send(b"MSG news %b 1\r\n%d\r\n" % (service.sids[b"news"], number))
         assert sub.next_msg(timeout=0.25 * SCALE).data == b"%d" % number
-    service.send(service.reply(inbox, b"answer"))
-    assert request.result(10 * SCALE).data == b"answer"
+    service.send(service.reply(inbox, b"reply"))
+    assert request.result(10 * SCALE).data == b"reply"
 
 
 @pytest.mark.usefixtures("slow_ticks")
@@ -288,8 +288,8 @@ def test_a_flush_meanwhile(nc, service, pool):
     request, inbox = waiting_request(nc, service, pool)
     with within(0.2):
         nc.flush(timeout=5 * SCALE)
-    service.send(service.reply(inbox, b"answer"))
-    assert request.result(10 * SCALE).data == b"answer"
+    service.send(service.reply(inbox, b"reply"))
+    assert request.result(10 * SCALE).data == b"reply"
 
 
 def test_many_threads_by_turns(nc, monkeypatch):
@@ -369,8 +369,8 @@ def test_a_fork_meanwhile(nc, service, pool):
             nc.flush(5)
 
     in_child(check)
-    service.send(service.reply(inbox, b"answer"))
-    assert request.result(10 * SCALE).data == b"answer"
+    service.send(service.reply(inbox, b"reply"))
+    assert request.result(10 * SCALE).data == b"reply"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

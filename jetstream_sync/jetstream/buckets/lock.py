@@ -7,7 +7,7 @@
 #    with the expected last revision. So clocks are not compared, and at most one client succeeds.
 # 3. The holder regards the lock as lost nine tenths of its ttl after it began to send the last write
 #    that was confirmed. That is before another client can take over.
-# 4. A write whose answer did not come is found by its owner, a name that is unique for each attempt.
+# 4. A write whose reply did not come is found by its owner, a name that is unique for each attempt.
 # 5. Revisions repeat when a bucket is created again or restored. So before each write over a value, the
 #    value is read from the leader, and it is written only if its owner is the expected one.
 
@@ -278,7 +278,7 @@ class Lock:
             try:
                 self._kv.update(self._key, self._value(), entry.revision)
             except errors.WrongLastRevisionError:
-                # A write before this one may have been stored late, without an answer.
+                # A write before this one may have been stored late, without a reply.
                 entry = self._entry_of(self._owner)
                 if entry is None:
                     return False

@@ -139,12 +139,12 @@ class ObjectBucket:
         while True:
             try:
                 with self.translated_errors():
-                    answer = self.api.ask(route, body, deadline.sooner(_REPEAT_INTERVAL_S))
+                    response = self.api.ask(route, body, deadline.sooner(_REPEAT_INTERVAL_S))
             except errors.TimeoutError:  # a stream without a leader does not reply
                 if deadline.expired():
                     raise
                 continue
-            purged = answer.get("purged")
+            purged = response.get("purged")
             return purged if type(purged) is int else 0
 
     def request_purge(self, subject: str) -> None:

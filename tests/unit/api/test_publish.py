@@ -85,16 +85,16 @@ def test_what_is_no_ack_is_an_invalid_response(data):
 # --- in C and in Python -------------------------------------------------------------------------------
 
 
-def outcome(answer):
+def outcome(response):
     """Return the parsed acknowledgement with its type, or the error."""
     try:
-        ack = parse_pub_ack(answer)
+        ack = parse_pub_ack(response)
     except Error as error:
         return type(error), str(error)
     return type(ack), [type(field) for field in ack], ack
 
 
-ANSWERS = st.lists(
+RESPONSES = st.lists(
     st.sampled_from(
         [
             b'{"stream":"',
@@ -127,7 +127,7 @@ ANSWERS = st.lists(
 ).map(b"".join)
 
 
-@given(ANSWERS | st.binary(max_size=30))
+@given(RESPONSES | st.binary(max_size=30))
 @example(b'{"stream":"S","seq":1}')
 @example(b'{"stream":"S", "seq":1}')
 @example(b'{"stream":"S","seq":01}')
@@ -137,19 +137,19 @@ ANSWERS = st.lists(
 @example(b'{"stream":"S","seq":999999999999999999}')
 @example(b'{"stream":"S","seq":1000000000000000000}')
 @example(b'{"stream":"S","seq":18446744073709551616}')
-def test_an_answer_is_parsed_the_same_in_c_and_in_python(answer):
+def test_a_reply_is_parsed_the_same_in_c_and_in_python(response):
     """Both give the same acknowledgement, or the same error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(speedups, "parse_pub_ack", None)
-        expected = outcome(answer)
-    assert outcome(answer) == expected
+        expected = outcome(response)
+    assert outcome(response) == expected
 
 
 @pytest.mark.skipif(speedups.parse_pub_ack is None, reason="the C extension is not in use")
-@pytest.mark.parametrize("answer", [b'{"stream":"S","seq":12}', b'{"stream":"S", "seq":12}'])
-def test_the_extension_parses_ordinary_answers(answer):
-    """The answers of all supported servers are ordinary."""
-    ack = speedups.parse_pub_ack(answer, PubAck, (False, None, None, None, None))
+@pytest.mark.parametrize("response", [b'{"stream":"S","seq":12}', b'{"stream":"S", "seq":12}'])
+def test_the_extension_parses_ordinary_replies(response):
+    """The replies of all supported servers are ordinary."""
+    ack = speedups.parse_pub_ack(response, PubAck, (False, None, None, None, None))
     assert ack == PubAck("S", 12)
     assert type(ack) is PubAck
     assert pickle.loads(pickle.dumps(ack)) == ack

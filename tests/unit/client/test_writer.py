@@ -369,7 +369,7 @@ def test_a_closed_writer_refuses_with_the_reason(writer, stream):
     assert b"two" not in stream.sent
 
 
-# --- answers to pings, and a released stream --------------------------------------------------------
+# --- replies to pings, and a released stream --------------------------------------------------------
 
 
 def test_an_answer_to_each_ping(writer, stream):

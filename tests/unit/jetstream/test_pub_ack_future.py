@@ -89,10 +89,10 @@ def test_a_message_that_the_stream_refused(future):
 
 
 @pytest.mark.usefixtures("looked_at")
-@pytest.mark.parametrize("answer", [b"", b"+OK", b"[]", b"{}", b'{"stream":"","seq":1}', b"\xff"])
-def test_an_answer_that_makes_no_sense(future, answer):
-    """An invalid answer is an error, and never an acknowledgement."""
-    future.acknowledged(answer)
+@pytest.mark.parametrize("response", [b"", b"+OK", b"[]", b"{}", b'{"stream":"","seq":1}', b"\xff"])
+def test_a_reply_that_makes_no_sense(future, response):
+    """An invalid reply is an error, and never an acknowledgement."""
+    future.acknowledged(response)
     with pytest.raises(InvalidResponseError):
         future.result(0)
 
@@ -109,14 +109,14 @@ def test_a_future_is_settled_once(future):
         future.result(0)
 
 
-@pytest.mark.parametrize("answer", [STORED, REFUSED])
-def test_callbacks(future, answer):
+@pytest.mark.parametrize("response", [STORED, REFUSED])
+def test_callbacks(future, response):
     """A callback is called with the future when it is settled, or at once."""
     called = []
     future.add_done_callback(called.append)
     future.add_done_callback(lambda done: called.append(done.exception(0)))
     assert called == []
-    future.acknowledged(answer)
+    future.acknowledged(response)
     error = future.exception(0)
     assert called == [future, error]
     future.add_done_callback(called.append)

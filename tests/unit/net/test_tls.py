@@ -83,8 +83,8 @@ def test_a_server_that_speaks_first():
     class Eager(TLSPeer):
         def react(self, data: bytes) -> bytes:
             before = self._through
-            answer = super().react(data)
-            return answer if before == self._through else answer + self.say(b"INFO {}\r\n")
+            response = super().react(data)
+            return response if before == self._through else response + self.say(b"INFO {}\r\n")
 
     context = client_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # here the server sends the last bytes

@@ -24,16 +24,16 @@ URL = "ws://nats.example:8080/messages"
 
 
 class Scripted:
-    """A server with one answer to any request."""
+    """A server with one reply to any request."""
 
-    def __init__(self, answer: bytes) -> None:
+    def __init__(self, response: bytes) -> None:
         self.heard = bytearray()
-        self._answer = answer
+        self._response = response
 
     def react(self, data: bytes) -> bytes:
         self.heard += data
-        answer, self._answer = self._answer, b""
-        return answer
+        response, self._response = self._response, b""
+        return response
 
     def say(self, data: bytes) -> bytes:
         return data
@@ -100,7 +100,7 @@ def test_headers_are_not_logged(caplog):
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b'INFO {"server_id":"S"}\r\n',
         b"\x15\x03\x01\x00\x02\x02",
@@ -114,10 +114,10 @@ def test_headers_are_not_logged(caplog):
     ],
     ids=["NATS", "TLS", "no number", "no headers", "wrong key", "endless"],
 )
-def test_what_is_no_websocket_is_refused(answer):
+def test_what_is_no_websocket_is_refused(response):
     """A server that does not speak HTTP, or not WebSocket, is detected at once."""
     with pytest.raises(ProtocolError):
-        stream_on(Wire(Scripted(answer))).handshake(Deadline(10))
+        stream_on(Wire(Scripted(response))).handshake(Deadline(10))
 
 
 def test_a_server_that_hangs_up():
@@ -168,17 +168,17 @@ def test_a_ping_is_answered_with_what_is_sent_next():
     assert stream.receive() == b"data"
     assert wire.sends == sends
     stream.send(memoryview(b"something"), [])
-    answers = []
+    responses = []
     really = peer.protocol.events_received
 
     def events() -> list[Any]:
         found = really()
-        answers.extend(found)
+        responses.extend(found)
         return found
 
     peer.protocol.events_received = events  # type: ignore[method-assign]
     wire.deliver()
-    assert [(answer.opcode, answer.data) for answer in answers] == [
+    assert [(response.opcode, response.data) for response in responses] == [
         (Opcode.PONG, b"are you there?"),
         (Opcode.BINARY, b"something"),
     ]

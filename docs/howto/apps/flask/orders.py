@@ -30,8 +30,8 @@ def take_order(number):
 @app.get("/prices/<article>")
 def price(article):
     """Request a price from the price service."""
-    answer = js.connection().request(f"prices.{article}", timeout=2.0)
-    return jsonify(price=answer.data.decode(), worker=os.getpid())
+    response = js.connection().request(f"prices.{article}", timeout=2.0)
+    return jsonify(price=response.data.decode(), worker=os.getpid())
 
 
 @app.errorhandler(jetstream_sync.Error)

@@ -1,4 +1,4 @@
-"""Invalid answers of the API: a typed error, and no endless call."""
+"""Invalid replies of the API: a typed error, and no endless call."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ RECORDS: dict[str, Callable[[JetStream], object]] = {
 PAGE = {"offset": 0, "limit": 1024}
 
 
-def answered(call: Callable[[JetStream], object], answer: dict[str, Any]) -> None:
-    """Call a function with one answer to every request: it must raise InvalidResponseError."""
+def answered(call: Callable[[JetStream], object], response: dict[str, Any]) -> None:
+    """Call a function with one reply to every request: it must raise InvalidResponseError."""
     with (
-        FakeJetStream(lambda *_: answer) as server,
+        FakeJetStream(lambda *_: response) as server,
         jetstream_sync.connect(server.url) as nc,
     ):
         with pytest.raises(InvalidResponseError):
@@ -52,25 +52,25 @@ def answered(call: Callable[[JetStream], object], answer: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "answer"),
+    ("name", "response"),
     [
-        (name, answer)
+        (name, response)
         for name in (*NAMES, *INFOS, *LOOKUPS, *DONE, *RECORDS)
-        for answer in ({}, {"error": "x"}, {"error": 5}, {"error": []})
-        if answer or name != "account_info"  # all fields of an account info are optional
+        for response in ({}, {"error": "x"}, {"error": 5}, {"error": []})
+        if response or name != "account_info"  # all fields of an account info are optional
     ],
 )
-def test_an_answer_without_what_was_asked_for_is_invalid(name, answer):
-    """An error that is not an object, and an empty answer, are not successes."""
-    answered({**NAMES, **INFOS, **LOOKUPS, **DONE, **RECORDS}[name], answer)
+def test_a_reply_without_what_was_asked_for_is_invalid(name, response):
+    """An error that is not an object, and an empty reply, are not successes."""
+    answered({**NAMES, **INFOS, **LOOKUPS, **DONE, **RECORDS}[name], response)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *INFOS, *LOOKUPS])
 @pytest.mark.parametrize("items", [5, "x", {"a": 1}, [5], [None], [{}], [[]], True], ids=repr)
 def test_a_list_of_something_else_is_invalid(name, items):
     """A reply with a wrong type or an invalid name is not read as a list of names."""
-    answer = {"total": 1, **PAGE, "streams": items, "consumers": items}
-    answered({**NAMES, **INFOS, **LOOKUPS}[name], answer)
+    response = {"total": 1, **PAGE, "streams": items, "consumers": items}
+    answered({**NAMES, **INFOS, **LOOKUPS}[name], response)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *INFOS])
@@ -92,13 +92,13 @@ def test_a_page_without_new_items_ends_the_paging(name):
     """A total that is never reached is an incomplete list; nothing is listed twice."""
     pages: list[int] = []
 
-    def answer(_: str, body: dict[str, int]) -> dict[str, Any]:
+    def respond(_: str, body: dict[str, int]) -> dict[str, Any]:
         pages.append(body["offset"])
         # The second page overlaps the first, as after a deletion meanwhile.
         found = ["A", "B"] if body["offset"] == 0 else ["B", "C"]
         return {"total": 10**9, **PAGE, "streams": found, "consumers": found}
 
-    with FakeJetStream(answer) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(respond) as server, jetstream_sync.connect(server.url) as nc:
         with pytest.raises(IncompleteListingError) as caught:
             NAMES[name](nc.jetstream(timeout=5))
         nc.close()
