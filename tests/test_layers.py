@@ -190,6 +190,7 @@ BROAD_HANDLERS = {
     "spark/session.py start_query": "the errors of Spark have no common class; it repeats one",
     "django/outbox.py _guarded": "the relay outlives any error of the database, and reports it",
     "workers/processing.py process": "a user's handler may raise anything: the attempt has failed",
+    "workers/processing.py _run_anew": "whatever a hook of a commit raises, the run has committed",
     "workers/processing.py _reply": "the handler has succeeded: its reply must not fail the message",
     "workers/child.py _handled": "the same in a process: the worker gets the error",
     "workers/child.py main": "modules of the user may raise anything: the worker gets the error",

@@ -71,7 +71,10 @@ class Config:
                 close = closest_match(str(key), known)
                 hint = f": did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
                 raise ImproperlyConfigured(f"unknown key {key!r} in the setting JETSTREAM{hint}")
-        found = cls(**{key: value for key, value in given.items() if key in own})
+        # None is the default of each key, as in the options of a worker.
+        found = cls(
+            **{key: value for key, value in given.items() if key in own and value is not None}
+        )
         found.others.update((key, value) for key, value in given.items() if key not in own)
         days = f"a number of days, from 0 to {_MAX_DAYS}"
         for key, ok, rule in (

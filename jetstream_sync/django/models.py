@@ -196,13 +196,21 @@ class Inbox(models.Model):
                     rows.create(id=ctx.id)
             except IntegrityError:
                 log.info("%s was handled before, and is only acknowledged", ctx.id)
-                value = rows.values_list("value", flat=True).get(id=ctx.id)
-                ctx.value = None if value is None else bytes(value)
+                cls.find(ctx, using)
                 return None
             result = call()
             if ctx.value is not None:
                 rows.filter(id=ctx.id).update(value=ctx.value)
             return result
+
+    @classmethod
+    def find(cls, ctx: Context, using: str) -> bool:
+        """Return whether a run for the message has committed, and set its return value."""
+        rows = cls._default_manager.using(using).filter(id=ctx.id)
+        values = list(rows.values_list("value", flat=True))
+        if values:
+            ctx.value = None if values[0] is None else bytes(values[0])
+        return bool(values)
 
     @classmethod
     def delete_old(cls, days: float, using: str) -> None:

@@ -56,6 +56,10 @@ def _of_workers(name: str) -> Any:
     return import_string(f"jetstream_sync.django.workers.{name}")()
 
 
+def _create(nc: Any, resources: Any) -> None:
+    _of_workers("default_worker").queues.create(nc, resources)
+
+
 class JetStreamBackend(BaseTaskBackend):
     """
     Runs the tasks of a Django project in workers.
@@ -90,7 +94,7 @@ class JetStreamBackend(BaseTaskBackend):
         self._task_options = {name: options.pop(name) for name in TASK_OPTIONS if name in options}
         self._queue_options = options
         self._name = f"django-{alias}"
-        self._states = None if results is None else CallStates(connection, results)
+        self._states = None if results is None else CallStates(connection, results, _create)
         self.supports_get_result = results is not None
         for queue in self.queues:
             check_token("QUEUES", queue)
@@ -123,12 +127,14 @@ class JetStreamBackend(BaseTaskBackend):
             "queue": task.queue_name,
             "run_after": None if run_after is None else run_after.isoformat(),
         }
-        queue = self._queue_of(task.queue_name)
-        _of_workers("default_worker").queues.prepare(queue, self._states)
-        data = to_json(record)
-        if self._states is not None:
-            self._states.add(record)
-        queue.send(self._name, record["id"], data, run_after)
+        _of_workers("default_worker").queues.send(
+            self._queue_of(task.queue_name),
+            self._states,
+            self._name,
+            record,
+            to_json(record),
+            run_after,
+        )
         result = self._from_record(record)
         task_enqueued.send(type(self), task_result=result)
         return result

@@ -18,11 +18,12 @@ from typing import (
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from .. import Headers, errors, workers
 from ..workers import Context, Handler, TaskResult
+from ..workers.calls import StateUnknownError
 from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction, Middleware
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions, with_options
 from ..workers.queues import TaskQueues
@@ -218,8 +219,8 @@ class Worker(workers.Worker):
             function: the function.
             atomic: as for `handler`.
             outbox: whether calls are sent with `Outbox.publish`: a call inside a transaction is sent if and
-                only if the transaction commits. Its status is unknown until then. A str is the name of the
-                database.
+                only if the transaction commits. Its status is unknown until a worker has published it, soon
+                after the commit. A str is the name of the database.
             **options: as for `jetstream_sync.workers.Worker.task`.
 
         Raises:
@@ -284,13 +285,31 @@ class Worker(workers.Worker):
         connections.close_all()
 
     def _in_transaction(self, call: Callable[[], object], ctx: Context) -> object:
-        where = ctx.message.metadata
-        using = self.atomic.get((where.stream, where.consumer, ctx.handler))
+        using = self._database_of(ctx)
         if using is None:
             return call()
         from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded
 
         return Inbox.run_once(call, ctx, using)
+
+    def _database_of(self, ctx: Context) -> str | None:
+        """Return the database of a handler with ``atomic``; ``None``: it has none."""
+        where = ctx.message.metadata
+        return self.atomic.get((where.stream, where.consumer, ctx.handler))
+
+    def has_committed(self, context: Context) -> bool:
+        """Return whether the inbox has a message, whose handler has raised after the commit."""
+        using = self._database_of(context)
+        if using is None:
+            return False
+        from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded
+
+        try:
+            return Inbox.find(context, using)
+        except DatabaseError as error:
+            raise StateUnknownError(f"the inbox cannot be read: {error}") from error
+        finally:
+            _close_old_connections()
 
 
 def _with_database(call: Callable[[], object], _ctx: Context) -> object:

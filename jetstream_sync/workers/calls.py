@@ -21,15 +21,15 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from .arguments import to_json
 from .logs import log, traceback_text
-from .resources import Resource, Wanted, create_missing, has_schedules
+from .resources import Resource, has_schedules
 from .retries import Reject
 from .tracing import publishing
 
@@ -53,10 +53,9 @@ _MAX_ERRORS: Final = 20_000
 #: Delays between attempts to store the state of a run, in seconds.
 _FIRST_STORE_DELAY_S: Final = 0.1
 _MAX_STORE_DELAY_S: Final = 2.0
-#: Time in which a stream drops a second message with the same id, in seconds, by the server's default.
-_DUPLICATE_WINDOW_S: Final = 120.0
 
 Record = dict[str, Any]
+T = TypeVar("T")
 
 
 class StateUnknownError(Exception):
@@ -126,6 +125,11 @@ def sent_call(data: bytes) -> Record:
     if not isinstance(found, dict):
         raise Reject("the message is no call of a task: it is not a JSON object")
     return found
+
+
+def sent_record(task: str, call: str, data: bytes) -> Record:
+    """Return the record of a call, as far as its message has it."""
+    return {**new_record(task, (), {}), **sent_call(data), "id": call}
 
 
 def has_expired(call: Record) -> bool:
@@ -200,9 +204,9 @@ class CallQueue:
             )
         ]
 
-    def create(self, plan: Callable[[Connection], Iterable[Wanted]] | None) -> None:
+    def prepare(self, create: Callable[[Connection, Sequence[Resource]], object]) -> None:
         """
-        Create what is missing, as planned, and check the owner of the queue; once for a connection.
+        Create the stream if it is missing, and check the owner of the queue; once for a connection.
 
         Raises:
             InvalidOptionError: the queue belongs to another program.
@@ -212,15 +216,14 @@ class CallQueue:
         if self._checked is nc:
             return
         js = nc.jetstream()
-        if plan is not None:
-            create_missing(js, plan(nc))
+        create(nc, self.resources(nc))
         with suppress(errors.ConsumerNotFoundError, errors.StreamNotFoundError):
             found = js.consumer_info(self.stream, self.consumer).config.metadata
             check_owner(found, self.stream, self.consumer, self.owner)
         self._checked = nc
 
     def forget(self) -> None:
-        """Have `create` look again: the stream may have been deleted."""
+        """Have `prepare` look again: the stream may have been deleted."""
         self._checked = None
 
     def send(self, task: str, call: str, data: bytes, at: datetime | None = None) -> bool:
@@ -234,6 +237,15 @@ class CallQueue:
             return js.publish(
                 target, data, headers=headers, msg_id=target, stream=self.stream
             ).duplicate
+
+    def find(self, task: str, call: str) -> Record | None:
+        """Return what is sent of a call that has not ended, also of a later one; ``None``: there is none."""
+        stream = self.connection().jetstream().get_stream(self.stream)
+        target = self.subject_of(task, call)
+        for subject in (target, f"{target}.later"):
+            with suppress(errors.MessageNotFoundError):
+                return sent_record(task, call, stream.get_msg(last_by_subject=subject).data)
+        return None
 
     def withdraw(self, task: str, call: str) -> bool:
         """Delete the message of a call; return whether there was one."""
@@ -255,13 +267,27 @@ def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, 
 
 
 class CallStates:
-    """The states and return values of calls, in a bucket."""
+    """
+    The states and return values of calls, in a bucket.
+
+    Args:
+        connection: returns the connection of this process for sending.
+        bucket: the name of the bucket.
+        create: creates what is missing of some resources; the bucket may be deleted at any time.
+
+    """
 
     #: Whether the calls are messages of a stream.
     has_messages: bool = True
 
-    def __init__(self, connection: Callable[[], Connection], bucket: str) -> None:
+    def __init__(
+        self,
+        connection: Callable[[], Connection],
+        bucket: str,
+        create: Callable[[Connection, Sequence[Resource]], object],
+    ) -> None:
         self._connection = connection
+        self._create = create
         self.bucket = bucket
         # The bucket of a connection, and the largest value; a forked process has another one.
         self._opened: tuple[Connection, KeyValue, int] | None = None
@@ -273,11 +299,24 @@ class CallStates:
     def _open(self) -> tuple[KeyValue, int]:
         nc = self._connection()
         if self._opened is None or self._opened[0] is not nc:
-            bucket = nc.jetstream().key_value(self.bucket)
+            js = nc.jetstream()
+            try:
+                bucket = js.key_value(self.bucket)
+            except errors.BucketNotFoundError:
+                self._create(nc, [self.resource()])
+                bucket = js.key_value(self.bucket)
             size = bucket.status().config.max_value_size or 0
             limit = min(nc.max_payload, size) if size > 0 else nc.max_payload
             self._opened = nc, bucket, limit
         return self._opened[1:]
+
+    def _use(self, action: Callable[[KeyValue], T]) -> T:
+        """Return what an action on the bucket returns; repeat it if the bucket was deleted."""
+        try:
+            return action(self._open()[0])
+        except (errors.NoStreamResponseError, errors.StreamNotFoundError):
+            self._opened = None
+            return action(self._open()[0])
 
     @property
     def max_value(self) -> int:
@@ -287,7 +326,7 @@ class CallStates:
     def add(self, record: Record) -> bool:
         """Store the record of a new call; return false if there is one with its id."""
         try:
-            self._open()[0].create(record["id"], to_json(record))
+            self._use(lambda bucket: bucket.create(record["id"], to_json(record)))
         except errors.KeyExistsError:
             return False
         return True
@@ -312,10 +351,10 @@ class CallStates:
                 if record["status"] in FINISHED:
                     return record
 
-    def cancel(self, call: str) -> bool:
-        """Have a call not run that is not running; return whether it is cancelled."""
+    def cancel(self, call: str, sent: Record | None = None) -> bool:
+        """Have a call not run that is not running; without a record, the sent one counts. Return whether it worked."""
         try:
-            self.change(call, None, _cancel)
+            self.change(call, sent, _cancel)
         except _EndedError:
             return False
         return True
@@ -331,7 +370,7 @@ class CallStates:
             record = self.apply(sent if entry is None else codec.loads(entry.value), change)
             return to_json(record)
 
-        revision = self._open()[0].modify(call, changed)
+        revision = self._use(lambda bucket: bucket.modify(call, changed))
         assert record is not None
         return record, revision
 
@@ -343,12 +382,34 @@ class CallStates:
         change(record)
         return record
 
-    def store(self, record: Record, revision: int) -> None:
-        """Replace the record of a run, unless a later run has begun."""
-        with suppress(errors.WrongLastSequenceError):
-            self._open()[0].update(record["id"], to_json(record), last=revision)
-            return
-        log.warning("call %s: its state is kept, another run has begun", record["id"])
+    def give_up(self, call: str, sent: Record | None, reason: str) -> Record | None:
+        """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
+
+        def fail(record: Record) -> None:
+            _add_error(record, Reject, reason, f"the message was given up: {reason}")
+            record["status"], record["finished_at"] = FAILED, utc_now()
+
+        try:
+            return self.change(call, sent, fail)[0]
+        except _EndedError:
+            return None
+
+    def store(self, record: Record, revision: int) -> bool:
+        """Replace the record of a run; return false if a later run has begun, or the call has ended."""
+        key, data = record["id"], to_json(record)
+
+        def replace(bucket: KeyValue) -> None:
+            try:
+                bucket.update(key, data, last=revision)
+            except errors.WrongLastSequenceError:
+                bucket.create(key, data)  # it has expired, or its bucket was deleted
+
+        try:
+            self._use(replace)
+        except errors.KeyExistsError:
+            log.warning("call %s: its state is kept, another run has begun", key)
+            return False
+        return True
 
 
 class TaskState:
@@ -377,16 +438,19 @@ class TaskState:
         self._on_change = on_change
 
     def _sent(self, message: JetStreamMsg) -> Record:
-        sent = sent_call(message.data)
-        return {**new_record(self._task, (), {}), **sent, "id": call_id(message)}
+        return sent_record(self._task, call_id(message), message.data)
 
     def has_ended(self, _message_id: str, message: JetStreamMsg) -> bool:
         """Return whether a call that is delivered too often has ended; not if it needs a dead letter."""
-        try:
-            status = self._calls.read(call_id(message))["status"]
-        except (errors.Error, KeyError, ValueError):
-            return False
+        status = self._status(message)
         return status in FINISHED and (status != FAILED or self._acks_failures)
+
+    def _status(self, message: JetStreamMsg) -> str:
+        """Return the status of a call; empty: it cannot be read."""
+        try:
+            return str(self._calls.read(call_id(message))["status"])
+        except (errors.Error, KeyError, ValueError):
+            return ""
 
     def begin(self, context: Context) -> bool:
         """Record the begin of a run; return false if the call has ended."""
@@ -428,8 +492,8 @@ class TaskState:
         record, revision = context.call
         record["return_value"] = None if context.value is None else codec.loads(context.value)
         record["status"], record["finished_at"] = SUCCESSFUL, utc_now()
-        self._store(context, record, revision)
-        self._on_change(record)
+        if self._store(context, record, revision):
+            self._on_change(record)
 
     def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
         """Record that a run has failed; return whether the message is acknowledged all the same."""
@@ -438,32 +502,28 @@ class TaskState:
         record["status"] = FAILED if is_last else READY
         if is_last:
             record["finished_at"] = utc_now()
-        self._store(context, record, revision)
+        if not self._store(context, record, revision):
+            return self._status(context.message) in {CANCELLED, SUCCESSFUL}
         if is_last:
             self._on_change(record)
         return is_last and self._acks_failures and not isinstance(error, Reject)
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
         """Record that a call has failed whose message is given up, unless it has ended."""
-
-        def fail(record: Record) -> None:
-            _add_error(record, Reject, reason, f"the message was given up: {reason}")
-            record["status"], record["finished_at"] = FAILED, utc_now()
-
         try:
             sent = self._sent(message)
         except Reject:
-            sent = {**new_record(self._task, (), {}), "id": call_id(message)}
-        with suppress(_EndedError):
-            self._on_change(self._calls.change(sent["id"], sent, fail)[0])
+            sent = sent_record(self._task, call_id(message), b"")
+        record = self._calls.give_up(sent["id"], sent, reason)
+        if record is not None:
+            self._on_change(record)
 
-    def _store(self, context: Context, record: Record, revision: int) -> None:
-        """Store a record while the run keeps its message; the effects of the function are done."""
+    def _store(self, context: Context, record: Record, revision: int) -> bool:
+        """Store a record while the run keeps its message, as `CallStates.store`; the function has had its effects."""
         delay = _FIRST_STORE_DELAY_S
         while True:
             try:
-                self._calls.store(record, revision)
-                return
+                return self._calls.store(record, revision)
             except errors.Error as error:
                 if context.stopping or context.lease_lost:
                     text = f"the state of call {record['id']} could not be stored: {error}"
@@ -504,8 +564,6 @@ def _cancel(record: Record) -> None:
     record["finished_at"] = utc_now()
 
 
-def is_recent(record: Record) -> bool:
-    """Return whether the stream still drops a second message of a call."""
-    enqueued = datetime.fromisoformat(record["enqueued_at"])
-    age = (datetime.now(timezone.utc) - enqueued).total_seconds()
-    return bool(record["status"] == READY and age < _DUPLICATE_WINDOW_S / 2)
+def may_be_lost(record: Record) -> bool:
+    """Return whether the message of a call may not have been stored: no worker has received it."""
+    return bool(record["status"] == READY and record["last_attempted_at"] is None)

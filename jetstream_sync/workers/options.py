@@ -34,6 +34,7 @@ from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
     from .. import Connection
+    from .context import Context
     from .resources import Wanted
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -135,7 +136,16 @@ class DefinedWorker(WorkerOptions):
         raise NotImplementedError
 
     def on_thread_end(self) -> None:
-        """Do nothing; called at the end of each thread that runs handlers."""
+        """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
+
+    def has_committed(self, context: Context) -> bool:
+        """
+        Return whether a run that raised has committed all the same, and set the value of its context.
+
+        Called in the thread of the handler. For subclasses.
+        """
+        del context
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

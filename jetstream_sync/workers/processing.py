@@ -93,6 +93,8 @@ class Parts:
     """Returns whether the worker is stopping."""
     on_fatal: Callable[[BaseException], object]
     """Called with an error that must end the worker."""
+    has_committed: Callable[[Context], bool]
+    """As `Worker.has_committed`."""
     soft_limits: SoftLimits = field(default_factory=SoftLimits)
 
 
@@ -319,6 +321,19 @@ class Processor:
         return self.handler.rejects(error) or self.handler.retry.is_last(delivery.attempt)
 
     def _run_anew(self, delivery: Delivery, context: Context) -> object:
+        """Run the handler; an error after its commit, such as one of a hook of that, does not undo the run."""
+        try:
+            return self._run_once(delivery, context)
+        except BaseException:
+            end_fork(self._forks, 1)
+            if not self._shared.has_committed(context):
+                raise
+            log.exception(
+                "%s: %r has committed, and failed after that", self.handler.name, delivery
+            )
+            return None
+
+    def _run_once(self, delivery: Delivery, context: Context) -> object:
         if self._processes is None:
             return self._run(context)
 

@@ -8,21 +8,22 @@ without those, which has the options of the task.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import errors
-from .calls import CallQueue, CallStates, TaskState, check_token
+from .arguments import to_json
+from .calls import CallQueue, CallStates, TaskState, call_id, check_token, may_be_lost
 from .celery_words import refuse_unknown
 from .handler import TASK_OPTIONS, Handler, HandlerFunction, check_plain
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided
-from .resources import Resource, Wanted, resources_of
+from .resources import Resource, create_missing, resources_of
 from .schedules import module_of
 from .tasks import Task
 
 if TYPE_CHECKING:
-    from .. import Connection
+    from .. import Connection, JetStreamMsg
     from .calls import Record
     from .testing import EagerCalls
 
@@ -98,6 +99,7 @@ class TaskQueues:
             "owner": calls.owner,
             "filter_subject": calls.filter_subject,
             "unknown_task_grace": where.unknown_task_grace,
+            "on_given_up": self._give_up,
             "tasks": tasks,
         }
         handler = self._new_handler(_queue_function(name), {**others, **own})
@@ -130,7 +132,9 @@ class TaskQueues:
         calls = self.find(own.queue)
         states = None
         if own.results is not None:
-            states = self._states.get(own.results) or CallStates(self._sender, own.results)
+            states = self._states.get(own.results) or CallStates(
+                self._sender, own.results, self.create
+            )
             options = {**options, "state": TaskState(states, name)}
         task = self._owner.task_class(function, name, calls, states, self)
         task.handler = self.add_handler(own.queue, task.runner(), states, options)
@@ -163,6 +167,11 @@ class TaskQueues:
             self._states.setdefault(states.bucket, states)
         return found
 
+    def _give_up(self, message: JetStreamMsg, reason: str) -> None:
+        """Record that a call of an unknown task has failed, if one of the buckets has it."""
+        for states in self._states.values():
+            states.give_up(call_id(message), None, reason)
+
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the configs of the streams and buckets."""
         streams = [
@@ -175,21 +184,58 @@ class TaskQueues:
 
     # --- sending --------------------------------------------------------------------------------
 
-    def prepare(self, queue: CallQueue, states: CallStates | None) -> None:
-        """Create the stream of a queue and a bucket, unless the worker must not."""
+    def prepare(self, queue: CallQueue) -> None:
+        """Create the stream of a queue if it is missing, unless the worker must not."""
+        queue.prepare(self.create)
+
+    def create(self, nc: Connection, resources: Sequence[Resource]) -> None:
+        """Create what is missing of some streams and buckets, unless the worker must not."""
         owner = self._owner
-
-        def plan(nc: Connection) -> list[Wanted]:
-            own = queue.resources(nc)
-            if states is not None:
-                own.append(states.resource())
-            return resources_of([], own, owner.given, owner.num_replicas)
-
-        queue.create(None if owner.ensure == "none" else plan)
+        if owner.ensure != "none":
+            wanted = resources_of([], resources, owner.given, owner.num_replicas)
+            create_missing(nc.jetstream(), wanted)
 
     def deliver(self, task: Task[Any, Any], record: Record, at: datetime | None) -> None:
         """Send a call."""
-        task.calls.send(record, at)
+        data = task.calls.payload(record)
+        self.send(task.queue, task.states, task.name, record, data, at)
+
+    def send(
+        self,
+        queue: CallQueue,
+        states: CallStates | None,
+        task: str,
+        record: Record,
+        data: bytes,
+        at: datetime | None,
+    ) -> None:
+        """Store a call in its bucket, and its message in the stream, unless the bucket has its id."""
+        call = record["id"]
+        self.prepare(queue)
+        is_new = states is None or states.add(record)
+        if states is not None and not is_new:
+            record = states.read(call)
+            if not may_be_lost(record) or queue.find(task, call) is not None:
+                return
+            # The first sender was interrupted before the message was stored.
+            data, eta = to_json(record), record.get("eta")
+            at = None if eta is None else datetime.fromisoformat(eta)
+        try:
+            try:
+                queue.send(task, call, data, at)
+            except (errors.NoStreamResponseError, errors.StreamNotFoundError):
+                queue.forget()
+                self.prepare(queue)
+                queue.send(task, call, data, at)
+        except (
+            errors.APIError,
+            errors.NoStreamResponseError,
+            errors.InvalidArgumentError,
+            errors.MaxPayloadError,
+        ):
+            if states is not None and is_new:
+                states.remove(call)
+            raise
 
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""

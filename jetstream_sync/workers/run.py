@@ -107,6 +107,7 @@ class WorkerRun:
             on_fatal=lambda error: events.put(Event("fatal", error=error)),
             on_change=lambda: events.put(Event("changed")),
             on_thread_end=worker.on_thread_end,
+            has_committed=worker.has_committed,
             limits={name: Limit(count) for name, count in worker.limits.items()},
         )
 

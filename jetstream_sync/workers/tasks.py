@@ -27,13 +27,13 @@ from typing import (
 from .. import errors
 from .arguments import Arguments, to_json
 from .calls import (
+    READY,
     SUCCESSFUL,
     CallQueue,
     CallStates,
     Record,
     encoded_value,
     has_expired,
-    is_recent,
     new_record,
     sent_call,
 )
@@ -97,15 +97,15 @@ class CallStore(Protocol):
     def wait(self, call: str, timeout: float | None) -> Record:
         """Return the record of a call that has ended."""
 
-    def cancel(self, call: str) -> bool:
-        """Have a call not run that is not running; return whether it is cancelled."""
+    def cancel(self, call: str, sent: Record | None = None) -> bool:
+        """Have a call not run that is not running; without a record, the sent one counts. Return whether it worked."""
 
 
 class Sender(Protocol):
     """How the calls of a task leave the process; see `Worker`."""
 
-    def prepare(self, queue: CallQueue, states: CallStates | None) -> None:
-        """Create what is missing on the server."""
+    def prepare(self, queue: CallQueue) -> None:
+        """Create the stream of a queue if it is missing."""
 
     def deliver(self, task: Task[Any, Any], record: Record, at: datetime | None) -> None:
         """Send a call."""
@@ -144,6 +144,12 @@ class TaskResult(Generic[R_co]):
             self._task.calls.prepare()
         return self._store
 
+    def _sent(self) -> Record | None:
+        """Return the record in the message of a call that waits; ``None``: there is none."""
+        if self._store is None or not self._store.has_messages:
+            return None
+        return self._task.queue.find(self._task.name, self.id)
+
     @property
     def status(self) -> str:
         """
@@ -157,7 +163,13 @@ class TaskResult(Generic[R_co]):
             Error: otherwise as `KeyValue.get`.
 
         """
-        return str(self._states().read(self.id)["status"])
+        try:
+            return str(self._states().read(self.id)["status"])
+        except errors.KeyNotFoundError:
+            # Calls of an outbox have no record before they start, and one may expire before that.
+            if self._sent() is None:
+                raise
+            return READY
 
     def get(self, timeout: float | None = None) -> R_co:
         """
@@ -200,12 +212,15 @@ class TaskResult(Generic[R_co]):
         if terminate:
             self._states()
         queue, name = self._task.queue, self._task.name
-        if self._store is not None and not self._store.cancel(self.id):
-            return terminate and end_call(queue.connection(), queue.subject_of(name, self.id))
-        if self._store is not None and not self._store.has_messages:
+        store = self._store
+        if store is not None and not store.cancel(self.id):
+            sent = self._sent()
+            if sent is None or not store.cancel(self.id, sent):
+                return terminate and end_call(queue.connection(), queue.subject_of(name, self.id))
+        if store is not None and not store.has_messages:
             return True
         withdrawn = queue.withdraw(name, self.id)
-        return withdrawn or self._store is not None
+        return withdrawn or store is not None
 
     def __repr__(self) -> str:
         return f"<TaskResult {self.id}>"
@@ -257,6 +272,8 @@ class TaskCalls(Generic[P, R]):
         name = self._task.name
         received = self._arguments.check(name, args, kwargs)
         record = new_record(name, received["args"], received["kwargs"])
+        if at is not None:
+            record["eta"] = at.isoformat()
         if task_id is not None:
             record["id"] = task_id
         if expires is not None:
@@ -273,8 +290,8 @@ class TaskCalls(Generic[P, R]):
         return to_json(kept)
 
     def prepare(self) -> None:
-        """Create what is missing on the server."""
-        self._sender.prepare(self._task.queue, self._task.states)
+        """Create the stream if it is missing."""
+        self._sender.prepare(self._task.queue)
 
     def start(self, record: Record, at: datetime | None) -> TaskResult[R]:
         """Send a call, or run it at once; see `Worker.eager`."""
@@ -284,34 +301,6 @@ class TaskCalls(Generic[P, R]):
             return found
         self._sender.deliver(self._task, record, at)
         return TaskResult(self._task, record["id"], self._task.states)
-
-    def send(self, record: Record, at: datetime | None) -> None:
-        """Store a call in the bucket and in the stream."""
-        task, call = self._task, record["id"]
-        states = task.states
-        self.prepare()
-        data = self.payload(record)
-        if states is not None and not states.add(record):
-            # The first one may have been interrupted before its message was stored.
-            if not is_recent(states.read(call)):
-                return
-            states = None
-        try:
-            try:
-                task.queue.send(task.name, call, data, at)
-            except (errors.NoStreamResponseError, errors.StreamNotFoundError):
-                task.queue.forget()
-                self.prepare()
-                task.queue.send(task.name, call, data, at)
-        except (
-            errors.APIError,
-            errors.NoStreamResponseError,
-            errors.InvalidArgumentError,
-            errors.MaxPayloadError,
-        ):
-            if states is not None:
-                states.remove(call)
-            raise
 
 
 class Task(Generic[P, R]):

@@ -26,7 +26,7 @@ from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
     from .context import Context
-    from .handler import Middleware
+    from .options import DefinedWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -205,9 +205,7 @@ class TestClient:
     The middleware and the handler run in the calling thread.
 
     Args:
-        handlers: the handlers of the worker.
-        middleware: its middleware.
-        name: its name.
+        worker: the worker.
         calls: the states of the calls of tasks; ``None``: each delivery has new ones.
 
     """
@@ -215,17 +213,9 @@ class TestClient:
     #: Not a class of tests, for pytest.
     __test__: bool = False
 
-    def __init__(
-        self,
-        handlers: Sequence[Handler],
-        middleware: Sequence[Middleware],
-        name: str,
-        calls: MemoryCalls | None = None,
-    ) -> None:
+    def __init__(self, worker: DefinedWorker, calls: MemoryCalls | None = None) -> None:
         self._calls = calls
-        self._handlers = handlers
-        self._middleware = middleware
-        self._name = name
+        self._worker = worker
         self._delivered = 0
         # The ids of messages are those of no other client: an inbox may keep them.
         self._generation = uuid.uuid4().hex
@@ -345,14 +335,15 @@ class TestClient:
         parts = Parts(
             js=publisher,
             settlements=settlements,
-            middleware=(observe, *self._middleware),
-            observer=Observer(self._name, {}, lambda _function: None),
+            middleware=(observe, *self._worker.middleware),
+            observer=Observer(self._worker.name, {}, lambda _function: None),
             is_stopping=lambda: stopping,
             on_fatal=lambda _error: None,
+            has_committed=self._worker.has_committed,
         )
         writer = None
         if handler.dead_letters is not None:
-            writer = DeadLetterWriter(dead_letters, handler.dead_letters, self._name)
+            writer = DeadLetterWriter(dead_letters, handler.dead_letters, self._worker.name)
         state = None
         if handler.state is not None:
             state = TaskState(MemoryCalls() if self._calls is None else self._calls, handler.name)
@@ -380,7 +371,7 @@ class TestClient:
     def _find(self, handler: str | Handler | Task[..., Any], *, batches: bool) -> Handler:
         handlers = [
             item
-            for found in self._handlers
+            for found in self._worker.handlers
             for item in ([found] if found.tasks is None else found.tasks.values())
         ]
         wanted = handler if isinstance(handler, (str, Handler)) else handler.handler
@@ -461,9 +452,10 @@ class MemoryCalls(CallStates):
         record = self._records.get(call, sent)
         return self.changed(record, change), 0
 
-    def store(self, record: Record, _revision: int) -> None:
+    def store(self, record: Record, _revision: int) -> bool:
         """Replace a record."""
         self._records[record["id"]] = record
+        return True
 
     def changed(self, record: Record | None, change: Callable[[Record], object]) -> Record:
         """Return the changed record."""

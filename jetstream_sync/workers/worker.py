@@ -535,9 +535,6 @@ class Worker(QueueOwner):
         """Return no other numbers for the metrics; for subclasses. Any thread may call it."""
         return []
 
-    def on_thread_end(self) -> None:
-        """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
-
     def run(self, *, burst: bool = False) -> int:
         """
         Handle messages until SIGTERM, SIGINT or `stop`.
@@ -707,15 +704,13 @@ class Worker(QueueOwner):
         """
         from .testing import EagerCalls, TestClient  # noqa: PLC0415 - for tests only
 
-        return EagerCalls(
-            lambda calls: TestClient(self.handlers, self.middleware, self.name, calls)
-        )
+        return EagerCalls(lambda calls: TestClient(self, calls))
 
     def test_client(self) -> TestClient:
         """Return a client that delivers messages to the handlers without a server, for tests."""
         from .testing import TestClient  # noqa: PLC0415 - for tests only
 
-        return TestClient(self.handlers, self.middleware, self.name)
+        return TestClient(self)
 
     def _sender(self) -> Connection:
         """Return the connection of this process for sending calls of tasks."""

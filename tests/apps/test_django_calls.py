@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from fixtures.threads import SCALE, wait_until
 from fixtures.worker import FAST, running
 
 from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError
-from jetstream_sync.workers import Context, Reject, TaskError
+from jetstream_sync.workers import Backoff, Context, Reject, TaskError
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
@@ -116,6 +118,37 @@ def test_a_call_whose_state_was_not_stored_is_not_run_again(worker, database, js
     assert effects(database) == ["once"]
 
 
+@pytest.mark.parametrize("results", [None, "R"])
+def test_an_error_after_the_commit_fails_nothing(worker, database, js, results):
+    """Hooks of the commit run inside the handler: its last attempt is done, as the database shows."""
+    from django.db import transaction
+
+    def fail() -> None:
+        raise ZeroDivisionError("in a hook of the commit")
+
+    def wait() -> None:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            pass
+
+    once = Backoff(first=0.1, attempts=1)
+    options: dict[str, Any] = {"results": results, "atomic": database, "retry": once}
+
+    @worker.task(name="note", soft_timeout=0.3, **options)
+    def note(text: str) -> str:
+        execute(database, "INSERT INTO effects VALUES (%s)", text)
+        transaction.on_commit({"fail": fail, "wait": wait}[text], using=database)
+        return text
+
+    calls = [note.delay(text) for text in ("fail", "wait")]
+    with running(worker):
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+        if results is not None:
+            assert [call.get(20 * SCALE) for call in calls] == ["fail", "wait"]
+    assert sorted(effects(database)) == ["fail", "wait"]
+    assert "DEAD" not in js.stream_names() or js.get_stream("DEAD").info().state.messages == 0
+
+
 def test_calls_in_the_outbox_follow_the_transaction(worker, database):
     """With outbox=True a call is sent if and only if the transaction commits."""
     from django.db import transaction
@@ -128,14 +161,43 @@ def test_calls_in_the_outbox_follow_the_transaction(worker, database):
         lost = note.delay("lost")
         raise ZeroDivisionError
     with transaction.atomic(using=database):
+        with pytest.raises(ZeroDivisionError), transaction.atomic(using=database):
+            undone = note.delay("undone")
+            raise ZeroDivisionError
         kept = note.delay("kept")
         late = note.apply_async(("late",), countdown=0.5)
         assert count(database, "jetstream_outbox") == 2
     with running(worker):
         assert kept.get(20 * SCALE) == "kept"
         assert late.get(20 * SCALE) == "late"
-        with pytest.raises(KeyNotFoundError):
-            _ = lost.status
+        for call in (lost, undone):
+            with pytest.raises(KeyNotFoundError):
+                _ = call.status
+
+
+def test_a_call_of_the_outbox_can_be_cancelled(worker, database, js):
+    """As soon as it is in the stream."""
+    from django.db import transaction
+
+    @worker.task(name="note", results="R", outbox=database)
+    def note(text: str) -> str:
+        return text
+
+    note.calls.prepare()
+    with transaction.atomic(using=database):
+        call = note.delay("never")
+    assert not call.cancel()
+    relay().publish_batch(database)
+    assert call.status == "READY"
+    assert call.cancel()
+    assert (call.status, js.get_stream("TASKS").info().state.messages) == ("CANCELLED", 0)
+
+
+def relay() -> Any:
+    from jetstream_sync.django import Config
+    from jetstream_sync.django.outbox import OutboxRelay
+
+    return OutboxRelay(Config.load())
 
 
 def test_a_call_on_commit(worker):
@@ -258,5 +320,10 @@ def test_every_option_of_a_worker_is_a_setting():
     with override_settings(JETSTREAM={**options, **changed}):
         worker = DjangoWorker()
         own = DjangoWorker(concurrency=4)
+    from jetstream_sync.django import Config
+
+    names = [item.name for item in fields(Config) if item.init]
+    with override_settings(JETSTREAM=dict.fromkeys(names)):
+        assert (Config.load(), DjangoWorker().name) == (Config(), Config().name)
     assert {name: getattr(worker, name) for name in changed} == changed
     assert (own.concurrency, own.report) == (4, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from fixtures.threads import wait_until
 from fixtures.worker import running
 
-from jetstream_sync import JetStream, ServerTooOldError
+from jetstream_sync import APIError, JetStream, ServerTooOldError
 from jetstream_sync.workers import Backoff
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
@@ -106,6 +107,24 @@ def test_a_task_that_comes_again(js):
     assert runs == [("x", 1), ("x", 2)]
 
 
+def test_what_was_deleted_is_created_by_the_next_task(js):
+    """The stream and the bucket; a task that is not stored has no result."""
+    from fixtures.django_tasks import add, runs
+
+    add.enqueue(1, 2)
+    for stream in ("TASKS", "KV_TASK_RESULTS"):
+        js.delete_stream(stream)
+    add.enqueue(3, 4)
+    config = js.get_stream("TASKS").cached_info.config
+    js.update_stream(replace(config, max_msg_size=100))
+    with pytest.raises(APIError):
+        add.enqueue(5, 6)
+    assert len(list(js.key_value("TASK_RESULTS"))) == 1
+    with running(worker()):
+        wait_until(lambda: runs == [(3, 4)], 20)
+    js.delete_stream("TASKS")
+
+
 def test_a_result_that_has_expired(js):
     """The task is run nevertheless: its message has everything."""
     from fixtures.django_tasks import add, runs
@@ -125,12 +144,13 @@ def test_a_task_that_does_not_exist(js):
     add.enqueue(1)
     message = last_message(js)
     js.get_stream("TASKS").purge()
-    result_id = b'"id":"x"'
-    for path in (b"fixtures.django_tasks.gone", b"os.abort"):
+    for name, path in (("x", b"fixtures.django_tasks.gone"), ("y", b"os.abort")):
         changed = message.replace(b"fixtures.django_tasks.add", path)
         start = changed.index(b'"id"')
-        changed = changed.replace(changed[start : changed.index(b",", start)], result_id)
-        js.publish("tasks.django.default.django-default.x", changed)
+        changed = changed.replace(
+            changed[start : changed.index(b",", start)], b'"id":"%b"' % name.encode()
+        )
+        js.publish(f"tasks.django.default.django-default.{name}", changed)
     with running(worker()):
         # A work queue: a message that is terminated is deleted.
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)

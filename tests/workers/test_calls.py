@@ -1,0 +1,189 @@
+"""The states of calls whose bucket, message, task or process is lost."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import FAST, WorkerProgram, running
+
+from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError, shared_connection
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import TaskError, Worker
+
+pytestmark = pytest.mark.timeout(110)
+
+
+@pytest.fixture
+def worker(nats_server: NatsServer, js: JetStream) -> Iterator[Worker]:
+    """A worker whose connection for sending, stream and bucket end with the test."""
+    found = Worker(nats_server.url, name=uuid.uuid4().hex, program="tests", dead_letters="DEAD")
+    yield found
+    shared_connection(nats_server.url, name=found.name).close()
+    for stream in ("DEAD", "TASKS", "KV_R"):
+        with suppress(StreamNotFoundError):
+            js.delete_stream(stream)
+
+
+def waiting(js: JetStream, stream: str = "TASKS") -> int:
+    """Return the number of messages of a stream; 0: there is none."""
+    return js.get_stream(stream).info().state.messages if stream in js.stream_names() else 0
+
+
+def test_a_deleted_bucket_of_results_is_created_again(worker, js):
+    """By the next call, and by the worker that ends a run; neither is started again, nothing runs twice."""
+    started, goes_on = threading.Event(), threading.Event()
+    runs: list[int] = []
+
+    @worker.task(name="bill", results="R", retry=FAST)
+    def bill(number: int) -> int:
+        runs.append(number)
+        started.set()
+        assert goes_on.wait(30)
+        return number
+
+    with running(worker):
+        first = bill.delay(1)
+        assert started.wait(20 * SCALE)
+        js.delete_stream("KV_R")
+        goes_on.set()
+        wait_until(lambda: waiting(js) == 0, 20)
+        assert first.get(20 * SCALE) == 1
+        js.delete_stream("KV_R")
+        assert bill.delay(2).get(20 * SCALE) == 2
+        # Also the worker finds no bucket at the start of a run.
+        call = bill.calls.record((3,), {})[0]
+        js.delete_stream("KV_R")
+        bill.queue.send("bill", call["id"], bill.calls.payload(call))
+        wait_until(lambda: waiting(js) == 0, 20)
+        assert bill.result_of(call["id"]).get(20 * SCALE) == 3
+    assert runs == [1, 2, 3]
+    assert waiting(js, "DEAD") == 0
+
+
+def test_a_call_whose_sender_was_killed_before_its_message_is_sent_again(worker, js):
+    """By a second call with its id, at any time later; a call that waits or has started is not."""
+    runs: list[str] = []
+
+    @worker.task(name="bill", results="R")
+    def bill(text: str) -> str:
+        runs.append(text)
+        return text
+
+    bill.calls.prepare()
+    record, _ = bill.calls.record(("first",), {}, task_id="same")
+    assert bill.states.add({**record, "enqueued_at": "2026-01-01T00:00:00+00:00"})
+    for _ in range(2):
+        call = bill.apply_async(("second",), task_id="same")
+        assert waiting(js) == 1
+    with running(worker):
+        assert call.get(20 * SCALE) == "first"
+        assert bill.apply_async(("third",), task_id="same").get(20 * SCALE) == "first"
+    assert runs == ["first"]
+
+
+@pytest.mark.server(">=2.12")
+def test_a_later_call_is_not_sent_a_second_time(worker):
+    """Its schedule is its message, and a lost one is made for the time that was asked for at first."""
+
+    @worker.task(name="bill", results="R")
+    def bill() -> None:
+        pass
+
+    for task_id in ("stored", "lost"):
+        bill.apply_async(task_id=task_id, countdown=600)
+    bill.queue.withdraw("bill", "lost")
+    for task_id in ("stored", "lost"):
+        record = bill.states.read(task_id)
+        bill.queue.send = sent_at = Sent()  # the stream would drop the same id for two minutes
+        bill.apply_async(task_id=task_id)
+        del bill.queue.send
+        assert sent_at.times == ([] if task_id == "stored" else [record["eta"]])
+
+
+class Sent:
+    """Records the times of calls."""
+
+    def __init__(self) -> None:
+        self.times: list[str] = []
+
+    def __call__(self, _task: str, _call: str, _data: bytes, at: object) -> None:
+        self.times.append(at.isoformat())
+
+
+def test_a_call_without_a_record_is_ready_and_can_be_cancelled(worker, js):
+    """The record of a call that waits may have expired: the message has what is needed."""
+    runs: list[int] = []
+
+    @worker.task(name="bill", results="R")
+    def bill(number: int) -> int:
+        runs.append(number)
+        return number
+
+    calls = [bill.delay(number) for number in range(2)]
+    for call in calls:
+        js.key_value("R").purge(call.id)
+    assert [call.status for call in calls] == ["READY", "READY"]
+    assert calls[0].cancel()
+    assert waiting(js) == 1
+    with running(worker):
+        assert calls[1].get(20 * SCALE) == 1
+        with pytest.raises(TaskError, match="cancelled"):
+            calls[0].get(20 * SCALE)
+    assert runs == [1]
+    unknown = bill.result_of("unknown")
+    assert not unknown.cancel()
+    with pytest.raises(KeyNotFoundError):
+        _ = unknown.status
+
+
+def test_a_call_of_an_unknown_task_has_failed(worker, nats_server, js):
+    """It is FAILED when its dead letter is stored, so nothing waits for its result for ever."""
+    worker.queue("default", unknown_task_grace=0)
+
+    @worker.task(name="known", results="R")
+    def known() -> None:
+        pass
+
+    other = Worker(nats_server.url, name=worker.name, program="tests")
+
+    @other.task(name="gone", results="R")
+    def gone() -> None:
+        pass
+
+    call = gone.delay()
+    with running(worker):
+        with pytest.raises(TaskError, match="unknown task 'gone'"):
+            call.get(20 * SCALE)
+        wait_until(lambda: (waiting(js), waiting(js, "DEAD")) == (0, 1), 20)
+
+
+def test_a_call_that_is_ended_in_its_last_attempt_is_no_dead_letter(
+    worker, nats_server, js, tmp_path
+):
+    """It is CANCELLED, and its message is acknowledged."""
+    code = """
+worker = Worker(name="NAME", program="tests", dead_letters="DEAD", concurrency=1)
+worker.queue("default", pool="processes")
+
+@worker.task(name="sleep", results="R", retry=Backoff(first=0.1, attempts=1))
+def sleep(seconds: float):
+    record(seconds)
+    time.sleep(seconds)
+"""
+
+    @worker.task(name="sleep", results="R")
+    def sleep(seconds: float) -> None:
+        del seconds
+
+    call = sleep.delay(60.0)
+    with WorkerProgram(code.replace("NAME", worker.name), nats_server.url, tmp_path) as program:
+        program.wait_runs(1)
+        assert call.cancel(terminate=True)
+        wait_until(lambda: waiting(js) == 0, 20)
+        program.stop()
+    assert (call.status, waiting(js, "DEAD")) == ("CANCELLED", 0)
