@@ -176,7 +176,7 @@ def spawn_from_finalizer(name: str, target: Callable[[], None]) -> None:
         _thread.start_new_thread(spawn, (name, target))
 
 
-def join(thread: threading.Thread, seconds: float) -> bool:
+def join(thread: threading.Thread, seconds: float | None) -> bool:
     """Wait for the end of a thread that `spawn` has started, and return whether it has ended."""
     # This does not use ``Thread.join(timeout)`` or ``is_alive()``: after a KeyboardInterrupt in one of
     # them, CPython before 3.13 regards the running thread as stopped, and later calls return at once.

@@ -336,7 +336,6 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
     # --- several files --------------------------------------------------------------------------
 
     glob: Callable[..., Any] = _listing_once("glob")
-    copy: Callable[..., Any] = _listing_once("copy")
     get: Callable[..., Any] = _listing_once("get")
     put: Callable[..., Any] = _listing_once("put")
     tree: Callable[..., Any] = _listing_once("tree")
@@ -354,11 +353,71 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
                 raise error
         return found
 
-    def mv(self, path1: Any, path2: Any, **options: Any) -> None:
-        """Move files; see fsspec."""
-        if self._strip_protocol(path1) != self._strip_protocol(path2):
-            with _one_listing():  # so that only objects that were copied are deleted
-                super().mv(path1, path2, **options)
+    def _pairs(self, *args: Any, **options: Any) -> list[tuple[str, str]]:
+        """Return the sources and targets of a copy; see fsspec."""
+        plan = _CopyPlan(self)
+        AbstractFileSystem.copy(plan, *args, **options)
+        return plan.pairs
+
+    def copy(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        on_error: str | None = None,
+        **_: Any,
+    ) -> None:
+        """Copy files; see fsspec. By default, a store that does not exist is always an error."""
+        with _one_listing():
+            pairs = self._pairs(path1, path2, recursive, maxdepth)
+            if on_error is None:
+                for bucket in {self._strip_protocol(path).partition("/")[0] for _, path in pairs}:
+                    self._find(bucket)
+            for source, target in pairs:
+                try:
+                    self._copy(source, target)
+                except FileNotFoundError:
+                    if on_error == "raise" or (on_error is None and not recursive):
+                        raise
+
+    def mv(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **_: Any,
+    ) -> None:
+        """
+        Move files; see fsspec. Only objects that were copied are deleted, after all copies.
+
+        Raises:
+            FileNotFoundError: a path does not exist; nothing was deleted.
+            IsADirectoryError: a path is a directory, without ``recursive``; nothing was copied.
+            OSError: a file would be replaced by another one and be moved; nothing was copied.
+            ObjectReplacedError: a file was replaced after it was copied; it was not deleted.
+
+        """
+        if self._strip_protocol(path1) == self._strip_protocol(path2):
+            return
+        with _one_listing():
+            if not recursive:
+                for path in path1 if isinstance(path1, list) else [path1]:
+                    for name in self.expand_path(path):
+                        self._object(name)
+            pairs = [
+                (self._strip_protocol(source), self._strip_protocol(target))
+                for source, target in self._pairs(path1, path2, recursive, maxdepth)
+            ]
+            pairs = [(source, target) for source, target in pairs if source != target]
+            for path in {source for source, _ in pairs} & {target for _, target in pairs}:
+                raise _error(errno.EINVAL, path)
+            moved = [self._copy(source, target) for source, target in pairs]
+        for store, copied in filter(None, moved):
+            if store.info(copied.name).nuid != copied.nuid:
+                raise errors.ObjectReplacedError(store.bucket, copied.name)
+            store.delete(copied.name)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """
@@ -464,12 +523,20 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copy an object with its description, headers, metadata and chunk size."""
-        store, name = self._find(path2)
+        self._copy(path1, path2)
+
+    def _copy(self, path1: str, path2: str) -> tuple[ObjectStore, ObjectInfo] | None:
+        """Copy an object; return its store and its info, or that of a link; ``None``: a directory."""
+        target, name = self._find(path2)
         try:
-            with self._reader(path1) as source:
-                store.put(replace(source.info, name=name), source)
+            store, info = self._object(path1)
         except IsADirectoryError:
-            pass  # directories come from the names of objects
+            return None  # directories come from the names of objects
+        with _os_errors(path1):
+            source = store.open(info.name)
+        with source:
+            target.put(replace(source.info, name=name), source)
+        return store, source.info if info.link is None else info
 
     def touch(self, path: str, truncate: bool = True, **kw: Any) -> None:
         """Store an empty file; without ``truncate``, only set the time of one that exists."""
@@ -496,6 +563,21 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             index.append((offset, message.metadata.stream_seq))
             offset += int(message.headers["Nats-Msg-Size"])
         return index
+
+
+class _CopyPlan:
+    """Takes the place of a filesystem in `AbstractFileSystem.copy`, and copies nothing."""
+
+    def __init__(self, fs: JetStreamFileSystem) -> None:
+        self._fs = fs
+        #: The source and the target of each copy.
+        self.pairs: list[tuple[str, str]] = []
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        self.pairs.append((path1, path2))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
 
 
 class _Chunks(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types

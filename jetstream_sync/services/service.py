@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -23,7 +24,7 @@ from .. import errors
 from ..callbacks import check_callback
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
-from ..client.threads import Signal, in_callback
+from ..client.threads import Signal, in_callback, join
 from ..codec import dumps, encode
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
@@ -210,6 +211,7 @@ class Service(EndpointGroup):
         # What the control thread has to do: a function and its argument.
         self._control: Mailbox[tuple[Callable[[Delivery], None], Delivery]] = Mailbox()
         self._receivers: list[_ControlReceiver] = []
+        self._thread: threading.Thread | None = None
         try:
             for verb in _VERBS:
                 for scope in ((), (name,), (name, self._ping.id)):
@@ -217,7 +219,9 @@ class Service(EndpointGroup):
                     self._receivers.append(receiver)
                     core.table.add(verb_subject(self._root, verb, *scope), "", receiver)
             core.flush(Deadline(_FLUSH_TIMEOUT_S))
-            core.callbacks.spawn(f"service-{name}", self._run_control, self._end_with)
+            self._thread = core.callbacks.spawn(
+                f"service-{name}", self._run_control, self._end_with
+            )
         except BaseException:
             self._end_control()
             raise
@@ -379,9 +383,9 @@ class Service(EndpointGroup):
                 ]
             finally:
                 try:
-                    self._drain_control(deadline)
+                    if not self._drain_control(deadline):
+                        late.append("discovery")
                 finally:
-                    self._end_control()
                     self._error = error
                     self._stopped.set()
                     self._call_stop_cb(error)
@@ -420,13 +424,21 @@ class Service(EndpointGroup):
         if len(self._control) < _MAX_CONTROL_REQUESTS:
             self._control.put([(function, delivery) for delivery in deliveries], len(deliveries))
 
-    def _drain_control(self, deadline: Deadline) -> None:
-        """Wait until the server sends no more discovery requests here, which would stay without a reply."""
-        # The service has stopped in any case.
-        with contextlib.suppress(errors.DrainTimeoutError, errors.ConnectionClosedError):
-            self._core.drain_subscriptions(
-                [receiver.subscription for receiver in self._receivers], deadline
-            )
+    def _drain_control(self, deadline: Deadline) -> bool:
+        """End the control thread after the discovery requests in flight; return whether it has ended."""
+        try:
+            # The service has stopped in any case.
+            with contextlib.suppress(errors.DrainTimeoutError, errors.ConnectionClosedError):
+                self._core.drain_subscriptions(
+                    [receiver.subscription for receiver in self._receivers], deadline
+                )
+        finally:
+            self._end_control()
+        # A caller that closes the connection next must not cut off the last replies.
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        return join(thread, deadline.left())
 
     def _end_control(self) -> None:
         for receiver in self._receivers:
@@ -434,6 +446,7 @@ class Service(EndpointGroup):
         self._control.close(errors.BadSubscriptionError("the service was stopped"))
 
     def _run_control(self) -> None:
+        self._thread = threading.current_thread()
         while True:
             try:
                 function, delivery = self._control.get(FOREVER)

@@ -353,6 +353,43 @@ def test_patterns_and_depths_of_rm(fs, store):
     assert not fs.exists("DATA")
 
 
+def test_a_move_deletes_only_what_it_has_copied(fs, store, js):
+    """Files below `maxdepth`, onto themselves, or under the name of another one are not lost."""
+    js.create_object_store(bucket="OTHER", storage="memory")
+    store.put("year/00.txt", b"")
+    fs.mv("DATA/year", "OTHER/year", recursive=True, maxdepth=1)
+    assert fs.find("DATA") == ["DATA/a.txt", "DATA/year/02/x.txt"]
+    moved = ["OTHER/year/00.txt", "OTHER/year/01.txt"]
+    assert fs.find("OTHER") == moved
+    fs.mv("DATA/year/02", "DATA/year", recursive=True)
+    assert store.get_bytes("year/02/x.txt") == b"year/02/x.txt"
+    store.put("b", b"b")
+    with pytest.raises(OSError, match="Invalid argument"):
+        fs.mv(["DATA/a.txt", "DATA/b"], ["DATA/b", "DATA/c"])
+    with pytest.raises(IsADirectoryError):
+        fs.mv("DATA/*", "OTHER/")
+    for move in (fs.mv, fs.copy):
+        with pytest.raises(FileNotFoundError):
+            move("DATA/year", "NONE/year", recursive=True)
+    assert (store.get_bytes("b"), fs.find("OTHER")) == (b"b", moved)
+    assert fs.find("DATA") == ["DATA/a.txt", "DATA/b", "DATA/year/02/x.txt"]
+
+
+def test_a_file_that_is_replaced_during_its_move_stays(fs, store, monkeypatch):
+    """The version that was not copied is not deleted."""
+    copy = fs._copy
+
+    def copy_first(*args):
+        copied = copy(*args)
+        store.put("a.txt", b"new")
+        return copied
+
+    monkeypatch.setattr(fs, "_copy", copy_first)
+    with pytest.raises(ObjectReplacedError):
+        fs.mv("DATA/a.txt", "DATA/b")
+    assert (store.get_bytes("a.txt"), store.get_bytes("b")) == (b"new", b"a.txt")
+
+
 def test_links(fs, store, js):
     """A link has the size of its target; a broken one does not exist, and can be deleted."""
     js.create_object_store(bucket="OTHER", storage="memory").put("far", b"1234567")

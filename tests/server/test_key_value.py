@@ -13,6 +13,7 @@ from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
+    APICall,
     Base64Keys,
     BucketExistsError,
     BucketNotFoundError,
@@ -390,8 +391,8 @@ def test_get_many_at_a_revision(kv):
     assert {key: entry.value for key, entry in found.items()} == {"a": b"1", "b": b"2"}
 
 
-def test_get_very_many(js, kv):
-    """More keys than the server returns in one reply are read by a watch."""
+def test_get_very_many(nc, js, kv):
+    """More keys than the server returns in one reply are read with several requests, patterns by a watch."""
     for number in range(1100):
         js.publish_async(f"$KV.{kv.bucket}.k{number}", b"%d" % number)
     js.publish_async_completed(30 * SCALE)
@@ -399,6 +400,11 @@ def test_get_very_many(js, kv):
     assert {key: entry.value for key, entry in found.items()} == {
         f"k{number}": b"%d" % number for number in range(1100)
     }
+    # No consumer has a filter for each key, which costs the square of their number.
+    calls: list[APICall] = []
+    reader = nc.jetstream(api_cb=calls.append).key_value(kv.bucket)
+    assert reader.get_many(sorted(found)) == found
+    assert max(call.request_size for call in calls) < 10_000
     with pytest.raises((TooManyResultsError, ServerTooOldError)):
         kv.get_many(">", up_to_revision=1100)
     # A deleted bucket is an error, not an empty result.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fixtures.server import paused
-from fixtures.threads import wait_until, within
+from fixtures.threads import run_all, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -310,6 +310,24 @@ def test_discovery_during_a_stop_is_answered_or_finds_no_responders(nc, client):
             while True:
                 client.request("$SRV.PING.stopping", timeout=5.0)
         stop.join()
+
+
+def test_discovery_is_answered_before_a_stop_returns(fresh_server, client):
+    """A connection that is closed right after the stop of its service cuts off no reply."""
+    for _ in range(20):
+        nc = jetstream_sync.connect(fresh_server.url, error_cb=lambda _: None)
+        service = nc.add_service("stopping", "1.0.0")
+
+        def ask_until_stopped() -> None:
+            with pytest.raises(NoRespondersError):
+                while True:
+                    client.request("$SRV.PING.stopping", timeout=5.0)
+
+        def stop(nc=nc, service=service) -> None:
+            service.stop()
+            nc.close()
+
+        run_all(stop, *[ask_until_stopped] * 4)
 
 
 def test_stop_within_a_handler_and_with_a_handler_that_does_not_end(nc, client):

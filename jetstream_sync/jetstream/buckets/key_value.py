@@ -49,6 +49,10 @@ _FIRST_CONFLICT_DELAY_S: Final = 0.001
 _MAX_CONFLICT_DELAY_S: Final = 0.1
 #: Attempts to read many keys while they change between two pages.
 _READ_ATTEMPTS: Final = 3
+#: Maximum number of keys that are read with one request, which the server sets.
+_MAX_READ_KEYS: Final = 1024
+#: Maximum number of keys that are read with one watch: the cost of filters grows with their square.
+_MAX_WATCHED_KEYS: Final = 100
 
 
 def bucket_not_found(bucket: str) -> errors.BucketNotFoundError:
@@ -244,8 +248,9 @@ class KeyValue(ForeignNames):
         """
         Return the current values of many keys with one request, as they were at one point in time.
 
-        For more than 1,024 keys, and with servers before 2.11, the keys are read by a watch instead: each
-        value was current during the call, but not all of them at the same moment.
+        More than 1,024 keys are read with several requests, and patterns with more than 1,024 keys and those
+        of servers before 2.11 by watches: each value was current during the call, but not all of them at the
+        same moment.
 
         Args:
             keys: keys and patterns: ``*`` is any token, a final ``>`` the rest.
@@ -266,8 +271,22 @@ class KeyValue(ForeignNames):
         patterns = _patterns(keys)
         if up_to_revision is not None:
             check_int("up_to_revision", up_to_revision, 1, LAST_SEQUENCE)
-        if not patterns:
-            return {}
+        found: dict[str, KeyValueEntry] = {}
+        size = _MAX_READ_KEYS if up_to_revision is None else len(patterns) or 1
+        for start in range(0, len(patterns), size):
+            group = patterns[start : start + size]
+            entries = self._last_entries(group, up_to_revision)
+            if entries is None:
+                for first in range(0, len(group), _MAX_WATCHED_KEYS):
+                    found |= self._watched(group[first : first + _MAX_WATCHED_KEYS])
+            else:
+                found.update((key, entry) for key, entry in _decoded(entries) if entry.has_value)
+        return found
+
+    def _last_entries(
+        self, patterns: list[str], up_to_revision: int | None
+    ) -> list[KeyValueEntry] | None:
+        """Return the last entries of keys, with markers; ``None``: they have to be read by a watch."""
         subjects = [self._subjects.read + self._subjects.pattern(pattern) for pattern in patterns]
         # The batch has several replies.
         attempts = 0 if self._api.single_replies and up_to_revision is None else _READ_ATTEMPTS
@@ -279,7 +298,7 @@ class KeyValue(ForeignNames):
                     raise
                 continue
             except errors.MessageNotFoundError:
-                return {}
+                return []
             except errors.StreamNotFoundError as error:
                 raise bucket_not_found(self.bucket) from error
             except (
@@ -292,8 +311,11 @@ class KeyValue(ForeignNames):
                 if up_to_revision is not None:
                     raise
                 break
-            entries = map(self._entry, stored)
-            return {key: entry for key, entry in _decoded(entries) if entry.has_value}
+            return list(map(self._entry, stored))
+        return None
+
+    def _watched(self, patterns: list[str]) -> dict[str, KeyValueEntry]:
+        """Return the current values of keys as a watch finds them."""
         found: dict[str, KeyValueEntry] = {}
         with self.watch(patterns) as watch:
             for key, entry in _decoded(watch.initial(self._api.timeout)):
