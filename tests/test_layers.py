@@ -162,6 +162,7 @@ MAX_NESTING = 4
 # A handler of Exception or BaseException must raise again, except at the top of a thread and around
 # a user's callback, where it records and reports the error.
 BROAD_HANDLERS = {
+    "cli/bench.py _work": "the top of the thread of a client: the main thread raises the error",
     "cli/__main__.py main": "the top of the process: an unexpected error is one line, too",
     "client/events.py _run": "a user's callback for connection events may raise anything",
     "client/events.py counted": "the top of a thread for callbacks: it ends what it reads from",

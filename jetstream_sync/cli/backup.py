@@ -30,6 +30,7 @@ from ..codec import decode, encode, loads
 from ..differences import differences
 from ..exit_status import ExitStatus
 from .config import config_of_file
+from .listings import lister
 from .long_running import failover, failover_options
 from .names import find_stream, stream_argument
 from .output import count, counted, emit_text, note, size, to_json
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"
 _SUMS: Final = "SHA256SUMS"
+#: The file in the backup of an account with the names of the streams that are not saved.
+_INCOMPLETE: Final = "INCOMPLETE"
 _BUFFER_SIZE: Final = 1024 * 1024
 #: Maximum time of the server's check of all messages, which precedes the first chunk.
 _CHECK_TIMEOUT_S: Final = 600.0
@@ -115,7 +118,7 @@ def back_up(
 
     try:
         with file_errors(directory, ExitStatus.FAILED):
-            return failover(save)
+            return failover(save, settings.timeout)
     except (errors.ConnectionClosedError, errors.TimeoutError, errors.SnapshotBrokenError) as error:
         text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
         raise CommandError(text, exit_status(error)) from error
@@ -392,20 +395,51 @@ def backup_account(settings: Settings, *, directory: Path, force: bool, **option
     Back up all streams to a directory, each in its own subdirectory.
 
     Backups have the format of the nats command. A failed stream does not stop the others; all failed streams
-    are listed at the end.
+    are listed at the end. Until all streams are saved, the file INCOMPLETE has the names of the others.
     """
-    with settings.jetstream(**failover_options(settings)) as js:
-        names = failover(js.stream_names)
+    with lister(settings, repeats=True) as lists:
+        listed = lists.streams()
+        reasons = {item.name: item.reason for item in listed.missing}
+        names = sorted([*reasons, *(info.config.name for info in listed.found)])
         for name in names:
             check_target(directory / name, force=force)
 
         def save(name: str) -> Backup:
-            stream, target = js.get_stream(name), directory / name
+            if name in reasons:  # a request for each would wait for its timeout
+                raise CommandError(f"stream {name} is unreachable: {reasons[name]}")
+            stream, target = lists.js.get_stream(name), directory / name
             return back_up(settings, stream, target, force=force, **options)
 
-        directory.mkdir(parents=True, exist_ok=True)
-        results = [_attempt(settings, name, directory / name, save) for name in names]
+        results = []
+        with _marked_incomplete(directory, names) as left:
+            for name in names:
+                results.append(_attempt(settings, name, directory / name, save))
+                if results[-1]["ok"]:
+                    left.remove(name)
     _report(settings, results, f"backed up to {directory}", "backed up")
+    listed.check()
+
+
+@contextlib.contextmanager
+def _marked_incomplete(directory: Path, names: list[str]) -> Iterator[list[str]]:
+    """Yield the names of streams; those that are left at the end are in a file of the directory, as all are before."""
+    left = list(names)
+    mark = directory / _INCOMPLETE
+
+    def write() -> None:
+        with file_errors(mark, ExitStatus.FAILED):
+            mark.write_text("".join(f"{name}\n" for name in left), encoding="utf-8")
+
+    with file_errors(directory, ExitStatus.FAILED):
+        directory.mkdir(parents=True, exist_ok=True)
+    write()
+    try:
+        yield left
+    finally:
+        if left:
+            write()
+        else:
+            mark.unlink()
 
 
 @command("restore")
@@ -415,7 +449,8 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
     Restore the streams from a backup made by this command or by nats.
 
     All backups are verified before the first restore. Existing streams are not changed; they are listed at the
-    end, after the others were restored.
+    end, after the others were restored. The exit status is 1 if a stream was not restored, or if the backup is
+    incomplete.
     """
     if not directory.is_dir():
         raise _error(directory, "not a directory")
@@ -440,7 +475,13 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
             return saved[name]
 
         results = [_attempt(settings, name, item.directory, make) for name, item in saved.items()]
+    mark = directory / _INCOMPLETE
+    lost = mark.read_text(encoding="utf-8").split() if mark.exists() else []
+    if lost:
+        note(settings, f"the backup is incomplete: it was made without {', '.join(lost)}")
     _report(settings, results, "restored", "restored")
+    if lost:
+        raise CommandError(f"not in the backup: {', '.join(lost)}", ExitStatus.FAILED)
 
 
 def _attempt(

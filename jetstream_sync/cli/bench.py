@@ -333,7 +333,7 @@ class _Client:
     ) -> None:
         self.meter = Meter()
         self.nc = nc
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         # Not Thread.join(timeout): before CPython 3.13 a Ctrl-C in it marks a running thread as stopped.
         self.ended = threading.Event()
         self._run = kind.start(nc, settings.jetstream_on(nc), workload, self.meter)
@@ -344,7 +344,7 @@ class _Client:
         try:
             meter.started = time.monotonic()
             self._run()
-        except (errors.Error, CommandError) as error:
+        except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self.failure = error
         finally:
             meter.ended = time.monotonic()

@@ -20,11 +20,12 @@ from .config import changed, config_options, display_fields, take_fields
 from .env import single_line, visible
 from .listings import Listed, emit_listed_names, lister
 from .long_running import reconnect_options, wait_interruptibly
+from .names import note_without_leader
 from .output import Missing, announce, emit, emit_item, emit_text, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, command
-from .status import CommandError, not_found
+from .status import CommandError, about, not_found
 from .stream_info import CLUSTER, REPLICATION
 from .values import Decorator, ParamType, force_option, option
 
@@ -121,7 +122,9 @@ class BucketKind(Generic[_B]):
                 ask = Asker(settings)
                 name = ask.select("Select a bucket", lambda: self.names(js), "BUCKET")
                 ask.done()
-            yield self.find(js, name)
+            store = self.find(js, name)
+            note_without_leader(settings, f"bucket {name}", self.info(store.status()))
+            yield store
 
     # --- output ---------------------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class BucketKind(Generic[_B]):
             ),
             [*fields, *self.state, replace(updated, drop=1)],
             title=f"{self.noun}s",
-            none=f"No {self.noun.lower()}s defined",
+            none="" if listed.missing or listed.more else f"No {self.noun.lower()}s defined",
             item=lambda row: row if isinstance(row, Missing) else self._document(row),
         )
         listed.check()
@@ -289,7 +292,8 @@ class BucketKind(Generic[_B]):
         deleted: list[str] = []
         try:
             for name in found:
-                store.delete(name)
+                with about(f"{self.item} {single_line(name)}"):
+                    store.delete(name)
                 deleted.append(name)
         finally:
             # Also after an error: some were deleted.
@@ -300,9 +304,13 @@ class BucketKind(Generic[_B]):
     def _delete_bucket(
         self, settings: Settings, js: JetStream, bucket: str, force: bool, ignore_missing: bool
     ) -> None:
-        absent = ignore_missing and bucket not in self.names(js)
-        if not absent:
-            held = size(self.info(self.find(js, bucket).status()).state.bytes)
+        absent = False
+        try:
+            found = self.open(js, bucket) if ignore_missing else self.find(js, bucket)
+        except errors.NotFoundError:
+            absent = True
+        else:
+            held = size(self.info(found.status()).state.bytes)
             text = f"Delete {self.noun.lower()} {bucket} with {held}?"
             Asker(settings).confirm(text, force=force)
             self.delete(js, bucket)

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from .. import PeerInfo, PriorityPolicy, StreamInfo, StreamSourceInfo, errors
+from .. import ClusterInfo, PeerInfo, PriorityPolicy, StreamInfo, StreamSourceInfo, errors
 from ..net.clock import monotonic
 from .env import readable
 from .listings import Listed, lister
@@ -253,6 +253,12 @@ def stream(settings: Settings, check: _Check) -> None:
     if not origins and (lag is not None or seen is not None):
         check.critical.append("the stream has no mirror and no sources")
     for origin in origins:
+        if origin.error is not None:
+            check.critical.append(f"{origin.name} is not copied: {origin.error.description}")
+        # The lag of an origin that was not seen yet is 0.
+        if origin.seen_ago is None:
+            check.critical.append(f"{origin.name} was not seen yet")
+            continue
         if lag is not None and origin.lag >= lag:
             check.critical.append(f"{origin.name} is {origin.lag:,} messages behind")
         if seen is not None and _is_unseen(origin, seen):
@@ -271,15 +277,20 @@ def _replica_problem(
     replicas = info.config.num_replicas or 1
     expected = expected or replicas
     peers = (info.cluster and info.cluster.replicas) or ()
-    if info.cluster is not None and info.cluster.name and not info.cluster.leader:
+    if (replicas > 1 or expected > 1) and info.cluster is None:
         return "no leader"
-    if replicas == expected == 1:
-        return ""
-    if info.cluster is None:
-        return "no leader"
-    if len(peers) + 1 != expected:
+    if len(peers) + 1 != expected and (replicas > 1 or expected > 1):
         return f"{len(peers) + 1} of {expected} expected replicas"
-    for peer in peers:
+    return _peer_problem(info.cluster, lag, seen)
+
+
+def _peer_problem(cluster: ClusterInfo | None, lag: float | None, seen: float | None) -> str:
+    """Return what is wrong with the leader or a replica of a stream or consumer; empty if nothing is."""
+    if cluster is None or not cluster.name:
+        return ""
+    if not cluster.leader:
+        return "no leader"
+    for peer in cluster.replicas or ():
         if peer.offline or _is_unseen(peer, seen):
             return f"replica on {peer.name} was not seen"
         if lag is not None and (peer.lag or 0) >= lag:
@@ -296,13 +307,16 @@ def _replica_problem(
 @_option("--last-delivery-critical", "Fail without deliveries for this time.", DURATION)
 @_option("--last-ack-critical", "Fail without acknowledgements for this time.", DURATION)
 @_option("--redelivery-critical", "Fail with N redelivered messages.")
+@_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
 @option("--pinned", "Fail unless all groups have a client.", default=None)
 def consumer(settings: Settings, check: _Check) -> None:
-    """Check the progress of a consumer."""
+    """Check the progress and the replicas of a consumer."""
     stream, name = check.options["stream"], check.options["consumer"]
     check.name = f"{stream}_{name}"
     with settings.jetstream() as js:
         info = js.consumer_info(stream, name)
+    if problem := _peer_problem(info.cluster, None, check.options["peer_seen_critical"]):
+        check.critical.append(problem)
     pending = info.num_ack_pending
     check.add("ack_pending", pending, "Unacknowledged messages", levels="outstanding_ack")
     check.add("pull_waiting", info.num_waiting, "Waiting pulls", levels="waiting")
@@ -337,8 +351,13 @@ def message(settings: Settings, check: _Check) -> None:
     """Check the age and the body of the last message of a stream or a subject."""
     stream, subject, content = (check.options[name] for name in ("stream", "subject", "content"))
     with settings.jetstream() as js:
+        held = js.get_stream(stream)
+        cluster = held.cached_info.cluster
+        if cluster is not None and cluster.name and not cluster.leader:
+            # A replica answers, which may lack the last message.
+            check.critical.append("no leader")
         try:
-            found = js.get_stream(stream).get_msg(last_by_subject=subject)
+            found = held.get_msg(last_by_subject=subject)
         except errors.MessageNotFoundError:
             check.critical.append(f"no message of {subject}")
             return
@@ -416,6 +435,8 @@ def meta(settings: Settings, check: _Check) -> None:
     if expected is not None and group.size != expected:
         check.critical.append(f"{group.size} of {expected:.0f} expected members")
     lag, seen = check.options["lag_critical"], check.options["seen_critical"]
+    # The leader notices a server that is down after some seconds.
+    check.critical += [f"{name} did not answer" for name in group.silent]
     for peer in group.leaders_view.get("replicas") or ():
         age = peer.get("active", 0) / 1e9
         if peer.get("offline") or age >= seen or (not peer.get("current") and not age):

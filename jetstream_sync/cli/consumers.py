@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,15 @@ import click
 from .. import ConsumerInfo, ConsumerPause, PriorityPolicy, errors
 from ..durations import duration_text, seconds_text
 from .consumer_info import UNTIL, show
-from .listings import Listed, Lister, emit_listed_names, lister, long_option, show_listed
+from .listings import (
+    Listed,
+    Lister,
+    emit_listed_names,
+    lister,
+    long_option,
+    missing_consumer,
+    show_listed,
+)
 from .names import (
     complete_consumer,
     complete_stream,
@@ -22,12 +31,12 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, counted, emit_text, when
+from .output import Missing, count, counted, emit_text, when
 from .prompts import Asker
 from .render import Field, Mark, bad, report_options, warn
 from .settings import Settings, command
-from .status import CommandError
-from .streams import given_conditions, matching, servers_of
+from .status import CommandError, about
+from .streams import given_conditions, select, servers_of
 from .values import DURATION, FROM_0, FROM_1, force_option, names_option, option, with_options
 
 if TYPE_CHECKING:
@@ -110,8 +119,12 @@ def find_consumers(
     given = given_conditions(options)
     invert = given.pop("invert", False)
     if given or invert:
-        listed.select(matching(lists.js, listed.found, _CONDITIONS, given, invert=invert))
+        select(lists.js, listed, _CONDITIONS, given, invert=invert, missing=_not_known)
     return listed
+
+
+def _not_known(info: ConsumerInfo, reason: str) -> Missing:
+    return missing_consumer(info.stream_name, info.name, reason)
 
 
 @command()
@@ -326,16 +339,15 @@ def rm(
             Asker(settings).confirm(f"Really remove {what} {listed}?", force=force)
         try:
             for info in found:
-                try:
+                # One that is not found was deleted by another client.
+                with suppress(errors.ConsumerNotFoundError), about(f"consumer {title(info)}"):
                     js.delete_consumer(stream, info.name)
-                except errors.ConsumerNotFoundError:
-                    continue  # deleted by another client
-                deleted.append(info.name)
-                if not settings.json:
-                    settings.env.stderr.write(f"Consumer {title(info)} was removed\n")
+                    deleted.append(info.name)
         finally:
             # Also after an error: some consumers were deleted.
             emit_text(settings, {"deleted": deleted}, "")
+            for name in [] if settings.json else deleted:
+                settings.env.stderr.write(f"Consumer {stream} > {name} was removed\n")
 
 
 def _look_up(
@@ -345,7 +357,8 @@ def _look_up(
     found = []
     for name in dict.fromkeys(names):
         try:
-            found.append(js.consumer_info(stream, name))
+            with about(f"consumer {stream} > {name}"):
+                found.append(js.consumer_info(stream, name))
         except errors.StreamNotFoundError as error:
             raise no_stream(js, stream, error) from error
         except errors.ConsumerNotFoundError as error:

@@ -13,7 +13,7 @@ from ..durations import duration_to_ns, time_from_ns, time_to_text
 from ..exit_status import ExitStatus
 from .buckets import BucketKind
 from .env import readable, visible
-from .names import complete_bucket
+from .names import bucket_names, complete_bucket
 from .outgoing import body_of
 from .output import count, counted, emit_names, emit_text, to_json, when
 from .prompts import Asker
@@ -41,7 +41,7 @@ KV: Final[BucketKind[KeyValue]] = BucketKind(
     noun="Key-Value Bucket",
     config=KeyValueConfig,
     open=lambda js, name: js.key_value(name),
-    names=lambda js: list(js.key_value_names(allow_incomplete=True)),
+    names=bucket_names,
     list=lambda js: js.list_key_values(allow_incomplete=True),
     create=lambda js, config: js.create_key_value(config),
     update=lambda js, config: js.update_key_value(config),

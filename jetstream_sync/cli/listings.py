@@ -41,6 +41,13 @@ _PAGE_WAIT_S: Final = 4.0
 _NAMES_WAIT_S: Final = 2.0
 #: The number of names in an error.
 _MAX_NAMED: Final = 5
+#: The errors of a request for one of several streams; the others may answer.
+_UNANSWERED: Final = (
+    errors.TimeoutError,
+    errors.NoRespondersError,
+    errors.APIError,
+    errors.PermissionsError,
+)
 #: A consumer whose name is not known.
 _UNKNOWN: Final = "?"
 #: Name prefixes of the streams of key-value buckets, object stores and MQTT.
@@ -144,7 +151,7 @@ class Lister:
         try:
             listing = self.patient(len(names)).list_streams(subject, allow_incomplete=True)
         except errors.TimeoutError as error:
-            missing = [_missing_stream(name, one_line(error)) for name in names]
+            missing = [missing_stream(name, one_line(error)) for name in names]
             listed = Listed[StreamInfo]("stream", missing=missing)
         else:
             listed = Listed.of("stream", listing, _stream_document)
@@ -193,7 +200,7 @@ class Lister:
             return self._consumers(stream, f"{stream} > ")
         except (errors.StreamNotFoundError, errors.InvalidNameError):
             return Listed("consumer")  # deleted meanwhile, or a name that this client rejects
-        except (errors.TimeoutError, errors.NoRespondersError, errors.APIError) as error:
+        except _UNANSWERED as error:
             return _unknown(stream, one_line(error))
 
     def _named(self, stream: str) -> Listed[ConsumerInfo]:
@@ -202,12 +209,9 @@ class Lister:
             names = self.js.consumer_names(stream)
         except (errors.StreamNotFoundError, errors.InvalidNameError):
             return Listed("consumer")
-        except (errors.TimeoutError, errors.NoRespondersError, errors.APIError):
+        except _UNANSWERED:
             return _unknown(stream)
-        rows = [
-            Missing(f"{stream} > {name}", _document(stream, name), "unreachable", _LOST)
-            for name in names
-        ]
+        rows = [missing_consumer(stream, name, _LOST) for name in names]
         return Listed("consumer", missing=rows)
 
 
@@ -230,13 +234,19 @@ def _document(stream: str, name: str | None) -> dict[str, Any]:
     return {"stream_name": stream, "config": {"name": name}}
 
 
-def _missing_stream(name: str, reason: str) -> Missing:
+def missing_stream(name: str, reason: str) -> Missing:
+    """Return the row of a stream that could not be read."""
     return Missing(name, _stream_document(name), "unreachable", reason)
 
 
+def missing_consumer(stream: str, name: str | None, reason: str) -> Missing:
+    """Return the row of a consumer that could not be read; ``None``: its name is not known either."""
+    title = f"{stream} > {name or _UNKNOWN}"
+    return Missing(title, _document(stream, name), "unreachable", reason)
+
+
 def _unknown(stream: str, reason: str = _LOST) -> Listed[ConsumerInfo]:
-    row = Missing(f"{stream} > {_UNKNOWN}", _document(stream, None), "unreachable", reason)
-    return Listed("consumer", missing=[row])
+    return Listed("consumer", missing=[missing_consumer(stream, None, reason)])
 
 
 def in_parallel(
@@ -290,7 +300,7 @@ def show_listed(
     watch: float | None,
 ) -> None:
     """
-    Write a listing as a table, once or repeatedly; a single one fails at its end if it is not complete.
+    Write a listing as a table, once or repeatedly; see `write_reports` for one that is not complete.
 
     `key`: the name of an item. `sortable`: the columns by which it may be sorted.
     """
@@ -307,8 +317,10 @@ def show_listed(
             )
         return listed.rows(in_order(listed.found, sortable, sort, reverse=reverse))
 
-    write_reports(settings, rows, fields, title=title, none=none, watch=watch)
-    listed.check()
+    def check() -> None:
+        listed.check()
+
+    write_reports(settings, rows, fields, title=title, none=none, watch=watch, check=check)
 
 
 def emit_listed_names(settings: Settings, listed: Listed[T], key: Callable[[T], str]) -> None:

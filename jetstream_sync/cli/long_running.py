@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds between two attempts to reconnect, and the number of times that a call is made.
+#: Seconds between two attempts to reconnect, and how many timeouts a call is repeated for.
 _FAILOVER_WAIT_S: Final = 0.25
-_FAILOVER_CALLS: Final = 8
+_FAILOVER_TIMEOUTS: Final = 3
 #: Seconds before a call is made again while a stream has no leader.
 _ELECTION_WAIT_S: Final = 2.0
 
@@ -50,16 +50,28 @@ def failover_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def failover(call: Callable[[], T]) -> T:
-    """Make a call that may be repeated, again if the connection was lost or a reply did not come."""
-    for _ in range(_FAILOVER_CALLS - 1):
+def failover(call: Callable[[], T], timeout: float) -> T:
+    """
+    Make a call that may be repeated, again if the connection was lost or a reply did not come.
+
+    `timeout`: that of a request, in seconds; an election takes longer than the usual one. After the first
+    failure, the call is repeated for this time three times.
+    """
+    deadline: Deadline | None = None
+    while True:
         try:
             return call()
-        except errors.NoStreamResponseError:
-            pause(_ELECTION_WAIT_S)
-        except (errors.TimeoutError, errors.ConnectionLostError, errors.SnapshotBrokenError):
-            pass
-    return call()
+        except (
+            errors.NoStreamResponseError,
+            errors.TimeoutError,
+            errors.ConnectionLostError,
+            errors.SnapshotBrokenError,
+        ) as error:
+            deadline = deadline or Deadline(_FAILOVER_TIMEOUTS * timeout)
+            if deadline.expired():
+                raise
+            if isinstance(error, errors.NoStreamResponseError):
+                pause(min(_ELECTION_WAIT_S, deadline.left() or 0.0))
 
 
 def reconnect_options(settings: Settings) -> dict[str, Any]:

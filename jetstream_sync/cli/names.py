@@ -13,20 +13,29 @@ import click
 from .. import errors
 from ..exit_status import ExitStatus
 from ..subjects import check_consumer_name, check_stream_name
+from .output import note
 from .prompts import Asker
 from .settings import Settings
 from .status import CommandError, did_you_mean, not_found
 from .values import STREAM_NAME, Decorator, with_options
 
 if TYPE_CHECKING:
-    from .. import ConsumerInfo, JetStream, PullConsumer, Stream
+    from .. import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
 
 
 @contextlib.contextmanager
 def stream_of(settings: Settings, name: str | None, **options: Any) -> Iterator[Stream]:
     """Open a connection and yield the stream with a name, by default the answer to a prompt."""
     with settings.jetstream(**options) as js:
-        yield named_stream(settings, js, name)
+        stream = named_stream(settings, js, name)
+        note_without_leader(settings, f"stream {stream.name}", stream.cached_info)
+        yield stream
+
+
+def note_without_leader(settings: Settings, what: str, info: StreamInfo) -> None:
+    """Write a note if a stream has no leader: a replica answers, which may lack the last changes."""
+    if info.cluster is not None and info.cluster.name and not info.cluster.leader:
+        note(settings, f"{what} has no leader: its state may be out of date")
 
 
 def named_stream(settings: Settings, js: JetStream, name: str | None) -> Stream:
@@ -135,6 +144,8 @@ _TIMEOUT_S = 0.3
 #: The names that no shell takes for more than a word, and no command for an option.
 _UNQUOTED: Final = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 
+#: The prefix of the streams of key-value buckets.
+_KV_PREFIX: Final = "KV_"
 #: Return the names for JetStream and the name of the outer object.
 _Ask = Callable[["JetStream", str], list[str]]
 
@@ -171,9 +182,15 @@ def _ignore(error: Exception) -> None:
     del error
 
 
+def bucket_names(js: JetStream) -> list[str]:
+    """Return the names of the key-value buckets. The meta leader has them, also of those that do not answer."""
+    names = js.stream_names()
+    return [name.removeprefix(_KV_PREFIX) for name in names if name.startswith(_KV_PREFIX)]
+
+
 complete_stream: Final = _Completer(lambda js, _: js.stream_names())
 complete_consumer: Final = _Completer(lambda js, stream: js.consumer_names(stream), "stream")
-complete_bucket: Final = _Completer(lambda js, _: list(js.key_value_names(allow_incomplete=True)))
+complete_bucket: Final = _Completer(lambda js, _: bucket_names(js))
 complete_store: Final = _Completer(lambda js, _: js.object_store_names())
 
 #: The name of a stream, prompted for if it is missing.

@@ -252,7 +252,7 @@ def put(
             with show_progress(settings.env, title, total, in_bytes=True) as show:
                 return store.put(meta, data, progress=lambda done, _: show(done))
 
-        info = failover(store_it) if repeats else store_it()
+        info = failover(store_it, settings.timeout) if repeats else store_it()
     show_object(settings, info)
 
 

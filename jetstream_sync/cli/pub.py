@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,6 +18,7 @@ from .long_running import failover, failover_options, pause
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
 from .output import count as count_text
 from .output import counted, emit_item, emit_line, say, to_json
+from .reading import raise_if_ended
 from .settings import Settings, command
 from .status import CommandError, one_line
 from .values import DURATION, FROM_0, FROM_1, TIMEOUT, option, with_options
@@ -26,6 +27,8 @@ from .view import MessageWriter, header_lines
 if TYPE_CHECKING:
     from .. import Connection, JetStream, Msg, PubAck
 
+#: Timeout for the messages in the buffer after an interrupt or an error, in seconds.
+_FLUSH_TIMEOUT_S: Final = 1.0
 #: The number of messages that are shown one by one; after that, only totals are shown.
 _MAX_LISTED: Final = 20
 #: Maximum number of messages in an atomic batch.
@@ -93,12 +96,20 @@ def pub(
     published = _Published(settings, several=several, quiet=quiet)
     watch = PermissionWatch()
     with settings.connection(error_cb=watch.on_error, **failover_options(settings)) as nc:
+
+        def check_received() -> None:
+            nc.flush(settings.timeout)
+            watch.check(nc)
+
         if ttl is not None:
             require_2_11(nc, "--ttl")
         js = settings.jetstream_on(nc) if jetstream else None
         if atomic and js is not None:
             batch = list(itertools.islice(messages, _MAX_BATCH + 1))
-            ack = js.publish_batch([(item.subject, item.body, item.headers) for item in batch])
+            try:
+                ack = js.publish_batch([(item.subject, item.body, item.headers) for item in batch])
+            except errors.NoStreamResponseError as error:
+                raise _unstored(js, batch[0].subject, error) from error
             first = ack.seq - len(batch) + 1
             for seq, message in enumerate(batch, first):
                 published.add(message, ack._replace(seq=seq))
@@ -107,16 +118,30 @@ def pub(
             for message in messages:
                 if published.messages and sleep:
                     pause(sleep)
-                if js is None:
+                if js is not None:
+                    published.add(message, _stored(settings, js, message, schedule))
+                else:
                     nc.publish(message.subject, message.body, reply, message.headers)
-                published.add(message, None if js is None else _stored(js, message, schedule))
+                    published.add(message, None, check_received)
+        except errors.PermissionsError:
+            raise  # what was counted was refused
         except (KeyboardInterrupt, errors.Error, CommandError) as error:
             if several or isinstance(error, KeyboardInterrupt):
-                settings.env.stderr.write(f"\n{published.summary()}\n")
+                sent = js is not None or _is_flushed(nc)
+                text = published.summary() if sent else "How many messages were sent is not known"
+                settings.env.stderr.write(f"\n{text}\n")
             raise
-        nc.flush(settings.timeout)
-        watch.check(nc)
+        check_received()
     published.write_summary()
+
+
+def _is_flushed(nc: Connection) -> bool:
+    """Return whether the server has received what was published."""
+    try:
+        nc.flush(_FLUSH_TIMEOUT_S)
+    except errors.Error:
+        return False
+    return True
 
 
 def _publish_headers(ttl: float | None, msg_id: str | None) -> list[tuple[str, str]]:
@@ -140,7 +165,9 @@ def _schedule(options: dict[str, Any]) -> dict[str, Any] | None:
     return given
 
 
-def _stored(js: JetStream, message: Message, schedule: dict[str, Any] | None) -> PubAck:
+def _stored(
+    settings: Settings, js: JetStream, message: Message, schedule: dict[str, Any] | None
+) -> PubAck:
     def publish() -> PubAck:
         if schedule is not None:
             return js.schedule(message.subject, message.body, headers=message.headers, **schedule)
@@ -148,11 +175,13 @@ def _stored(js: JetStream, message: Message, schedule: dict[str, Any] | None) ->
 
     # Without an id it could be stored twice.
     try:
-        return failover(publish) if message.headers and MSG_ID in message.headers else publish()
+        if message.headers and MSG_ID in message.headers:
+            return failover(publish, settings.timeout)
+        return publish()
     except errors.NoStreamResponseError as error:
         raise _unstored(js, message.subject, error) from error
     except errors.TimeoutError as error:
-        text = f"{one_line(error)}: a stream may have stored the message"
+        text = one_line(error)
         hint = "a repetition with the same --msg-id is stored once"
         raise CommandError(text, ExitStatus.TIMED_OUT, hint=hint) from error
 
@@ -181,8 +210,13 @@ class _Published:
         self._subject = ""
         self._last_ack = ""
 
-    def add(self, message: Message, ack: PubAck | None) -> None:
-        """Count and show a message."""
+    def add(
+        self,
+        message: Message,
+        ack: PubAck | None,
+        check_received: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Count and show a message; `check_received`: raises an error if the server has not received it."""
         # Count before the output, since Ctrl-C may follow it at once.
         self.messages += 1
         self._bytes += len(message.body)
@@ -201,6 +235,7 @@ class _Published:
                 else:
                     out.write(to_json(document))
         elif self.messages <= _MAX_LISTED:
+            check_received()
             shown = self._last_ack or f"'{readable(message.body)}'"
             out.write(f"Published [{readable(message.subject)}] : {shown}\n")
             # The next message may be delayed by --sleep or the input.
@@ -362,6 +397,7 @@ def reply(
         raise click.UsageError("give either BODY or --echo")
     with settings.connection() as nc, nc.subscribe(subject, queue) as requests:
         nc.flush(settings.timeout)
+        raise_if_ended(requests)
         if not settings.json:
             say(settings, f"Listening on [{readable(subject)}]")
             settings.env.stdout.flush()

@@ -134,6 +134,12 @@ class PushSource:
             self._subscription.drain(_DRAIN_TIMEOUT_S)
 
 
+def raise_if_ended(subscription: Subscription) -> None:
+    """Raise the reason if a subscription has ended; a refused one has ended when a flush returns."""
+    if not subscription.is_valid:
+        subscription.unsubscribe()
+
+
 class CoreSource:
     """Messages of core NATS; see `Source`."""
 
@@ -146,6 +152,13 @@ class CoreSource:
         self._subscriptions = [nc.subscribe(subject, queue, callback) for subject in subjects]
         # Messages published after the announcement must be seen.
         nc.flush()
+        self._check()
+
+    def _check(self) -> None:
+        """Raise the reason if all subscriptions have ended, such as a refused permission."""
+        # A single refusal is a warning of the connection.
+        if not any(subscription.is_valid for subscription in self._subscriptions):
+            raise_if_ended(self._subscriptions[0])
 
     def _enqueue(self, msg: Msg) -> None:
         with self._arrived:
@@ -161,8 +174,7 @@ class CoreSource:
             return self._subscriptions[0].next_msg(timeout)
         with self._arrived:
             if not self._arrived.wait_for(lambda: bool(self._queued), timeout):
-                if not any(subscription.is_valid for subscription in self._subscriptions):
-                    raise errors.BadSubscriptionError("all subscriptions are closed")
+                self._check()
                 raise errors.TimeoutError("no message in time")
             self._arrived.notify_all()
             return self._queued.popleft()

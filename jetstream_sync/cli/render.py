@@ -21,8 +21,9 @@ import click
 from ..durations import duration_text
 from .env import Environment, readable, single_line, unescaped
 from .long_running import failover, pause
-from .output import Missing, count, emit, emit_line, emit_list, when, yes
+from .output import Missing, count, emit, emit_line, emit_list, note, when, yes
 from .settings import Settings
+from .status import CommandError
 from .values import TIMEOUT, Decorator, option, with_options
 
 if TYPE_CHECKING:
@@ -415,21 +416,39 @@ def write_reports(
     title: str,
     none: str,
     watch: float | None,
+    check: Callable[[], None],
 ) -> None:
-    """Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one."""
+    """
+    Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one.
+
+    `check`: raises `CommandError` if what was taken last is not complete. An empty report then has no ``none``.
+
+    Raises:
+        CommandError: the single report is not complete. Below a repeated one, it is a note.
+
+    """
     out = settings.env.stdout
     while True:
         # No server answers while a cluster elects a leader.
-        rows = take() if watch is None else failover(take)
+        rows = take() if watch is None else failover(take, settings.timeout)
+        problem = None
+        try:
+            check()
+        except CommandError as error:
+            problem = error
         if watch is not None and not settings.json and settings.env.console(out) is not None:
             unescaped(out).write("\x1b[H\x1b[2J")
         if settings.json and watch is not None:
             emit_line(settings, rows)
         else:
-            show_rows(settings, rows, fields, title=title, none=none)
+            show_rows(settings, rows, fields, title=title, none="" if problem else none)
         out.flush()
+        if watch is None and problem is not None:
+            raise problem
         if watch is None:
             return
+        if problem is not None:
+            note(settings, problem.message)
         pause(watch)
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from .. import errors
+from ..address import ServerAddress
 from ..durations import duration_from_ns, seconds_text, time_from_text
 from ..exit_status import ExitStatus
 from ..net.clock import monotonic
@@ -41,7 +42,7 @@ from .render import (
     write_reports,
 )
 from .settings import Settings, command
-from .status import CommandError, one_line
+from .status import CommandError, exit_status, one_line
 from .system import (
     PING,
     MetaGroup,
@@ -177,24 +178,38 @@ def rtt(settings: Settings, *, count: int) -> None:
 
     A separate connection is opened to each server URL.
     """
-    results: list[dict[str, Any]] = []
-    for url in settings.login().servers:
+    results: list[dict[str, Any] | Missing] = []
+    failures: list[errors.Error] = []
+    urls = settings.login().servers
+    for url in urls:
         settings.given["servers"] = [url]
-        with settings.connection() as nc:
-            times = sorted(nc.rtt(settings.timeout) for _ in range(count))
-            results.append(
-                {
-                    "url": nc.connected_url,
-                    "server_name": nc.server_info.server_name,
-                    "count": count,
-                    "min_ns": _nanoseconds(times[0]),
-                    "median_ns": _nanoseconds(times[len(times) // 2]),
-                    "average_ns": _nanoseconds(sum(times, timedelta(0)) / count),
-                    "max_ns": _nanoseconds(times[-1]),
-                }
-            )
+        try:
+            with settings.connection() as nc:
+                times = sorted(nc.rtt(settings.timeout) for _ in range(count))
+                results.append(_times(nc, times))
+        except errors.Error as error:
+            failures.append(error)
+            shown = ServerAddress.parse(url).url
+            results.append(Missing(shown, {"url": shown}, "unreachable", one_line(error)))
+    if len(failures) == len(urls):
+        raise failures[0]
     fields = (Field("Server", "url"), *_TIMES)
     show_rows(settings, results, fields, title="Round-trip times", none="")
+    if failures:
+        text = f"{len(urls) - len(failures)} of {counted(len(urls), 'server')} answered"
+        raise CommandError(text, exit_status(failures[0]))
+
+
+def _times(nc: Connection, times: list[timedelta]) -> dict[str, Any]:
+    return {
+        "url": nc.connected_url,
+        "server_name": nc.server_info.server_name,
+        "count": len(times),
+        "min_ns": _nanoseconds(times[0]),
+        "median_ns": _nanoseconds(times[len(times) // 2]),
+        "average_ns": _nanoseconds(sum(times, timedelta(0)) / len(times)),
+        "max_ns": _nanoseconds(times[-1]),
+    }
 
 
 def _used(what: str, shown: Any = None) -> Field:
@@ -449,7 +464,7 @@ def _report(
     """
     Write the rows that are made of the answers of the servers, once or repeatedly.
 
-    A single report fails if a known server does not answer. `problem`: returns what else is wrong.
+    The report is not complete if a known server does not answer. `problem`: returns what else is wrong.
     `of_account`: the answers are those for a user of this account, and the names of the servers are not known.
     `silent_if_empty`: a server that has nothing to report does not answer.
     """
@@ -473,9 +488,14 @@ def _report(
             return [*ordered[: options.get("top")], *lost]
 
         write_reports(
-            settings, take, fields, title=title, none="No results", watch=options["watch"]
+            settings,
+            take,
+            fields,
+            title=title,
+            none="No results",
+            watch=options["watch"],
+            check=lambda: check_answers(found, silent, problem(found)),
         )
-    check_answers(found, silent, problem(found))
 
 
 def _selected(host: str | None, cluster: str | None) -> Row:

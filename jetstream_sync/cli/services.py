@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,6 +13,7 @@ from .. import errors
 from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .env import single_line, visible
+from .names import find_stream, note_without_leader
 from .output import emit_item, emit_text
 from .render import Block, Field, bad, show_blocks, show_rows
 from .settings import Settings, command
@@ -18,7 +21,7 @@ from .status import CommandError
 from .values import option
 
 if TYPE_CHECKING:
-    from .. import CounterEntry
+    from .. import CounterEntry, Counters
 
 #: How long to wait for each further instance, in seconds.
 _STALL_S: Final = 0.3
@@ -146,6 +149,14 @@ _COUNTERS: Final = (
 )
 
 
+@contextlib.contextmanager
+def _counters(settings: Settings, stream: str) -> Iterator[Counters]:
+    """Open a connection for a ``with`` block, and yield the counters of a stream."""
+    with settings.jetstream() as js:
+        note_without_leader(settings, f"stream {stream}", find_stream(js, stream).cached_info)
+        yield js.counters(stream)
+
+
 def _counter_document(entry: CounterEntry) -> dict[str, Any]:
     # As text, because other programs round large integers.
     return {
@@ -166,8 +177,8 @@ def _counter_document(entry: CounterEntry) -> dict[str, Any]:
 @click.argument("pattern", required=False, default=">", metavar="[FILTER]")
 def list_counters(settings: Settings, *, stream: str, pattern: str) -> None:
     """List the counters of a stream; FILTER may contain wildcards."""
-    with settings.jetstream() as js:
-        found = sorted(js.counters(stream).items(pattern), key=lambda item: item.subject)
+    with _counters(settings, stream) as counters:
+        found = sorted(counters.items(pattern), key=lambda item: item.subject)
     show_rows(
         settings,
         found,
@@ -183,8 +194,8 @@ def list_counters(settings: Settings, *, stream: str, pattern: str) -> None:
 @click.argument("subject")
 def get_counter(settings: Settings, *, stream: str, subject: str) -> None:
     """Show the value of a counter."""
-    with settings.jetstream() as js:
-        found = js.counters(stream).get(subject)
+    with _counters(settings, stream) as counters:
+        found = counters.get(subject)
     emit_text(settings, _counter_document(found), str(found.value))
 
 
@@ -197,8 +208,8 @@ def add_counter(
     settings: Settings, *, stream: str, subject: str, value: int, msg_id: str | None
 ) -> None:
     """Add VALUE, by default 1, to a counter and show the new value."""
-    with settings.jetstream() as js:
-        total = js.counters(stream).add(subject, value, msg_id)
+    with _counters(settings, stream) as counters:
+        total = counters.add(subject, value, msg_id)
     emit_text(settings, {"subject": subject, "value": str(total)}, str(total))
 
 
@@ -207,7 +218,7 @@ def add_counter(
 @click.argument("subject")
 def reset_counter(settings: Settings, *, stream: str, subject: str) -> None:
     """Set a counter to 0 and delete its history."""
-    with settings.jetstream() as js:
-        value = js.counters(stream).reset(subject)
+    with _counters(settings, stream) as counters:
+        value = counters.reset(subject)
     document = {"subject": subject, "subtracted": str(value)}
     emit_text(settings, document, f"Reset {single_line(subject)}, which was {value}")

@@ -55,6 +55,9 @@ class CommandError(Exception):
 
 _LOG_IN = "log in with --user, --creds, --nkey or --token, or choose a --context"
 _USE_SUB = "it delivers to a subject: read it with 'jsm consumer sub'"
+#: Where an outage is shown.
+_SEE_HEALTH: Final = "see 'jsm server report health'"
+_SEE_LISTS: Final = "see 'jsm stream ls' and 'jsm server report health'"
 _NO_JETSTREAM = "start the server with -js, or choose another with --server or --js-domain"
 
 # The remedy for each error; the first matching row is used.
@@ -65,6 +68,7 @@ _HINT_OF: tuple[tuple[type[BaseException], str], ...] = (
     (errors.JetStreamNotEnabledError, _NO_JETSTREAM),
     (errors.ConsumerIsPushBasedError, _USE_SUB),
     (errors.PullOnPushConsumerError, _USE_SUB),
+    (errors.NoStreamResponseError, _SEE_LISTS),
     (errors.PushOnPullConsumerError, "it is a pull consumer: read it with 'jsm consumer next'"),
 )
 
@@ -82,16 +86,38 @@ def exit_status(error: BaseException) -> ExitStatus:
     return status_of(error)
 
 
+#: What a request that was not confirmed may have done to a stream or consumer, by its name in the API.
+_CHANGES: Final = {
+    "CREATE": "created or changed",
+    "DURABLE.CREATE": "created or changed",
+    "UPDATE": "changed",
+    "DELETE": "deleted",
+    "PURGE": "purged",
+    "MSG.DELETE": "changed",
+    "RESTORE": "created",
+    "PAUSE": "paused or resumed",
+    "RESET": "reset",
+    "UNPIN": "changed",
+    "LEADER.STEPDOWN": "changed",
+    "PEER.REMOVE": "changed",
+}
 #: The texts of errors that mean that an object has no leader, or that its servers are down.
 _UNREACHABLE: Final = re.compile(
-    r"no reply on '(?:\S+\.)?(STREAM|CONSUMER)\.[A-Z.]+\.([^.\s']+)(?:\.([^.\s']+))?' in time"
+    rf"no reply on '(?:\S+\.)?(?:(STREAM|CONSUMER)\.({'|'.join(_CHANGES)}|INFO|LIST|NAMES|SNAPSHOT|MSG\.GET)"
+    r"|DIRECT\.GET)\.([^.\s']+)(?:\.([^.\s']+)\S*)?' in time"
+)
+#: The text of the error of a request that only the meta leader answers.
+_NO_LEADER: Final = re.compile(
+    r"no reply on '\$JS\.(?:\S+\.)?API\.(?:INFO|STREAM\.NAMES|STREAM\.LIST)' in time"
+)
+#: The text of the error of a message that was published to a stream.
+_UNCONFIRMED: Final = re.compile(
+    r"no reply on '(?!\$JS\.(?:\S+\.)?API\.|\$SYS\.|\$SRV\.)\S+' in time"
 )
 #: The err_code of a server that has no meta leader.
 _NO_META_LEADER: Final = 10008
 #: The err_codes of a stream and of a consumer whose servers are down; their texts have no name.
 _OFFLINE: Final = {10118: "stream", 10119: "consumer"}
-#: Where an outage is shown.
-_SEE_LISTS: Final = "see 'jsm stream ls' and 'jsm server report health'"
 
 
 #: Suggestions of click for an option.
@@ -123,13 +149,26 @@ def _reworded(error: BaseException, text: str) -> str:
         return "JetStream has no meta leader"
     if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
         return f"the {_OFFLINE[error.err_code]} is unreachable: its servers are offline"
-    found = _UNREACHABLE.fullmatch(text) if isinstance(error, errors.TimeoutError) else None
+    if isinstance(error, errors.NoStreamResponseError):
+        return f"no stream stores {error.subject!r}, or the stream has no leader"
+    if not isinstance(error, errors.TimeoutError):
+        return text
+    if _UNCONFIRMED.fullmatch(text):
+        return f"{text}: a stream may have stored the message"
+    if _NO_LEADER.fullmatch(text):
+        return "JetStream does not answer: it may have no meta leader"
+    found = _UNREACHABLE.fullmatch(text)
     if found is None:
         return text
-    kind, stream, consumer = found.groups()
+    kind, request, stream, consumer = found.groups()
+    what = f"stream {stream}"
     if kind == "CONSUMER" and consumer is not None:
-        return f"consumer {stream} > {consumer} is unreachable: its servers do not answer"
-    return f"stream {stream} is unreachable: its servers do not answer"
+        what = f"consumer {stream} > {consumer}"
+    elif kind == "CONSUMER" and request in _CHANGES:
+        what = f"a consumer of stream {stream}"
+    if request in _CHANGES:
+        return f"the servers did not confirm in time; {what} may have been {_CHANGES[request]}"
+    return f"{what} is unreachable: its servers do not answer"
 
 
 def hint_of(error: BaseException) -> str:
@@ -137,11 +176,13 @@ def hint_of(error: BaseException) -> str:
     if isinstance(error, CommandError):
         return error.hint
     if isinstance(error, errors.APIError) and error.err_code == _NO_META_LEADER:
-        return "see 'jsm server report health'"
+        return _SEE_HEALTH
     if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
         return _SEE_LISTS
     if isinstance(error, errors.TimeoutError) and _UNREACHABLE.fullmatch(str(error)):
         return _SEE_LISTS
+    if isinstance(error, errors.TimeoutError) and _NO_LEADER.fullmatch(str(error)):
+        return _SEE_HEALTH
     for kind, text in _HINT_OF:
         if isinstance(error, kind):
             return text
@@ -172,7 +213,7 @@ def document_of(error: BaseException) -> dict[str, object]:
     said = error.cause if isinstance(error, CommandError) else error
     if isinstance(said, errors.APIError):
         fields.update(code=said.code, err_code=said.err_code)
-        if said is error:
+        if said is error and fields["description"] == readable(" ".join(str(error).split())):
             fields["description"] = said.description
     if hint := hint_of(error):
         fields["hint"] = hint
@@ -190,6 +231,23 @@ def file_errors(path: object, status: ExitStatus = ExitStatus.USAGE) -> Iterator
         if isinstance(error, errors.Error):
             raise
         raise CommandError(f"{path}: {error.strerror or error}", status) from error
+
+
+@contextlib.contextmanager
+def about(what: str) -> Iterator[None]:
+    """Add what a call is about to the text of its error, for one of several items; not if the text has it."""
+    try:
+        yield
+    except errors.NotFoundError:
+        raise  # it has an error of its own
+    except errors.Error as error:
+        text = one_line(error)
+        if what.rpartition(" ")[2] in text:
+            raise
+        cause = error if isinstance(error, errors.APIError) else None
+        raise CommandError(
+            f"{what}: {text}", exit_status(error), hint=hint_of(error), cause=cause
+        ) from error
 
 
 # --- unknown names --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from .. import PeerInfo, StreamConfig, StreamInfo, StreamSourceInfo
 from ..durations import seconds_text
 from .config import display_fields
 from .names import optional_stream_argument, stream_of
-from .output import count, counted, emit, emit_names, note, size, when
+from .output import count, counted, emit, emit_names, size, when
 from .render import (
     Block,
     Field,
@@ -131,8 +131,6 @@ def info(settings: Settings, name: str | None, state: bool) -> None:
     """Show the config and state of a stream."""
     with stream_of(settings, name) as stream:
         found = stream.cached_info
-    if found.cluster is not None and found.cluster.name and not found.cluster.leader:
-        note(settings, f"stream {stream.name} has no leader: its state may be out of date")
     if state:
         emit(settings, found.state, lambda: write_state(settings, found))
     else:

@@ -24,7 +24,7 @@ from .names import optional_stream_argument, stream_argument, stream_of
 from .output import emit_text, note, when
 from .prompts import Asker
 from .settings import Settings, command
-from .status import CommandError
+from .status import CommandError, about
 from .values import FROM_1, PATTERN, TIME, Parsed, force_option, option, with_options
 from .view import FORMAT_HELP, MessageWriter, header_lines
 
@@ -222,10 +222,21 @@ def _select(
             yield msg
             following = msg.seq + 1
     while follow:
+        _check_same(stream, following)
         for msg in reader.messages(following, subject):
             yield msg
             following = msg.seq + 1
         pause(_FOLLOW_INTERVAL_S)
+
+
+def _check_same(stream: Stream, following: int) -> None:
+    """Raise an error if a stream is not the one that was read up to a sequence: it would seem to be quiet."""
+    known = stream.cached_info.created
+    found = stream.info()
+    if found.created != known:
+        raise errors.StreamRecreatedError(stream.name)
+    if found.state.last_seq + 1 < following:
+        raise errors.StreamRecreatedError(stream.name, reason="it was restored to an earlier state")
 
 
 def _ask_next_page(ask: Asker) -> bool:
@@ -275,11 +286,8 @@ def rmm(
         ask.confirm(f"Delete {kind} {listed} of {stream.name}?", force=force)
         try:
             for seq in dict.fromkeys(sequences):
-                try:
-                    stream.delete_msg(seq, secure=not no_erase)
-                    deleted.append(seq)
-                except errors.MessageNotFoundError:
-                    missing.append(seq)
+                found = _delete(stream, seq, secure=not no_erase)
+                (deleted if found else missing).append(seq)
         finally:
             # Also after an error: some messages were deleted.
             result = {"deleted": deleted, **({"missing": missing} if missing else {})}
@@ -289,3 +297,13 @@ def rmm(
         if deleted:
             note(settings, f"{len(deleted)} of {len(deleted) + len(missing)} messages were deleted")
         raise CommandError(f"{name} has no message {listed}", ExitStatus.NOT_FOUND)
+
+
+def _delete(stream: Stream, seq: int, *, secure: bool) -> bool:
+    """Delete a message, and return whether there was one."""
+    try:
+        with about(f"message {seq}"):
+            stream.delete_msg(seq, secure=secure)
+    except errors.MessageNotFoundError:
+        return False
+    return True

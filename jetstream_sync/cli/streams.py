@@ -19,14 +19,15 @@ from .listings import (
     is_internal,
     lister,
     long_option,
+    missing_stream,
     show_listed,
 )
 from .names import complete_stream, optional_stream_argument, stream_of
-from .output import counted, emit_names, emit_text, size
+from .output import Missing, counted, emit_names, emit_text, size
 from .prompts import Asker
 from .render import Field, Mark, bad, report_options, warn
 from .settings import Settings, command
-from .status import not_found
+from .status import about, not_found, one_line
 from .stream_info import lost_messages, write_state
 from .values import (
     DURATION,
@@ -74,8 +75,12 @@ def find_streams(lists: Lister, options: dict[str, Any], *, everything: bool) ->
     listed = lists.streams(everything=everything)
     if "subject" in given:
         given["subject"] = set(lists.js.stream_names(given["subject"]))
-    listed.select(matching(lists.js, listed.found, _CONDITIONS, given, invert=invert))
+    select(lists.js, listed, _CONDITIONS, given, invert=invert, missing=_not_known)
     return listed
+
+
+def _not_known(info: StreamInfo, reason: str) -> Missing:
+    return missing_stream(info.config.name, reason)
 
 
 def given_conditions(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,19 +90,21 @@ def given_conditions(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def matching(
+def select(
     js: JetStream,
-    infos: list[Info],
+    listed: Listed[Info],
     conditions: Mapping[str, Callable[[JetStream, Info, Any], bool | None]],
     given: Mapping[str, Any],
     *,
     invert: bool,
-) -> list[Info]:
+    missing: Callable[[Info, str], Missing],
+) -> None:
     """
-    Return the infos that meet the conditions of all options that were given.
+    Keep the infos that meet the conditions of all options that were given.
 
-    ``invert`` inverts each condition. A condition of ``None`` does not apply to an info, or is not known; the
-    info does not match either way. A duration is passed to its condition as the time that long ago.
+    ``invert`` inverts each condition. A condition of ``None`` does not apply to an info, which does not match
+    either way. An info whose condition raises an error is ``missing``: whether it matches is not known. A
+    duration is passed to its condition as the time that long ago.
     """
     now = datetime.now(timezone.utc)
     values = {
@@ -105,15 +112,24 @@ def matching(
         for name, value in given.items()
     }
 
-    def matches(info: Info) -> bool:
+    def matches(info: Info) -> bool | errors.Error:
         met = (conditions[name](js, info, value) for name, value in values.items())
-        return all(item is not None and item is not invert for item in met)
+        try:
+            return all(item is not None and item is not invert for item in met)
+        except (errors.ConnectionClosedError, errors.InvalidNameError):
+            raise
+        except errors.Error as error:
+            return error
 
-    found = in_parallel(matches, infos) if "idle" in given else map(matches, infos)
-    return [info for info, match in zip(infos, found, strict=True) if match]
+    infos = listed.found
+    answers = [*(in_parallel(matches, infos) if "idle" in given else map(matches, infos))]
+    for info, answer in zip(infos, answers, strict=True):
+        if isinstance(answer, errors.Error):
+            listed.missing.append(missing(info, one_line(answer)))
+    listed.select([info for info, answer in zip(infos, answers, strict=True) if answer is True])
 
 
-def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool | None:
+def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
     last = info.state.last_ts
     if last is not None and last > since:
         return False
@@ -126,12 +142,11 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool | None:
         consumers = js.list_consumers(info.config.name, allow_incomplete=True)
     except (errors.StreamNotFoundError, errors.InvalidNameError):
         return False  # the stream was deleted meanwhile, or has a name that this client rejects
-    except (errors.TimeoutError, errors.NoRespondersError):
-        return None
     moments = (consumer.delivered.last_active for consumer in consumers)
     if any(moment is not None and moment > since for moment in moments):
         return False
-    return True if consumers.is_complete else None
+    consumers.check()
+    return True
 
 
 #: Whether a stream meets the condition of an option with some value.
@@ -261,7 +276,10 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
             ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
         try:
             for item in found:
-                with suppress(*([errors.StreamNotFoundError] if ignore_missing else [])):
+                with (
+                    about(f"stream {item.config.name}"),
+                    suppress(*([errors.StreamNotFoundError] if ignore_missing else [])),
+                ):
                     js.delete_stream(item.config.name)
                     deleted.append(item.config.name)
         finally:
@@ -277,7 +295,8 @@ def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) ->
     for name in dict.fromkeys(names):
         check_stream_name(name)
         try:
-            found.append(js.get_stream(name).cached_info)
+            with about(f"stream {name}"):
+                found.append(js.get_stream(name).cached_info)
         except errors.StreamNotFoundError:
             if not ignore_missing:
                 raise not_found("stream", name, js.stream_names()) from None

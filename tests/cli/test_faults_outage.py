@@ -221,6 +221,31 @@ def check_prune(account: Account, tmp_path: Any, lost: set[str]) -> None:
         assert min(lost) in result.err
 
 
+def check_leaderless(account: Account, tmp_path: Any) -> None:
+    """A single replica answers: each command says that it may lack the last changes, or fails."""
+    for words in (("stream", "subjects", "R3_01"), ("stream", "get", "R3_01", "1")):
+        assert "R3_01 has no leader" in account.jsm(*words).ok().err
+    assert "bucket CONFIG has no leader" in account.jsm("kv", "get", "CONFIG", "a").ok().err
+    for words in (
+        ("kv", "put", "CONFIG", "a", "2"),
+        ("pub", "R3_01.a", "x", "-J"),
+        ("pub", "R3_01.a", "x", "--atomic"),
+    ):
+        assert "has no leader" in account.jsm(*words, "--timeout", "2s").err
+    for words in (
+        ("message", "--stream", "R3_01"),
+        ("stream", "--stream", "R3_01"),
+        ("kv", "--bucket", "CONFIG"),
+    ):
+        result = account.jsm("server", "check", *words)
+        assert (result.status, "no leader" in result.out) == (2, True), result
+    began = monotonic()
+    assert (
+        account.jsm("stream", "backup", "R3_01", str(tmp_path / "b"), "--timeout", "1s").status != 0
+    )
+    assert monotonic() - began < 6 * SCALE
+
+
 def wait_for_leaders(account: Account, lost: set[str]) -> None:
     """Wait until the streams that can have a leader have one."""
 
@@ -251,7 +276,18 @@ def check_all(account: Account, tmp_path: Any, *down: NatsServer) -> None:
 def test_one_server_is_down(account):
     """Its streams are rows without values, and its name is known."""
     first = account.cluster.servers[0]
+    assert account.jsm("server", "check", "meta", system=True).status == 0
     first.kill()
+    # The leader of the meta group has not noticed it yet.
+    checked = account.jsm("server", "check", "meta", system=True)
+    assert checked.out.startswith("CRITICAL")
+    assert f"{first.name} did not answer" in checked.out or "no meta leader" in checked.out
+    times = run_jsm("-s", f"{account.asked.url},{first.url}", "rtt", "-j")
+    assert [("min_ns" in row, "missing" in row) for row in times.json] == [
+        (True, False),
+        (False, True),
+    ]
+    assert times.status == 5
     lost = account.lost(first)
     assert lost
     wait_for_leaders(account, lost)
@@ -331,6 +367,7 @@ def test_an_outage(account, tmp_path):
     checked = account.jsm("server", "check", "meta", system=True)
     assert checked.out.startswith("CRITICAL")
     assert "1 of 3" in checked.out
+    check_leaderless(account, tmp_path)
 
     third.start()
     first.start()

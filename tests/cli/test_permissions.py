@@ -40,7 +40,7 @@ def as_user(server: NatsServer, user: str, *args: str) -> Result:
 def test_a_publish_that_is_refused_fails(strict, command):
     """The server says so after the publish: the status tells it, too, and nothing is waited for."""
     refused = as_user(strict, "a", *command)
-    assert refused.status == 5
+    assert (refused.status, "Published [denied] : 'x'" in refused.out) == (5, command[0] == "req")
     assert refused.err.count("\n") == refused.err.count("Permissions Violation for Publish") == 1
     assert as_user(strict, "a", "pub", "ok.x", "x").ok().err == ""
 
@@ -53,14 +53,15 @@ def test_all_that_is_refused_is_told_once(strict):
 
 
 @pytest.mark.parametrize(
-    ("command", "status"),
-    [(("sub", "no.1"), 5), (("sub", "no.1", "no.2"), 1), (("events",), 1)],
+    "command",
+    [("sub", "no.1"), ("sub", "no.1", "no.2"), ("events",), ("reply", "no.1", "x")],
 )
-def test_nobody_listens_where_it_is_not_permitted(strict, command, status):
-    """Where no subject is permitted, nothing will ever come: that ends the command."""
+def test_a_subscription_that_is_refused_fails(strict, command):
+    """If no subject is permitted, the command ends before it says that it listens."""
     refused = as_user(strict, "a", *command)
-    assert refused.status == status
+    assert (refused.status, refused.out) == (5, "")
     assert "Permissions Violation for Subscription" in refused.err
+    assert "Listening" not in refused.err
 
 
 def test_what_is_permitted_is_listened_to(strict):
@@ -82,7 +83,11 @@ authorization {
     users: [
         {user: all, password: all}
         {user: part, password: part, permissions: {publish: {deny: [
-            "$JS.API.STREAM.DELETE.B", "$JS.API.CONSUMER.DELETE.A.B", "$KV.CONFIG.b"
+            "$JS.API.STREAM.DELETE.B", "$JS.API.CONSUMER.DELETE.A.B", "$KV.CONFIG.b",
+            "$JS.API.CONSUMER.LIST.A", "$JS.API.STREAM.LIST"
+        ]}}}
+        {user: lists, password: lists, permissions: {publish: {deny: [
+            "$JS.API.CONSUMER.LIST.A", "$JS.API.STREAM.SNAPSHOT.B"
         ]}}}
     ]
 }
@@ -110,6 +115,7 @@ def test_what_was_deleted_before_an_error_is_reported(command):
         done = run_jsm("-s", server.url, *login, *command, *names, "-f", "-j")
         assert done.status != 0
         assert "Permissions Violation" in done.err
+        assert names[1] in done.error["description"]
         assert done.json["deleted"] == [names[0]]
         left = {
             "stream": lambda: [name for name in js.stream_names() if len(name) == 1],
@@ -117,3 +123,66 @@ def test_what_was_deleted_before_an_error_is_reported(command):
             "kv": bucket.keys,
         }[command[0]]()
         assert sorted(left) == list(names[1:])
+
+
+@pytest.fixture(scope="module")
+def partial() -> Iterator[NatsServer]:
+    """A server with the streams A and B with a consumer each, of which users see a part."""
+    with (
+        NatsServer(config=PART) as server,
+        connect(server.url, user="all", password="all") as nc,
+    ):
+        js = nc.jetstream()
+        for name in "AB":
+            js.create_stream(name=name, subjects=[name])
+            js.publish(name, b"1")
+            js.create_consumer(name, ConsumerConfig(durable_name="C"))
+        js.create_key_value(bucket="CONFIG")
+        yield server
+
+
+def test_one_refused_listing_leaves_the_others(partial):
+    """The consumers of a stream that may not be read are a row without values; the others are shown."""
+    listed = as_user(partial, "lists", "consumer", "ls", "-a", "-j")
+    rows = {row["stream_name"]: row for row in listed.json}
+    assert "missing" in rows["A"]
+    assert "Permissions Violation" in rows["A"]["missing"]["reason"]
+    assert rows["B"]["name"] == "C"
+    assert listed.status == 1
+
+
+@pytest.mark.parametrize("invert", [(), ("--invert",)])
+def test_an_unknown_condition_is_not_a_match(partial, invert):
+    """A stream whose consumers may not be read is neither idle nor busy, and the list is incomplete."""
+    found = as_user(partial, "lists", "stream", "ls", "--idle", "1ms", "-n", *invert)
+    assert found.out.split() == ([] if invert else ["B"])
+    assert found.status == 1
+    assert "1 stream unreachable: A" in found.err
+    none = as_user(partial, "lists", "stream", "ls", "--idle", "1ms", "--subject", "A")
+    assert (none.status, none.out) == (1, "")
+
+
+def test_a_bucket_that_is_not_listed_is_deleted(partial):
+    """Whether a bucket exists is asked for its stream, not looked up in a list that may be incomplete."""
+    words = ("kv", "del", "CONFIG", "--ignore-missing", "-f", "-j")
+    assert as_user(partial, "part", *words).ok().json == {"deleted": ["CONFIG"]}
+    assert as_user(partial, "part", *words).ok().json == {"deleted": []}
+    with connect(partial.url, user="all", password="all") as nc:
+        assert "KV_CONFIG" not in nc.jetstream().stream_names()
+
+
+def test_an_incomplete_backup_says_so_when_it_is_restored(partial, tmp_path):
+    """The directory has the names of the streams that are not saved, and the restore fails after the others."""
+    target = tmp_path / "account"
+    saved = as_user(partial, "lists", "account", "backup", str(target), "-j")
+    assert {row["stream"]: row["ok"] for row in saved.json}["B"] is False
+    assert saved.status == 1
+    assert (target / "INCOMPLETE").read_text() == "B\n"
+    with NatsServer() as other:
+        restored = run_jsm("-s", other.url, "account", "restore", str(target))
+        assert restored.status == 1
+        assert "not in the backup: B" in restored.err
+        assert run_jsm("-s", other.url, "stream", "ls", "-n").ok().out == "A\n"
+    complete = as_user(partial, "all", "account", "backup", str(target), "-f")
+    assert complete.ok()
+    assert not (target / "INCOMPLETE").exists()

@@ -296,3 +296,18 @@ def test_subjects_are_counted(stored, raw):
     assert stored("stream", "subjects", "L", "-n", "-R").ok().out == "l.even\nl.odd\n"
     assert "l.odd" in stored("stream", "subjects", "L").ok().out
     assert stored("stream", "subjects", "L", "x").ok().out == "No subjects\n"
+
+
+def test_following_a_stream_that_is_created_again_fails(stored, raw):
+    """The new stream has lower sequences, so it would seem to have no new messages."""
+    child = stored.spawn("stream", "view", "L", "--follow", "--raw", "--last", "1")
+    try:
+        assert child.stdout.readline() == b"12\n"
+        stored("stream", "rm", "L", "-f").ok()
+        stored("stream", "add", "L", "--subjects", "l.*").ok()
+        publish(raw, "l.odd", b"new")
+        out, err = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    assert (child.returncode, out) in ((1, b""), (3, b"")), err
+    assert b"L" in err
