@@ -15,11 +15,16 @@ __all__ = ["Publisher", "token_of"]
 _OPTIONS = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1, "connect_timeout": 2.0}
 #: Messages published at a time.
 _CROWD = 50
+#: Of so many messages only the first ones have hits among them, so that there is none for longer than a source keeps
+#: messages that expire.
+_PERIOD = 15_000
+_WITH_HITS = 3_000
 
 
 def token_of(number: int) -> str:
     """Return the last token of the subject of a message; few messages are a hit."""
-    return str(number % 7) if number % 100 else "hit"
+    is_hit = number % 100 == 0 and number % _PERIOD < _WITH_HITS
+    return "hit" if is_hit else str(number % 7)
 
 
 class Publisher:

@@ -19,8 +19,8 @@ stream are killed, a leader steps down, and all servers are silent for seconds. 
 proxies, which cut all of them for seconds, or one of them in the middle of a message.
 With ``--trouble restore`` the checkpoint of the query is replaced by an older copy: with transactions the query must
 end and store nothing. With ``--trouble limits`` the target keeps a few messages of each subject, and in the end the last
-batch is repeated. With ``--trouble filter`` the query reads one of 100 messages of a
-source that removes its oldest ones.
+batch is repeated. With ``--trouble filter`` the query reads few messages of a source
+that keeps messages for a minute; before each crash it has read all matches so far.
 With ``--in-batches`` a program copies one range after the other with ``spark.read`` and ``df.write``, and repeats the
 job of a crash with its ``jobId``.
 
@@ -71,7 +71,7 @@ DELIVERIES = ("window", "transaction")
 RETENTIONS = ("limits", "workqueue", "interest")
 READ_MODES = ("auto", "pull", "direct")
 #: What makes exactly once harder: nothing; a checkpoint that is copied back; a target in which few messages of each
-#: subject stay; a filter that few messages match, in a source whose oldest messages are removed.
+#: subject stay; a filter that few messages match, in a source whose messages expire.
 TROUBLES = ("none", "restore", "limits", "filter")
 #: How many messages of each subject a target with limits keeps.
 _KEPT = 20
@@ -88,8 +88,8 @@ _DRIVER = 120
 _RATE = 400 / SCALE
 #: Messages published while a driver starts: on a busy machine the rate would pile up minutes of work.
 _BACKLOG = 2_000
-#: How many messages a source keeps that removes its oldest ones; more than a driver misses.
-_SOURCE_KEEPS = 3 * _BACKLOG
+#: Seconds that such a source keeps a message: more than the start of a driver takes, less than the time without a match.
+_MAX_AGE_S = 30 * SCALE
 #: Seconds without output, after the last crash, until the run fails.
 _PATIENCE = 120 * SCALE
 
@@ -112,6 +112,7 @@ class Outcome:
     batches: int = 0
     published: int = 0
     stored: int = 0
+    expired: int = 0
     digest: str = ""
 
     def __str__(self) -> str:
@@ -122,7 +123,8 @@ class Outcome:
             f"{job}, a source with {self.retention} retention, trouble: {self.trouble}",
             f"kills: {self.kills.total()}: {kinds}",
             f"starts of the driver: {self.starts}; batches: {self.batches}",
-            f"messages: {self.published} published, {self.stored} stored, sha256 {self.digest[:16]}",
+            f"messages: {self.published} published, {self.expired} expired, {self.stored} stored",
+            f"sha256 {self.digest[:16]}",
             *(f"WRONG: {item}" for item in self.wrong),
             "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
         ]
@@ -217,7 +219,7 @@ class _Run:
             source |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "2000"}
         if outcome.retention == "interest":
             source["consumer"] = "SPARK"
-        if outcome.trouble == "filter":
+        if self._expires:
             source["subjects"] = "IN.hit"
         sink = {"servers": self._spark_url, "stream": "SINK", "delivery": outcome.delivery}
         if outcome.delivery == "transaction":
@@ -244,6 +246,10 @@ class _Run:
             return self._standalone.url
         return "local-cluster[2,1,1024]" if self.outcome.master == "local-cluster" else "local[2,8]"
 
+    @property
+    def _expires(self) -> bool:
+        return self.outcome.trouble == "filter"
+
     def _raw(self) -> RawClient:
         """Return a connection to a running server."""
         return RawClient(next(server.port for server in self._servers if server.is_running), 20)
@@ -266,8 +272,8 @@ class _Run:
                     storage="file",
                     num_replicas=replicas,
                     allow_direct=True,
-                    duplicate_window=_ns(60 if self.outcome.trouble == "filter" else 3600),
-                    max_msgs=_SOURCE_KEEPS if self.outcome.trouble == "filter" else -1,
+                    duplicate_window=_ns(_MAX_AGE_S if self._expires else 3600),
+                    max_age=_ns(_MAX_AGE_S if self._expires else 0),
                 )
             )
             if self.outcome.retention == "interest":
@@ -509,6 +515,14 @@ class _Run:
             time.sleep(0.05)
         if not self._runs:
             self._start()
+        if self._expires:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Wait until the query has read all matches so far: one that expired before it was read would be lost."""
+        count = len(self._expected())
+        with self._raw() as raw:
+            wait_until(lambda: not self._runs or self._written(raw) >= count, _PATIENCE)
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -560,7 +574,7 @@ class _Run:
     def _expected(self) -> list[bytes]:
         """Return the payloads that the target must have."""
         published = self._publisher.acknowledged
-        if self.outcome.trouble != "filter":
+        if not self._expires:
             return published
         return [item for item in published if _token(item) == "hit"]
 
@@ -597,6 +611,12 @@ class _Run:
             outcome.wrong.append("there are messages that were not published")
         if not twice and not lost and outcome.digest != _digest(expected):
             outcome.wrong.append("there is more than was published")
+        if self._expires:
+            first = raw.api("STREAM.INFO.SOURCE")["state"]["first_seq"]
+            gone = self._publisher.acknowledged[: first - 1]
+            outcome.expired = len(gone)
+            if "hit" not in map(_token, gone):
+                outcome.wrong.append("no match has expired")
         if outcome.retention != "limits" and (left := _left(raw)):
             outcome.wrong.append(f"{left} messages stay in the source")
         if outcome.retention == "limits":
