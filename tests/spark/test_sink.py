@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -350,6 +351,31 @@ def test_a_repeated_batch_is_stored_once(spark, target, lines, delivery):
         lines.write(lines.read(spark), options)
         assert digest(target.payloads()) == before
     assert Counter(target.payloads()) == wanted(6000)
+
+
+@pytest.mark.full
+def test_a_target_that_was_restored_is_an_error(spark, target, lines):
+    """A query whose target was restored to an earlier state fails and stores nothing, also after empty batches."""
+    from pyspark.errors import StreamingQueryException
+
+    target.make(allow_atomic=True, storage="file")
+    options = target.options("transaction", subject=target.subject())
+    backup = io.BytesIO()
+    lines.add(10)
+    lines.write(lines.read(spark), options)
+    with target.js.get_stream(target.name).snapshot() as snapshot:
+        snapshot.write_to(backup)
+    backup.seek(0)
+    lines.add(0)
+    lines.write(lines.read(spark), options)
+    target.js.delete_stream(target.name)
+    target.js.restore_stream(snapshot.info, backup)
+    lines.add(10)
+    with pytest.raises(StreamingQueryException, match="ends with batch 0 of the query"):
+        lines.write(lines.read(spark), options)
+    assert Counter(target.payloads()) == wanted(10)
+    lines.write(lines.read(spark), options | {"queryId": "another"})
+    assert Counter(target.payloads()) == wanted(20)
 
 
 @pytest.mark.matrix

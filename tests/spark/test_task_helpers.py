@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
 import threading
@@ -38,7 +40,12 @@ from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
 from jetstream_sync.spark.writing import publishing, transactions
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
-from jetstream_sync.spark.writing.sink_errors import CheckpointRewoundError, RowError, SinkError
+from jetstream_sync.spark.writing.sink_errors import (
+    CheckpointRewoundError,
+    RowError,
+    SinkError,
+    TargetRewoundError,
+)
 from jetstream_sync.spark.writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:
@@ -72,8 +79,8 @@ def delivery(server: NatsServer, kind: str, **options: str) -> WritePlan:
     return WritePlan(options=wanted, layout=LAYOUT, target=target)
 
 
-def origin(batch: int = 0, partition: int = 0) -> WriteTaskId:
-    return WriteTaskId(name="query", batch=batch, partition=partition)
+def origin(batch: int = 0, partition: int = 0, *, has_ends: bool = False) -> WriteTaskId:
+    return WriteTaskId(name="query", batch=batch, partition=partition, has_ends=has_ends)
 
 
 def numbered(start: int, end: int) -> Payloads:
@@ -280,6 +287,86 @@ def test_other_rows_of_the_last_batch_are_an_error(server, ids):
     with pytest.raises(CheckpointRewoundError, match="other rows of batch 3"):
         write(origin(3), columns(numbered(700, 3000), 2300))
     assert_once(server, numbered(0, 1500))
+
+
+class Query:
+    """Writes micro-batches like the sink of a query, each of 10 rows in two partitions, and keeps a backup."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+        self._backup = io.BytesIO()
+
+    def write(self, batch: int, rows: int = 10, *, ends: bool = True) -> None:
+        for partition in range(2):
+            start = batch * 100 + partition * 50
+            task_id = origin(batch, partition, has_ends=True)
+            self._plan.write(task_id, columns(numbered(start, start + rows // 2)))
+        if ends:
+            self._plan.end_batch(task_id)
+
+    def back_up(self, js: JetStream) -> None:
+        with js.get_stream(STREAM).snapshot() as snapshot:
+            snapshot.write_to(self._backup)
+        self._info = snapshot.info
+
+    def restore(self, js: JetStream) -> None:
+        js.delete_stream(STREAM)
+        self._backup.seek(0)
+        js.restore_stream(self._info, self._backup)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("rows", [10, 0])
+@pytest.mark.parametrize("ids", ["content", "position"])
+def test_a_restored_target_is_an_error(server, js, ids, rows, ends):
+    """A query that runs a batch for which the target has no batch before it fails, and stores nothing."""
+    make_stream(server, storage="file", duplicate_window=0.2)
+    query = Query(delivery(server, "transaction", ids=ids))
+    query.write(0)
+    query.write(1, ends=ends)
+    query.back_up(js)
+    if not ends:
+        query.write(1)
+    query.write(2, rows)
+    query.restore(js)
+    before = Counter(payloads(server))
+    with pytest.raises(
+        TargetRewoundError, match="ends with batch 1 of the query, or a part"
+    ) as caught:
+        query.write(3)
+    assert (caught.value.stored_batch, caught.value.batch) == (1, 3)
+    assert Counter(payloads(server)) == before
+    # The batch after the one in the target can follow, but not if that one has no end.
+    with contextlib.nullcontext() if ends else pytest.raises(TargetRewoundError):
+        query.write(2, rows)
+
+
+@pytest.mark.parametrize("roll_up", [True, False])
+@pytest.mark.parametrize("ids", ["content", "position"])
+def test_batches_follow_each_other(server, ids, roll_up):
+    """Batches without rows, repeated batches, and batches whose records limits have removed are no restored target."""
+    make_stream(server, allow_rollup_hdrs=roll_up)
+    query = Query(delivery(server, "transaction", ids=ids))
+    for batch in range(4):
+        query.write(batch, 10 if batch % 2 else 0)
+        query.write(batch, 10 if batch % 2 else 0, ends=False)
+    query.write(4, ends=False)
+    query.write(4)
+    with pytest.raises(CheckpointRewoundError):
+        query.write(3)
+    with RawClient(server.port) as raw:
+        raw.api(f"STREAM.PURGE.{STREAM}", filter="out.notes.>")
+    query.write(9)
+    query.write(10)
+    assert_once(
+        server,
+        [
+            b"%d" % (batch * 100 + p * 50 + i)
+            for batch in (1, 3, 4, 9, 10)
+            for p in (0, 1)
+            for i in range(5)
+        ],
+    )
 
 
 def test_rows_by_position_need_transactions(server):

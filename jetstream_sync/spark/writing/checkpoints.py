@@ -8,6 +8,9 @@ from the stream leader, since a replica may lag behind.
 
 With ids by content, the keys of the rows of each atomic batch are stored with it, each batch on its own subject. So
 the stored rows are known even if limits of the stream have removed the rows.
+
+When all partitions of a micro-batch of a query are written, the driver records its end, also if there were no rows. So
+the newest message of the query in the stream shows whether the stream has everything up to the current micro-batch.
 """
 
 from __future__ import annotations
@@ -15,17 +18,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ... import errors
 from ...codec import dumps, loads
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
-from ...jetstream.api_requests import APIRequests
+from ...jetstream.context import JetStream
 from ...jetstream.direct_get import StoredMsg, leader_get
+from ..connections import api_requests
 from ..retry import retry_transient
-from .sink_errors import SinkError
+from .sink_errors import CheckpointRewoundError, SinkError, TargetRewoundError
 
-_VERSION: Final = 2
+_VERSION: Final = 3
+#: The last token of the subject of the ends of micro-batches, in place of the number of a partition.
+_END: Final = "end"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,34 +82,67 @@ class CheckpointStore:
     """The checkpoints of one partition of a query or job."""
 
     def __init__(
-        self, api: APIRequests, stream: str, subject: str, timeout: float, *, roll_up: bool
+        self,
+        js: JetStream,
+        stream: str,
+        prefix: str,
+        partition: int,
+        timeout: float,
+        *,
+        roll_up: bool,
     ) -> None:
-        self._api = api
+        self._js = js
+        self._api = api_requests(js)
         self._stream = stream
         self._timeout = timeout
         self._roll_up = b"%b: sub\r\n" % ROLLUP.encode() if roll_up else b""
-        self._subject = subject
+        self._prefix = prefix
+        self._subject = f"{prefix}.{partition}"
 
-    def last_batch(self) -> int:
-        """Return the number of the last micro-batch of the query in the stream, of any partition; -1: none."""
-        found = self._last(self._subject.rpartition(".")[0] + ".*")
+    def check_order(self, batch: int, *, has_ends: bool) -> None:
+        """
+        Check that the newest message of the query in the stream, of any partition, fits to a micro-batch.
+
+        It must be of this batch or, if the driver records the ends of batches, be the end of the one before. A stream
+        without a message of the query proves nothing: limits may have removed them, or the identity is new.
+        """
+        found = self._last(f"{self._prefix}.*")
         if found is None:
-            return -1
-        if found.subject.rpartition(".")[2].isdecimal():
-            return int(loads(found.data)["batch"])
-        return int(found.data.partition(b"\n")[0])  # a list of keys
+            return
+        token = found.subject.rpartition(".")[2]
+        # A list of keys has other tokens.
+        is_record = token == _END or token.isdecimal()
+        stored = int(_fields(found)["batch"] if is_record else found.data.partition(b"\n")[0])
+        if stored > batch:
+            raise CheckpointRewoundError(self._stream, stored, batch)
+        if has_ends and stored < batch - (token == _END):
+            raise TargetRewoundError(self._stream, stored, batch)
+
+    def end(self, batch: int) -> None:
+        """Record that all partitions of a micro-batch are written."""
+        retry_transient(partial(self._end, batch), self._timeout, "recording the end of a batch")
+
+    def _end(self, batch: int) -> None:
+        subject = f"{self._prefix}.{_END}"
+        last = self._get(subject)
+        stored = -1 if last is None else int(_fields(last)["batch"])
+        if stored > batch:
+            raise CheckpointRewoundError(self._stream, stored, batch)
+        if stored < batch:
+            self._js.publish(
+                subject,
+                dumps({"v": _VERSION, "batch": batch}),
+                headers={ROLLUP: "sub"} if self._roll_up else None,
+                stream=self._stream,
+                expected_last_subject_sequence=0 if last is None else last.seq,
+            )
 
     def read(self) -> Checkpoint | None:
         """Return the last checkpoint of the partition, ``None`` if there is none."""
         found = self._last(self._subject)
         if found is None:
             return None
-        fields = loads(found.data)
-        if not isinstance(fields, dict) or fields.get("v") != _VERSION:
-            raise errors.InvalidResponseError(
-                f"the message on {self._subject!r} is not a write checkpoint of this version: use another "
-                "markerSubject, or the version of the package that wrote it"
-            )
+        fields = _fields(found)
         checkpoint = Checkpoint(
             batch=int(fields["batch"]),
             rows=int(fields["rows"]),
@@ -157,3 +196,13 @@ class CheckpointStore:
             return leader_get(self._api, self._stream, request, self._api.deadline())
         except errors.MessageNotFoundError:
             return None
+
+
+def _fields(message: StoredMsg) -> dict[str, Any]:
+    fields = loads(message.data)
+    if not isinstance(fields, dict) or fields.get("v") != _VERSION:
+        raise errors.InvalidResponseError(
+            f"the message on {message.subject!r} is not a write checkpoint of this version: use another "
+            "markerSubject, or the version of the package that wrote it"
+        )
+    return fields

@@ -44,6 +44,9 @@ class WriteTaskId:
     partition: int
     """The partition number."""
 
+    has_ends: bool = False
+    """Whether the driver records the end of each micro-batch; see `CheckpointStore`."""
+
     @property
     def token(self) -> str:
         """The hash of the name, for use in a subject."""

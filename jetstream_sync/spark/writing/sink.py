@@ -44,6 +44,7 @@ class CommitMessage(WriterCommitMessage):
     """The result of a task for the driver; it contains no secrets."""
 
     written: Written
+    task_id: WriteTaskId
 
 
 def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
@@ -88,7 +89,7 @@ def write_batches(
     written = plan.write(task_id, columns())
     if written.rows != count:
         raise SinkError(f"only {written.rows} of {count} rows were confirmed as stored")
-    return CommitMessage(written)
+    return CommitMessage(written, task_id)
 
 
 def commit_write(
@@ -98,7 +99,7 @@ def commit_write(
     *,
     overwrite: bool,
 ) -> None:
-    """Check that each task has written its rows; purge earlier messages in mode overwrite."""
+    """Check that each task has written its rows; purge earlier messages in mode overwrite, and record the end."""
     written = [message.written for message in messages if isinstance(message, CommitMessage)]
     if len(written) != len(messages):
         missing = len(messages) - len(written)
@@ -112,6 +113,9 @@ def commit_write(
         js = jetstream(options.connection)
         purged = js.get_stream(options.stream).purge(seq=before) if before > 1 else 0
         log.info("%s: purged %d earlier messages", label, purged)
+    for message in messages[:1]:
+        if isinstance(message, CommitMessage) and message.task_id.has_ends:
+            plan.end_batch(message.task_id)
     log.info(
         "%s: stored %d rows in stream %r, of which %d were stored before, %d bytes",
         label,

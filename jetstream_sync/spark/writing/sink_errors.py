@@ -50,6 +50,34 @@ class CheckpointRewoundError(SinkError):
         )
 
 
+class TargetRewoundError(SinkError):
+    """
+    The target stream does not have the end of the batch before the one that Spark runs.
+
+    The stream was restored to an earlier state, or the query has written some batches in another way.
+
+    Args:
+        stream: the target stream.
+        stored_batch: the number of the batch that the stream has last, maybe not all of it.
+        batch: the number of the batch that Spark runs.
+
+    """
+
+    def __init__(self, stream: str, stored_batch: int, batch: int) -> None:
+        super().__init__(stream, stored_batch, batch)
+        self.stream = stream
+        self.stored_batch = stored_batch
+        self.batch = batch
+
+    def __str__(self) -> str:
+        return (
+            f"stream {self.stream!r} ends with batch {self.stored_batch} of the query, or a part of it, but Spark runs"
+            f" batch {self.batch}: the stream was restored to an earlier state. Start with a new checkpoint behind the"
+            " last message that the stream has; or set the option queryId to a new value to go on without the rows"
+            " of the batches in between"
+        )
+
+
 class RowError(SinkError):
     """
     A row cannot be stored; the error never contains its payload.

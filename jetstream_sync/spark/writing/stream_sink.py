@@ -61,7 +61,9 @@ class _StreamWriter(_Base):  # type: ignore[misc]
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise SinkError("the Spark task has no query id or batch id: write with writeStream")
-        task_id = WriteTaskId(name=query, batch=int(batch), partition=context.partitionId())
+        task_id = WriteTaskId(
+            name=query, batch=int(batch), partition=context.partitionId(), has_ends=True
+        )
         return write_batches(
             self._plan, task_id, iterator if _TAKES_BATCHES else row_parts(iterator)
         )

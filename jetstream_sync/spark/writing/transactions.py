@@ -25,7 +25,8 @@ stored with it. The rows themselves prove nothing: limits of the stream may have
 Batch numbers repeat if the checkpoint of a query is restored from an older copy. So stored rows that the batch does
 not have are an error, and nothing is written before all of them were seen. A later micro-batch of any partition is an
 error too, because Spark runs no batch before the one that it has written last: either the checkpoint was restored, or
-another attempt has completed the batch and this one was abandoned, so that Spark ignores its error.
+another attempt has completed the batch and this one was abandoned, so that Spark ignores its error. If the batch before
+this one has no end in the stream, the stream was restored.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class TransactionWriter:
         self._batches = batches
         self._checkpoints = checkpoints
         self._batch = task_id.batch
+        self._has_ends = task_id.has_ends
         self._stream = options.stream
         self._timeout = options.ack_timeout
         self._ids = ids
@@ -141,7 +143,7 @@ class TransactionWriter:
 
     def write(self, parts: Iterable[EncodedRows]) -> None:
         """Write all rows that are not stored yet."""
-        self._check_order(self._checkpoints.last_batch())
+        self._checkpoints.check_order(self._batch, has_ends=self._has_ends)
         self._read_checkpoint()
         self._unseen = self._stored.copy()
         for part in parts:
@@ -171,13 +173,10 @@ class TransactionWriter:
         checkpoint = self._checkpoint = self._checkpoints.read()
         if checkpoint is None:
             return
-        self._check_order(checkpoint.batch)
+        if checkpoint.batch > self._batch:
+            raise CheckpointRewoundError(self._stream, checkpoint.batch, self._batch)
         if checkpoint.batch == self._batch:
             self._stored = self._checkpoints.read_keys(checkpoint)
-
-    def _check_order(self, stored_batch: int) -> None:
-        if stored_batch > self._batch:
-            raise CheckpointRewoundError(self._stream, stored_batch, self._batch)
 
     def _own_checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint if this micro-batch has stored it."""

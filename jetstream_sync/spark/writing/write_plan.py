@@ -294,23 +294,30 @@ class WritePlan:
         task_id: WriteTaskId,
         parts: Iterable[EncodedRows],
     ) -> WriteStats:
-        options = self.options
-        assert options.marker_subject is not None
-        api = api_requests(js)
-        identity = task_id if options.query_id is None else replace(task_id, name=options.query_id)
-        checkpoints = CheckpointStore(
-            api,
-            options.stream,
-            f"{options.marker_subject}.{identity.token}.{task_id.partition}",
-            options.ack_timeout,
-            roll_up=self.target.allows_rollup,
-        )
-        batches = RowBatches(api.core, encoder)
+        batches = RowBatches(api_requests(js).core, encoder)
         try:
             # The ids keep the name of the query, so that the server detects rows under a new identity.
-            ids = ColumnIds() if options.ids == "position" else ContentIds(task_id)
-            writer = TransactionWriter(batches, checkpoints, task_id, options, ids)
+            ids = ColumnIds() if self.options.ids == "position" else ContentIds(task_id)
+            checkpoints = self._checkpoints(js, task_id)
+            writer = TransactionWriter(batches, checkpoints, task_id, self.options, ids)
             writer.write(parts)
         finally:
             batches.close()
         return writer.stats
+
+    def end_batch(self, task_id: WriteTaskId) -> None:
+        """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
+        if self.options.delivery == "transaction":
+            self._checkpoints(jetstream(self.options.connection), task_id).end(task_id.batch)
+
+    def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
+        options = self.options
+        identity = task_id if options.query_id is None else replace(task_id, name=options.query_id)
+        return CheckpointStore(
+            js,
+            options.stream,
+            f"{options.marker_subject}.{identity.token}",
+            task_id.partition,
+            options.ack_timeout,
+            roll_up=self.target.allows_rollup,
+        )
