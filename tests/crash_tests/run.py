@@ -106,6 +106,7 @@ class Outcome:
     read_mode: str = "auto"
     in_batches: bool = False
     trouble: str = "none"
+    server: str = ""
     wrong: list[str] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0
@@ -121,6 +122,7 @@ class Outcome:
         lines = [
             f"seed {self.seed}, {self.master}, delivery {self.delivery}, readMode {self.read_mode}",
             f"{job}, a source with {self.retention} retention, trouble: {self.trouble}",
+            f"nats-server {self.server}",
             f"kills: {self.kills.total()}: {kinds}",
             f"starts of the driver: {self.starts}; batches: {self.batches}",
             f"messages: {self.published} published, {self.expired} expired, {self.stored} stored",
@@ -172,6 +174,7 @@ def run(
             standalone = stack.enter_context(Standalone(folder / "cluster"))
         stack.enter_context(nats)
         outcome = Outcome(seed, delivery, retention, master, read_mode, in_batches, trouble)
+        outcome.server = NatsServer().version
         it = _Run(outcome, nats, standalone, folder, tell)
         stack.callback(it.close_proxies)
         stack.callback(it.close)

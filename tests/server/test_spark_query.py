@@ -592,6 +592,28 @@ def test_a_queue_that_is_restored_while_a_query_runs_is_released(
     assert js.get_stream(stream_name).info().state.messages == 0
 
 
+@pytest.mark.server("<2.15")
+def test_a_stream_that_is_restored_while_a_query_runs_is_prepared_again(
+    js, stream_name, planner, monkeypatch
+):
+    """The durable that shows the progress is not in the backup, and is created again."""
+    monkeypatch.setattr("jetstream_sync.spark.streaming.query.sleep", lambda _seconds: None)
+    backup = Restorable(js, stream_name)
+    fill(js, f"{stream_name}.a", 5)
+    query = planner.query(
+        stream_name,
+        failOnDataLoss="false",
+        minPollInterval="0s",
+        consumer="progress",
+        startingOffsets="earliest",
+    )
+    offset = step(query, query.initial())
+    backup.restore(offset, 3)
+    offset = step(query, offset)
+    query.commit(offset)
+    assert js.consumer_names(stream_name) == ["progress"]
+
+
 def test_a_commit_does_not_touch_a_re_created_stream(js, stream_name, planner):
     """Neither messages nor sequences of the new stream are affected."""
     work_queue(js, stream_name)

@@ -191,6 +191,8 @@ class QueryPlanner:
                 # A restored stream gives the same sequences to other messages.
                 self._verified.discard(key)
                 self._searched.pop(key, None)
+                # Its consumers are those of the backup.
+                self._prepared.pop(key, None)
         self._views = views
         return views
 

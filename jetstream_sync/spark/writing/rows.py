@@ -258,8 +258,14 @@ def _plain(values: Sequence[Any]) -> BytesColumn | None:
     return None
 
 
+#: Values of the column ``headers`` without a header; other false values are errors.
+_NO_HEADERS: Final[tuple[Any, ...]] = (None, {}, [], ())
+
+
 def _header_pairs(headers: Any) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield name and values of headers, which are a mapping, or a list of pairs or structs."""
+    if isinstance(headers, (str, bytes)):
+        raise TypeError(headers)
     for item in headers.items() if isinstance(headers, Mapping) else headers:
         if isinstance(item, Mapping):
             name, value = item["name" if "name" in item else "key"], item["value"]
@@ -424,7 +430,7 @@ class RowEncoder:
         return self._prefix + subject
 
     def _id(self, value: Any, row: int, subject: bytes) -> bytes:
-        if not value:
+        if value is None:
             return b""
         made = value if isinstance(value, bytes) else self._encoded(value, row, subject, "msg_id")
         if b"\r" in made or b"\n" in made or b"\0" in made:
@@ -453,7 +459,9 @@ class RowEncoder:
         headers = values.get("headers", ())[start:end]
         if not isinstance(headers, BytesColumn):
             headers = BytesColumn.of(
-                self._lines(item, first + i, subjects[i]) if item else b""
+                self._lines(item, first + i, subjects[i])
+                if item or item not in _NO_HEADERS
+                else b""
                 for i, item in enumerate(headers)
             )
         header_lines = headers if headers.total_bytes else NO_BYTES
@@ -475,7 +483,7 @@ class RowEncoder:
         self, lines: BytesColumn, data: Sequence[Any], operations: Sequence[Any], first: int
     ) -> BytesColumn:
         """Return header lines, with the marker of key-value buckets for each row without a payload."""
-        if None not in data and not any(operations):
+        if None not in data and operations.count(None) == len(operations):
             return lines
         made = list(lines or repeat(b"", len(data)))
         for i, value in enumerate(data):
