@@ -79,7 +79,10 @@ def publish_partition(
     if layout is None:
         return Written(partition=task_id.partition)
     target = check_target(jetstream(parsed.connection), parsed, layout)
-    return WritePlan(options=parsed, layout=layout, target=target).write(task_id, parts)
+    plan = WritePlan(options=parsed, layout=layout, target=target)
+    written = plan.write(task_id, parts)
+    plan.confirm(written.last_seq)
+    return written
 
 
 def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:

@@ -19,6 +19,7 @@ from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until, within
 
 import jetstream_sync
+from jetstream_sync import SubjectTransform
 from jetstream_sync.errors import (
     ConsumerNotFoundError,
     InvalidArgumentError,
@@ -40,6 +41,7 @@ from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
 from jetstream_sync.spark.writing import publishing, transactions
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
+from jetstream_sync.spark.writing.sink import CommitMessage, commit_write
 from jetstream_sync.spark.writing.sink_errors import (
     CheckpointRewoundError,
     RowError,
@@ -587,6 +589,69 @@ def test_a_deleted_stream_is_waited_for(fresh_server):
         written = delivery(fresh_server, "window").write(origin(), gone())
     assert written.rows == 20
     assert set(payloads(fresh_server)) >= set(numbered(10, 20))
+
+
+def create_again(server: NatsServer) -> None:
+    with jetstream_sync.connect(server.url) as nc:
+        nc.jetstream().delete_stream(STREAM)
+    make_stream(server)
+
+
+@pytest.mark.parametrize(("kind", "ids"), IDS)
+def test_a_stream_that_is_created_again_meanwhile_is_an_error(server, kind, ids):
+    """Rows stored in the deleted stream do not count as stored, and are written when the call is repeated."""
+    make_stream(server)
+    rows = numbered(0, 10_000)
+    given = options(server, delivery=kind, ids=ids, jobId="j")
+    if kind == "transaction":
+        given["markerSubject"] = "out.notes"
+
+    def interrupted() -> Iterator[bytes]:
+        yield from rows[:6000]
+        wait_until(lambda: len(payloads(server)) > 1000, 10)
+        create_again(server)
+        yield from rows[6000:]
+
+    with pytest.raises(SinkError, match="deleted and created again"):
+        publish_partition(interrupted(), given)
+    assert len(payloads(server)) < len(rows)
+    publish_partition(rows, given)
+    assert_once(server, rows)
+
+
+@pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
+def test_a_batch_is_not_committed_if_its_stream_was_created_again(server, kind):
+    """The rows of tasks that had ended before are not in the new stream."""
+    make_stream(server)
+    plan, first = delivery(server, kind), origin(0, 0, has_ends=True)
+    messages = [CommitMessage(plan.write(first, columns(numbered(0, 10))), first)]
+    create_again(server)
+    second = origin(0, 1, has_ends=True)
+    messages.append(CommitMessage(plan.write(second, columns(numbered(10, 20))), second))
+    with pytest.raises(SinkError, match="deleted and created again"):
+        commit_write(plan, messages, "batch 0", overwrite=False)
+
+
+def test_a_small_message_size_limits_the_rows_of_a_transaction():
+    """The list of the keys of the rows is a message, too, and must not exceed the limit of server or stream."""
+    for limit, server_config in ((4000, ""), (-1, "max_payload: 4000\n")):
+        with NatsServer(config=server_config) as server:
+            make_stream(server, max_msg_size=limit)
+            rows = numbered(0, 1000)
+            plan = delivery(server, "transaction", ackTimeout="5s")
+            assert plan.write(origin(), columns(rows, 1000)).rows == 1000
+            assert plan.write(origin(), columns(rows, 1000)).duplicates == 1000
+            assert_once(server, rows)
+            with pytest.raises(RowError, match="row 1 .*max_msg_size of the stream, is 4000 bytes"):
+                plan.write(origin(1), columns([b"a", bytes(4000)]))
+
+
+def test_checkpoints_whose_subjects_are_changed_are_refused(server):
+    """A stream that changes the subjects of the checkpoints does not find them, so a repeated batch would fail."""
+    make_stream(server, subject_transform=SubjectTransform(src="out.>", dest="other.>"))
+    with pytest.raises(SinkError, match="subject_transform"):
+        delivery(server, "transaction")
+    delivery(server, "window").write(origin(), columns(numbered(0, 10)))
 
 
 def test_an_id_held_by_a_former_leader_is_explained(server):

@@ -120,13 +120,17 @@ def joined_commands(
 def check_sizes(
     encoder: RowEncoder, rows: EncodedRows, commands: list[bytes], max_payload: int
 ) -> None:
-    """Check that no row exceeds the limit of the server, which would close the connection."""
+    """Check that no row exceeds the limit of the server, which would close the connection, or of the stream."""
     if max(map(len, commands), default=0) <= max_payload:
         return  # an upper bound, since a command is longer than its headers and payload
     for number, subject, made in zip(rows.numbers, rows.subjects, commands, strict=True):
         size = int(made[: made.index(b"\r\n")].rsplit(b" ", 1)[1])
         if size > max_payload:
-            raise encoder.error(number, subject, str(errors.MaxPayloadError(size, max_payload)))
+            reason = (
+                f"message of {size} bytes (headers included) is too large: the max_payload of the server, or the"
+                f" max_msg_size of the stream, is {max_payload} bytes"
+            )
+            raise encoder.error(number, subject, reason)
 
 
 class WriteStats:

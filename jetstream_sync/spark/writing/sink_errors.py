@@ -102,6 +102,14 @@ class RowError(SinkError):
         return f"row {self.row} of partition {self.partition}{about}: {self.reason}"
 
 
+def stream_replaced(stream: str) -> SinkError:
+    """Return an error about a stream that lost rows while others were written to it."""
+    return SinkError(
+        f"stream {stream!r} was deleted and created again, or restored to an earlier state, while rows were written"
+        " to it: the first of them are not stored there. Write the rows again"
+    )
+
+
 def is_retriable(error: errors.Error) -> bool:
     """Return whether a refused message may be accepted later."""
     if isinstance(error, errors.APIError):

@@ -48,7 +48,7 @@ from .checkpoints import Checkpoint, CheckpointStore
 from .message_ids import MessageIds, WriteTaskId, content_digests
 from .publishing import WriteStats, command, joined_commands
 from .rows import EncodedRows, RowEncoder
-from .sink_errors import CheckpointRewoundError, SinkError, is_retriable
+from .sink_errors import CheckpointRewoundError, SinkError, is_retriable, stream_replaced
 
 #: Maximum rows of a batch, besides the checkpoint and the list of their keys.
 BATCH_ROWS: Final = 998
@@ -57,20 +57,29 @@ BATCH_ROWS: Final = 998
 class RowBatches:
     """Sends one atomic batch of rows at a time; one thread uses and closes it."""
 
-    def __init__(self, core: ConnectionCore, encoder: RowEncoder) -> None:
+    def __init__(
+        self, core: ConnectionCore, encoder: RowEncoder, max_msg_size: int | None = None
+    ) -> None:
         self._core = core
         self._encoder = encoder
+        self._max_msg_size = max_msg_size
         self._sender = AtomicBatchSender(core)
 
     def close(self) -> None:
         """Unsubscribe from replies."""
         self._sender.close()
 
+    @property
+    def max_size(self) -> int:
+        """Maximum bytes of a message with its headers."""
+        limit = self._core.info.max_payload
+        return limit if self._max_msg_size is None else min(limit, self._max_msg_size)
+
     def commit(
         self, notes: Sequence[tuple[bytes, bytes, bytes]], rows: EncodedRows, deadline: Deadline
     ) -> PubAck:
         """Store messages, given as subject, header lines and payload, and rows after them, all or none."""
-        encoder, limit, last = self._encoder, self._core.info.max_payload, len(rows)
+        encoder, limit, last = self._encoder, self.max_size, len(rows)
         batch, reply = self._sender.new_batch()
         head = b"NATS/1.0\r\n%bNats-Batch-Id: %b\r\n" % (encoder.common, batch)
         end = head + b"Nats-Batch-Commit: 1\r\nNats-Batch-Sequence: "
@@ -108,6 +117,9 @@ _CONFLICTS: Final = frozenset({10071, 10201})
 _DUPLICATE_ID: Final = 10201
 #: The size of the key of a row whose id was not made here, in bytes.
 _KEY_SIZE: Final = 12
+#: Upper bounds, in bytes: of such a key as text in a list of keys, and of the headers of the list.
+_MAX_KEY_TEXT: Final = 20
+_MAX_LIST_HEADER: Final = 512
 
 
 class TransactionWriter:
@@ -227,6 +239,9 @@ class TransactionWriter:
             if not len(left):
                 self._digest = digest
                 return
+            if len(left) > 1 and self._list_size(left) > self._batches.max_size:
+                self._store_halves(left)
+                return
             try:
                 self._commit(left, digest, deadline.sooner(self._timeout / _ATTEMPTS_PER_TIMEOUT))
             except (
@@ -239,12 +254,21 @@ class TransactionWriter:
                 if not self._is_duplicate(error, left, deadline):
                     continue
                 if len(left) > 1:
-                    middle = len(left) // 2
-                    self._store(left.slice(0, middle))
-                    self._store(left.slice(middle, len(left)))
+                    self._store_halves(left)
             else:
                 self._digest = digest
             return
+
+    def _store_halves(self, rows: EncodedRows) -> None:
+        middle = len(rows) // 2
+        self._store(rows.slice(0, middle))
+        self._store(rows.slice(middle, len(rows)))
+
+    def _list_size(self, rows: EncodedRows) -> int:
+        """Return an upper bound of the size of the list of the keys of rows, which is a message."""
+        if self._in_order:
+            return 0
+        return rows.ids.total_bytes + _MAX_KEY_TEXT * len(rows) + _MAX_LIST_HEADER
 
     def _commit(self, rows: EncodedRows, digest: blake2b, deadline: Deadline) -> None:
         """Store rows with a checkpoint."""
@@ -282,7 +306,10 @@ class TransactionWriter:
         if not conflict:
             sleep(min(_RETRY_DELAY_S, deadline.left() or 0.0))
         self._read_checkpoint()
-        if not conflict or self._checkpoint != before:
+        after = self._checkpoint
+        if before is not None and (after is None or after.seq < before.seq):
+            raise stream_replaced(self._stream)
+        if not conflict or after != before:
             return False
         # No other attempt has stored a checkpoint, so a row caused the conflict.
         is_id = isinstance(error, errors.APIError) and error.err_code == _DUPLICATE_ID

@@ -18,9 +18,10 @@ from ... import errors
 from ...api.enums import RetentionPolicy
 from ...api.routes import DEFAULT_PREFIX
 from ...api.stream import StreamConfig
+from ...durations import time_to_ns
 from ...jetstream.buckets.entries import BucketSubjects
 from ...jetstream.context import JetStream
-from ...subjects import is_reserved, subject_matches
+from ...subjects import is_reserved, subject_matches, subjects_overlap
 from ..connections import api_requests, jetstream
 from ..options import WriteOptions
 from ..retry import retry_transient
@@ -28,7 +29,7 @@ from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
-from .sink_errors import SinkError
+from .sink_errors import SinkError, stream_replaced
 from .transactions import BATCH_ROWS, RowBatches, TransactionWriter
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
@@ -51,6 +52,12 @@ class WriteTarget:
 
     end_seq: int
     """The sequence of the next message at the time of the check."""
+
+    created_ns: int
+    """When the stream was created, in nanoseconds since 1970."""
+
+    max_msg_size: int | None = None
+    """Maximum bytes of a message with its headers; ``None``: the limit of the server."""
 
     key_prefix: str = ""
     """The prefix of the subjects of the keys of a bucket; empty: the stream is not used as a bucket."""
@@ -91,6 +98,8 @@ def check_target(
         subjects=tuple(config.subjects or ()),
         allows_rollup=bool(config.allow_rollup_hdrs),
         end_seq=max(info.state.last_seq + 1, info.state.first_seq),
+        created_ns=time_to_ns(info.created),
+        max_msg_size=config.max_msg_size if (config.max_msg_size or 0) > 0 else None,
         key_prefix=_key_prefix(js, options, config),
     )
     if options.subject is not None and not target.accepts(options.subject):
@@ -132,6 +141,12 @@ def _check_checkpoints(target: WriteTarget, options: WriteOptions, config: Strea
         raise SinkError(
             f"delivery=transaction stores its checkpoints on {subject}.*.*, which does not match "
             f"the subjects of stream {name!r}: add it to them"
+        )
+    transform = config.subject_transform
+    if transform is not None and subjects_overlap(transform.src or ">", f"{subject}.>"):
+        raise SinkError(
+            f"stream {name!r} changes the subjects {transform.src or '>'} (subject_transform), so the checkpoints "
+            f"on {subject}.*.* would not be found again: use another markerSubject, or delivery=window"
         )
     if config.retention == RetentionPolicy.INTEREST:
         raise SinkError(
@@ -217,8 +232,7 @@ class WritePlan:
     def write(self, task_id: WriteTaskId, columns: Iterable[RowColumns]) -> Written:
         """Write the rows of a partition; on return the stream has stored all of them."""
         options = self.options
-        connect = partial(jetstream, options.connection)
-        js = retry_transient(connect, options.ack_timeout, "connecting")
+        js = self._js()
         encoder: RowEncoder
         if options.bucket is None:
             encoder = RowEncoder(
@@ -294,7 +308,7 @@ class WritePlan:
         task_id: WriteTaskId,
         parts: Iterable[EncodedRows],
     ) -> WriteStats:
-        batches = RowBatches(api_requests(js).core, encoder)
+        batches = RowBatches(api_requests(js).core, encoder, self.target.max_msg_size)
         try:
             # The ids keep the name of the query, so that the server detects rows under a new identity.
             ids = ColumnIds() if self.options.ids == "position" else ContentIds(task_id)
@@ -305,10 +319,28 @@ class WritePlan:
             batches.close()
         return writer.stats
 
+    def confirm(self, last_seq: int | None) -> None:
+        """
+        Check that the stream is still the one that was checked, and has a sequence, before rows count as stored.
+
+        A stream that was deleted and created again in the meantime has the last rows only.
+        """
+        if last_seq is None:
+            return
+        name, target = self.options.stream, self.target
+        read = partial(self._js().get_stream, name)
+        info = retry_transient(read, self.options.ack_timeout, "checking the stream").cached_info
+        if time_to_ns(info.created) != target.created_ns or info.state.last_seq < last_seq:
+            raise stream_replaced(name)
+
     def end_batch(self, task_id: WriteTaskId) -> None:
         """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
         if self.options.delivery == "transaction":
-            self._checkpoints(jetstream(self.options.connection), task_id).end(task_id.batch)
+            self._checkpoints(self._js(), task_id).end(task_id.batch)
+
+    def _js(self) -> JetStream:
+        connect = partial(jetstream, self.options.connection)
+        return retry_transient(connect, self.options.ack_timeout, "connecting")
 
     def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
         options = self.options
