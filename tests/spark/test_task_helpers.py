@@ -413,6 +413,21 @@ def test_each_row_that_counts_as_duplicate_is_stored(server, kind, seed):
     assert stored.total() < 2 * len(source)
 
 
+def test_a_query_id_belongs_to_one_query(server):
+    """A query with another checkpoint fails with the queryId of another one, whichever batch it runs, and stores nothing."""
+    make_stream(server)
+    plan = delivery(server, "transaction", queryId="x")
+    first = [origin(batch, has_ends=True) for batch in range(2)]
+    plan.write(first[0], columns(numbered(0, 10)))
+    plan.end_batch(first[0])
+    for batch in range(3):
+        other = WriteTaskId(name="other", batch=batch, partition=0, has_ends=True)
+        with pytest.raises(SinkError, match="another query.* same queryId"):
+            plan.write(other, columns(numbered(50, 60)))
+    plan.write(first[1], columns(numbered(10, 20)))
+    assert_once(server, numbered(0, 20))
+
+
 def test_a_new_query_id_is_a_new_identity(server):
     """With a new queryId all rows are stored, and rows with the same batch and content are detected."""
     make_stream(server)

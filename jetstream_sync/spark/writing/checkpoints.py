@@ -26,7 +26,9 @@ from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import StoredMsg, leader_get
 from ..connections import api_requests
+from ..options import WriteOptions
 from ..retry import retry_transient
+from .message_ids import WriteTaskId
 from .sink_errors import CheckpointRewoundError, SinkError, TargetRewoundError
 
 _VERSION: Final = 3
@@ -63,11 +65,12 @@ class Checkpoint:
         """Return the checkpoint as stored, with a number of messages after it."""
         return replace(self, seq=seq, first_seq=self.first_seq or seq, last_seq=seq + messages)
 
-    def to_json(self, messages: int) -> bytes:
+    def to_json(self, messages: int, query: str) -> bytes:
         """Return the message payload, for a number of messages after the checkpoint."""
         return dumps(
             {
                 "v": _VERSION,
+                "query": query,
                 "batch": self.batch,
                 "rows": self.rows,
                 "digest": self.digest,
@@ -82,26 +85,23 @@ class CheckpointStore:
     """The checkpoints of one partition of a query or job."""
 
     def __init__(
-        self,
-        js: JetStream,
-        stream: str,
-        prefix: str,
-        partition: int,
-        timeout: float,
-        *,
-        roll_up: bool,
+        self, js: JetStream, options: WriteOptions, task_id: WriteTaskId, *, roll_up: bool
     ) -> None:
         self._js = js
         self._api = api_requests(js)
-        self._stream = stream
-        self._timeout = timeout
+        self._stream = options.stream
+        self._timeout = options.ack_timeout
         self._roll_up = b"%b: sub\r\n" % ROLLUP.encode() if roll_up else b""
-        self._prefix = prefix
-        self._subject = f"{prefix}.{partition}"
+        self._batch = task_id.batch
+        self._has_ends = task_id.has_ends
+        self._query = task_id.token
+        identity = task_id if options.query_id is None else replace(task_id, name=options.query_id)
+        self._prefix = f"{options.marker_subject}.{identity.token}"
+        self._subject = f"{self._prefix}.{task_id.partition}"
 
-    def check_order(self, batch: int, *, has_ends: bool) -> None:
+    def check_order(self) -> None:
         """
-        Check that the newest message of the query in the stream, of any partition, fits to a micro-batch.
+        Check that the newest message of the query in the stream, of any partition, fits to the micro-batch.
 
         It must be of this batch or, if the driver records the ends of batches, be the end of the one before. A stream
         without a message of the query proves nothing: limits may have removed them, or the identity is new.
@@ -110,28 +110,35 @@ class CheckpointStore:
         if found is None:
             return
         token = found.subject.rpartition(".")[2]
-        # A list of keys has other tokens.
-        is_record = token == _END or token.isdecimal()
-        stored = int(_fields(found)["batch"] if is_record else found.data.partition(b"\n")[0])
-        if stored > batch:
-            raise CheckpointRewoundError(self._stream, stored, batch)
-        if has_ends and stored < batch - (token == _END):
-            raise TargetRewoundError(self._stream, stored, batch)
+        if token == _END or token.isdecimal():
+            fields = _fields(found)
+            stored = int(fields["batch"])
+            if fields["query"] != self._query:
+                raise SinkError(
+                    f"stream {self._stream!r} has batch {stored} of another query, or of one with another checkpoint, with"
+                    " the same queryId: set the option queryId to another value"
+                )
+        else:
+            stored = int(found.data.partition(b"\n")[0])  # a list of keys
+        if stored > self._batch:
+            raise CheckpointRewoundError(self._stream, stored, self._batch)
+        if self._has_ends and stored < self._batch - (token == _END):
+            raise TargetRewoundError(self._stream, stored, self._batch)
 
-    def end(self, batch: int) -> None:
-        """Record that all partitions of a micro-batch are written."""
-        retry_transient(partial(self._end, batch), self._timeout, "recording the end of a batch")
+    def end_batch(self) -> None:
+        """Record that all partitions of the micro-batch are written."""
+        retry_transient(self._end_batch, self._timeout, "recording the end of a batch")
 
-    def _end(self, batch: int) -> None:
+    def _end_batch(self) -> None:
         subject = f"{self._prefix}.{_END}"
         last = self._get(subject)
         stored = -1 if last is None else int(_fields(last)["batch"])
-        if stored > batch:
-            raise CheckpointRewoundError(self._stream, stored, batch)
-        if stored < batch:
+        if stored > self._batch:
+            raise CheckpointRewoundError(self._stream, stored, self._batch)
+        if stored < self._batch:
             self._js.publish(
                 subject,
-                dumps({"v": _VERSION, "batch": batch}),
+                dumps({"v": _VERSION, "query": self._query, "batch": self._batch}),
                 headers={ROLLUP: "sub"} if self._roll_up else None,
                 stream=self._stream,
                 expected_last_subject_sequence=0 if last is None else last.seq,
@@ -173,7 +180,11 @@ class CheckpointStore:
     ) -> tuple[bytes, bytes, bytes]:
         """Return subject, header lines and payload; the server checks the sequence of the last checkpoint."""
         expected = b"%b: %d\r\n" % (EXPECTED_LAST_SUBJECT_SEQ.encode(), seen)
-        return self._subject.encode(), expected + self._roll_up, checkpoint.to_json(messages)
+        return (
+            self._subject.encode(),
+            expected + self._roll_up,
+            checkpoint.to_json(messages, self._query),
+        )
 
     def list_message(
         self, checkpoint: Checkpoint, keys: Iterable[bytes]

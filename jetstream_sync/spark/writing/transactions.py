@@ -136,7 +136,6 @@ class TransactionWriter:
         self._batches = batches
         self._checkpoints = checkpoints
         self._batch = task_id.batch
-        self._has_ends = task_id.has_ends
         self._stream = options.stream
         self._timeout = options.ack_timeout
         self._ids = ids
@@ -155,7 +154,7 @@ class TransactionWriter:
 
     def write(self, parts: Iterable[EncodedRows]) -> None:
         """Write all rows that are not stored yet."""
-        self._checkpoints.check_order(self._batch, has_ends=self._has_ends)
+        self._checkpoints.check_order()
         self._read_checkpoint()
         self._unseen = self._stored.copy()
         for part in parts:

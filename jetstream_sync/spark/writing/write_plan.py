@@ -336,20 +336,12 @@ class WritePlan:
     def end_batch(self, task_id: WriteTaskId) -> None:
         """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
         if self.options.delivery == "transaction":
-            self._checkpoints(self._js(), task_id).end(task_id.batch)
+            self._checkpoints(self._js(), task_id).end_batch()
 
     def _js(self) -> JetStream:
         connect = partial(jetstream, self.options.connection)
         return retry_transient(connect, self.options.ack_timeout, "connecting")
 
     def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
-        options = self.options
-        identity = task_id if options.query_id is None else replace(task_id, name=options.query_id)
-        return CheckpointStore(
-            js,
-            options.stream,
-            f"{options.marker_subject}.{identity.token}",
-            task_id.partition,
-            options.ack_timeout,
-            roll_up=self.target.allows_rollup,
-        )
+        roll_up = self.target.allows_rollup
+        return CheckpointStore(js, self.options, task_id, roll_up=roll_up)
