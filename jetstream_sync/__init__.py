@@ -97,8 +97,6 @@ from .api.stream import StreamSource as StreamSource
 from .api.stream import StreamSourceInfo as StreamSourceInfo
 from .api.stream import StreamState as StreamState
 from .api.stream import SubjectTransform as SubjectTransform
-from .callbacks import ConnectionEvent as ConnectionEvent
-from .callbacks import EventKind as EventKind
 from .client.message import Msg as Msg
 from .client.replies import ReplyIterator as ReplyIterator
 from .client.state import ConnectionStatus as ConnectionStatus
@@ -156,7 +154,9 @@ from .jetstream.snapshots import StreamSnapshot as StreamSnapshot
 from .jetstream.stream import Stream as Stream
 from .jetstream.subscribe import BindOptions as BindOptions
 from .jetstream.subscribe import SubscribeOptions as SubscribeOptions
+from .options import ConnectionEvent as ConnectionEvent
 from .options import ConnectOptions as ConnectOptions
+from .options import EventKind as EventKind
 from .options import TLSOptions as TLSOptions
 from .protocol.session import ServerInfo as ServerInfo
 from .version import __version__ as __version__

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from .. import errors
 from ..address import Server, parse_servers
-from ..callbacks import EventCallback, EventKind, check_callback
 from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
-from ..options import DEFAULT_PENDING_BYTES_LIMIT, DEFAULT_PENDING_MSGS_LIMIT
+from ..options import (
+    DEFAULT_PENDING_BYTES_LIMIT,
+    DEFAULT_PENDING_MSGS_LIMIT,
+    EventCallback,
+    EventKind,
+    check_callback,
+)
 from ..protocol.session import ServerInfo
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore

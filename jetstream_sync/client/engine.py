@@ -16,10 +16,9 @@ import warnings
 
 from .. import errors
 from ..address import ServerAddress
-from ..callbacks import ConnectionEvent, EventKind
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
-from ..options import ConnectionOptions
+from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo, Session
 from .connector import Connector
 from .direct_reads import DirectReads

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
 from .. import errors
-from ..callbacks import ConnectionEvent, ErrorCallback, EventCallback, EventKind
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
-from ..options import ConnectionOptions
+from ..options import ConnectionEvent, ConnectionOptions, ErrorCallback, EventCallback, EventKind
 from .mailbox import Mailbox
 from .threads import Signal, in_callback, interrupt_main_greenlet, is_gevent, spawn
 

@@ -12,8 +12,18 @@ from typing import Final, NamedTuple
 from .. import errors
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
-from ..protocol.parser import Delivery, ErrorLine, Info, Messages, Operation, Parser, Ping, Pong
-from ..protocol.server_errors import ends_connection, error_from_text
+from ..protocol.parser import (
+    Delivery,
+    ErrorLine,
+    Info,
+    Messages,
+    Operation,
+    Parser,
+    Ping,
+    Pong,
+    ends_connection,
+    error_from_text,
+)
 from ..protocol.session import ServerInfo, SubscriptionState
 from .direct_reads import DirectReads
 from .events import Events

@@ -194,8 +194,11 @@ class _Opening:
 
     def _start_tls(self) -> None:
         # Imported late: it takes most of the package's import time.
-        from ..net.tls import TLSStream  # noqa: PLC0415
-        from ..net.trust import make_context, server_name  # noqa: PLC0415
+        from ..net.tls import (  # noqa: PLC0415
+            TLSStream,
+            make_context,
+            server_name,
+        )
 
         context = make_context(self._options.tls)
         try:
@@ -227,7 +230,7 @@ class _Opening:
         """Return the TLS error that explains ``error``; ``None``: it is not related to TLS."""
         if not self._secure or not isinstance(error, OSError):
             return None
-        from ..net.trust import explain  # noqa: PLC0415
+        from ..net.tls import explain  # noqa: PLC0415
 
         if isinstance(error, _DISCONNECT_ERRORS) and not self._received_secure:
             # With TLS 1.3 the server checks the client certificate after the client's handshake is

@@ -29,8 +29,8 @@ from ..api.publish import (
     publish_headers,
 )
 from ..client.core import ConnectionCore
-from ..client.inbox import QueueInbox
 from ..client.message import Msg
+from ..client.replies import QueueInbox
 from ..codec import loads
 from ..headers import (
     EXPECTED_LAST_MSG_ID,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..api.consumer import ConsumerConfig
-from ..callbacks import ErrorCallback
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.threads import Signal
 from ..net.clock import FOREVER, Deadline
+from ..options import ErrorCallback
 from .continuous_pull import MessageSource
 from .leases import ack_waits
 from .message import JetStreamMsg

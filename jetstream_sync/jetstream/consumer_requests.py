@@ -18,10 +18,9 @@ from ..codec import encode
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests, resolve_config
+from .api_requests import APIRequests, resolve_config, stream_info
 from .listing import Listing
 from .server_support import EchoCheck, require_level
-from .stream_requests import stream_info
 
 
 def consumer_info(

@@ -26,7 +26,7 @@ from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE_TTL, Headers, HeadersLike
 from ..net.clock import Deadline, monotonic
 from ..subjects import check_publish_subject
-from .api_requests import APIRequests, limited, with_one_deadline
+from .api_requests import APIRequests, limited, names_by_subject, stream_info, with_one_deadline
 from .batches import BatchAPI
 from .buckets.admin import BucketAdmin
 from .counters import Counters
@@ -37,7 +37,6 @@ from .pull_subscription import PullSubscribeAPI
 from .server_support import EchoCheck, require_level
 from .snapshots import restore
 from .stream import Stream
-from .stream_requests import names_by_subject, stream_info
 from .subscribe import PushSubscribeAPI
 
 if TYPE_CHECKING:

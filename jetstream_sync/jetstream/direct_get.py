@@ -30,8 +30,7 @@ from ..headers import (
 )
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests
-from .stream_requests import stream_info
+from .api_requests import APIRequests, stream_info
 
 # The headers of the reply to a direct get: those of the stored message, and those of the server. A batch adds
 # two more.

@@ -27,14 +27,13 @@ from ..api.publish import (
     given_options,
     publish_headers,
 )
-from ..callbacks import check_callback
 from ..client.core import ConnectionCore
-from ..client.inbox import Inbox
+from ..client.replies import Inbox
 from ..client.threads import Waiters
 from ..codec import loads
 from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, seconds
-from ..options import check_int
+from ..options import check_callback, check_int
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .server_support import require_level

@@ -22,11 +22,11 @@ from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
 from ..api.pull import ContinuousPull, PullRequest
-from ..callbacks import ErrorCallback, check_callback
 from ..client.mailbox import copy_exception, first_items
 from ..headers import NO_RESPONDERS
 from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record, seconds
+from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests
 from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import consumer_info

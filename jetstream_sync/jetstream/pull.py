@@ -23,8 +23,8 @@ from ..api.enums import AckPolicy, PriorityPolicy
 from ..api.pull import PullRequest, PullStatus, PullStatusKind, parse_pull_status
 from ..api.reply import DeliverySequence
 from ..client.core import ConnectionCore
-from ..client.inbox import QueueInbox
 from ..client.mailbox import first_items
+from ..client.replies import QueueInbox
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Backoff, Deadline, monotonic
 from ..protocol.parser import Delivery

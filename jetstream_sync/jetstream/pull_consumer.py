@@ -16,9 +16,8 @@ from ..api.pull import (
     PullRequest,
     default_heartbeat_ns,
 )
-from ..callbacks import ErrorCallback, check_callback
 from ..durations import duration, duration_to_ns
-from ..options import check_int, check_known
+from ..options import ErrorCallback, check_callback, check_int, check_known
 from .api_requests import APIRequests, resolve_config
 from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import add_consumer, consumer_info, reset_consumer

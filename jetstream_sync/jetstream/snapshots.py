@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from .. import errors
 from ..api.stream import SnapshotInfo, SnapshotRequest, StreamInfo, chunk_position
-from ..client.inbox import QueueInbox
+from ..client.replies import QueueInbox
 from ..codec import encode
 from ..headers import parse_status
 from ..net.clock import Deadline
 from ..subjects import check_stream_name
-from .api_requests import APIRequests, read_response
-from .stream_requests import info_of
+from .api_requests import APIRequests, info_of, read_response
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -17,7 +17,7 @@ from ..durations import check_time, time_to_text
 from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
-from .api_requests import APIRequests
+from .api_requests import APIRequests, stream_info
 from .direct_get import (
     MAX_BYTES,
     StoredMsg,
@@ -29,7 +29,6 @@ from .direct_get import (
 from .server_support import require_level
 from .snapshots import StreamSnapshot, take_snapshot
 from .stream_consumers import StreamConsumers
-from .stream_requests import stream_info
 
 if TYPE_CHECKING:
     pass

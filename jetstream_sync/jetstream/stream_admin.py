@@ -11,7 +11,14 @@ from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, Consumer
 from ..api.stream import StreamConfig, StreamInfo
 from ..codec import encode
 from ..subjects import check_stream_name, check_subject
-from .api_requests import APIRequests, resolve_config
+from .api_requests import (
+    APIRequests,
+    info_of,
+    names_by_subject,
+    resolve_config,
+    stream_info,
+    stream_infos,
+)
 from .listing import Listing
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
@@ -19,7 +26,6 @@ from .pull_consumer import PullConsumer
 from .server_support import EchoCheck, require_level
 from .stream import Stream
 from .stream_consumers import StreamConsumers
-from .stream_requests import info_of, names_by_subject, stream_info, stream_infos
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

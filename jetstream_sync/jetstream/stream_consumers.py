@@ -9,14 +9,13 @@ from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, Consumer
 from ..durations import check_time, time_to_text
 from ..subjects import check_consumer_name
 from . import consumer_requests
-from .api_requests import APIRequests
+from .api_requests import APIRequests, stream_info
 from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .listing import Listing
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
 from .pull_consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .server_support import require_level
-from .stream_requests import stream_info
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

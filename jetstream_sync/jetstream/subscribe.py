@@ -15,10 +15,9 @@ from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import DeliverPolicy
 from ..api.subscribing import SubscribeRequest
-from ..callbacks import check_callback
-from ..options import check_known
+from ..options import check_callback, check_known
 from ..subjects import check_consumer_name, check_stream_name, check_subject
-from .api_requests import APIRequests, with_one_deadline
+from .api_requests import APIRequests, names_by_subject, with_one_deadline
 from .consume_handle import JetStreamCallback
 from .consumer_requests import (
     BOUND_CHECK_DELAY_S,
@@ -29,7 +28,6 @@ from .consumer_requests import (
     with_name,
 )
 from .push import OrderedPushSubscription, PushOptions, PushSubscription
-from .stream_requests import names_by_subject
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -16,8 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from .. import errors
 from ..codec import dumps
 from ..subjects import MAX_CONTROL_LINE
-from .parser import ErrorLine, Info, Operation, Ping, Pong
-from .server_errors import error_from_text
+from .parser import ErrorLine, Info, Operation, Ping, Pong, error_from_text
 
 #: The protocol level that makes a server send INFO again when the cluster changes.
 _PROTOCOL_LEVEL: Final = 1

@@ -9,8 +9,8 @@ Works on Linux and macOS.
 
 from __future__ import annotations
 
-from .binary import find_nats_server
 from .cluster import NatsCluster
+from .runtime import find_nats_server
 from .single import NatsServer
 
 __all__ = ["NatsCluster", "NatsServer", "find_nats_server"]

@@ -15,8 +15,15 @@ from typing_extensions import Self
 
 from .. import errors
 from ..locks import new_rlock
-from .binary import ask_version, check_binary, find_nats_server
-from .runtime import HOST, STOP_TIMEOUT_S, Runtime, reserve_port
+from .runtime import (
+    HOST,
+    STOP_TIMEOUT_S,
+    Runtime,
+    ask_version,
+    check_binary,
+    find_nats_server,
+    reserve_port,
+)
 
 _READY: Final = b"Server is ready"
 #: Interval at which the log of a starting server is read; a start takes about 10 ms.

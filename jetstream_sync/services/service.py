@@ -21,14 +21,13 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import errors
-from ..callbacks import check_callback
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Signal, in_callback, join
 from ..codec import dumps, encode
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
-from ..options import check_int
+from ..options import check_callback, check_int
 from ..protocol.parser import Delivery
 from ..subjects import check_publish_subject, check_queue, check_subject
 from .endpoint import Endpoint, RequestHandler

@@ -17,9 +17,8 @@ from ..api.enums import RetentionPolicy
 from ..api.stream import StreamInfo
 from ..durations import time_to_ns
 from ..headers import is_no_responders
-from ..jetstream.api_requests import read_response
+from ..jetstream.api_requests import info_of, read_response
 from ..jetstream.context import JetStream
-from ..jetstream.stream_requests import info_of
 from .connections import api_requests, ask_all
 
 

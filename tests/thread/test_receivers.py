@@ -13,9 +13,8 @@ from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, ConnectionClosedError
-from jetstream_sync.client.inbox import QueueInbox
 from jetstream_sync.client.mailbox import MessageReceiver
-from jetstream_sync.client.replies import ReplyCollector
+from jetstream_sync.client.replies import QueueInbox, ReplyCollector
 from jetstream_sync.jetstream.pull import PullInbox, ReusableInbox
 
 
@@ -53,7 +52,7 @@ CONSTRUCTORS: dict[str, Callable[[Connection], object]] = {
 def test_the_link_breaks_while_a_receiver_is_created(nc, name):
     """At every line of its constructor, a receiver accepts that the connection is lost and back."""
     core = nc._core
-    modules = ("inbox.py", "pull.py", "replies.py", "subscription.py")
+    modules = ("pull.py", "replies.py", "subscription.py")
     raised: list[BaseException] = []
     lines = 0
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.protocol.server_errors import permissions_error
+from jetstream_sync.protocol.parser import permissions_error
 
 # The formats of nats-server's client.go, and their meanings.
 TEXTS = [

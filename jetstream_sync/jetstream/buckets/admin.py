@@ -29,13 +29,12 @@ from ...api.object_store import (
 from ...api.object_store import STREAM_PREFIX as OBJ_PREFIX
 from ...api.stream import StreamConfig, StreamInfo
 from ...differences import changed_fields
-from ..api_requests import resolve_config, with_one_deadline
+from ..api_requests import resolve_config, stream_info, stream_infos, with_one_deadline
 from ..listing import Listing, selected
 from ..publish import Publisher
 from ..server_support import require_level
 from ..stream import Stream
 from ..stream_admin import StreamAdmin
-from ..stream_requests import stream_info, stream_infos
 from .key_value import KeyValue, bucket_not_found
 from .object_bucket import object_store_not_found
 from .object_store import ObjectStore

@@ -34,10 +34,9 @@ from ...api.reply import metadata_of
 from ...codec import encode
 from ...foreign_names import ForeignNames
 from ...net.clock import Deadline, seconds
-from ..api_requests import APIRequests, limited, with_one_deadline
+from ..api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
 from ..direct_get import leader_get
 from ..publish import Publisher
-from ..stream_requests import info_of, stream_info
 from .object_bucket import ObjectBucket
 from .object_reading import Download, ObjectReader
 from .object_writing import (

@@ -35,7 +35,7 @@ from ...api.object_store import (
 )
 from ...headers import EXPECTED_LAST_SEQ
 from ...net.clock import Deadline, monotonic
-from ..stream_requests import stream_info
+from ..api_requests import stream_info
 from .object_bucket import ObjectBucket, log
 
 if TYPE_CHECKING:

@@ -37,14 +37,14 @@ from ...api.consumer import ConsumerInfo
 from ...api.enums import DeliverPolicy
 from ...api.pull import ContinuousPull
 from ...api.reply import ack_tokens
-from ...callbacks import check_callback
 from ...client.mailbox import copy_exception
 from ...client.threads import Signal
 from ...durations import time_to_ns
 from ...locks import new_rlock
 from ...net.clock import FOREVER, Backoff, Deadline, call_and_record, monotonic
+from ...options import check_callback
 from ...protocol.parser import Delivery
-from ..api_requests import APIRequests, within
+from ..api_requests import APIRequests, stream_info, within
 from ..consume_handle import ConsumeHandle, JetStreamCallback
 from ..continuous_pull import MessagePuller, until_stopped
 from ..direct_get import leader_get
@@ -64,7 +64,6 @@ from ..ordered_cursor import (
 )
 from ..pull import PullRequester
 from ..pull_consumer import continuous_pull
-from ..stream_requests import stream_info
 
 if TYPE_CHECKING:
     from typing_extensions import Self

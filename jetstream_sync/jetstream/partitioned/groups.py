@@ -14,9 +14,9 @@ from ...api.consumer import ConsumerConfig, ConsumerInfo
 from ...api.enums import AckPolicy, DiscardPolicy, PriorityPolicy, RetentionPolicy, StorageType
 from ...api.key_value import KeyValueConfig
 from ...api.stream import StreamConfig, StreamSource, SubjectTransform
-from ...callbacks import check_callback
 from ...durations import duration
 from ...net.clock import seconds
+from ...options import check_callback
 from ...subjects import check_consumer_name, check_stream_name
 from ..api_requests import APIRequests, with_one_deadline
 from ..buckets.admin import BucketAdmin

@@ -10,10 +10,9 @@ from unittest.mock import Mock
 import pytest
 
 from jetstream_sync.address import parse_servers
-from jetstream_sync.callbacks import ConnectionEvent, EventKind
 from jetstream_sync.client.events import Events
 from jetstream_sync.errors import InvalidOptionError
-from jetstream_sync.options import ConnectionOptions
+from jetstream_sync.options import ConnectionEvent, ConnectionOptions, EventKind
 
 NOTHING = object()
 BROKE = ConnectionEvent(EventKind.DISCONNECTED, "nats://a:1", ConnectionResetError())

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from jetstream_sync.address import ServerAddress, parse_servers
-from jetstream_sync.client.pool import ServerPool
+from jetstream_sync.client.connector import ServerPool
 
 A, B, C = parse_servers("a,b,c")
 

@@ -9,8 +9,7 @@ from fixtures.layers import TLSPeer, Wire, client_context, opened
 
 from jetstream_sync.errors import SecureConnectionError
 from jetstream_sync.net.clock import Deadline
-from jetstream_sync.net.tls import TLSStream
-from jetstream_sync.net.trust import explain, server_name
+from jetstream_sync.net.tls import TLSStream, explain, server_name
 
 
 def soon() -> Deadline:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fixtures.layers import authority
 
 from jetstream_sync.errors import InvalidOptionError
-from jetstream_sync.net.trust import make_context
+from jetstream_sync.net.tls import make_context
 from jetstream_sync.options import TLSOptions
 
 PASSWORD = "open-sesame-4711"

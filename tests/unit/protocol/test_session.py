@@ -18,8 +18,17 @@ from jetstream_sync.errors import (
     StaleConnectionError,
     SubscriptionError,
 )
-from jetstream_sync.protocol.parser import ErrorLine, Info, Messages, Ok, Parser, Ping, Pong
-from jetstream_sync.protocol.server_errors import ends_connection, error_from_text
+from jetstream_sync.protocol.parser import (
+    ErrorLine,
+    Info,
+    Messages,
+    Ok,
+    Parser,
+    Ping,
+    Pong,
+    ends_connection,
+    error_from_text,
+)
 from jetstream_sync.protocol.session import (
     Handshake,
     ServerInfo,
