@@ -148,8 +148,8 @@ class _StreamMark:
     """When it was created, as text; empty: not known."""
     seen: str = ""
     """The same of the stream that replied last."""
-    began_ns: int = 0
-    """When the first consumer was created, in nanoseconds, if the start is kept."""
+    began: str = ""
+    """When the first consumer was created, as text, if the start is kept; empty: not known."""
     stamp: tuple[int, int] | None = None
     """The sequence of a message of the stream with its time in nanoseconds, if the last reply is not known."""
 
@@ -392,7 +392,7 @@ class OrderedCursor:
                 self.sequence.last = 0
             if self.start is None and self.keeps_start:
                 self.start = consumer.start
-                self._mark.began_ns = _ns_of(consumer.response.get("created", ""))
+                self._mark.began = str(consumer.response.get("created", ""))
             return consumer
 
     def _end_consumer(self, deadline: Deadline) -> None:
@@ -535,7 +535,7 @@ class OrderedCursor:
         """Return whether a position without a message is one of another stream."""
         if self.verify is not None:
             raise UnverifiedStreamError(self.stream, reason="nothing was read that could be in it")
-        return self._has_later_before(position, self._mark.began_ns, deadline)
+        return self._has_later_before(position, _ns_of(self._mark.began), deadline)
 
     def _has_later_before(self, seq: int, time_ns: int, deadline: Deadline) -> bool:
         """Return whether the stream has a message that was stored after a time, up to a sequence."""
@@ -565,7 +565,7 @@ class OrderedCursor:
         log.warning("%s; reading starts again", error)
         if self._first.get("deliver_policy") == DeliverPolicy.NEW.value:
             # Everything that was stored since then is new.
-            since_ns = mark.stamp[1] + 1 if mark.stamp else mark.began_ns
+            since_ns = mark.stamp[1] + 1 if mark.stamp else _ns_of(mark.began)
             self._first = {**self._first, **_from_time(since_ns)}
         self.start = mark.stamp = None
         self.sequence.reply = b""

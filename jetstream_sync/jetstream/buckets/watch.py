@@ -27,7 +27,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakMethod
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 E = TypeVar("E")
+T = TypeVar("T")
 
 log: logging.Logger = logging.getLogger("jetstream_sync.watch")
 
@@ -92,15 +92,8 @@ _MIN_LOST_TIMEOUT_S: Final = 0.25
 _CURRENT_POLL_S: Final = 0.05
 
 
-class _Outcome(Enum):
-    """Why a step of a watch returns no entry."""
-
-    BUSY = "another thread takes entries"
-    CURRENT = "the watch is current"
-
-
-_BUSY: Final = _Outcome.BUSY
-_CURRENT: Final = _Outcome.CURRENT
+class _BusyError(errors.TimeoutError):
+    """Another thread takes entries."""
 
 
 @lru_cache(maxsize=4)
@@ -496,10 +489,8 @@ class Watch(Generic[E]):
         deadline = FOREVER if timeout is None else Deadline(timeout)
         while True:
             entry = self._turn(deadline.lock_timeout(), self._next_entry, deadline)
-            if entry is _BUSY:
-                raise errors.TimeoutError("another thread is still waiting for an entry")
             if entry is not None:
-                return cast("E", entry)
+                return entry
 
     def __iter__(self) -> Iterator[E]:
         """Yield entries until the watch is stopped; raise any other reason for the end."""
@@ -528,29 +519,29 @@ class Watch(Generic[E]):
         deadline = Deadline(timeout)
         received = 0
         while True:
-            entry = self._turn(_CURRENT_POLL_S, self._next_initial, deadline)
-            if entry is _BUSY:
+            try:
+                entries = self._turn(_CURRENT_POLL_S, self._next_initial, deadline)
+            except _BusyError:
                 if self._initial is None:
                     return
                 if deadline.expired():
-                    raise errors.TimeoutError("another thread is still waiting for an entry")
+                    raise
                 continue
-            if entry is _CURRENT:
+            if entries is None:
                 return
-            if entry is not None:
-                yield entry
-            if timeout is not None and (entry is not None or received != self._cursor.consumer_seq):
+            yield from entries
+            if timeout is not None and (entries or received != self._cursor.consumer_seq):
                 received = self._cursor.consumer_seq
                 deadline = Deadline(timeout)
 
-    def _turn(
-        self, lock_timeout_s: float, step: Callable[[Deadline], Any], deadline: Deadline
-    ) -> Any:
-        """Take a step while no other thread does, and return its result; `_BUSY`: another thread does."""
+    def _turn(self, lock_timeout_s: float, step: Callable[[Deadline], T], deadline: Deadline) -> T:
+        """Take a step while no other thread does, and return its result; `_BusyError`: another thread does."""
         acquired: list[bool] = []
         try:
             call_and_record(acquired, self._lock.acquire, True, lock_timeout_s)
-            return step(deadline) if acquired[0] else _BUSY
+            if not acquired[0]:
+                raise _BusyError("another thread is still waiting for an entry")
+            return step(deadline)
         finally:
             if True in acquired:
                 self._lock.release()
@@ -561,11 +552,12 @@ class Watch(Generic[E]):
             return self._buffer.popleft()
         return self._advance(deadline)
 
-    def _next_initial(self, deadline: Deadline) -> E | _Outcome | None:
-        """Return the next entry; `_CURRENT`: it is not one of the initial entries."""
+    def _next_initial(self, deadline: Deadline) -> list[E] | None:
+        """Return the initial entry of the next message, if it has one; ``None``: all were taken."""
         if self._initial is None and not self._buffer:
-            return _CURRENT
-        return self._next_entry(deadline)
+            return None
+        entry = self._next_entry(deadline)
+        return [] if entry is None else [entry]
 
     def _read_ahead(self, deadline: Deadline) -> None:
         """Put the next initial entry into the buffer."""
@@ -604,8 +596,11 @@ class Watch(Generic[E]):
         deadline = Deadline(timeout)
         while self._initial is not None:
             wait = deadline.sooner(_CURRENT_POLL_S).lock_timeout()
-            if self._turn(wait, self._read_ahead, deadline) is _BUSY and deadline.expired():
-                raise errors.TimeoutError("the watch was not current in time")
+            try:
+                self._turn(wait, self._read_ahead, deadline)
+            except _BusyError:
+                if deadline.expired():
+                    raise errors.TimeoutError("the watch was not current in time") from None
 
     def _advance(self, deadline: Deadline) -> E | None:
         """Return the entry of the next message; ``None``: it has none, or the state has changed."""
