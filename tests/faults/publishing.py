@@ -7,6 +7,8 @@ import threading
 import time
 from concurrent.futures import Future, wait
 
+from fixtures.internals import transport_of
+
 from jetstream_sync import Connection, ConnectionClosedError, ConnectionLostError, Error, PubAck
 
 from .recorder import SLACK, Recorder, payload_of
@@ -47,7 +49,7 @@ def await_settled(
     lost_at = None
     while not wait([future], _LOOK).done:
         now = time.monotonic()
-        if link is not None and lost_at is None and nc._core.state.transport is not link:
+        if link is not None and lost_at is None and transport_of(nc) is not link:
             lost_at = now
         if lost_at is not None and now > lost_at + SLACK:
             recorder.complain(
@@ -131,7 +133,7 @@ class Crowd:
         links: dict[str, object] = {}
         timeout = self._rng.choice((_PATIENCE, _LONG))
         for message in messages:
-            link = self._nc._core.state.transport
+            link = transport_of(self._nc)
             try:
                 with self._recorder.within(f"publish_async {message}", timeout, "publishing"):
                     futures[message] = self._js.publish_async(
@@ -141,7 +143,7 @@ class Crowd:
                 if not _may_go_on(error):
                     raise
             # It was sent, or will be sent, over this link, if the link is still the same.
-            links[message] = link if self._nc._core.state.transport is link else None
+            links[message] = link if transport_of(self._nc) is link else None
         for item, future in futures.items():
             try:
                 # Settled within its timeout; timeouts are checked twice a second.

@@ -50,6 +50,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fixtures.faults import Toward, open_files
+from fixtures.internals import open_subscriptions
 from fixtures.rawnats import RawClient
 from fixtures.threads import SCALE
 
@@ -501,7 +502,7 @@ class _Run:
             isinstance(subscription.receiver, PullInbox)
             and subscription.receiver not in nc._caches.idle_inboxes.values()
             for nc in self.testbed.connections.values()
-            for subscription in nc._core.table.all()
+            for subscription in open_subscriptions(nc)
         )
 
     def close(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import gevent
 import gevent.monkey
 import pytest
+from fixtures.internals import direct_of, waiting_requests
 from fixtures.proxy import Listener
 from fixtures.threads import SCALE, wait_until
 
@@ -56,7 +57,7 @@ def test_only_the_reader_reads(nc):
     with jetstream_sync.connect(nc.connected_url) as asking:
         for _ in range(100):
             asking.request("answering", timeout=5 * SCALE)
-        assert asking._core.direct.count == 0
+        assert direct_of(asking).count == 0
     other.unsubscribe()
 
 
@@ -186,7 +187,7 @@ def test_killed_greenlets_leave_the_connection_alone(nc):
     assert sub.next_msg(5).data == b"here"
     with pytest.raises(NoRespondersError):
         nc.request("greenlets.unserved", timeout=5)
-    assert not nc._core.engine.requests._waiting
+    assert not waiting_requests(nc)
 
 
 def run(program: str, *args: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.server import paused
 from fixtures.threads import between, wait_until
 
@@ -226,7 +227,7 @@ def test_ack_sync_of_a_deleted_consumer_has_no_responders(stream, consumer):
 
 def test_a_message_without_a_consumer_cannot_be_acknowledged(nc):
     """A message without a reply subject cannot be acknowledged."""
-    msg = JetStreamMsg((b"s", b"", b"", b""), nc._core)
+    msg = JetStreamMsg((b"s", b"", b"", b""), core_of(nc))
     for settle in SETTLE.values():
         with pytest.raises(NotJSMessageError):
             settle(msg)

@@ -14,6 +14,7 @@ from typing import Any
 import blocking_calls
 import pytest
 from blocking_calls import CALLS, KINDS
+from fixtures.internals import core_of
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 
@@ -108,7 +109,7 @@ class Objects:
 
     def fast(self, timeout: float) -> Any:
         """Return a fast publish that was created while the server replied."""
-        self.js3._api.caches.levels.setdefault("$JS.API", (self.js3._api.core.reconnects, 4))
+        self.js3._api.caches.levels.setdefault("$JS.API", (core_of(self.js3).reconnects, 4))
         return self.js3.fast_publish(timeout=timeout)
 
     def writer(self, timeout: float) -> Any:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.server import paused
 from fixtures.threads import between, threads_in, wait_until, within
 
@@ -145,7 +146,7 @@ def test_an_event_callback_may_close(fresh_server, option):
         nc.close()
         closed.set()
     elif option == "error_cb":
-        nc._core.events.error(RuntimeError("reported"))
+        core_of(nc).events.error(RuntimeError("reported"))
     else:
         fresh_server.stop()
     assert closed.wait(5)

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.proxy import Listener, ScriptedPeer, black_hole
 from fixtures.threads import SCALE, wait_until, within
 
@@ -160,7 +161,7 @@ def test_the_right_password_by_option_and_by_url(user_server):
         with jetstream_sync.connect(url, **options) as nc:
             assert echoes(nc)
             assert nc.connected_url == user_server.url
-            assert PASSWORD not in repr(nc) + repr(nc.server_info) + repr(nc._core.options)
+            assert PASSWORD not in repr(nc) + repr(nc.server_info) + repr(core_of(nc).options)
 
 
 # --- servers that refuse ----------------------------------------------------------------------

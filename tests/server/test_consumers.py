@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from fixtures.internals import api_of
 from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until, within
 
@@ -203,7 +204,7 @@ def test_a_push_consumer_is_not_made_here(stream):
 def test_a_push_consumer_can_be_managed_and_not_pulled_from(js, stream):
     """A push consumer is listed and deleted like any other; pulling from it is a typed error."""
     config = ConsumerConfig(durable_name="pushes", deliver_subject="there")
-    made = add_consumer(js._api, stream.name, config, CREATE)
+    made = add_consumer(api_of(js), stream.name, config, CREATE)
     assert made.config.deliver_subject == "there"
     with within(1), pytest.raises(ConsumerIsPushBasedError, match="pushes"):
         stream.get_consumer("pushes")

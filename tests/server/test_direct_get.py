@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from fixtures.internals import api_of
 from fixtures.threads import between, wait_until
 
 from jetstream_sync import (
@@ -248,6 +249,6 @@ def test_a_reply_without_a_message_is_an_error(nc, js, stream_name, headers):
     nc.subscribe("odd.API.DIRECT.GET.>", cb=respond)
     # The config is real, the reply to the get is not.
     odd = nc.jetstream(prefix="odd.API")
-    stream = Stream(odd._api, created.cached_info)
+    stream = Stream(api_of(odd), created.cached_info)
     with pytest.raises(InvalidResponseError):
         stream.get_msg(1)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from fixtures.internals import api_of
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
@@ -110,7 +111,9 @@ def read_messages(stream: Stream) -> None:
     with pytest.raises(MessageNotFoundError):
         stream.get_msg(3)
     info = stream.info()
-    by_leader = Stream(stream._api, replace(info, config=replace(info.config, allow_direct=False)))
+    by_leader = Stream(
+        api_of(stream), replace(info, config=replace(info.config, allow_direct=False))
+    )
     assert by_leader.get_msg(1) == stream.get_msg(1)
 
 

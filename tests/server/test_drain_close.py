@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fixtures.internals import open_subscriptions
 from fixtures.threads import SCALE, threads_in, wait_until, within
 
 import jetstream_sync
@@ -150,7 +151,7 @@ def test_a_subscription_that_has_reached_its_limit(nats_server, subject):
             nc.publish(subject)
         nc.flush()
         assert slow.began.wait(5)
-        assert nc._core.table.all() == []
+        assert open_subscriptions(nc) == []
         slow.release_soon(nc)
     assert slow.handled == 10
 
@@ -219,7 +220,7 @@ def test_a_service_that_another_thread_stops(nats_server, other, subject):
         nc.flush()
         stopping = in_thread(service.stop)
         wait_until(
-            lambda: subject not in {subscription.subject for subscription in nc._core.table.all()}
+            lambda: subject not in {subscription.subject for subscription in open_subscriptions(nc)}
         )
         slow.release_soon(nc)
     other.flush()

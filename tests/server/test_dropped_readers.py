@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
+from fixtures.internals import open_subscriptions
 from fixtures.server import fill
 from fixtures.threads import SCALE, wait_until
 
@@ -33,7 +34,7 @@ def warned() -> Iterator[Callable[[], list[str]]]:
 
 
 def subscriptions(nc: Connection) -> int:
-    return len(nc._core.table.all())
+    return len(open_subscriptions(nc))
 
 
 def test_a_dropped_iterator_gives_its_messages_back(nc, js, stream, warned):

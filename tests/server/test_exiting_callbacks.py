@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fixtures.internals import core_of, open_subscriptions
 from fixtures.server import break_link
 from fixtures.threads import SCALE, wait_until
 
@@ -222,7 +223,7 @@ def test_event_callbacks(nats_server):
         wait_until(lambda: calls.count("reconnected") == 2)
         assert calls.count("disconnected") == 2
         assert calls.count("trace") > 2
-        nc._core.events.error(ValueError())
+        core_of(nc).events.error(ValueError())
         wait_until(lambda: "error" in calls)
     assert closed.is_set()
 
@@ -274,6 +275,6 @@ def test_what_no_callback_raised_ends_with_that_error(own, stored, monkeypatch, 
     wait_until(lambda: reported.count(failure) == 2)
     assert [
         subscription.subject
-        for subscription in own._core.table.all()
+        for subscription in open_subscriptions(own)
         if subscription.subject == "exiting"
     ] == []

@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from fixtures.internals import open_subscriptions
 from fixtures.threads import run_all, within
 
 import jetstream_sync
@@ -87,7 +88,7 @@ def test_a_block_without_messages_and_one_that_raises(js, target):
     assert ack.batch_size == 1
     inboxes = [
         subscription
-        for subscription in js._api.core.table.all()
+        for subscription in open_subscriptions(js)
         if subscription.subject.endswith(".>")
     ]
     assert inboxes == []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fixtures.faults import FaultProxy, Toward, open_files
+from fixtures.internals import open_subscriptions
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -273,13 +274,13 @@ def test_breaks_leave_nothing_behind(far, line, js, stream, durable):
     with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
         publish(js, stream.name, range(1))
         assert read(messages, 1) == [0]
-        files, subscriptions = open_files(), len(far._core.table.all())
+        files, subscriptions = open_files(), len(open_subscriptions(far))
         for round_number in range(1, 16):
             break_link(far, line, "RST" if round_number % 2 else "FIN")
             publish(js, stream.name, range(round_number, round_number + 1))
             assert read(messages, 1) == [round_number]
         wait_until(lambda: open_files() == files)
-        assert len(far._core.table.all()) == subscriptions
+        assert len(open_subscriptions(far)) == subscriptions
         wait_until(lambda: waiting(stream) == 1)
     wait_until(lambda: waiting(stream) == 0)
-    assert len(far._core.table.all()) == subscriptions - 1
+    assert len(open_subscriptions(far)) == subscriptions - 1

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from fixtures.internals import core_of, open_subscriptions
 from fixtures.server import fill
 from fixtures.threads import between, wait_until
 
@@ -31,7 +32,7 @@ def size_of(msg: JetStreamMsg) -> int:
 
 def subscriptions(nc: Connection) -> int:
     """Return the number of subscriptions without the one for all requests."""
-    return len([i for i in nc._core.table.all() if not i.subject.endswith(".*")])
+    return len([i for i in open_subscriptions(nc) if not i.subject.endswith(".*")])
 
 
 # --- how many -----------------------------------------------------------------------------------
@@ -78,10 +79,10 @@ def test_no_timeout_waits_beyond_one_request(js, stream, consumer, monkeypatch):
     monkeypatch.setattr("jetstream_sync.jetstream.pull.MAX_EXPIRES_NS", 100_000_000)
     monkeypatch.setattr("jetstream_sync.jetstream.pull_consumer.MAX_EXPIRES_NS", 100_000_000)
     jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()
-    sent = js._api.core.writer.out_msgs
+    sent = core_of(js).writer.out_msgs
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 2, None)
-        wait_until(lambda: js._api.core.writer.out_msgs >= sent + 3)
+        wait_until(lambda: core_of(js).writer.out_msgs >= sent + 3)
         fill(js, stream.name, 2)
         assert numbers(fetched.result(5)) == [0, 1]
     jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()

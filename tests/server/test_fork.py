@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.fork import in_child
+from fixtures.internals import transport_of
 from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.rawnats import RawClient
 from fixtures.threads import SCALE, wait_until
@@ -316,7 +317,7 @@ def test_the_state_of_a_connection_in_a_child(nc):
 
 def test_a_child_holds_no_socket_of_its_parents(nc):
     """The child's copy of the socket is closed, so the link ends when the parent closes it."""
-    stream = nc._core.state.transport.stream
+    stream = transport_of(nc).stream
     number = stream._socket.fileno()
 
     def check() -> None:

@@ -21,6 +21,7 @@ from urllib.request import urlopen
 
 import pytest
 from fixtures.ctrl_c import interrupted, points, sends_ctrl_c
+from fixtures.internals import core_of
 from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
@@ -67,7 +68,7 @@ class World:
         # Kept by the connection for later calls.
         self.js.publish_async("s.x").result(5)
         self.consumer.fetch(1)
-        self.nc._core.events.error(ValueError("starts the thread for events"))
+        core_of(self.nc).events.error(ValueError("starts the thread for events"))
         self._other: Connection = jetstream_sync.connect(server.url, name="other")
         self._admin: JetStream = self._other.jetstream()
         self.before = self.seen()
@@ -211,7 +212,7 @@ def failing(world: World, step: str, number: int, fault: Fault) -> Iterator[list
     if step == "thread":
         patch.setattr(threading.Thread, "start", failing_function(threading.Thread.start))
     else:
-        core = world.nc._core
+        core = core_of(world.nc)
         parts = [core.requests] if step == "request" else [core, core.internal]
         changed = failing_function(getattr(parts[0], step))
         for part in parts:

@@ -19,6 +19,7 @@ from itertools import islice
 
 import pytest
 from fixtures.ctrl_c import interrupted, points, sends_ctrl_c
+from fixtures.internals import transport_of
 from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
@@ -241,10 +242,10 @@ def check(world: World, *, ending: bool) -> None:
     nc = world.nc
     if not ending:
         use(world)
-        transport = nc._core.state.transport
+        transport = transport_of(nc)
         if transport is not None:
             transport.stream.shutdown()
-        wait_until(lambda: nc.is_connected and nc._core.state.transport is not transport)
+        wait_until(lambda: nc.is_connected and transport_of(nc) is not transport)
         use(world)
     assert nc.stats["errors_received"] == 0
     nc.close()

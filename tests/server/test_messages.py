@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from fixtures.internals import open_subscriptions
 from fixtures.server import fill, paused
 from fixtures.threads import between, wait_until
 
@@ -49,7 +50,7 @@ def take(messages: MessageIterator, count: int, *, ack: bool = True) -> list[int
 
 def subscriptions(nc: Connection) -> int:
     """Return the number of subscriptions without the one for all requests."""
-    return len([i for i in nc._core.table.all() if not i.subject.endswith(".*")])
+    return len([i for i in open_subscriptions(nc) if not i.subject.endswith(".*")])
 
 
 def buffered(messages: MessageIterator) -> int:

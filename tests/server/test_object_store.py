@@ -15,6 +15,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from fixtures.internals import api_of, core_of
 from fixtures.rawnats import RawClient
 from fixtures.threads import SCALE, run_all, wait_until, within
 
@@ -538,7 +539,7 @@ def damage(store: ObjectStore, stream: Stream) -> None:
     info = store.put(small("a", 10), b"0123456789" * 3)
     subject = f"$O.FILES.C.{info.nuid}"
     stream.purge(subject)
-    with RawClient(store._api.core.address.port) as raw:
+    with RawClient(core_of(store).address.port) as raw:
         for data in (b"0123456789", b"012345678X", b"0123456789"):
             raw.request(subject, data)
 
@@ -592,7 +593,7 @@ def test_missing_chunks(store, stream, position):
         stream.purge(f"$O.FILES.C.{info.nuid}")
     elif position == "extra":
         stream.delete_msg(first)
-        with RawClient(store._api.core.address.port) as raw:
+        with RawClient(core_of(store).address.port) as raw:
             raw.request(f"$O.FILES.C.{info.nuid}", b"longer than that")
     else:
         stream.delete_msg(first + int(position))
@@ -667,7 +668,7 @@ def rewrite(store: ObjectStore, name: str, /, **changes: Any) -> None:
     """Change fields in the stored info of an object."""
     from jetstream_sync.codec import dumps, loads
 
-    js = JetStream(store._api, store._publisher)
+    js = JetStream(api_of(store), store._publisher)
     subject = f"$O.FILES.M.{urlsafe_b64encode(name.encode()).decode()}"
     data = loads(js.get_stream("OBJ_FILES").get_msg(last_by_subject=subject).data)
     js.publish(subject, dumps({**data, **changes}), headers={"Nats-Rollup": "sub"})

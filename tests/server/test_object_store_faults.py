@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.internals import core_of
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until, within
 
@@ -291,7 +292,7 @@ def test_ctrl_c_anywhere(js, tmp_path, call):
 def test_errors_of_a_forgotten_file(js):
     """A writable file that is collected after the connection was closed raises nothing."""
     store = js.create_object_store(bucket="FILES", storage="memory")
-    with jetstream_sync.connect(js._api.core.address.url) as nc:
+    with jetstream_sync.connect(core_of(js).address.url) as nc:
         file = nc.jetstream().object_store("FILES").open("a", "wb", meta=small("a"))
         file.write(b"x" * 5000)
     with pytest.raises(Error):

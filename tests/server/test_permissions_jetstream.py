@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 
 import pytest
+from fixtures.internals import open_subscriptions
 from fixtures.threads import wait_until, within
 
 import jetstream_sync
@@ -208,12 +209,12 @@ def test_nothing_is_left_of_what_was_refused(strict):
     with connected(strict, "idle") as (nc, _):
         js = nc.jetstream()
         consumer = js.get_consumer("S", "C")
-        before = len(nc._core.table.all())
+        before = len(open_subscriptions(nc))
         with denied(NEXT):
             consumer.fetch(1, timeout=LONG)
         messages = consumer.messages()
         with denied(NEXT):
             messages.next(timeout=LONG)
         consumer.consume(print).wait_closed(5)
-        assert len(nc._core.table.all()) == before
+        assert len(open_subscriptions(nc)) == before
         wait_until(lambda: not [t for t in threading.enumerate() if "consume" in t.name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fixtures.internals import waiting_requests
 from fixtures.server import paused
 from fixtures.threads import between, wait_until
 
@@ -277,4 +278,4 @@ def test_a_wait_that_timed_out_leaves_nothing_behind(js):
     for _ in range(50):
         with pytest.raises((jetstream_sync.TimeoutError, NoStreamResponseError)):
             js.publish("no.stream.takes.this", timeout=0)
-    assert not js._publisher._core.engine.requests._waiting
+    assert not waiting_requests(js)

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
@@ -43,7 +44,7 @@ def pause(server: NatsServer, js: JetStream) -> None:
 
     def silent() -> bool:
         try:
-            js._api.core.flush(Deadline(0.05))
+            core_of(js).flush(Deadline(0.05))
         except jetstream_sync.TimeoutError:
             return True
         return False
@@ -208,7 +209,7 @@ def test_a_full_window_without_a_connection_names_the_outage(alone, fresh_server
     """The error of a stalled publisher tells whether the server is slow or disconnected."""
     alone._publisher._window = 1
     fresh_server.stop()
-    wait_until(lambda: alone._api.core.address is None)
+    wait_until(lambda: core_of(alone).address is None)
     _kept = alone.publish_async("s")
     with pytest.raises(TooManyStalledMsgsError, match="no connection to a server for"):
         alone.publish_async("s", timeout=0.1)

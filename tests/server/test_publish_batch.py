@@ -9,6 +9,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.server import paused
 from fixtures.threads import run_all, within
 
@@ -140,9 +141,9 @@ def test_what_a_batch_cannot_contain_is_refused_before_it_is_sent(js, target):
         with pytest.raises(jetstream_sync.BadSubjectError):
             batch.add(f"{target.name}.*")
         with pytest.raises(MaxPayloadError):
-            batch.add(subject, bytes(js._api.core.max_payload + 1))
+            batch.add(subject, bytes(core_of(js).max_payload + 1))
     assert count(target) == 1
-    almost = bytes(js._api.core.max_payload)
+    almost = bytes(core_of(js).max_payload)
     with pytest.raises(MaxPayloadError):
         js.publish_batch([(subject, b""), (subject, almost)])
     assert count(target) == 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from fixtures.internals import open_subscriptions
 from fixtures.rawnats import RawClient
 from fixtures.server import paused
 from fixtures.threads import between, wait_until
@@ -32,7 +33,7 @@ from jetstream_sync.jetstream.pull import Fetch
 def subscriptions(nc: Connection) -> int:
     """Return the number of subscriptions of running pulls."""
     idle = list(nc._caches.idle_inboxes.values())
-    receivers = [subscription.receiver for subscription in nc._core.table.all()]
+    receivers = [subscription.receiver for subscription in open_subscriptions(nc)]
     return len(
         [receiver for receiver in receivers if not receiver.is_reply_inbox and receiver not in idle]
     )

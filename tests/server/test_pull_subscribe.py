@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fixtures.internals import engine_of, open_subscriptions
 from fixtures.server import paused
 from fixtures.threads import between, run_all, wait_until
 
@@ -51,10 +52,10 @@ def numbers_of(messages: list[JetStreamMsg]) -> list[int]:
 
 def subscriptions(nc: Connection) -> list[str]:
     """Return the connection's subscriptions, without the one for all requests."""
-    responses = nc._core.engine.requests._subscription
+    responses = engine_of(nc).requests._subscription
     return [
         subscription.subject
-        for subscription in nc._core.table.all()
+        for subscription in open_subscriptions(nc)
         if subscription is not responses
     ]
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fixtures.faults import Toward
+from fixtures.internals import open_subscriptions
 from fixtures.threads import wait_until
 
 from jetstream_sync import AckPolicy, Connection, JetStream, JetStreamMsg, Stream, TimeoutError
@@ -56,7 +57,7 @@ def inboxes(nc: Connection) -> int:
     idle = list(nc._caches.idle_inboxes.values())
     return sum(
         isinstance(subscription.receiver, PullInbox) and subscription.receiver not in idle
-        for subscription in nc._core.table.all()
+        for subscription in open_subscriptions(nc)
     )
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.rawnats import RawClient
 from fixtures.server import break_link
 from fixtures.threads import SCALE, wait_until
@@ -173,7 +174,7 @@ def test_unsubscribe_while_disconnected(alone, fresh_server):
     js.create_stream(name="S", subjects=["s"], storage="file")
     sub = js.subscribe("s", durable="dur", idle_heartbeat=5, delete_consumer=False)
     fresh_server.stop()
-    wait_until(lambda: alone._core.address is None)
+    wait_until(lambda: core_of(alone).address is None)
     sub.unsubscribe()
     with pytest.raises(BadSubscriptionError):
         sub.next_msg(5)

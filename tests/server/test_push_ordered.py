@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.server import break_link, fill
 from fixtures.threads import wait_until
 
@@ -240,7 +241,7 @@ def test_a_message_from_no_stream_is_left_out(js, nats_server, stream):
         sub = read_ordered(mine.jetstream(), stream)
         fill(js, stream.name, 1)
         assert numbers(sub, 1) == [0]
-        js._api.core.writer.publish(*js._api.core.encoder.encode_message(sub.subject, b"hello"))
+        core_of(js).writer.publish(*core_of(js).encoder.encode_message(sub.subject, b"hello"))
         js.account_info()
         fill(js, stream.name, 1, first=1)
         assert numbers(sub, 1) == [1]
@@ -255,7 +256,7 @@ def test_without_a_link_it_waits_for_one(alone, fresh_server):
     js.create_stream(name="S", subjects=["S.>"], storage="file")
     sub = read_ordered(js, js.get_stream("S"))
     fresh_server.stop()
-    wait_until(lambda: alone._core.address is None)
+    wait_until(lambda: core_of(alone).address is None)
     with sub._receive_lock:
         sub._replace_consumer("a test")
     wait_until(lambda: not sub._renewing)

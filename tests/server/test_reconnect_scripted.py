@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
+from fixtures.internals import connection_threads, engine_of
 from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import SCALE, run_all, wait_until, within
 
@@ -71,7 +72,7 @@ class EventLog:
 
 def ended(nc: Connection) -> bool:
     """Return whether the threads of a connection have ended."""
-    wait_until(lambda: not any(thread.is_alive() for thread in nc._core.engine._threads))
+    wait_until(lambda: not any(thread.is_alive() for thread in connection_threads(nc)))
     return True
 
 
@@ -345,7 +346,7 @@ def test_reconnect_of_what_is_over():
     """A closed connection is not opened again, and a draining one is left alone."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)
-        assert nc._core.engine.start_draining()
+        assert engine_of(nc).start_draining()
         with pytest.raises(ConnectionDrainingError):
             nc.reconnect()
         nc.close()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.internals import engine_of
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -148,7 +149,7 @@ def three() -> Iterator[NatsCluster]:
 
 
 def known(nc: Connection) -> set[str]:
-    return {address.url for address in nc._core.engine.connector.pool.addresses()}
+    return {address.url for address in engine_of(nc).connector.pool.addresses()}
 
 
 def test_a_cluster_is_discovered_from_one_seed(three):

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from fixtures.internals import connection_threads, core_of, waiting_requests
 from fixtures.proxy import Listener
 from fixtures.threads import SCALE, wait_until, within
 
@@ -83,7 +84,7 @@ def read(sub: Subscription, count: int) -> list[bytes]:
 def nothing_more(sub: Subscription, sender: Connection) -> bool:
     """Return whether the subscription has received everything that was sent so far."""
     sender.flush(5 * SCALE)
-    sub._core.flush(Deadline(5 * SCALE))
+    core_of(sub).flush(Deadline(5 * SCALE))
     return sub.pending_msgs == 0
 
 
@@ -214,7 +215,7 @@ def test_close_while_reconnecting_returns_promptly(server):
         assert isinstance(waiter.exception(5 * SCALE), ConnectionClosedError)
     assert nc.is_closed
     assert closed.wait(5 * SCALE)
-    wait_until(lambda: not any(t.is_alive() for t in nc._core.engine._threads))
+    wait_until(lambda: not any(t.is_alive() for t in connection_threads(nc)))
 
 
 def test_close_during_an_attempt_makes_no_new_link():
@@ -235,7 +236,7 @@ def test_close_during_an_attempt_makes_no_new_link():
             nc.close()
         assert nc.is_closed
         response.set()
-        wait_until(lambda: not any(t.is_alive() for t in nc._core.engine._threads))
+        wait_until(lambda: not any(t.is_alive() for t in connection_threads(nc)))
         assert nc.is_closed
         assert nc.connected_url is None
         assert listener.take(1).rest() == b""
@@ -262,7 +263,7 @@ def test_a_request_without_a_deadline_ends_with_its_link(fresh_server):
         _kept = nc.subscribe("silent")
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(nc.request, "silent", timeout=None)
-            wait_until(lambda: nc._core.engine.requests._waiting)
+            wait_until(lambda: waiting_requests(nc))
             fresh_server.restart()
             with pytest.raises(ConnectionLostError, match="before the reply"):
                 waiting.result(5)

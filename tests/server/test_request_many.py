@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from fixtures.internals import core_of, open_subscriptions
 from fixtures.threads import between, wait_until, within
 
 import jetstream_sync
@@ -46,7 +47,7 @@ def data(replies: ReplyIterator) -> list[bytes]:
 
 def inboxes(nc: Connection) -> int:
     """Return the number of reply inboxes that the client has."""
-    return sum(subscription.receiver.is_reply_inbox for subscription in nc._core.table.all())
+    return sum(subscription.receiver.is_reply_inbox for subscription in open_subscriptions(nc))
 
 
 # --- what ends the replies ----------------------------------------------------------------------
@@ -136,7 +137,7 @@ def test_a_later_status_ends_the_replies(nc, other, subject):
     inbox = requests.next_msg(5.0).reply
     other.publish(inbox, b"a")
     command = b"HPUB %s 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % inbox.encode()
-    other._core.writer.send(command, 1, 16)
+    core_of(other).writer.send(command, 1, 16)
     other.publish(inbox, b"b")
     with within(5.0):
         assert data(replies) == [b"a"]

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from fixtures.internals import open_subscriptions
 from fixtures.server import paused
 from fixtures.threads import run_all, wait_until, within
 
@@ -182,10 +183,10 @@ def test_groups_prefix_subjects_and_pass_on_the_queue_group(nc):
 )
 def test_invalid_arguments_are_refused(nc, call, error):
     """Invalid names and options are refused, and leave no subscription."""
-    before = len(nc._core.table.all())
+    before = len(open_subscriptions(nc))
     with pytest.raises(error):
         call(nc)
-    assert len(nc._core.table.all()) == before
+    assert len(open_subscriptions(nc)) == before
 
 
 def test_invalid_endpoints_are_refused(nc):

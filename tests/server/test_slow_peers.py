@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
+from fixtures.internals import core_of, engine_of
 from fixtures.proxy import Listener
 from fixtures.threads import SCALE, wait_until, within
 
@@ -98,11 +99,11 @@ def test_a_server_that_goes_on_in_time_keeps_its_link(server):
     sub = nc.subscribe("orders")
     nc.flush(5 * SCALE)
     server.pause()
-    wait_until(lambda: nc._core.engine.keepalive._outstanding >= 2)
+    wait_until(lambda: engine_of(nc).keepalive._outstanding >= 2)
     nc.publish("orders", b"late")
     server.resume()
     assert sub.next_msg(timeout=5 * SCALE).data == b"late"
-    wait_until(lambda: nc._core.engine.keepalive._outstanding == 0)
+    wait_until(lambda: engine_of(nc).keepalive._outstanding == 0)
     assert nc.stats["reconnects"] == 0
     nc.close()
 
@@ -130,7 +131,7 @@ def test_a_flood_of_pings_uses_bounded_memory():
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
         peer = listener.take()
-        writer = nc._core.writer
+        writer = core_of(nc).writer
         for _ in range(PLENTY):
             writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
         wait_until(lambda: writer._batch and writer._sent)

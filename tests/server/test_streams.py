@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from fixtures.internals import api_of
 from fixtures.rawnats import RawClient
 from fixtures.threads import within
 
@@ -382,7 +383,7 @@ def test_a_reply_to_a_purge_without_a_count_is_an_error(nc, stream, response):
     """A reply that is not JSON of the API, or does not say how much was purged, is an error."""
     nc.subscribe("odd.API.STREAM.PURGE.>", cb=lambda message: message.respond(response))
     with pytest.raises(InvalidResponseError):
-        Stream(nc.jetstream(prefix="odd.API")._api, stream.cached_info).purge()
+        Stream(api_of(nc.jetstream(prefix="odd.API")), stream.cached_info).purge()
 
 
 @pytest.mark.parametrize(

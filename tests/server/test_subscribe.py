@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fixtures.internals import api_of
 from fixtures.threads import wait_until
 
 import jetstream_sync
@@ -172,7 +173,7 @@ def test_the_checks_hold_against_a_server(js, other, stream):
     )
     member.unsubscribe()
     beating = {"durable_name": "beating", "deliver_subject": "x", "deliver_group": "g"}
-    add_consumer(js._api, name, ConsumerConfig(**beating, idle_heartbeat=1), CREATE)
+    add_consumer(api_of(js), name, ConsumerConfig(**beating, idle_heartbeat=1), CREATE)
     with pytest.raises(InvalidOptionError):
         js.subscribe(everywhere, "g", durable="beating")
     with pytest.raises(InvalidOptionError, match="no_such"):

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from fixtures.internals import engine_of, transport_of
 from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import SCALE, wait_until
 from fixtures.tls import Certificates, connect, echoes, refused
@@ -102,7 +103,7 @@ def test_a_server_that_offers_tls(certificates):
             with connect(server.url, **options) as nc:
                 assert nc.server_info.tls_available
                 assert echoes(nc)
-                assert (type(nc._core.state.transport.stream).__name__ == "TLSStream") is encrypted
+                assert (type(transport_of(nc).stream).__name__ == "TLSStream") is encrypted
 
 
 # --- the server's certificate -----------------------------------------------------------------
@@ -178,7 +179,7 @@ def test_a_connection_that_used_tls_keeps_it(certificates, monkeypatch, how, dow
         )
         with nc:
             assert nc.connected_url == secure.url
-            wait_until(lambda: len(nc._core.engine.connector.pool) == 2)
+            wait_until(lambda: len(engine_of(nc).connector.pool) == 2)
             secure.kill()
             if downgrade:
                 wait_until(lambda: nc.connected_url == plain.url)

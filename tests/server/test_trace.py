@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+from fixtures.internals import transport_of
 from fixtures.proxy import Listener
 from fixtures.threads import SCALE, wait_until, within
 
@@ -64,7 +65,7 @@ def test_without_a_callback_there_is_no_thread(nats_server):
     with jetstream_sync.connect(nats_server.url, name="untraced") as nc:
         nc.flush()
         assert not [t for t in threading.enumerate() if t.name.startswith("nats-trace")]
-        assert type(nc._core.state.transport.stream).__name__ == "TCPStream"
+        assert type(transport_of(nc).stream).__name__ == "TCPStream"
 
 
 def test_a_slow_callback_does_not_hold_up_close(nats_server):

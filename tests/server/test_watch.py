@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fixtures.internals import api_of
 from fixtures.threads import SCALE
 
 from jetstream_sync import (
@@ -39,7 +40,7 @@ def watch(js: JetStream, stream: Stream, pattern: str = ">", **options: Any) -> 
     """Watch the last message of each subject."""
     options.setdefault("deliver_policy", DeliverPolicy.LAST_PER_SUBJECT)
     options["filter_subjects"] = f"{stream.name}.{pattern}"
-    return Watch(js._api, stream.name, options, entry_of, gone)
+    return Watch(api_of(js), stream.name, options, entry_of, gone)
 
 
 def put(js: JetStream, stream: Stream, **values: int) -> None:

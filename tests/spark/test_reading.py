@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fixtures.internals import open_subscriptions
 from fixtures.rawnats import RawClient
 from fixtures.spark_streams import fill, new_stream
 from fixtures.threads import SCALE, wait_until, within
@@ -421,14 +422,14 @@ def test_a_slow_caller_does_not_lose_the_connection(mode):
 def test_a_closed_read_leaves_no_state_behind(nc, js, stream, subject, mode):
     """After a range is closed early or complete, there is no consumer and no subscription."""
     fill(js, subject, 1000)
-    known = len(nc._core.table.all())
+    known = len(open_subscriptions(nc))
     reading = chunks(nc, whole(stream), mode, batch_bytes=SMALL)
     assert len(next(reading))
     reading.close()  # type: ignore[attr-defined]
     assert stream.consumer_names() == []
     assert sequences(nc, whole(stream), mode, batch_bytes=SMALL) == list(range(1, 1001))
     assert stream.consumer_names() == []
-    assert len(nc._core.table.all()) == known
+    assert len(open_subscriptions(nc)) == known
 
 
 def test_an_interrupt_during_the_creation_of_a_consumer(nc, js, stream, subject, monkeypatch):

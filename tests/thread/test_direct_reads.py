@@ -18,6 +18,7 @@ import pytest
 from fixtures.ctrl_c import interrupted, sends_ctrl_c
 from fixtures.fake_jetstream import consumer_of
 from fixtures.fork import in_child
+from fixtures.internals import direct_of, open_subscriptions
 from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import SCALE, wait_until, within
 
@@ -136,12 +137,12 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def start_reading_directly(nc: Connection, subject: str = "echo") -> None:
     """Make requests until the caller reads its replies itself."""
-    nc._core.direct._skip = nc._core.direct._penalty = 0
+    direct_of(nc)._skip = direct_of(nc)._penalty = 0
 
     def read_directly() -> bool:
-        before = nc._core.direct.count
+        before = direct_of(nc).count
         nc.request(subject, b"again", timeout=5 * SCALE)
-        return nc._core.direct.count > before
+        return direct_of(nc).count > before
 
     wait_until(read_directly)
     wait_until(read_directly)
@@ -164,11 +165,11 @@ def waiting_request(
 def test_a_thread_with_many_requests_reads_them_itself(nc):
     """Nearly all replies are read by the caller, and counted like others."""
     start_reading_directly(nc)
-    before, received = nc._core.direct.count, nc.stats["in_msgs"]
+    before, received = direct_of(nc).count, nc.stats["in_msgs"]
     size = nc.stats["in_bytes"]
     for number in range(500):
         assert nc.request("echo", b"%3d" % number, timeout=5 * SCALE).data == b"%3d" % number
-    assert nc._core.direct.count - before > 250
+    assert direct_of(nc).count - before > 250
     assert nc.stats["in_msgs"] - received == 500
     assert nc.stats["in_bytes"] - size == 1500
 
@@ -177,7 +178,7 @@ def test_the_threads_wait_for_each_other_at_most_a_tick(nc):
     """After a caller has left, the reader answers a ping by itself."""
     for _ in range(20):
         start_reading_directly(nc)
-        wait_until(lambda: not nc._core.direct.paused)
+        wait_until(lambda: not direct_of(nc).paused)
 
 
 OTHER_DATA: dict[str, Callable[[Service, bytes], tuple[bytes, ...]]] = {
@@ -211,7 +212,7 @@ def test_a_reply_among_other_data(nc, service, pool, name):
 def test_a_late_reply(nc, service, pool):
     """A caller that waits longer than its turn lasts gets the reply from the reader."""
     request, inbox = waiting_request(nc, service, pool)
-    wait_until(lambda: not nc._core.direct.paused)
+    wait_until(lambda: not direct_of(nc).paused)
     service.send(service.reply(inbox, b"late"))
     assert request.result(10 * SCALE).data == b"late"
 
@@ -239,12 +240,12 @@ def test_replies_with_headers(nc, service, pool):
     service.send(b"HMSG %b %b 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % (inbox, sid))
     with pytest.raises(NoRespondersError):
         request.result(10 * SCALE)
-    before = nc._core.direct.count
+    before = direct_of(nc).count
     request, inbox = waiting_request(nc, service, pool)
     service.send(b"HMSG %b %b 18 20\r\nNATS/1.0\r\nA: b\r\n\r\nxy\r\n" % (inbox, sid))
     msg = request.result(10 * SCALE)
     assert (msg.data, msg.headers) == (b"xy", {"A": "b"})
-    assert nc._core.direct.count > before
+    assert direct_of(nc).count > before
 
 
 @pytest.mark.usefixtures("slow_ticks")
@@ -410,16 +411,16 @@ def test_ctrl_c_anywhere_in_a_direct_read(nc, monkeypatch):
 
     def ask() -> None:
         assert nc.request("echo", b"interrupted", timeout=5 * SCALE).data == b"interrupted"
-        read.append(nc._core.direct.count)
+        read.append(direct_of(nc).count)
 
     moment = 0
     went_off = True
     while went_off:
         moment += 1
         start_reading_directly(nc)
-        before = nc._core.direct.count
+        before = direct_of(nc).count
         went_off = interrupted(ask, moment)
-        assert not nc._core.direct._turn.locked()
+        assert not direct_of(nc)._turn.locked()
         with within(2):
             assert nc.request("echo", b"next", timeout=5 * SCALE).data == b"next"
             nc.flush(5 * SCALE)
@@ -435,7 +436,7 @@ def test_with_a_subscription_the_reader_reads(nc):
     sub = nc.subscribe("news")
     for _ in range(100):
         nc.request("echo", b"x", timeout=5 * SCALE)
-    assert nc._core.direct.count == 0
+    assert direct_of(nc).count == 0
     sub.unsubscribe()
     start_reading_directly(nc)
 
@@ -450,20 +451,20 @@ def test_with_tls_the_reader_reads(certificates):
             with jetstream_sync.connect(server.url, tls=trusted) as asking:
                 for _ in range(100):
                     assert asking.request("echo", b"x", timeout=5 * SCALE).data == b"x"
-                assert asking._core.direct.count == 0
+                assert direct_of(asking).count == 0
             sub.unsubscribe()
 
 
 def test_a_thread_with_few_requests_wakes_the_reader_rarely(nc):
     """After pauses in which no caller has read, the reader pauses less often."""
     start_reading_directly(nc)
-    wait_until(lambda: not nc._core.direct.paused)
+    wait_until(lambda: not direct_of(nc).paused)
     paused = 0
     for _ in range(40):
         nc.request("echo", b"x", timeout=5 * SCALE)
         time.sleep(0.0005)
-        paused += nc._core.direct.paused
-        wait_until(lambda: not nc._core.direct.paused)
+        paused += direct_of(nc).paused
+        wait_until(lambda: not direct_of(nc).paused)
     assert paused < 12
 
 
@@ -472,12 +473,12 @@ def test_a_thread_with_few_requests_wakes_the_reader_rarely(nc):
 
 def start_fetching_directly(nc: Connection, consumer: PullConsumer) -> None:
     """Fetch until the caller reads its messages itself."""
-    nc._core.direct._skip = nc._core.direct._penalty = 0
+    direct_of(nc)._skip = direct_of(nc)._penalty = 0
 
     def read_directly() -> bool:
-        before = nc._core.direct.count
+        before = direct_of(nc).count
         consumer.fetch(1, timeout=5 * SCALE)
-        return nc._core.direct.count > before
+        return direct_of(nc).count > before
 
     wait_until(read_directly)
     wait_until(read_directly)
@@ -507,7 +508,7 @@ def test_a_thread_with_many_fetches_reads_them_itself(nc, service):
     """Nearly all messages are read by the caller, in order, and one subscription serves all fetches."""
     consumer = consumer_of(nc)
     start_fetching_directly(nc, consumer)
-    before, received, first = nc._core.direct.count, nc.stats["in_msgs"], service.delivered + 1
+    before, received, first = direct_of(nc).count, nc.stats["in_msgs"], service.delivered + 1
     subs = service.subs
     got: list[int] = []
     for _ in range(300):
@@ -515,7 +516,7 @@ def test_a_thread_with_many_fetches_reads_them_itself(nc, service):
             got.append(int(msg.data))
             msg.ack()
     assert got == list(range(first, first + 300))
-    assert nc._core.direct.count - before > 150
+    assert direct_of(nc).count - before > 150
     assert nc.stats["in_msgs"] - received == 300
     assert service.subs == subs
     assert consumer.next(timeout=5 * SCALE).data == b"%d" % (first + 300)
@@ -539,9 +540,9 @@ def test_a_heartbeat_and_a_status(nc, service, pool):
     """A heartbeat is skipped; a status ends the fetch, and its inbox is used again."""
     consumer = consumer_of(nc)
     fetched, inbox = waiting_fetch(nc, service, pool, consumer)
-    before = nc._core.direct.count
+    before = direct_of(nc).count
     service.send(service.status(inbox, b"100 Idle Heartbeat"))
-    wait_until(lambda: nc._core.direct.count == before + 1)
+    wait_until(lambda: direct_of(nc).count == before + 1)
     service.send(service.status(inbox, b"408 Request Timeout"))
     assert fetched.result(10 * SCALE) == []
     service.answers_pulls = True
@@ -588,7 +589,7 @@ def test_the_number_of_kept_inboxes(nc):
     """Fetches from many consumers leave few subscriptions."""
     for number in range(20):
         assert len(consumer_of(nc, f"C{number}").fetch(1, timeout=5 * SCALE)) == 1
-    assert len(nc._core.table.all()) <= 4
+    assert len(open_subscriptions(nc)) <= 4
     assert len(nc._caches.idle_inboxes) <= 4
 
 
@@ -634,17 +635,17 @@ def test_ctrl_c_anywhere_in_the_read_of_a_fetch(nc, service, monkeypatch):
         (inbox,) = nc._caches.idle_inboxes.values()
         assert isinstance(inbox, ReusableInbox)
         service.send(service.message(service.inboxes[-1], moment))
-        before = nc._core.direct.count
+        before = direct_of(nc).count
         inbox.waiting = True
         went_off = interrupted(partial(inbox.read_directly, Deadline(10 * SCALE)), moment)
         inbox.waiting = False
-        assert not nc._core.direct._turn.locked()
+        assert not direct_of(nc)._turn.locked()
         nc.flush(5 * SCALE)
         received = [item[3] for item in inbox.mailbox.items]
         assert received == [b"%d" % moment] or (went_off and not received)
         inbox.mailbox.items.clear()
         # The reader may have ended its pause meanwhile: then this moment is tried once more.
-        was_read = not went_off and nc._core.direct.count > before
+        was_read = not went_off and direct_of(nc).count > before
         moment += went_off
     assert moment > 12
 
@@ -664,7 +665,7 @@ def test_an_ack_while_the_reader_pauses(nc):
         callback_ran,
     ):
         start_reading_directly(nc)
-        assert nc._core.direct.paused
+        assert direct_of(nc).paused
         with within(0.2):
             future = js.publish_async("stored", b"x")
             wait(future)

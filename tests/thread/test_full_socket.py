@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import wait_until, within
 
@@ -61,7 +62,7 @@ def fill(nc: Connection) -> threading.Thread:
 def fill_alone(nc: Connection) -> None:
     """Leave more in the buffer than the socket accepts, with no thread waiting for it."""
     for _ in range(PLENTY):
-        nc._core.writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
+        core_of(nc).writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
 
 
 @pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "no waiter"])
@@ -84,11 +85,11 @@ def test_calls_with_a_timeout_keep_it(nc, filled, call):
 def test_a_request_that_finds_the_buffer_full_ends_in_time(nc):
     """Requests to a server that reads nothing do not use unlimited memory."""
     fill_alone(nc)
-    size = nc._core.writer._size
+    size = core_of(nc).writer._size
     for _ in range(3):
         with within(1), pytest.raises(TimeoutError):
             nc.request("service", BIG, timeout=0.1)
-    assert nc._core.writer._size <= size + 3 * len(BIG) + 1000
+    assert core_of(nc).writer._size <= size + 3 * len(BIG) + 1000
 
 
 def test_drain_keeps_its_timeout(nc):

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from fixtures.internals import transport_of
 from fixtures.proxy import Listener, black_hole
 from fixtures.threads import SCALE, between, wait_until, within
 
@@ -182,7 +183,7 @@ def test_the_system_gives_a_silent_host_up(options, patience):
     """As soon as the pings would, but not before 10 seconds, and within a minute."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **options)
-        connected = nc._core.state.transport.stream._socket
+        connected = transport_of(nc).stream._socket
 
         def option(name: str) -> int:
             return connected.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))

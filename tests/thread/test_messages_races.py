@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fixtures.fake_jetstream import FakeJetStream, consumer_of
+from fixtures.internals import core_of
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
@@ -117,7 +118,7 @@ def test_nothing_is_asked_between_a_new_link_and_its_news(consumer, peer, nc):
         peer.deliver_numbers(reply, range(1, 11))
         wait_until(lambda: len(messages._source._inbox.mailbox) == 10)
         peer.hang_up()
-        wait_until(lambda: nc._core.reconnects == 1)
+        wait_until(lambda: core_of(nc).reconnects == 1)
         wait_until(lambda: len(messages._source._inbox.mailbox) == 12)
         for number in range(1, 11):
             assert messages.next(5).data == b"%d" % number

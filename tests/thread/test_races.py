@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from fixtures.internals import core_of, engine_of, waiting_requests
 from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import SCALE, run_all, wait_until
 
@@ -164,7 +165,7 @@ def test_replies_at_the_moment_of_the_timeout():
                 answered += 1
             except TimeoutError:
                 late += 1
-        assert not nc._core.engine.requests._waiting
+        assert not waiting_requests(nc)
         nc.close()  # the peer answers no pings, so a drain would wait
     assert late > 10
     assert answered > 10
@@ -225,7 +226,7 @@ def test_an_error_inside_closes_the_connection(listener, monkeypatch):
     def pong() -> None:
         raise fault
 
-    monkeypatch.setattr(nc._core.engine.keepalive, "pong", pong)
+    monkeypatch.setattr(engine_of(nc).keepalive, "pong", pong)
     listener.take().send(b"PONG\r\n")
     with pytest.raises(ConnectionClosedError, match="internal error"):
         sub.next_msg(timeout=None)
@@ -332,7 +333,7 @@ def test_a_limit_set_while_its_messages_arrive(listener, limit):
         )
         got = len(list(sub))
         assert got == limit, sid
-        assert sid not in nc._core.table.by_sid
+        assert sid not in core_of(nc).table.by_sid
     nc.close()
 
 

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from fixtures.internals import core_of
 from fixtures.proxy import Listener
 from fixtures.threads import SCALE, wait_until
 
@@ -39,10 +40,10 @@ def nc(listener: Listener, told: list[Exception]) -> Iterator[Connection]:
 
 
 CONSTRUCTORS: dict[str, Callable[[Connection], object]] = {
-    "fetch": lambda nc: PullInbox(nc._core),
-    "small fetch": lambda nc: ReusableInbox(nc._core),
-    "snapshot": lambda nc: QueueInbox(nc._core),
-    "collected replies": lambda nc: ReplyCollector(nc._core, lambda _: True),
+    "fetch": lambda nc: PullInbox(core_of(nc)),
+    "small fetch": lambda nc: ReusableInbox(core_of(nc)),
+    "snapshot": lambda nc: QueueInbox(core_of(nc)),
+    "collected replies": lambda nc: ReplyCollector(core_of(nc), lambda _: True),
     "iterated replies": lambda nc: nc.request_many("a", timeout=None),
     "subscription": lambda nc: nc.subscribe("a"),
 }
@@ -51,7 +52,7 @@ CONSTRUCTORS: dict[str, Callable[[Connection], object]] = {
 @pytest.mark.parametrize("name", CONSTRUCTORS)
 def test_the_link_breaks_while_a_receiver_is_created(nc, name):
     """At every line of its constructor, a receiver accepts that the connection is lost and back."""
-    core = nc._core
+    core = core_of(nc)
     modules = ("pull.py", "replies.py", "subscription.py")
     raised: list[BaseException] = []
     lines = 0
@@ -111,7 +112,7 @@ class FaultyReceiver(MessageReceiver):
 def test_a_receiver_that_raises_ends_alone(listener, nc, told, kind):
     """An exception of one receiver is reported and ends its subscription; the connection goes on."""
     receiver = FaultyReceiver(kind)
-    state = nc._core.table.add("faulty", "", receiver)
+    state = core_of(nc).table.add("faulty", "", receiver)
     sub = nc.subscribe("a")
     peer = listener.take()
     if kind == "message":
@@ -127,6 +128,6 @@ def test_a_receiver_that_raises_ends_alone(listener, nc, told, kind):
     assert isinstance(reason, ConnectionClosedError)
     assert isinstance(reason.__cause__, ZeroDivisionError)
     wait_until(lambda: reason in told)
-    assert state.sid not in nc._core.table.by_sid
+    assert state.sid not in core_of(nc).table.by_sid
     peer.send(b"MSG a %d 1\r\nx\r\n" % sub.sid)
     assert sub.next_msg(timeout=5 * SCALE).data == b"x"
