@@ -14,7 +14,6 @@ pytest_plugins = [
     "fixtures.jsm",
     "fixtures.order",
     "fixtures.orders",
-    "fixtures.raw",
     "fixtures.reruns",
     "fixtures.spark",
     "fixtures.spark_streams",

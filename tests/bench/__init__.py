@@ -1,1 +1,1 @@
-"""Benchmarks against other clients (``python -m tests.bench``) and against fixed limits."""
+"""Benchmarks against other clients: ``python -m tests.bench``."""

@@ -51,13 +51,6 @@ def fill(raw: RawClient, subject: str, count: int, size: int) -> None:
             raise NotDoneError(f"the server refused to store: {responses[-1]!r}")
 
 
-def publish(raw: RawClient, subject: str, count: int, size: int) -> None:
-    """Publish messages without a stream; the server has them when this returns."""
-    head = f"PUB {subject} {size}\r\n".encode()
-    raw.send((head + b"x" * size + b"\r\n") * count + b"PING\r\n")
-    raw.expect(b"PONG\r\n")
-
-
 def received_bytes(raw: RawClient) -> int:
     """Return the bytes that the server has received from the clients of the account."""
     response = json.loads(raw.request(_STATISTICS))

@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 from fixtures.jsm import Jsm
-from fixtures.raw import RawPeer
+from fixtures.rawnats import RawPeer
 from fixtures.threads import between
 
 #: An event as a server sends it; the times are its own.

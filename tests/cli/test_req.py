@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from fixtures.raw import Heard, RawPeer
+from fixtures.rawnats import Heard, RawPeer
 from fixtures.threads import between, within
 
 

@@ -9,8 +9,7 @@ import subprocess
 
 import pytest
 from fixtures.jsm import Jsm
-from fixtures.raw import RawPeer
-from fixtures.rawnats import RawClient
+from fixtures.rawnats import RawClient, RawPeer
 from fixtures.threads import wait_until, within
 
 # --- core NATS ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fixtures.direct_gets import scripted, send_block, send_end, send_msg
+from fixtures.fake_jetstream import scripted, send_block, send_end, send_msg
 from fixtures.server import paused
 from fixtures.threads import between
 

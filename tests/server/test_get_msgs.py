@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from fixtures.direct_gets import scripted, send_block, send_msg
+from fixtures.fake_jetstream import scripted, send_block, send_msg
 from fixtures.server import paused
 
 from jetstream_sync import (
