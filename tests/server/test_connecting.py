@@ -129,7 +129,7 @@ def test_a_server_that_never_answers_takes_the_connect_timeout():
     assert caught.value.attempts == ((url, "timed out"),)
 
 
-def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent():
+def test_connect_timeout_covers_the_whole_handshake():
     """The connect_timeout is for the whole handshake, not for each byte of it."""
 
     def trickle(peer: ScriptedPeer) -> None:
@@ -216,7 +216,7 @@ NOISE = bytes(range(128, 256)) * 8
     ],
     ids=["http", "ssh", "noise", "no json", "no object"],
 )
-def test_what_is_not_nats_is_quoted(banner, start):
+def test_a_peer_without_nats_is_an_error_with_its_first_bytes(banner, start):
     """A peer that does not speak NATS is an error at once, with its first bytes."""
     with (
         Listener(lambda peer: peer.send(banner)) as listener,

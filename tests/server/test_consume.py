@@ -98,7 +98,7 @@ def test_the_callback_gets_every_message_in_order(js, consumer, errors):
     assert (handle.error, errors) == (None, [])
 
 
-def test_stop_after_ends_it(js, consumer):
+def test_stop_after_closes_the_handle(js, consumer):
     """After this number of messages the handle is closed, and no more were requested."""
     fill(js, "S", 100)
     got = Got()
@@ -182,7 +182,7 @@ def test_a_message_that_the_callback_settled_is_left_alone(js, stream, errors, h
 # --- ends ---------------------------------------------------------------------------------------
 
 
-def test_stop_drops_what_is_buffered(js, consumer):
+def test_stop_drops_the_buffered_messages(js, consumer):
     """After ``stop`` the callback finishes its message and gets no other."""
     fill(js, "S", 50)
     gate = Gate()
@@ -201,7 +201,7 @@ def test_stop_drops_what_is_buffered(js, consumer):
     assert consumer.info().num_waiting == 0
 
 
-def test_drain_delivers_what_is_buffered(js, consumer):
+def test_drain_delivers_the_buffered_messages(js, consumer):
     """After ``drain`` the callback gets everything that was delivered; then consume ends."""
     fill(js, "S", 50)
     gate = Gate()
@@ -219,7 +219,7 @@ def test_drain_delivers_what_is_buffered(js, consumer):
 
 
 @pytest.mark.parametrize("how", ["stop", "drain"])
-def test_it_may_be_ended_by_its_callback(js, consumer, errors, how):
+def test_the_callback_may_stop_or_drain_its_handle(js, consumer, errors, how):
     """The callback may stop or drain; it cannot wait for its own end."""
     fill(js, "S", 100)
     handles: list[ConsumeHandle] = []
@@ -244,7 +244,7 @@ def test_it_may_be_ended_by_its_callback(js, consumer, errors, how):
     assert (handles[0].error, errors) == (None, [])
 
 
-def test_it_may_be_stopped_while_it_waits(consumer):
+def test_another_thread_stops_a_waiting_consume(consumer):
     """Another thread stops a consume that waits for messages, at once."""
     handle = consumer.consume(print)
     wait_until(lambda: consumer.info().num_waiting == 1)
@@ -279,7 +279,7 @@ def test_draining_the_connection_lets_the_callback_finish(alone, js, consumer, f
 
 
 @pytest.mark.parametrize("what", ["consumer", "stream"])
-def test_a_consumer_deleted_meanwhile_ends_it(js, stream, consumer, errors, what):
+def test_a_deleted_consumer_closes_the_handle(js, stream, consumer, errors, what):
     """The handle closes within a second, and the error goes to ``error_cb`` once."""
     got = Got()
     handle = consumer.consume(got)

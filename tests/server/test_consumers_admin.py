@@ -58,7 +58,7 @@ def test_a_push_consumer_needs_a_subject(js, stream):
     assert js.consumer_names(stream.name) == []
 
 
-def test_what_exists_is_not_changed_by_making_it(js, stream):
+def test_creating_an_existing_consumer_with_another_config_is_refused(js, stream):
     """Creating an existing consumer with another config, or updating a missing one, is refused."""
     js.create_push_consumer(stream.name, durable_name="a", deliver_subject="one")
     with pytest.raises(ConsumerExistsError):

@@ -299,7 +299,7 @@ def test_unsubscribing_after_a_number_of_messages(nc, subject):
 
 
 @pytest.mark.parametrize("taken", [0, 2, 5, 7])
-def test_a_limit_below_what_is_buffered(nc, subject, taken):
+def test_a_limit_drops_the_buffered_messages_above_it(nc, subject, taken):
     """A limit applies to buffered messages, too; those above it are dropped."""
     sub = nc.subscribe(subject)
     for number in range(10):

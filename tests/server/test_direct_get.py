@@ -109,7 +109,7 @@ def test_a_payload_may_be_empty(js, stream, headers):
     assert (dict(got.headers) if got.headers else None) == headers
 
 
-def test_both_ways_give_the_same(js, stream_name):
+def test_the_leader_and_a_direct_get_return_equal_messages(js, stream_name):
     """Both ways return equal messages, also of one that was republished."""
     origin = js.create_stream(
         name=stream_name,

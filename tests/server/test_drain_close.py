@@ -52,7 +52,7 @@ def test_two_callbacks_drain(own):
     assert own.is_closed
 
 
-def test_a_block_that_ends_during_a_drain_waits_for_it(nats_server):
+def test_the_end_of_a_with_block_waits_for_a_running_drain(nats_server):
     """The end of a with block does not shorten a drain that is in progress."""
     may_end = threading.Event()
     answered: list[bytes] = []

@@ -86,7 +86,7 @@ def test_fifty_dropped_connections_leave_nothing(nats_server):
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("use", [publish_async, subscribe, read_a_little, fetch])
-def test_what_was_done_with_it_does_not_keep_it(nats_server, use):
+def test_unreferenced_objects_do_not_keep_a_connection_open(nats_server, use):
     """Unreferenced objects that used the connection do not keep it."""
     gc.collect()
     threads = set(ours())
@@ -101,7 +101,7 @@ def test_what_was_done_with_it_does_not_keep_it(nats_server, use):
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("kind", ["jetstream", "consumer", "message", "subscription", "callback"])
-def test_what_is_in_use_keeps_it(nats_server, kind):
+def test_a_referenced_object_keeps_its_connection_open(nats_server, kind):
     """Each object made with a connection keeps it open while it is referenced."""
 
     def make() -> tuple[object, Callable[[], object]]:
@@ -144,7 +144,7 @@ def test_what_is_in_use_keeps_it(nats_server, kind):
     assert [item.category for item in caught] == [ResourceWarning] * (kind != "callback")
 
 
-def test_what_was_published_is_sent(nats_server):
+def test_a_dropped_connection_sends_its_buffer(nats_server):
     """A dropped connection sends its buffer before it closes."""
     got: list[Msg] = []
     with jetstream_sync.connect(nats_server.url) as nc:
@@ -174,7 +174,7 @@ def test_a_closed_connection_does_not_warn(nats_server):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_that_drops_it_does_nothing(nats_server):
+def test_dropping_a_connection_in_a_forked_child_does_nothing(nats_server):
     """In a forked child there is no warning, and the parent's connection stays usable."""
     held = [jetstream_sync.connect(nats_server.url)]
 

@@ -184,7 +184,7 @@ def test_callbacks_of_a_service(own, nc, reported):
     assert [type(error) for error in reported] == [SystemExit] * 3
 
 
-def test_on_the_thread_of_the_user_it_goes_to_the_caller(own, reported):
+def test_an_exit_on_the_thread_of_the_user_reaches_the_caller(own, reported):
     """A function that exits on a thread of the user exits that thread, as without this package."""
     service = own.add_service("exiting", "1.0.0", stats_handler=lambda _: sys.exit(3))
     service.add_endpoint("exit", print)
@@ -252,7 +252,7 @@ def test_functions_that_the_reader_calls(fresh_server):
     assert {type(error).__name__ for error in reported} == {"SystemExit", "CredentialsError"}
 
 
-def test_what_no_callback_raised_ends_with_that_error(own, stored, monkeypatch, reported):
+def test_a_failed_thread_ends_its_subscription_with_the_error(own, stored, monkeypatch, reported):
     """A thread that cannot go on ends its subscription on both sides, and says why."""
     sub = own.subscribe("exiting", cb=print)
     handle = stored.create_consumer(durable_name="C").consume(lambda msg: msg.ack())

@@ -113,7 +113,7 @@ def test_an_iterator_repeats_requests_in_growing_intervals(js, stream, consumer,
         assert len(events) == 1
 
 
-def test_a_fetch_waits_for_it(js, stream, consumer, absent):
+def test_a_fetch_returns_messages_when_the_consumer_is_served_again(js, stream, consumer, absent):
     """A fetch and a next with time left return messages when the consumer is served again."""
     for number in range(3):
         js.publish(stream.name, b"%d" % number)

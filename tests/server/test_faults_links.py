@@ -172,7 +172,7 @@ def test_an_ordered_consumer_may_be_cut_at_any_byte(far, line, js, stream, count
     assert line.cuts == 1
 
 
-def test_what_a_dead_client_was_sent_comes_again(far, line, js, stream):
+def test_messages_sent_into_a_dead_link_are_redelivered(far, line, js, stream):
     """Messages sent into a dead link are redelivered after ack_wait."""
     stream.create_consumer(durable_name="C", ack_wait=0.5)
     consumer = far.jetstream().get_consumer(stream.name, "C")

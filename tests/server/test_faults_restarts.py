@@ -106,7 +106,7 @@ def test_messages_and_consume_resume_within_two_heartbeats(server, alone, js, du
 
 @every_end
 @pytest.mark.parametrize("way", ["messages", "fetch"])
-def test_an_ordered_consumer_goes_on_with_another_one(server, alone, js, way, end):
+def test_an_ordered_consumer_continues_after_a_restart(server, alone, js, way, end):
     """Its memory consumer is lost with the server; no message is missing or repeated."""
     for number in range(200):
         js.publish_async("s", b"%d" % number)

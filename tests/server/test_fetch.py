@@ -88,7 +88,7 @@ def test_no_timeout_waits_beyond_one_request(js, stream, consumer, monkeypatch):
     jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()
 
 
-def test_what_is_there_is_fetched_without_waiting(js, stream, consumer):
+def test_fetch_no_wait_returns_the_available_messages(js, stream, consumer):
     """``fetch_no_wait`` returns the available messages, fewer than requested or none, at once."""
     with between(0, 0.3):
         assert consumer.fetch_no_wait(10) == []
@@ -126,7 +126,7 @@ def test_bytes_that_are_used_up_exactly_end_it(js, stream, consumer):
 
 
 @pytest.mark.parametrize("timeout", [5, None])
-def test_a_message_that_never_fits_ends_it(js, stream, consumer, timeout):
+def test_a_message_above_max_bytes_is_an_error_at_once(js, stream, consumer, timeout):
     """A first message above ``max_bytes`` is an error at once: no such request can be answered."""
     fill(js, stream.name, 1, size=500)
     with ThreadPoolExecutor(1) as pool:

@@ -69,7 +69,7 @@ def test_a_child_s_futures_are_settled_at_once(held, looked_at):
         assert future.result(5) == PubAck("HELD", seq)
 
 
-def test_a_future_that_is_settled_stays_so(held):
+def test_an_acknowledged_future_stays_acknowledged_in_a_child(held):
     """A future that was acknowledged before the fork is acknowledged in the child, too."""
     future = held.publish()
     held.acknowledge(7)

@@ -83,7 +83,7 @@ def test_subjects_may_overlap_and_be_missing(stream):
 
 
 @pytest.mark.server(">=2.11")
-def test_one_page_is_one_request(nc, stream):
+def test_each_page_takes_one_request(nc, stream):
     """No request is sent besides those for the pages."""
     before = nc.stats["out_msgs"]
     assert len(list(stream.get_last_msgs([all_subjects(stream)]))) == 5
@@ -95,7 +95,7 @@ def test_one_page_is_one_request(nc, stream):
 @pytest.mark.server(">=2.11")
 @pytest.mark.parametrize("storage", ["file", "memory"])
 @pytest.mark.parametrize("batch", [None, 2])
-def test_what_is_stored_after_up_to_seq_does_not_count(js, stream_name, storage, batch):
+def test_up_to_seq_leaves_out_later_messages(js, stream_name, storage, batch):
     """
     With ``up_to_seq`` a subject has the message that was its last one at that point.
 
@@ -118,7 +118,7 @@ def test_what_is_stored_after_up_to_seq_does_not_count(js, stream_name, storage,
 
 
 @pytest.mark.server(">=2.11")
-def test_what_is_stored_from_up_to_time_on_does_not_count(stream):
+def test_up_to_time_leaves_out_later_messages(stream):
     """With ``up_to_time`` a subject has its last message stored before that time."""
     at = stream.get_msg(9).time
     found = stream.get_last_msgs([all_subjects(stream)], up_to_time=at, batch=2)

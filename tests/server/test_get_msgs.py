@@ -70,7 +70,7 @@ def test_every_message_comes_once_in_order(js, stream, allow_direct, most, kind)
 
 
 @pytest.mark.server(">=2.11")
-def test_they_come_with_one_request(nc, stream):
+def test_a_batch_takes_one_request(nc, stream):
     """A batch is one request, and returns the same messages as single gets."""
     before = nc.stats["out_msgs"]
     found = stream.get_msgs(20, 5)
@@ -137,7 +137,7 @@ def test_invalid_arguments_are_refused(stream, given, error):
         stream.get_msgs(**given)
 
 
-def test_what_came_of_a_reply_that_broke_off_is_returned(nats_server, stream):
+def test_the_messages_of_an_interrupted_reply_are_returned(nats_server, stream):
     """The messages of an interrupted reply are contiguous, so they are returned."""
 
     def respond(nc: Connection, msg: Msg, _: int) -> None:

@@ -225,7 +225,7 @@ def test_put_and_get(kv):
     assert kv.get("a.b", revision=1, consistent=True) == entry
 
 
-def test_get_what_is_not_there(kv):
+def test_get_without_a_value_raises_a_key_error(kv):
     """A key without a value is an error that is also a KeyError."""
     kv.put("a", b"1")
     kv.put("b", b"2")

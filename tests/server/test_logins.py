@@ -254,7 +254,9 @@ GARBAGE = [b"", b"c4nary\n", b"\xff\xfe c4nary", b"c4nary" * 100_000]
 
 @pytest.mark.parametrize("content", GARBAGE, ids=["empty", "words", "bytes", "much"])
 @pytest.mark.parametrize("option", ["user_credentials", "nkeys_seed"])
-def test_a_file_with_something_else_in_it(nkey_server, tmp_path, option, content):
+def test_a_file_without_credentials_is_named_without_its_contents(
+    nkey_server, tmp_path, option, content
+):
     """The error names the option, the path and the problem, without contents of the file."""
     path = tmp_path / "login"
     path.write_bytes(content)
@@ -276,7 +278,7 @@ def test_an_unreadable_file(nkey_server, tmp_path, option):
         assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_of_two_files_the_one_is_named_that_is_wrong(jwt_server, operator, tmp_path):
+def test_the_error_names_the_wrong_one_of_two_files(jwt_server, operator, tmp_path):
     """The path in the error tells which of the two files is wrong."""
     user = User()
     jwt, seed = tmp_path / "user.jwt", tmp_path / "user.nk"

@@ -42,7 +42,7 @@ def is_back(nc: Connection, reconnects: int) -> bool:
 # --- credentials are read again -------------------------------------------------------------------
 
 
-def test_what_changed_is_used_for_the_next_link(tmp_path):
+def test_a_changed_file_is_used_for_the_next_link(tmp_path):
     """A file is read again for each link, so a key can change while the program runs."""
     before, after = User(), User()
     seed = tmp_path / "user.nk"

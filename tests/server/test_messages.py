@@ -292,7 +292,7 @@ def test_stop_after_is_exact(js, stream, consumer):
         assert info.num_waiting == 0
 
 
-def test_stop_drops_what_is_buffered(js, stream, consumer, nc):
+def test_stop_drops_the_buffered_messages(js, stream, consumer, nc):
     """After ``stop`` no message is returned, and the server has no pull request."""
     fill(js, stream.name, 50)
     messages = consumer.messages(max_messages=10)
@@ -323,7 +323,7 @@ def test_stop_tells_the_server_at_once(alone, durable, fresh_server):
     del alone
 
 
-def test_drain_gives_what_is_buffered(js, stream, consumer, nc):
+def test_drain_returns_the_buffered_messages(js, stream, consumer, nc):
     """After ``drain`` buffered messages can be read, then the iteration ends; none is lost."""
     fill(js, stream.name, 50)
     messages = consumer.messages(max_messages=10)
@@ -368,7 +368,7 @@ def test_an_iteration_ends_with_the_connection(alone, durable, end):
                 waiting.result(5)
 
 
-def test_what_is_buffered_survives_the_end_of_the_connection(alone, durable):
+def test_buffered_messages_survive_the_end_of_the_connection(alone, durable):
     """Messages received before the connection was closed can still be read."""
     fill(alone.jetstream(), "S", 20)
     messages = durable.messages(max_messages=20)
@@ -384,7 +384,7 @@ def test_what_is_buffered_survives_the_end_of_the_connection(alone, durable):
 
 @pytest.mark.parametrize("what", ["consumer", "stream"])
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_a_consumer_that_is_gone_ends_it(js, stream, consumer, nc, what, when):
+def test_a_missing_consumer_ends_the_iteration_with_its_error(js, stream, consumer, nc, what, when):
     """A missing or deleted consumer or stream is a typed error within a second, each time."""
 
     def delete() -> None:

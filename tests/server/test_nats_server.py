@@ -109,7 +109,7 @@ def test_a_failed_start_leaves_nothing_behind(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_in_use_is_an_error_that_says_so(fresh_server):
+def test_a_port_in_use_is_named_in_the_error(fresh_server):
     """A port in use is an error that says so."""
     second = NatsServer(port=fresh_server.port)
     with pytest.raises(ServerUnavailableError, match="address already in use"):

@@ -30,7 +30,7 @@ def test_messages_come_one_by_one(js, stream, consumer):
         assert (info.delivered.consumer_seq, info.num_waiting) == (number + 1, 0)
 
 
-def test_it_waits_for_a_message(js, stream, consumer):
+def test_next_waits_for_a_message(js, stream, consumer):
     """A message that arrives in time is returned at once, with a timeout and without."""
     for timeout in (10, None):
         with ThreadPoolExecutor(1) as pool:

@@ -89,7 +89,7 @@ def test_objects_of_many_sizes(store, stream, size):
         assert file.read() == file.read(5) == b""
 
 
-def test_what_an_info_tells(store):
+def test_an_info_has_the_given_fields_and_the_results_of_the_put(store):
     """The info has the given fields and the results of the put."""
     meta = ObjectMeta(
         name="report.pdf",

@@ -255,7 +255,7 @@ def test_sealing_is_taken(js):
 
 
 @pytest.mark.server("<2.12")
-def test_what_was_there_before_stays(js):
+def test_an_object_that_existed_before_the_call_is_kept(js):
     """Only what the call created is removed, not what it matched or changed."""
     unknown = {"unknown": True}
     stream = js.create_stream(name="E", subjects=["E.>"], storage="memory")
@@ -294,7 +294,7 @@ def test_an_unnamed_consumer_is_removed(stream):
         ("2024-01-01T01:00:00Z", 0, "stays as it is", 0),
     ],
 )
-def test_only_what_is_new_and_empty_is_removed(created, messages, outcome, deletions):
+def test_only_a_new_and_empty_stream_is_removed(created, messages, outcome, deletions):
     """Judged by the server's times; if that fails or is uncertain, the error says so."""
     state = {"bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0, "messages": messages}
     response = {

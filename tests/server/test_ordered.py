@@ -104,7 +104,7 @@ def test_every_message_comes_once_and_in_order(js, stream):
         ),
     ],
 )
-def test_it_starts_and_filters_as_configured(js, stream, options, expected):
+def test_an_ordered_consumer_starts_and_filters_as_configured(js, stream, options, expected):
     """Each deliver policy selects the stored messages, then new ones follow, also after a reset."""
     filters = options.get("filter_subjects")
     if filters is not None:
@@ -195,7 +195,7 @@ def test_invalid_options_are_refused(stream, options):
     assert stream.consumer_names() == []
 
 
-def test_what_the_server_refuses_is_raised_where_it_is_made(stream):
+def test_messages_raises_what_the_server_refuses(stream):
     """Filters that the server refuses raise in `messages`."""
     ordered = stream.ordered_consumer(filter_subjects=[f"{stream.name}.>", f"{stream.name}.a"])
     with between(0, 1), pytest.raises(BadRequestError):
@@ -376,7 +376,7 @@ def test_stop_after_is_exact_over_resets(js, stream):
     wait_until(lambda: not stream.consumer_names(), 1)
 
 
-def test_drain_gives_what_is_buffered(js, stream):
+def test_drain_returns_the_buffered_messages(js, stream):
     """After ``drain`` buffered messages can be read, then the iteration ends."""
     fill(js, stream.name, 50)
     messages = stream.ordered_consumer().messages(max_messages=10)
@@ -428,7 +428,7 @@ def test_polling_creates_few_consumers_while_none_is_created_in_time(fresh_serve
 
 
 @pytest.mark.parametrize("end", ["close", "drain"])
-def test_it_ends_with_the_connection(alone, filed, end):
+def test_closing_the_connection_ends_an_ordered_iteration(alone, filed, end):
     """When the user closes the connection, iterations and consumes end without an error."""
     messages = filed.ordered_consumer().messages()
     handle = filed.ordered_consumer().consume(print)

@@ -37,7 +37,7 @@ def read_to(ordered: OrderedConsumer, last: int, got: list[int]) -> list[int]:
     return got
 
 
-def test_what_a_stall_held_back_is_read_again(js, stream, far, proxy):
+def test_messages_held_back_by_a_stall_are_read_again(js, stream, far, proxy):
     """A reply that stops in the middle ends its fetch; the next ones read to the end."""
     fill(js, stream.name, 200, size=10_000)
     ordered = far.jetstream().ordered_consumer(stream.name)

@@ -132,7 +132,7 @@ def test_a_callback_is_not_called_and_its_thread_ends(guest):
     assert not sub.is_valid
 
 
-def test_what_has_come_before_can_be_read():
+def test_pending_messages_can_be_read_after_a_permission_is_revoked():
     """If a permission is revoked, pending messages can be read; then the error is raised."""
     refusal = b'-ERR \'Permissions Violation for Subscription to "a" (sid "1")\'\r\n'
     reported: SimpleQueue[Exception] = SimpleQueue()

@@ -204,7 +204,7 @@ def test_acks_that_may_not_come_in():
                 future.result(LONG)
 
 
-def test_nothing_is_left_of_what_was_refused(strict):
+def test_a_refused_fetch_or_iterator_leaves_nothing_behind(strict):
     """A refused fetch or iterator leaves no subscription and no thread behind."""
     with connected(strict, "idle") as (nc, _):
         js = nc.jetstream()

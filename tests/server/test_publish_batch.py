@@ -125,7 +125,7 @@ def test_one_unmet_expectation_refuses_the_batch(js, target):
 
 
 @atomic
-def test_what_a_batch_cannot_contain_is_refused_before_it_is_sent(js, target):
+def test_add_refuses_messages_that_a_batch_cannot_contain(js, target):
     """Local checks raise in ``add()``; the batch can still be used."""
     subject = f"{target.name}.a"
     with js.batch() as batch:

@@ -77,7 +77,7 @@ def test_a_missing_consumer_is_an_error_at_once(stream, consumer):
 
 
 @pytest.mark.parametrize("what", ["consumer", "stream"])
-def test_what_is_deleted_meanwhile_is_an_error_at_once(js, stream, consumer, nc, what):
+def test_a_deletion_ends_a_waiting_call_at_once(js, stream, consumer, nc, what):
     """A waiting call gets `ConsumerDeletedError` within a second of the deletion."""
     with ThreadPoolExecutor(2) as pool:
         fetches = [pool.submit(consumer.fetch, 5, timeout) for timeout in (30, None)]
@@ -155,7 +155,7 @@ def test_a_fetch_that_begins_without_a_link_asks_once(alone, durable, fresh_serv
 
 
 @pytest.mark.parametrize("heartbeat", [None, 0.1])
-def test_without_a_link_it_is_not_late(alone, durable, fresh_server, heartbeat):
+def test_a_fetch_without_a_link_returns_after_its_timeout(alone, durable, fresh_server, heartbeat):
     """While disconnected, a fetch returns after its timeout, without a heartbeat error."""
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)

@@ -85,7 +85,7 @@ def test_a_durable_is_made_when_it_is_not_there(js, stream, subject):
     assert stream.consumer_names() == ["D"]
 
 
-def test_binding_takes_a_consumer_as_it_is(js, stream, subject):
+def test_binding_accepts_any_filter_and_limits(js, stream, subject):
     """Binding accepts any filter and limits of the consumer."""
     put(js, subject, 1)
     stream.create_consumer(durable_name="D", max_batch=1)
@@ -121,7 +121,7 @@ def test_a_consumer_with_priority_groups_is_refused(js, stream):
 # --- what a fetch returns ------------------------------------------------------------------------
 
 
-def test_what_is_there_is_returned_at_once(js, subject, sub):
+def test_available_messages_are_returned_at_once(js, subject, sub):
     """Fewer than requested are returned in order, without waiting for more."""
     put(js, subject, 1, 2, 3)
     with between(0, 1):
@@ -215,7 +215,7 @@ def test_a_fetch_under_way_ends_with_the_subscription(js, stream, subject, nc, h
     assert stream.consumer_names() == []
 
 
-def test_a_drain_hands_over_what_has_come(js, subject, sub):
+def test_a_drain_ends_a_fetch_with_its_messages(js, subject, sub):
     """A fetch that has some of its messages returns them."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, 5, 30)
@@ -253,7 +253,7 @@ def test_an_error_of_the_deletion_is_raised_or_reported(fresh_server):
         wait_until(lambda: stream.consumer_names() == [])
 
 
-def test_a_closed_connection_ends_it(nats_server, stream, subject):
+def test_calls_on_a_closed_connection_raise(nats_server, stream, subject):
     """Every call raises that the connection is closed; the consumer is kept."""
     with jetstream_sync.connect(nats_server.url) as nc, ThreadPoolExecutor(2) as pool:
         sub = nc.jetstream().pull_subscribe(subject, "D")

@@ -57,7 +57,7 @@ def test_links_that_broke_between_fetches_are_forgotten(alone, sub):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_without_a_link_it_ends_in_time(alone, sub, fresh_server, batch):
+def test_a_fetch_without_a_link_ends_in_time(alone, sub, fresh_server, batch):
     """Without a link the timeout holds, with a heartbeat or without."""
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
@@ -67,7 +67,7 @@ def test_without_a_link_it_ends_in_time(alone, sub, fresh_server, batch):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_silent_server_does_not_hold_it(sub, fresh_server, batch):
+def test_a_fetch_from_a_silent_server_ends_in_time(sub, fresh_server, batch):
     """It ends with its timeout and cancels its requests: no message is sent to an unused inbox."""
     with paused(fresh_server), between(0.29, 0.8), pytest.raises(TimeoutError):
         sub.fetch(batch, timeout=0.3)
@@ -109,7 +109,7 @@ def test_a_user_without_consumer_info_may_pull():
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_ctrl_c_ends_a_fetch_and_cancels_it(alone, sub, batch):
+def test_ctrl_c_cancels_the_request_of_a_fetch(alone, sub, batch):
     """The request is removed from the server, and the next fetch gets new messages."""
 
     def strike() -> None:

@@ -191,7 +191,7 @@ def test_without_messages_it_raises_at_the_timeout(stage):
             fetched.result(2)
 
 
-def test_some_of_a_batch_are_returned_when_the_server_says_that_time_is_up(stage):
+def test_a_timeout_status_ends_a_fetch_with_its_messages(stage):
     """With messages to return, the fetch does not wait for the rest of its timeout."""
     with between(0, 2):
         fetched = stage.fetch(3, timeout=5)

@@ -61,7 +61,7 @@ def inboxes(nc: Connection) -> int:
     )
 
 
-def test_what_a_stall_held_back_comes_later(js, stream, proxy, fetch):
+def test_late_messages_go_to_the_next_fetch(js, stream, proxy, fetch):
     """Messages of a reply that arrive after the end of the fetch go to the next ones."""
     fill(js, stream, 200, size=10_000)
     got = [msg.metadata.stream_seq for msg in fetch(10, 5)]
@@ -75,7 +75,7 @@ def test_what_a_stall_held_back_comes_later(js, stream, proxy, fetch):
     assert read_to(fetch, 202, got) == list(range(1, 203))
 
 
-def test_what_is_kept_goes_with_its_consumer(js, stream, proxy, far):
+def test_a_kept_inbox_is_closed_with_its_consumer(js, stream, proxy, far):
     """An inbox kept for late messages is closed when the consumer object is garbage-collected."""
     fill(js, stream, 100, size=10_000)
     stream.create_consumer(durable_name="NONE", ack_policy=AckPolicy.NONE)

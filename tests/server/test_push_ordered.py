@@ -82,7 +82,7 @@ def read_ordered(js: JetStream, stream: Stream, **options: Any) -> OrderedPushSu
 # --- reading ------------------------------------------------------------------------------------
 
 
-def test_it_reads_all_and_leaves_nothing(js, stream):
+def test_all_messages_are_read_in_order(js, stream):
     """Stored messages and new ones are read in order."""
     fill(js, stream.name, 1000)
     sub = read_ordered(js, stream)
@@ -107,7 +107,7 @@ def test_it_reads_all_and_leaves_nothing(js, stream):
     ],
 )
 @pytest.mark.parametrize("lost", [False, True])
-def test_it_starts_where_configured(js, nc, stream, options, expected, lost):
+def test_every_deliver_policy_is_kept_after_a_loss(js, nc, stream, options, expected, lost):
     """Every deliver policy applies, also when the first consumer is lost before a message."""
     fill(js, stream.name, 6)
     sub = read_ordered(js, stream, **options)
@@ -250,7 +250,7 @@ def test_a_message_from_no_stream_is_left_out(js, nats_server, stream):
         sub.unsubscribe()
 
 
-def test_without_a_link_it_waits_for_one(alone, fresh_server):
+def test_a_consumer_is_created_on_the_next_link(alone, fresh_server):
     """A consumer that is needed while disconnected is created on the next link."""
     js = alone.jetstream(timeout=15)
     js.create_stream(name="S", subjects=["S.>"], storage="file")
@@ -295,7 +295,7 @@ def test_deliveries_of_a_replaced_consumer_are_dropped(js, stream, monkeypatch):
 
 
 @pytest.mark.parametrize("end", ["unsubscribe", "drain"])
-def test_it_ends_while_a_consumer_is_made(js, stream, monkeypatch, end):
+def test_ending_does_not_wait_for_the_next_consumer(js, stream, monkeypatch, end):
     """Ending it does not wait for the next consumer, and that one does not stay."""
     sub = read_ordered(js, stream)
     go_on = replace_slowly(sub, monkeypatch)

@@ -342,7 +342,7 @@ def test_reconnect_cuts_a_wait_short():
         nc.close()
 
 
-def test_reconnect_of_what_is_over():
+def test_reconnect_opens_no_closed_or_draining_connection():
     """A closed connection is not opened again, and a draining one is left alone."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)

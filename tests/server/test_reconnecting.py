@@ -121,7 +121,7 @@ def test_a_limit_set_while_disconnected_holds(server, alone, witness):
     assert read(other, 20) == [b"after"] * 20
 
 
-def test_what_is_subscribed_and_ended_without_a_link(server, alone, witness):
+def test_subscriptions_made_while_disconnected_are_sent_once(server, alone, witness):
     """Subscriptions made while disconnected are sent once with the next link; ended ones are not."""
     ended = alone.subscribe("orders")
     stop(server, alone, witness)
@@ -334,7 +334,7 @@ def test_a_timeout_without_a_link_says_since_when(fresh_server):
         assert "connection" not in str(caught.value)
 
 
-def test_a_timeout_before_the_first_link_says_it_too(fresh_server):
+def test_a_timeout_before_the_first_link_names_the_outage(fresh_server):
     """The same holds with ``retry_on_failed_connect`` before the first link."""
     fresh_server.stop()
     with (

@@ -322,7 +322,7 @@ def test_a_closed_connection_ends_the_wait(nats_server, nc, subject, timeout):
             closing.request_many(subject)
 
 
-def test_what_is_not_permitted_is_an_error():
+def test_a_permission_violation_ends_the_iteration():
     """The iteration raises the permission violation, without waiting."""
     user = '{ user: u, password: p, permissions: { publish: { deny: "no" } } }'
     with (

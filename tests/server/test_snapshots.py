@@ -184,7 +184,7 @@ def test_unread_pieces_are_bounded_by_the_window(nc, orders):
 
 
 @pytest.mark.server(">=2.15")  # earlier servers have a fixed window
-def test_leaving_a_snapshot_early_ends_it(nc, orders):
+def test_leaving_a_snapshot_early_stops_the_server(nc, orders):
     """The server stops sending, and no further piece arrives."""
     advisory = "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.>"
     with nc.subscribe(advisory) as told:

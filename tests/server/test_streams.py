@@ -264,7 +264,7 @@ def test_lists_are_put_together_of_pages(alone, fresh_server):
     assert [info.config.name for info in js.list_streams("s.S0001")] == ["S0001"]
 
 
-def test_what_cannot_be_listed_does_not_come_twice(nc):
+def test_streams_without_an_info_are_listed_once(nc):
     """Streams without an info are listed by name; the next page starts behind them, too."""
     asked = []
     pages = {
@@ -325,7 +325,7 @@ def test_info_lists_what_was_deleted(js, stream):
 # --- newer servers --------------------------------------------------------------------------------
 
 
-def test_what_is_not_known_is_sent_back_on_update(nc):
+def test_unknown_fields_are_sent_back_on_update(nc):
     """Unknown fields survive reading, changing and writing a config, at any depth."""
     sources = [{"name": "T", "future_source": True}]
     config = {"name": "S", "max_msgs": -1, "future": {"a": [1, None]}, "sources": sources}

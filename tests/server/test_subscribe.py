@@ -137,7 +137,7 @@ def test_binding_to_a_consumer(js, stream):
         js.subscribe_bind(name, "dur", ordered_consumer=True)
 
 
-def test_one_stream_is_needed(js, stream):
+def test_a_subject_of_no_stream_or_several_is_an_error(js, stream):
     """No stream, or several, for a subject is an error that says so."""
     name = stream.cached_info.config.name
     with pytest.raises(StreamNotFoundError, match="unserved.subject"):
@@ -252,7 +252,7 @@ def test_draining_leaves_time_to_acknowledge(js, stream):
     assert stream.consumer_names() == []
 
 
-def test_draining_a_callback_waits_for_it(js, stream):
+def test_drain_waits_for_the_callback_and_deletes_the_consumer(js, stream):
     """drain() returns when the callback has ended and the consumer is deleted."""
     got: list[int] = []
     go_on = threading.Event()
@@ -339,7 +339,7 @@ def test_a_limit_counts_from_the_start(js, stream, ordered):
     assert stream.consumer_names() == []
 
 
-def test_a_limit_that_is_all_read_ends_it_at_once(js, stream):
+def test_a_limit_that_was_reached_ends_the_subscription_at_once(js, stream):
     """If the limit was reached already, the call ends the subscription and deletes."""
     sub = js.subscribe(everything(stream))
     numbers(sub, 10)

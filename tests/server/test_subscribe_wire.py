@@ -148,7 +148,7 @@ def test_a_durable_consumer_that_does_not_exist():
     ],
     ids=["existing consumer", "deliver subject", "whole stream"],
 )
-def test_what_is_known_is_not_asked_for(options, requests):
+def test_a_named_consumer_and_stream_need_no_lookup(options, requests):
     """An existing consumer is bound to, and a given deliver subject or stream is used."""
     there = consumer_info("there", {"durable_name": "there", "deliver_subject": "to.here"})
     with fake_server(Streams(there=there)) as (server, nc):

@@ -165,7 +165,7 @@ def tls_and_plain(certificates: Certificates) -> Iterator[tuple[NatsServer, Nats
 
 @pytest.mark.parametrize("how", ["discovered", "listed"])
 @pytest.mark.parametrize("downgrade", [False, True])
-def test_a_connection_that_used_tls_keeps_it(certificates, monkeypatch, how, downgrade):
+def test_no_later_server_gets_the_login_without_tls(certificates, monkeypatch, how, downgrade):
     """No later server gets the login in the clear, unless ``tls_allow_downgrade`` is set."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
     errors: SimpleQueue[Exception] = SimpleQueue()

@@ -337,7 +337,7 @@ def test_a_limit_set_while_its_messages_arrive(listener, limit):
     nc.close()
 
 
-def test_a_limit_set_while_the_last_message_is_passed_keeps_it(listener):
+def test_a_limit_counts_the_message_that_is_being_passed(listener):
     """The message that the reader is passing counts for the limit, and is read."""
     nc = jetstream_sync.connect(listener.url)
     sub = nc.subscribe("a")

@@ -190,7 +190,7 @@ def test_too_many_connections_are_logged(listener, caplog):
 # --- opening ------------------------------------------------------------------------------------
 
 
-def test_one_opens_it_and_the_others_wait(door):
+def test_concurrent_calls_get_the_same_connection(door):
     """Threads that call during the opening get the same connection."""
     with ThreadPoolExecutor(8) as pool:
         calls = [pool.submit(shared_connection, door.url) for _ in range(8)]
@@ -294,7 +294,7 @@ def test_a_closed_one_is_replaced(listener, how):
     assert len(shared._shared._open) == 1
 
 
-def test_one_that_is_being_drained_is_replaced():
+def test_a_draining_connection_is_replaced():
     """A `with` block would close it for all other users."""
 
     def play(peer: ScriptedPeer) -> None:
@@ -313,7 +313,7 @@ def test_one_that_is_being_drained_is_replaced():
         assert isinstance(drained.exception(5), ConnectionClosedError)
 
 
-def test_one_that_is_reconnecting_is_kept(listener):
+def test_a_reconnecting_connection_is_kept(listener):
     """A reconnecting connection is returned, not replaced."""
     first = shared_connection(listener.url, reconnect_time_wait=0.01)
     listener.take().close()

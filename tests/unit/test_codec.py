@@ -135,7 +135,7 @@ def test_json_values_are_unchanged(either, value):
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"nope", b"NaN", b"[Infinity]", b"\xff", b'"\xff"', b"{}x", b"[" * 100_000]
 )
-def test_what_is_not_json_is_an_invalid_response(either, data):
+def test_bytes_without_json_are_an_invalid_response(either, data):
     """The error of a reply that is not JSON quotes its start only."""
     with pytest.raises(InvalidResponseError) as caught:
         either.loads(data)

@@ -28,7 +28,7 @@ BLOCKS = st.binary(max_size=40) | st.builds(
 # --- the mapping --------------------------------------------------------------------------------
 
 
-def test_looking_up_ignores_case_and_iterating_keeps_it():
+def test_lookups_ignore_case_and_iteration_keeps_the_first_case():
     """Names keep the case in which they were first written."""
     headers = Headers({"Nats-Msg-Id": "1"})
     assert headers["nats-msg-id"] == headers["NATS-MSG-ID"] == "1"
@@ -96,7 +96,7 @@ def test_a_mapping_that_is_no_headers_is_not_equal(other):
 
 
 @given(PAIRS)
-def test_repr_is_what_makes_it(pairs):
+def test_evaluating_the_repr_gives_equal_headers(pairs):
     """Evaluating the repr gives equal headers."""
     headers = Headers(pairs)
     assert eval(repr(headers), {"Headers": Headers}) == headers

@@ -66,7 +66,7 @@ def test_any_seconds_are_within_half_a_nanosecond(seconds):
     "value",
     [True, "1", None, b"1", [1], float("nan"), float("inf"), 1e300, 10**10, timedelta(days=110000)],
 )
-def test_what_is_no_duration_is_refused(value):
+def test_an_invalid_duration_is_an_error_of_its_option(value):
     """A value that is not a number, or exceeds 64-bit nanoseconds, is an error of its option."""
     with pytest.raises(InvalidOptionError) as caught:
         duration(value, "max_age")
@@ -159,7 +159,7 @@ def test_rfc_3339_times(text, ns):
         "٢٠٢٤-01-01T00:00:00Z",
     ],
 )
-def test_what_is_no_rfc_3339_time_is_refused(text):
+def test_a_text_that_is_not_an_rfc_3339_time_is_refused(text):
     """Text without a zone, out of range or with additional characters is not a time."""
     with pytest.raises(ValueError, match=r".+"):
         time_from_text(text)
@@ -171,7 +171,7 @@ def test_a_time_without_zone_has_no_nanoseconds():
         time_to_ns(datetime(2024, 1, 1))  # noqa: DTZ001
 
 
-def test_what_is_computed_from_a_time_has_no_tail():
+def test_arithmetic_with_a_time_is_exact_to_the_microsecond():
     """Arithmetic with a NanoTime is exact to the microsecond, as with a datetime."""
     later = time_from_ns(1_001) + timedelta(microseconds=1)
     assert time_to_ns(later) == 2_000

@@ -288,7 +288,7 @@ LOST = [
 
 @pytest.mark.parametrize(("options", "lost"), LOST)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
+def test_a_pickle_contains_no_secret(options, lost, protocol):
     """A secret is removed and marked, everything else is pickled."""
     before = ConnectionOptions(**{"servers": SERVERS, "name": "n", **options})
     before.check_secrets()
@@ -307,7 +307,7 @@ def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     assert pickle.loads(pickle.dumps(after, protocol)) == after
 
 
-def test_the_mark_of_a_lost_secret_is_one():
+def test_the_mark_of_a_removed_secret_is_a_singleton():
     """The mark is a singleton, also after pickling; using it as the secret is an error."""
     assert pickle.loads(pickle.dumps(left_out)) is left_out
     with pytest.raises(InvalidOptionError, match="functions that can be imported"):
@@ -380,7 +380,7 @@ def test_urls(text, address):
         b"nats://h",
     ],
 )
-def test_what_is_no_url_is_refused(text):
+def test_an_invalid_url_is_refused(text):
     """The error names the option in every case."""
     with pytest.raises(InvalidOptionError) as caught:
         ServerAddress.parse(text)
@@ -428,7 +428,7 @@ def test_errors_do_not_repeat_a_login(scheme, before, after, tail):
 
 
 @given(st.text(min_size=1, max_size=8), st.text(max_size=8))
-def test_a_quoted_login_comes_out_as_it_is(user, password):
+def test_a_percent_encoded_login_is_decoded(user, password):
     """Any user, password or token can be in a URL, percent-encoded."""
     quoted = quote(user, safe=""), quote(password, safe="")
     address = ServerAddress.parse(f"nats://{quoted[0]}:{quoted[1]}@h")

@@ -95,7 +95,7 @@ def test_only_a_str_is_a_subject(value):
             check(value)
 
 
-def test_what_fits_no_command_is_refused():
+def test_a_value_too_long_for_a_command_is_refused():
     """A command line has 4096 bytes at most; the error quotes the start of a longer value."""
     for check in (check_subject, check_publish_subject, check_queue):
         assert check("x" * 4096) == "x" * 4096
@@ -131,7 +131,7 @@ def test_bad_names_are_refused(kind, name):
 
 
 @given(ANY_TEXT)
-def test_what_is_not_refused_can_be_sent(text):
+def test_every_accepted_value_is_one_argument_of_a_protocol_line(text):
     """Every accepted value is UTF-8 and one argument of a protocol line."""
     for check in (check_subject, check_publish_subject, check_queue, *CHECK_NAMES.values()):
         try:
@@ -142,7 +142,7 @@ def test_what_is_not_refused_can_be_sent(text):
 
 
 @given(ANY_TEXT)
-def test_what_is_published_to_can_be_subscribed_to(text):
+def test_every_subject_for_publishing_is_valid_for_subscribing(text):
     """Every subject for publishing is valid for subscribing."""
     try:
         check_publish_subject(text)

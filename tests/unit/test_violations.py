@@ -41,7 +41,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "meant"), TEXTS)
-def test_what_a_server_says(text, meant):
+def test_operation_subject_and_queue_of_a_violation_are_read(text, meant):
     """Operation, subject and queue group are read; missing ones are empty."""
     error = pickle.loads(pickle.dumps(permissions_error(text)))
     assert (error.operation, error.subject, error.queue) == meant

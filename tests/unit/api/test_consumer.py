@@ -66,7 +66,7 @@ PUSH = {"deliver_subject": "d"}
         {"deliver_policy": UnknownEnumValue("newest")},
     ],
 )
-def test_what_goes_together_is_accepted(fields):
+def test_valid_combinations_are_accepted(fields):
     """Valid combinations pass the checks."""
     ConsumerConfig(**fields)
 
@@ -133,7 +133,7 @@ def test_invalid_values_are_refused(option, fields):
         ("ack_policy", "flow_control"),
     ],
 )
-def test_what_needs_deliveries_is_refused_where_messages_are_pulled(option, value):
+def test_a_pull_consumer_refuses_options_of_push_consumers(option, value):
     """Options of push consumers are valid in a config, and rejected for a pull consumer."""
     config = ConsumerConfig(**{option: value})
     with pytest.raises(InvalidOptionError) as caught:

@@ -111,7 +111,7 @@ def test_ids_that_are_not_one_token(nuid):
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b'"a"', b"{}", b'{"name":"a"}', b'{"name":5,"bucket":"B","nuid":"n"}']
 )
-def test_what_is_not_an_info(data):
+def test_another_payload_is_not_an_info(data):
     """Another payload is an error, not an info."""
     with pytest.raises(InvalidResponseError):
         decode_info(data, NOON)

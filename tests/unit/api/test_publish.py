@@ -76,7 +76,7 @@ def test_a_refusal_is_raised():
         {"error": "no"},
     ],
 )
-def test_what_is_no_ack_is_an_invalid_response(data):
+def test_a_reply_without_stream_and_sequence_is_invalid(data):
     """A reply without stream and sequence is an invalid response."""
     with pytest.raises(InvalidResponseError, match="^PubAck: "):
         PubAck.from_json(data)

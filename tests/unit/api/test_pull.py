@@ -127,7 +127,7 @@ def limits(**said):
         ({"stop_after": 7}, (500, 0, 250, 0, 30, 15.0, 7)),
     ],
 )
-def test_what_depends_on_what(said, worked_out):
+def test_defaults_depend_on_the_limits_and_the_expiry(said, worked_out):
     """Defaults are those of ADR-37: half of the limits, half of the expiry up to 30 s."""
     assert limits(**said) == worked_out
 

@@ -47,7 +47,7 @@ JUNK = [
 
 
 @pytest.mark.parametrize(("reply", "domain"), FORMS)
-def test_what_a_reply_subject_tells(reply, domain):
+def test_both_formats_of_a_reply_subject_are_read(reply, domain):
     """9 tokens are the first format, 11 or more the second; the domain `_` means none."""
     assert metadata_of(reply) == Metadata(domain=domain, **FIELDS)
 
@@ -98,7 +98,7 @@ TOKENS = st.lists(
 
 
 @given(st.one_of(TOKENS, TOKENS.map(b"$JS.ACK.".__add__), st.binary(max_size=30)))
-def test_any_subject_is_one_or_is_none(reply):
+def test_any_subject_gives_complete_metadata_or_an_error(reply):
     """Any subject gives complete metadata or an error."""
     try:
         metadata = metadata_of(reply)

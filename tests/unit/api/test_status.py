@@ -137,7 +137,7 @@ def test_no_responders_without_a_text_are_explained():
         (block("none"), b""),
     ],
 )
-def test_what_is_a_users_message(header, payload):
+def test_only_a_number_without_a_payload_is_a_status(header, payload):
     """A status has a number in the version line and no payload; other messages are delivered."""
     assert parse_pull_status(header, payload) is None
 

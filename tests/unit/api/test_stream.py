@@ -45,7 +45,7 @@ def test_stored_messages_are_understood():
     assert decode(StoredMsgReply, reply("stored_msg_empty")["message"]).data is None
 
 
-def test_only_what_is_said_is_sent():
+def test_a_config_is_sent_with_the_given_fields_only():
     """A config is sent with its name and the given fields only."""
     config = StreamConfig(name="ORDERS", subjects=["ORDERS.*"], max_age=1.5, storage="memory")
     assert encode(config) == {
@@ -75,7 +75,7 @@ MIRROR = StreamSource(name="ORIGIN")
         {"allow_msg_schedules": True, "discard": UnknownEnumValue("newest")},
     ],
 )
-def test_what_goes_together_is_accepted(fields):
+def test_valid_combinations_are_accepted(fields):
     """Valid combinations pass the checks."""
     StreamConfig(name="S", **fields)
 

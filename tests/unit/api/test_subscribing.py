@@ -169,7 +169,7 @@ def test_a_mismatch_names_both_values(asked, existing, error, one, other):
         ),
     ],
 )
-def test_what_fits_is_taken(asked, existing):
+def test_a_consumer_with_the_requested_options_can_be_bound(asked, existing):
     """A consumer with the requested options can be bound."""
     attempt(asked, existing)
 
@@ -222,7 +222,7 @@ def test_any_option_that_differs_is_named(option, asked, found):
         ({"opt_start_time": NOON, "deliver_policy": "by_start_time"},) * 2,
     ],
 )
-def test_what_means_the_same_does_not_differ(asked, found):
+def test_different_notations_of_a_value_are_equal(asked, found):
     """Different notations of one value, and a default written out, are equal."""
     attempt({"stream": "S", "bind": "C", "config": CFG(**asked)}, consumer(**PUSH, **found))
 
@@ -287,7 +287,7 @@ def test_several_filters_go_before_the_subject():
     assert made.filter_subjects == ["a.x", "a.y"]
 
 
-def test_what_needs_deliveries_is_refused_for_a_pull_subscription():
+def test_a_pull_subscription_refuses_options_of_push_consumers():
     """Options of push consumers, such as a rate limit, are rejected."""
     wanted = SubscribeRequest.of(subject="a", pull=True, config=CFG(rate_limit_bps=1000))
     with pytest.raises(InvalidOptionError):
@@ -320,7 +320,7 @@ def test_options_unsupported_by_ordered_consumers_are_refused(option, asked):
     assert caught.value.option == option
 
 
-def test_what_an_ordered_consumer_may_have_is_kept():
+def test_other_fields_of_an_ordered_consumer_are_kept():
     """Other fields of the config are kept, and a fixed field may be given with its required value."""
     config = CFG(
         ack_policy="none",

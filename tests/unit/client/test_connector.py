@@ -107,7 +107,7 @@ def test_attempts_count_for_each_server(world):
     assert sorted(caught.value.attempts) == [("nats://a:1", "refused"), ("nats://b:1", "no route")]
 
 
-def test_one_reason_for_all_is_the_error(world):
+def test_the_error_has_the_class_that_all_failures_share(world):
     """If every server failed with the same error class, the error is of that class."""
     it = world(max_reconnect_attempts=2)
     it.answers = {"a": [ProtocolError("no NATS", b"SSH")]}

@@ -28,7 +28,7 @@ def test_all_or_nothing_is_fine(monkeypatch):
     check_patches()
 
 
-def test_a_part_of_it_is_refused(monkeypatch):
+def test_a_partial_patch_of_gevent_is_refused(monkeypatch):
     """The error lists the patched and the unpatched modules."""
     patched(monkeypatch, "socket")
     with pytest.raises(Error, match="patched socket, but not select and threading: "):

@@ -114,7 +114,7 @@ def test_servers_that_left_the_cluster_are_forgotten():
 
 
 @pytest.mark.parametrize("junk", ["", " ", "a b", "h:x", "h:99999", "http://h", "[::1", "a,b c"])
-def test_what_is_no_address_is_left_out(junk):
+def test_an_invalid_address_in_an_info_is_ignored(junk):
     """An invalid address in an INFO does not affect the others."""
     servers = pool((A,))
     assert [item.host for item in servers.discovered((junk, "d:1"), A)] == ["d"]

@@ -142,7 +142,7 @@ def test_a_callback_that_raises_is_logged_once(caplog):
     assert record.exc_info[0] is ZeroDivisionError
 
 
-def test_closing_hands_over_what_is_queued_and_takes_no_more(callback, tracer):
+def test_closing_passes_on_the_queued_lines_only(callback, tracer):
     """The thread ends after the last line; later lines are dropped."""
     stream = tracer.wrap(MemoryStream([b"PING\r\n" * 100, b"PONG\r\n"]))
     callback.gate.clear()

@@ -380,7 +380,7 @@ def test_an_answer_to_each_ping(writer, stream):
     assert stream.sent == PONG * 100
 
 
-def test_one_answer_for_many_pings(writer):
+def test_consecutive_pongs_are_combined(writer):
     """With a large buffer, consecutive PONGs are combined."""
     Narrow.attached(writer)
     writer.append(b"x" * (_SEND_ABOVE_BYTES + 1))

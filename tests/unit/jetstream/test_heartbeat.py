@@ -84,7 +84,7 @@ def test_the_alarm_comes_after_three_intervals(timers):
     assert alarms == [115, 130, 145]
 
 
-def test_whatever_comes_puts_it_off(timers):
+def test_deliveries_postpone_the_report(timers):
     """Occasional deliveries prevent the report; after the last one it takes three intervals."""
     last = 100.0
 
@@ -99,7 +99,7 @@ def test_whatever_comes_puts_it_off(timers):
     assert alarms == [175]
 
 
-def test_it_is_armed_at_most_once_for_each_interval(timers):
+def test_the_timer_runs_at_most_once_for_each_interval(timers):
     """However busy a consumer is, the timer runs about once in two intervals."""
     _, alarms = monitor(timers, lambda: timers.now - 0.001)
     timers.until(200)

@@ -67,7 +67,7 @@ def test_a_lock_can_wait_for_any_timeout(timeout):
 
 
 @pytest.mark.parametrize("timeout", [True, False, float("nan"), "1", b"1", 1j, []])
-def test_what_is_no_time_is_refused(timeout):
+def test_an_invalid_time_is_refused(timeout):
     """The error names the option of the time."""
     with pytest.raises(InvalidOptionError) as caught:
         Deadline(timeout)

@@ -52,7 +52,7 @@ def test_a_full_socket_has_nothing_sent_twice(kind, messages, refill):
 
 
 @each_kind
-def test_nothing_counts_before_it_is_sent(kind):
+def test_bytes_count_only_when_their_encoded_form_was_sent(kind):
     """While one byte of the encoded form is unsent, no byte counts as sent."""
     layer, wire = opened(kind)
     sent: list[int] = []
@@ -121,7 +121,7 @@ def test_however_bytes_come_they_are_decoded(kind, piece):
 
 
 @each_kind
-def test_one_receive_returns_all_that_is_there(kind):
+def test_one_receive_returns_all_records_of_a_read(kind):
     """Several records or frames of one read are one result."""
     layer, wire = opened(kind)
     wire.bring(b"".join(wire.server.say(b"%03d" % number) for number in range(100)))

@@ -26,13 +26,13 @@ def test_a_number_is_an_address(host, monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["localhost", "nats.example", "1.2.3.4.5"])
-def test_a_name_is_none(host):
+def test_a_name_has_to_be_looked_up(host):
     """A name has to be looked up."""
     assert numeric(host, 4222) == []
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64])
-def test_what_can_be_neither_is_an_error(host):
+def test_empty_and_too_long_names_are_refused_without_a_lookup(host):
     """Empty and too long parts are refused without a lookup."""
     with pytest.raises(UnicodeError):
         numeric(host, 4222)

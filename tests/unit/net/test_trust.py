@@ -50,7 +50,7 @@ def test_without_options_the_system_is_trusted():
         assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
-def test_a_context_is_used_as_it_is():
+def test_a_given_context_is_used_unchanged():
     """A given context is used unchanged."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     assert make_context(context) is context
@@ -75,7 +75,7 @@ def test_own_authorities_replace_those_of_the_system(files):
     ],
     ids=["two files", "one file", "password", "function", "unused"],
 )
-def test_a_certificate_of_ones_own(files, given):
+def test_the_key_of_a_client_certificate_is_loaded(files, given):
     """Its key is in the same file or in another one, encrypted or not."""
     make_context(options(files, given))
 
@@ -104,7 +104,7 @@ def options(files: Path, given: dict[str, Any]) -> TLSOptions:
         ),
     ],
 )
-def test_what_is_wrong_is_named(files, given, option, capfd):
+def test_the_error_names_the_invalid_option(files, given, option, capfd):
     """An invalid option is an InvalidOptionError with its name, without a prompt."""
     with pytest.raises(InvalidOptionError) as caught:
         make_context(options(files, given))

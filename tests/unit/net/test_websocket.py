@@ -114,7 +114,7 @@ def test_headers_are_not_logged(caplog):
     ],
     ids=["NATS", "TLS", "no number", "no headers", "wrong key", "endless"],
 )
-def test_what_is_no_websocket_is_refused(response):
+def test_a_server_without_websocket_is_refused(response):
     """A server that does not speak HTTP, or not WebSocket, is detected at once."""
     with pytest.raises(ProtocolError):
         stream_on(Wire(Scripted(response))).handshake(Deadline(10))
@@ -136,7 +136,7 @@ def test_a_server_that_hangs_up():
         stream.handshake(Deadline(10))
 
 
-def test_what_comes_right_behind_the_handshake_is_kept():
+def test_data_right_behind_the_handshake_is_kept():
     """A server sends INFO at once."""
 
     class Eager(WebSocketPeer):
@@ -148,7 +148,7 @@ def test_what_comes_right_behind_the_handshake_is_kept():
     assert stream.receive() == b"INFO {}\r\n"
 
 
-def test_what_is_sent_is_binary_and_masked():
+def test_sent_frames_are_binary_and_masked():
     """The server refuses other frames."""
     stream, wire, _ = opened()
     stream.send(memoryview(b"PING\r\n"), [])

@@ -99,7 +99,7 @@ def test_a_jwt_is_found(content):
         b"---\n" * 20000,
     ],
 )
-def test_what_is_no_jwt_is_refused(content):
+def test_an_invalid_jwt_is_refused_without_its_content(content):
     """The error does not repeat the content."""
     with pytest.raises(BadCredentialsError, match="^it contains no JWT$"):
         find_jwt(content)
@@ -144,7 +144,7 @@ def wrong(seed):
         (nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_OPERATOR), "not that of a user"),
     ],
 )
-def test_what_is_no_seed_of_a_user_is_refused(content, reason):
+def test_an_invalid_seed_is_refused_without_its_content(content, reason):
     """The error has the reason; neither it nor its cause repeats the content."""
     with pytest.raises(BadCredentialsError, match=reason) as caught:
         find_seed(content)
@@ -225,7 +225,7 @@ def test_a_signature_may_come_in_several_forms(returned):
         [RAW],
     ],
 )
-def test_what_is_no_signature_is_refused(returned):
+def test_an_invalid_signature_is_refused_without_its_content(returned):
     """The error does not repeat the invalid signature."""
     with pytest.raises(BadCredentialsError, match="^it did not return a signature") as caught:
         read_signature(returned)

@@ -247,7 +247,7 @@ GARBLED = [
 @pytest.mark.parametrize("line", GARBLED)
 @pytest.mark.parametrize("prefix", [b"", b"PING\r\n", message(1, b"a", b"hello")])
 @pytest.mark.parametrize("payload", [b"", b"abcd"])
-def test_what_is_not_the_protocol_is_refused(line, prefix, payload):
+def test_other_bytes_than_those_of_the_protocol_are_refused(line, prefix, payload):
     """Numbers must be digits, commands in upper case with single spaces, and nothing may be missing."""
     text = prefix + line + b"\r\n" + payload + b"\r\n"
     parser = Parser()

@@ -175,7 +175,7 @@ pieces = st.lists(
 
 
 @given(pieces, st.lists(st.integers(1, 20), max_size=40))
-def test_it_does_not_matter_how_the_bytes_are_cut(parts, sizes):
+def test_any_split_of_the_bytes_gives_the_same_lines(parts, sizes):
     """Any split of the bytes, also of invalid ones, gives the same lines and raises nothing."""
     data = b"".join(parts)
     expected = lines_of(data)
@@ -192,7 +192,7 @@ def test_it_does_not_matter_how_the_bytes_are_cut(parts, sizes):
 @pytest.mark.parametrize(
     "data", [b"x" * 65536, b"MSG a 1 60000000\r\n" + b"x" * 65536, b"INFO " + b"x" * 65536]
 )
-def test_what_is_kept_is_bounded(data):
+def test_the_memory_for_an_endless_line_is_limited(data):
     """The memory for an endless line or payload is limited."""
     cutter = LineCutter(RECEIVED)
     cutter.feed(data)
