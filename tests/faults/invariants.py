@@ -1,4 +1,4 @@
-"""The invariants of a run, checked by a client that is independent of the package."""
+"""The invariants of a run, checked by a client that is independent of the package, and its verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fixtures.rawnats import RawClient
 from .recorder import Recorder, read_payload
 from .testbed import STREAM
 
-__all__ = ["judge", "read_back"]
+__all__ = ["judge", "listed", "read_back", "verdict"]
 
 
 def read_back(raw: RawClient) -> list[str]:
@@ -40,3 +40,14 @@ def judge(recorder: Recorder, stored: list[str]) -> None:
                 f"{name} read {len(order)} of {len(stored)} messages, and goes wrong at {at}: "
                 f"{order[at : at + 3]} instead of {stored[at : at + 3]}"
             )
+
+
+def listed(counter: Counter[str]) -> str:
+    """Return counts with their names, the largest first."""
+    return ", ".join(f"{count} {name}" for name, count in counter.most_common())
+
+
+def verdict(lines: list[str], wrong: list[str]) -> str:
+    """Return the lines of a run, with what went wrong in it."""
+    end = f"{len(wrong)} things went wrong" if wrong else "everything held"
+    return "\n".join([*lines, *(f"WRONG: {item}" for item in wrong[:20]), end])

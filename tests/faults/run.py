@@ -60,7 +60,7 @@ from jetstream_sync.client.direct_reads import DirectReads
 from jetstream_sync.jetstream.pull import PullInbox
 
 from .buckets import BUCKET, KeyLister, KeyWatcher, KeyWriter, judge_bucket
-from .invariants import judge, read_back
+from .invariants import judge, listed, read_back, verdict
 from .plan import LINES, Fault, network_plan, operator_plan, process_plan, server_plan
 from .publishing import Crowd, Single
 from .reading import DURABLES, Reader, RequestReader, check_alive, readers
@@ -141,19 +141,13 @@ class Outcome:
             f"messages: {recorder.published} published, {len(recorder.acknowledged)} acknowledged, {self.stored} stored",
             f"acknowledged as duplicates: {recorder.duplicates}",
             f"delivered: {delivered} to {len(recorder.seen)} readers, {again} of them again",
-            f"faults: {self.faults.total()}: {_listed(self.faults)}",
+            f"faults: {self.faults.total()}: {listed(self.faults)}",
             f"reconnects: {self.reconnects}",
             f"listings of keys: {self.listings}",
-            f"calls: {recorder.calls}; they raised {recorder.errors.total()}: {_listed(recorder.errors)}",
-            f"reported: {_listed(recorder.reports)}",
-            *(f"WRONG: {item}" for item in self.wrong),
-            "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
+            f"calls: {recorder.calls}; they raised {recorder.errors.total()}: {listed(recorder.errors)}",
+            f"reported: {listed(recorder.reports)}",
         ]
-        return "\n".join(lines)
-
-
-def _listed(counter: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counter.most_common())
+        return verdict(lines, self.wrong)
 
 
 class _Run:

@@ -55,6 +55,7 @@ import jetstream_sync
 from jetstream_sync import Error
 from jetstream_sync.server import NatsServer
 
+from .invariants import listed, verdict
 from .plan import Fault, process_plan, server_plan
 from .testbed import CONFIG
 
@@ -111,15 +112,12 @@ class Outcome:
     counts: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        faults = ", ".join(f"{count} {name}" for name, count in self.faults.most_common())
         lines = [
             f"seed {self.seed}, {self.seconds:.0f} s, {self.messages} messages, {PROCESSES} processes",
-            f"faults: {self.faults.total()}: {faults}",
+            f"faults: {self.faults.total()}: {listed(self.faults)}",
             *(f"{name}: {count}" for name, count in self.counts.items()),
-            *(f"WRONG: {item}" for item in self.wrong[:20]),
-            "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
         ]
-        return "\n".join(lines)
+        return verdict(lines, self.wrong)
 
 
 def make_tasks(seed: int, count: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Random crashes of Spark and nats-server; see `tests/crash_tests` for the procedure and its checks."""
+"""Random crashes of Spark and nats-server; see `tests/faults/spark` for the procedure and its checks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 
 import pytest
-from crash_tests.run import DELIVERIES, RETENTIONS, Outcome, run
+from faults.spark.run import DELIVERIES, RETENTIONS, Outcome, run
 from fixtures.spark import need_java
 
 #: Seconds of crashes in each run; set by the environments of tox.

