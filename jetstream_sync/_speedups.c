@@ -522,6 +522,18 @@ encode_command(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t co
     return encode(subject, args[1], reply, args[3], args[4]);
 }
 
+/*
+ * Between these two, no other code runs: before Python 3.12, creating an object may start a garbage collection,
+ * whose finalizers are code of any kind, and other threads run meanwhile.
+ */
+#if PY_VERSION_HEX < 0x030C0000
+#define PAUSE_GC() PyGC_Disable()
+#define RESUME_GC(was_enabled) ((was_enabled) ? (void)PyGC_Enable() : (void)0)
+#else
+#define PAUSE_GC() 0
+#define RESUME_GC(was_enabled) ((void)(was_enabled))
+#endif
+
 /* --- replies --------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(receive_reply_doc,
@@ -594,6 +606,7 @@ receive_reply(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t cou
     Py_END_ALLOW_THREADS
     /* A signal handler may wait for the reader, which needs the lock. So it runs when this has returned. */
     PyObject *result = Py_False;
+    int was_enabled = PAUSE_GC();
     if (length >= 0) {
         Message message;
         PyObject *item, *subject = args[2] == Py_None ? NULL : Py_NewRef(args[2]);
@@ -618,6 +631,7 @@ receive_reply(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t cou
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     int released = call_lock(args[0], "release", NULL, NULL);
+    RESUME_GC(was_enabled);
     if (type != NULL || released >= 0) {
         PyErr_Restore(type, value, trace);
     }
@@ -927,10 +941,11 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
 #endif
 }
 
-/* Keep a command of which the first bytes were sent. No other thread can send anything in between. */
+/* Keep a command of which the first bytes were sent. Nothing else can be sent in between. */
 static int
 keep_rest(OutputBuffer *self, PyObject *command, Py_ssize_t sent)
 {
+    int was_enabled = PAUSE_GC();
     PyObject *batch = PyMemoryView_FromObject(command);
     PyObject *counts = Py_BuildValue("[n]", sent);
     int done = batch == NULL || counts == NULL ? -1 : PyObject_SetAttrString((PyObject *)self, "_sent", counts);
@@ -939,6 +954,7 @@ keep_rest(OutputBuffer *self, PyObject *command, Py_ssize_t sent)
     }
     Py_XDECREF(batch);
     Py_XDECREF(counts);
+    RESUME_GC(was_enabled);
     return done;
 }
 

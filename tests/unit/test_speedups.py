@@ -502,6 +502,42 @@ def test_a_command_that_a_socket_takes_in_part_is_sent_once():
         assert writer.pending_bytes == 9
 
 
+def test_a_finalizer_does_not_send_within_a_command_that_was_sent_in_part():
+    """A garbage collection right after a partial send: what a finalizer sends follows the rest."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    writer = FastWriter(1 << 20, lambda *_: None)
+    command, late = b"c" * 50_000, b"from the finalizer"
+    with ours, theirs:
+        writer.attach(TCPStream(ours, "peer"), b"")
+        thresholds = gc.get_threshold()
+        gc.disable()
+        try:
+            garbage = Garbage()
+            garbage.itself = garbage
+            weakref.finalize(garbage, writer.send, late, 1, len(late))
+            del garbage
+            gc.set_threshold(1, 1, 1)
+            gc.enable()
+            writer.send(command, 1, 50_000)
+        finally:
+            gc.set_threshold(*thresholds)
+            gc.enable()
+        gc.collect()
+        theirs.settimeout(10)
+        received = theirs.recv(len(command), socket.MSG_WAITALL | socket.MSG_DONTWAIT)
+        while len(received) < len(command) + len(late):
+            writer.send_buffered()
+            received += theirs.recv(1 << 20)
+        assert received == command + late
+
+
+class Garbage:
+    """An object in a reference cycle."""
+
+    itself: object = None
+
+
 def test_names_in_comments_of_the_c_code_exist():
     """Each dotted name of the package in a comment is a module, a class or a function."""
     folder = Path(__file__).parents[2] / "jetstream_sync"
