@@ -48,8 +48,7 @@ from ssl import SSLContext
 from typing import TypedDict
 
 from .address import Secret
-from .callbacks import ErrorCallback, EventCallback
-from .options import Dialer, FilePath, ReconnectTo, TLSOptions
+from .options import Dialer, ErrorCallback, EventCallback, FilePath, ReconnectTo, TLSOptions
 
 class ConnectOptions(TypedDict, total=False):
 """
