@@ -270,7 +270,7 @@ def deliver_to_handlers(names: dict[str, object], functions: list[str]) -> None:
     left = {text.rpartition(" ")[2] for text in functions}
     for worker in [worker for worker in names.values() if isinstance(worker, Worker)]:
         client = worker.test_client()
-        for handler in [handler for handler in client._handlers if handler.name in left]:
+        for handler in [handler for handler in client._worker.handlers if handler.name in left]:
             if handler.tasks is not None:
                 continue  # its messages are calls
             if handler.max_messages is not None:

@@ -11,16 +11,16 @@ How it measures. Every row is a program that does nothing for a message but appe
 and the time to a file. The queue is filled before the processes start; the rate is that between the first
 and the last line, so it contains neither the start of the processes nor the publishing. A round runs all
 rows once. The peers run with the same number of processes, on a real Redis without persistence; this
-package stores its messages in files. Celery acknowledges after the task (``acks_late``) and prefetches 64
-messages per process, its results are off; dramatiq has its defaults; RQ runs its jobs in the process of
-the worker.
+package stores its messages in files. Celery and dramatiq have their defaults, without results, as a task of this
+package; RQ runs its jobs in the process of the worker.
 
 How it checks. The file has each number exactly once. Afterwards the consumer has nothing pending and
 nothing to acknowledge, and the queue in Redis is empty.
 
 How to read it. Other programs on the machine make all rates worse, and not evenly. The processor time per
 message, of the processes and their children between the first and the last message, depends less on them.
-It is without the time of the server and of Redis.
+It is without the time of the server and of Redis. For tasks, the time of the program that sends the calls is
+given as well, with its start.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .report import ROOT, align, tree_seconds
 
 _LIMIT_S: Final = 180.0
 _APPS: Final = "tests.bench.worker_apps"
-_CELERY: Final = f"celery -A {_APPS}.celery_app worker --without-gossip --without-mingle"
+_CELERY: Final = f"celery -A {_APPS}.celery_app worker"
 
 
 class FailedError(Exception):
@@ -66,8 +66,9 @@ class Row(NamedTuple):
     #: How often it is started; a peer with a parent process is started once.
     processes: int = 1
     threads: int = 1
-    #: The name of the queue in Redis, and the code that fills it; empty: the messages are in a stream.
+    #: The name of the queue in Redis; empty: the messages are in a stream.
     queue: str = ""
+    #: The code that sends the calls of a task; empty: the messages are published.
     fill: str = ""
 
 
@@ -78,9 +79,16 @@ ROWS: Final = {
     "processes": Row(
         "worker, 2 processes of 8 threads", f"{_APPS}.ours", 60_000, processes=2, threads=8
     ),
+    "task": Row(
+        "task, 1 process with the defaults",
+        f"{_APPS}.tasks",
+        40_000,
+        threads=8,
+        fill=f"from {_APPS}.tasks import *\nfor n in range({{n}}): handle.delay(n)",
+    ),
     "celery": Row(
         "Celery with Redis, 2 processes",
-        f"{_CELERY} --without-heartbeat -c 2 -l ERROR",
+        f"{_CELERY} -c 2 -l ERROR",
         6_000,
         queue="celery",
         fill=f"from {_APPS}.celery_app import *\nfor n in range({{n}}): handle.delay(n)",
@@ -109,6 +117,8 @@ _AIMS: Final = [
     ("processes", "celery", 5.0),
     ("processes", "dramatiq", 3.0),
     ("processes", "rq", 5.0),
+    ("task", "celery", 5.0),
+    ("task", "dramatiq", 3.0),
 ]
 
 
@@ -120,12 +130,22 @@ class _Bench:
         self._server = stack.enter_context(NatsServer())
         self._stack = stack
         self._redis = ""
+        self._sending_us = 0.0
 
-    def rate(self, row: Row, scale: float) -> tuple[float, float]:
-        """Run a row once; return messages per second, and microseconds of processor per message."""
+    def rate(self, row: Row, scale: float) -> tuple[float, float, float]:
+        """
+        Run a row once.
+
+        Returns:
+            Messages per second, and microseconds of processor per message: of the worker, and of the sender of a
+            task.
+
+        """
         count, records = max(200, round(row.count * scale)), self._folder / "records"
         records.write_bytes(b"")
-        filled = self._filled_redis if row.queue else self._filled_stream
+        self._sending_us = 0.0
+        filled = self._filled_stream if not row.fill else self._filled_tasks
+        filled = self._filled_redis if row.queue else filled
         with (
             filled(row, count) as (url, is_empty),
             self._running(row, url, records) as processes,
@@ -141,7 +161,26 @@ class _Bench:
         if sorted(number for number, _ in lines) != list(range(count)):
             raise FailedError(f"{len(lines)} records of {count} messages")
         times = [at for _, at in lines]
-        return (count - 1) / (max(times) - min(times)) * 1e9, cpu
+        return (count - 1) / (max(times) - min(times)) * 1e9, cpu, self._sending_us
+
+    def _fill(self, row: Row, count: int, url: str) -> None:
+        """Send the calls of a row, and measure the processor time of the program."""
+        environment = {**os.environ, "BENCH_URL": url, "BENCH_RECORDS": os.devnull}
+        code = [sys.executable, "-c", row.fill.format(n=count)]
+        before = os.times()
+        subprocess.run(code, cwd=ROOT, env=environment, check=True)
+        after = os.times()
+        seconds = sum(after[2:4]) - sum(before[2:4])
+        self._sending_us = seconds / count * 1e6
+
+    @contextmanager
+    def _filled_tasks(self, row: Row, count: int) -> Iterator[tuple[str, Callable[[], bool]]]:
+        """Send the calls of a task; yield as `_filled_stream`."""
+        with jetstream_sync.connect(self._server.url) as nc:
+            js = nc.jetstream(timeout=30)
+            self._fill(row, count, self._server.url)
+            yield self._server.url, lambda: not js.get_stream("TASKS").info().state.messages
+            js.delete_stream("TASKS")
 
     @contextmanager
     def _filled_stream(self, _row: Row, count: int) -> Iterator[tuple[str, Callable[[], bool]]]:
@@ -167,9 +206,7 @@ class _Bench:
         from redis import Redis
 
         url = self._redis_url()
-        environment = {**os.environ, "BENCH_URL": url, "BENCH_RECORDS": os.devnull}
-        code = [sys.executable, "-c", row.fill.format(n=count)]
-        subprocess.run(code, cwd=ROOT, env=environment, check=True)
+        self._fill(row, count, url)
         with Redis.from_url(url) as client:
             try:
                 if client.llen(row.queue) != count:
@@ -248,7 +285,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="times that a rate is measured")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the messages")
     options = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     failures: dict[str, str] = {}
     with ExitStack() as stack:
         bench = _Bench(stack)
@@ -259,14 +296,18 @@ def main() -> int:
                 except FailedError as error:
                     failures[name] = str(error)
                     continue
-                rate, cpu = found[name][-1]
-                print(f"{name}: {rate:,.0f}/s, {cpu:,.0f} us", file=sys.stderr, flush=True)
+                rate, cpu, sending = found[name][-1]
+                text = f"{name}: {rate:,.0f}/s, {cpu:,.1f} us, to send {sending:,.0f} us"
+                print(text, file=sys.stderr, flush=True)
     load = "/".join(f"{item:.1f}" for item in os.getloadavg())
     print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {load}")
-    lines = [["median of the rounds", "messages per second", "processor time per message"]]
+    lines = [
+        ["median of the rounds", "messages per second", "processor time per message", "to send"]
+    ]
     for name in [item for item in found if item not in failures]:
-        rate, cpu = (median(item) for item in zip(*found[name], strict=True))
-        lines.append([ROWS[name].title, f"{rate:,.0f}", f"{cpu:,.0f} us"])
+        rate, cpu, sending = (median(item) for item in zip(*found[name], strict=True))
+        shown = f"{sending:,.0f} us" if sending else "-"
+        lines.append([ROWS[name].title, f"{rate:,.0f}", f"{cpu:,.1f} us", shown])
     print(align(lines))
     lines = [["ratio, median of the rounds", "of rates", "aim", "of processor times"]]
     for name, peer, aim in _AIMS:

@@ -1,4 +1,4 @@
-"""A Celery application: acknowledged after the task, no results, a large prefetch."""
+"""A Celery application with its defaults, without results."""
 
 from __future__ import annotations
 
@@ -7,14 +7,6 @@ from celery import Celery
 from .record import record, url
 
 app = Celery("bench", broker=url)
-app.conf.update(
-    task_acks_late=True,
-    task_ignore_result=True,
-    worker_prefetch_multiplier=64,
-    worker_disable_rate_limits=True,
-    broker_connection_retry_on_startup=True,
-    worker_send_task_events=False,
-)
 
 
 @app.task(name="handle")

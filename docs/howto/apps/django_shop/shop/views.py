@@ -1,10 +1,13 @@
-"""The pages: orders and the report."""
+"""The pages: orders, the report, and the admin site."""
 
+from django.contrib.admin.sites import site as admin_site
 from django.core.cache import cache
 from django.db import transaction
 from django.http import JsonResponse
 
 from jetstream_sync.django.models import Outbox
+
+site = admin_site.urls
 
 
 @transaction.atomic

@@ -3,9 +3,10 @@
 from django.core.cache import cache
 
 from jetstream_sync.django import jetstream, worker
+from jetstream_sync.workers import Backoff
 
 
-@worker.task(results="RECEIPTS")
+@worker.task(results="RECEIPTS", retry=Backoff(attempts=5))
 def send_receipt(number: int) -> str:
     return f"receipt for order {number}"
 
@@ -16,12 +17,7 @@ def bill(number):
     send_receipt.delay(number=number)
 
 
-@worker.schedule("report", subject="shop.report", every=1.0)
-def report_payload():
-    return b""
-
-
-@worker.handler(stream="SHOP", consumer="REPORT", filter_subject="shop.report")
+@worker.task(every=1.0)
 def report():
     with jetstream().key_value("LOCKS").lock("report", ttl=30):
         cache.set("report", cache.get("last"))
