@@ -1,1 +1,1 @@
-"""Benchmarks against other clients: ``python -m tests.bench``."""
+"""Benchmarks against other clients (``python -m tests.bench``) and the growth of costs."""
