@@ -200,7 +200,7 @@ def _help(command: click.Command) -> Iterator[str]:
             yield from (f"   {line}".rstrip() for line in _dedented(lines[1:]))
             yield ""
         else:
-            yield _escaped(" ".join(line.strip() for line in lines)) + "\n"
+            yield _escaped(" ".join(line.strip() for line in lines).strip()) + "\n"
 
 
 def _dedented(lines: list[str]) -> list[str]:

@@ -354,7 +354,8 @@ def test_a_child_gets_its_own(listener):
 def test_a_fork_amid_an_opening(door):
     """A child forked while its parent connects does not wait, and opens its own connection."""
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(shared_connection, door.url) for _ in range(2)]
+        options = {"connect_timeout": 10 * SCALE}
+        calls = [pool.submit(shared_connection, door.url, **options) for _ in range(2)]
         door.wait_for_knock()
 
         def child() -> None:

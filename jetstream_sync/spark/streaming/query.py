@@ -113,7 +113,9 @@ class QueryPlanner:
         """Return the end of the next batch, after releasing the messages before its start."""
         if self._is_idle(start):
             return start
-        self._arrivals.watch(self._access.connection, self._views.values(), self.options)
+        # Subscribed before the streams are asked, so that every later message is noticed.
+        views = self._views or self._refresh_views()
+        self._arrivals.watch(self._access.connection, views.values(), self.options)
         offset = Offset.from_json(start)
         self._refresh_views()
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
