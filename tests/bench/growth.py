@@ -36,7 +36,7 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
 from ..fixtures.rawnats import RawClient
-from .raw import NotDoneError, fill, make_stream, publish
+from .raw import NotDoneError, fill, make_stream
 from .report import ROOT, align
 
 _STREAM = "JETSTREAM_SYNC_GROWTH"
@@ -45,6 +45,13 @@ _SIZE = 128
 _TIMEOUT_S = 60.0
 #: Messages that are put into a stream at a time.
 _BLOCK = 100_000
+
+
+def publish(raw: RawClient, subject: str, count: int, size: int) -> None:
+    """Publish messages; the server has them when this returns."""
+    head = f"PUB {subject} {size}\r\n".encode()
+    raw.send((head + b"x" * size + b"\r\n") * count + b"PING\r\n")
+    raw.expect(b"PONG\r\n")
 
 
 class Measure(NamedTuple):
