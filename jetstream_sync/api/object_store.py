@@ -18,7 +18,7 @@ from .. import errors
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
 from ..records import record
-from ..subjects import MAX_REQUEST_SUBJECT, fits_request
+from ..subjects import MAX_REQUEST_SUBJECT, fits_request, subjects_overlap
 from .enums import DiscardPolicy, StorageType, StoreCompression
 from .key_value import BucketConfig, check_bucket, shared_fields
 from .stream import StreamConfig, StreamInfo, duplicate_window
@@ -203,6 +203,14 @@ def stream_name(bucket: str) -> str:
 def chunk_subject(bucket: str, nuid: str) -> str:
     """Return the subject of the chunks of an object; the nuid was checked by `decode_info`."""
     return f"$O.{bucket}.C.{nuid}"
+
+
+def is_object_store(config: StreamConfig) -> bool:
+    """Return whether a stream is an object store, also one that mirrors another."""
+    bucket = config.name.removeprefix(STREAM_PREFIX)
+    return not config.subjects or any(
+        subjects_overlap(subject, infos_subject(bucket)) for subject in config.subjects
+    )
 
 
 def infos_subject(bucket: str) -> str:

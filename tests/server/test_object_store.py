@@ -89,6 +89,18 @@ def test_objects_of_many_sizes(store, stream, size):
         assert file.read() == file.read(5) == b""
 
 
+def test_another_stream_is_no_object_store(js):
+    """A stream with the name of a store and other subjects is not an empty store."""
+    js.create_stream(name="OBJ_OTHER", subjects=["other"], storage="memory")
+    for call in (
+        lambda: js.object_store("OTHER"),
+        lambda: js.update_object_store(bucket="OTHER", description="x"),
+    ):
+        with pytest.raises(BucketNotFoundError, match="not an object store"):
+            call()
+    assert js.get_stream("OBJ_OTHER").cached_info.config.description is None
+
+
 def test_an_info_has_the_given_fields_and_the_results_of_the_put(store):
     """The info has the given fields and the results of the put."""
     meta = ObjectMeta(

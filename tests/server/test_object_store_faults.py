@@ -105,6 +105,24 @@ def test_server_restarted_between_chunks(alone, fresh_server):
     check_no_orphans(js, store)
 
 
+@pytest.mark.parametrize("how", ["purged", "created again"])
+def test_chunks_that_vanish_during_an_upload(js, how):
+    """An object whose first chunks are not stored any more is not stored, and the earlier one stays."""
+    store = js.create_object_store(bucket="B", storage="memory")
+    with pytest.raises(ObjectIncompleteError), store.open("a", "wb") as file:
+        file.write(bytes(300_000))
+        stream = js.get_stream("OBJ_B")
+        wait_until(lambda: stream.info().state.messages == 2)
+        if how == "purged":
+            stream.purge()
+        else:
+            js.delete_object_store("B")
+            js.create_object_store(bucket="B", storage="memory")
+            for number in range(3):
+                js.object_store("B").put(f"other {number}", b"1")
+    assert [info.name for info in js.object_store("B").list() if info.name == "a"] == []
+
+
 @pytest.mark.parametrize("stored", [False, True], ids=["lost", "stored"])
 def test_server_killed_while_the_info_is_stored(alone, fresh_server, monkeypatch, stored):
     """A put whose last acknowledgement is lost is completed with the server's next reply."""

@@ -21,6 +21,7 @@ from ...api.object_store import (
     BUCKETS_SUBJECT,
     ObjectStoreConfig,
     ObjectStoreStatus,
+    is_object_store,
     status_of,
     stream_config,
     stream_name,
@@ -280,8 +281,8 @@ class BucketAdmin(StreamAdmin):
 
         """
         chosen = resolve_config(ObjectStoreConfig, config, fields)
+        current = self._object_store_info(chosen.bucket).config
         with _missing_as(object_store_not_found(chosen.bucket)):
-            current = stream_info(self._api, stream_name(chosen.bucket)).config
             self.update_stream(update_config(current, chosen))
         return self._object_store(chosen.bucket)
 
@@ -312,16 +313,23 @@ class BucketAdmin(StreamAdmin):
         Return an existing object store.
 
         Raises:
-            BucketNotFoundError: it does not exist.
+            BucketNotFoundError: it does not exist, or the stream of this name is not an object store.
             InvalidNameError: the name is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
-        check_bucket(bucket)
-        with _missing_as(object_store_not_found(bucket)):
-            stream_info(self._api, stream_name(bucket))
+        self._object_store_info(bucket)
         return self._object_store(bucket)
+
+    def _object_store_info(self, bucket: str) -> StreamInfo:
+        with _missing_as(object_store_not_found(bucket)):
+            info = stream_info(self._api, stream_name(check_bucket(bucket)))
+        if not is_object_store(info.config):
+            name = info.config.name
+            text = f"stream {name!r} is not an object store: it has no subjects '$O.<bucket>.M.>'"
+            raise errors.BucketNotFoundError(404, 10059, text)
+        return info
 
     def delete_object_store(self, bucket: str) -> None:
         """

@@ -55,6 +55,8 @@ ObjectData: TypeAlias = "Buffer | BinaryIO | Iterable[Buffer]"
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
 #: Attempts to store an info of which the acknowledgement was lost.
 _COMMIT_ATTEMPTS: Final = 3
+#: Seconds after which the single chunk of an object is looked for before its info is stored.
+_UNCHECKED_S: Final = 1.0
 #: Timeout in seconds for purging the chunks of a failed upload.
 _CLEANUP_TIMEOUT_S: Final = 5.0
 #: Timeout in seconds for each message that is on its way before that.
@@ -91,6 +93,7 @@ class Upload:
         self._sent = 0
         self._acked = 0
         self._chunks = 0
+        self._began = monotonic()
         self._last_seq = 0
         self._reconnects = bucket.api.core.reconnects
         self._ended = False
@@ -216,12 +219,18 @@ class Upload:
         return info
 
     def _check_stored(self) -> None:
-        """Check the number of stored chunks, if a restarted server may have lost acknowledged ones."""
+        """Check the number of stored chunks: acknowledged ones may be lost, purged or expired."""
         api = self._bucket.api
-        if api.core.reconnects == self._reconnects:
+        reconnected = api.core.reconnects != self._reconnects
+        if not reconnected and self._chunks < 2 and monotonic() - self._began < _UNCHECKED_S:
             return
-        with self._bucket.translated_errors():
-            info = stream_info(api, self._bucket.stream, self._subject)
+        try:
+            with self._bucket.translated_errors():
+                info = stream_info(api, self._bucket.stream, self._subject)
+        except errors.PermissionsError:
+            if reconnected:
+                raise
+            return
         found = (info.state.subjects or {}).get(self._subject, 0)
         if found != self._chunks:
             raise self._incomplete(f"{found} of {self._chunks} chunks are stored")
