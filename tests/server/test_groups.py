@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
@@ -340,6 +341,39 @@ def test_static_groups(js, partitioned, received):
     assert js.consumer_names(partitioned) == []
     group.delete()
     assert groups.list() == []
+
+
+@pytest.mark.parametrize("how", ["drain", "drain of the connection", "drain and stop"])
+def test_a_drain_handles_what_is_buffered(nats_server, js, partitioned, how):
+    """The callback gets the buffered messages, unless the member is stopped meanwhile."""
+    nc = jetstream_sync.connect(nats_server.url)
+    group = nc.jetstream().consumer_groups.create_static(partitioned, "group", 4, ["a"])
+    publish(js, partitioned, 10, range(1))
+    taken, go_on = threading.Event(), threading.Event()
+    handled = []
+
+    def callback(msg: JetStreamMsg) -> None:
+        taken.set()
+        assert go_on.wait(10)
+        handled.append(msg.subject)
+        msg.ack_sync()
+
+    handle = group.consume("a", callback, max_ack_pending=100)
+    assert taken.wait(10)
+    consumer = js.consumer_names(partitioned)[0]
+    wait_until(lambda: js.consumer_info(partitioned, consumer).num_ack_pending == 10)
+    ends = ThreadPoolExecutor(1)
+    ending = ends.submit(nc.drain if how == "drain of the connection" else handle.drain)
+    wait_until(lambda: handle._instance.running is None)
+    if how == "drain and stop":
+        handle.stop()
+    go_on.set()
+    ending.result(10)
+    handle.wait_closed(10)
+    left = js.consumer_info(partitioned, consumer).num_ack_pending
+    assert (len(handled), left) == ((1, 9) if how == "drain and stop" else (10, 0))
+    nc.close()
+    ends.shutdown()
 
 
 def test_the_callback_can_stop_its_member(js, elastic, received):

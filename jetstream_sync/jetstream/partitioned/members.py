@@ -98,6 +98,7 @@ class MemberConsumer:
         self._is_made = False  # whether the last create_consumer() has made it, as far as is known
         #: What receives messages; ``None``: nothing.
         self.running: MemberRun | None = None
+        self._stopping: MemberRun | None = None
 
     def create_consumer(self, config: GroupConfig) -> None:
         """Create the consumer with the filters of the member; an equal one is kept."""
@@ -112,16 +113,25 @@ class MemberConsumer:
         if self._pull is not None:
             self.running = self._open_run(self._pull)
 
-    def stop(self, *, drain: bool = False) -> None:
-        """Stop to receive messages, and wait until none is handled."""
+    def stop(self, drains: Callable[[], bool] = lambda: False) -> None:
+        """Stop to receive messages, and wait until none is handled; a drain handles the buffered ones."""
+        # Assigned before `drains` is called: `drop()` is called after its result has changed.
         running, self.running = self.running, None
+        self._stopping = running
         if running is None:
             return
-        if drain:
+        if drains():
             with suppress(errors.Error):
                 running.drain()
-        running.stop()
+        else:
+            running.stop()
         running.wait_closed()
+
+    def drop(self) -> None:
+        """Drop the buffered messages of a drain."""
+        stopping = self._stopping
+        if stopping is not None:
+            stopping.stop()
 
     def take_back(self) -> None:
         """Undo `create_consumer` and `start`: the member could not join."""
@@ -264,7 +274,9 @@ class GroupConsumeHandle(CallbackHandle):
 
         A running callback finishes its message; `wait_closed()` waits for that. Idempotent.
         """
+        self._drain = False
         self._watch.stop()
+        self._instance.drop()
 
     def drain(self) -> None:
         """Stop as `stop()` does, but let the callback handle the buffered messages first."""
@@ -288,6 +300,8 @@ class GroupConsumeHandle(CallbackHandle):
             self._leave()
         except errors.ConnectionClosedError as error:
             self._error = None if is_deliberate_close(error) else error
+            if isinstance(error, errors.ConnectionDrainingError):
+                self._instance.stop(lambda: True)
         except errors.Error as error:
             self._error = error
             self._core.events.error(error)
@@ -303,7 +317,7 @@ class GroupConsumeHandle(CallbackHandle):
     def _leave(self) -> None:
         """End the callback after `stop()` or `drain()`."""
         with suppress(errors.Error):
-            self._instance.stop(drain=self._drain)
+            self._instance.stop(lambda: self._drain)
             self._instance.unpin()
 
     def _follow(self) -> None:
