@@ -11,6 +11,8 @@ from pathlib import Path
 from pages import ROOT, blocks
 
 TESTS = """
+import threading
+
 import pytest
 from jetstream_sync.workers import Backoff, Worker
 
@@ -56,6 +58,41 @@ def test_eager(jetstream_eager):
 def test_eager_ends():
     assert worker.eager_calls is None
 
+def test_idle_means_all_handlers(jetstream, jetstream_server):
+    # A message that a handler publishes to one that was idle before is waited for, too.
+    from jetstream_sync import connect
+    from jetstream_sync.pytest_plugin import RunningWorker
+
+    first_asked, go_on = threading.Event(), threading.Event()
+    chain = Worker("nats://127.0.0.1:1", name="chain")
+    for name in ("FIRST", "SECOND"):
+        jetstream.create_stream(name=name, subjects=[name], storage="memory")
+
+    @chain.handler(stream="FIRST", consumer="C")
+    def first(_):
+        go_on.wait(10)
+
+    @chain.handler(stream="SECOND", consumer="C")
+    def second(_):
+        first_asked.wait(10)
+        jetstream.publish("FIRST")
+
+    def api_cb(call):
+        if "INFO.SECOND" in call.subject:
+            first_asked.set()
+
+    jetstream.publish("SECOND")
+    with connect(jetstream_server.url) as nc:
+        running = RunningWorker(chain, jetstream_server.url, nc.jetstream(api_cb=api_cb))
+        try:
+            with pytest.raises(pytest.fail.Exception, match="handler first"):
+                running.wait_idle(1)
+        finally:
+            go_on.set()
+        running.wait_idle()
+        assert jetstream.consumer_info("FIRST", "C").ack_floor.stream_seq == 1
+        running.stop()
+
 def test_no_stream(jetstream_worker):
     jetstream_worker(worker).wait_idle()
 
@@ -99,7 +136,7 @@ def test_a_worker_handles_messages_of_a_test(tmp_path):
         "ERROR test_shop.py::test_no_stream - Failed: the worker has ended with status 3" in summary
     )
     assert "FAILED test_shop.py::test_too_slow - Failed: after 0 s, handler bill has " in summary
-    assert "2 failed, 4 passed, 1 error" in summary, output
+    assert "2 failed, 5 passed, 1 error" in summary, output
 
 
 def test_the_tests_on_the_page_pass(tmp_path):
