@@ -20,6 +20,7 @@ log: logging.Logger = logging.getLogger("jetstream_sync.events")
 #: Maximum number of events waiting for a callback; further ones are dropped and counted.
 _MAX_QUEUED_EVENTS = 1000
 
+E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")
 _Call = Callable[[], object]
 _Listener = Callable[[ConnectionEvent], object]
@@ -284,6 +285,14 @@ def closed_error_for(cause: BaseException) -> errors.ConnectionClosedError:
     closed = errors.ConnectionClosedError(f"the connection is closed: {cause}")
     closed.__cause__ = cause
     return closed
+
+
+def closed_before(what: str, reason: E) -> E | errors.ConnectionClosedError:
+    """Return the error of a caller who waits for something that the end of the connection has cut off."""
+    # Other reasons name an outage. The class and the cause stay, for `is_deliberate_close`.
+    if type(reason) is not errors.ConnectionClosedError or reason.__cause__ is not None:
+        return reason
+    return errors.ConnectionClosedError(f"the connection was closed before {what}")
 
 
 def is_deliberate_close(error: errors.ConnectionClosedError) -> bool:

@@ -21,6 +21,7 @@ from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
+from .events import closed_before
 from .mailbox import MessageReceiver, ResultSlot, copy_exception
 from .state import ConnectionState
 from .subscription_table import SubscriptionTable
@@ -171,12 +172,13 @@ class RequestMux(MessageReceiver):
     def on_closed(self, reason: BaseException) -> None:
         """Fail every request; the connection is closed."""
         self._reason = reason
+        failure = closed_before("the reply arrived; the request may have been processed", reason)
         while self._waiting:
             try:
                 _, waiting = self._waiting.popitem()
             except KeyError:  # another thread settled the last one
                 break
-            waiting[0].fail(reason)
+            waiting[0].fail(failure)
 
     def forked(self, reason: BaseException) -> None:
         """Fail every request in a forked child, and replace the lock that a thread may have held."""

@@ -344,7 +344,13 @@ class Batch:
                     left is not None and left <= retries.delay
                 ):
                     raise
-            except (errors.ConnectionLostError, errors.TimeoutError) as error:
+            except (
+                errors.ConnectionClosedError,
+                errors.PermissionsError,
+                errors.TimeoutError,
+            ) as error:
+                if isinstance(error, errors.PermissionsError) and error.operation == "publish":
+                    raise  # the server has no whole batch
                 raise errors.BatchUncertainError(batch.decode(), str(error)) from error
             finally:
                 sender.close()
@@ -407,8 +413,9 @@ class BatchAPI:
             The acknowledgement, with the sequence of the last message.
 
         Raises:
-            BatchUncertainError: no acknowledgement arrived, and the batch may be stored; or the leader of
-                the stream is older than 2.12, and some of the messages are stored.
+            BatchUncertainError: no acknowledgement arrived, also because the connection was closed, and the
+                batch may be stored; or the leader of the stream is older than 2.12, and some of the messages
+                are stored.
             BatchTooLargeError: there are more than 1000 messages; nothing was sent.
             ServerTooOldError: the server is older than 2.12; nothing was sent.
             BatchNotEnabledError: the stream does not allow atomic batches.
@@ -422,7 +429,7 @@ class BatchAPI:
             BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: a message is invalid;
                 nothing was sent.
             OutboundBufferLimitError: disconnected, and the buffer is full; nothing was sent.
-            ConnectionClosedError: the connection is closed, or was closed while waiting.
+            ConnectionClosedError: the connection is closed.
 
         """
         batch = Batch(self._api, stream, timeout)

@@ -35,6 +35,7 @@ from typing import Any, Final, NoReturn
 from .. import errors, speedups
 from ..api.publish import DEFAULT_RETRIES, PubAck, Retries, parse_pub_ack, publish_headers
 from ..client.core import ConnectionCore
+from ..client.events import closed_before
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
 from ..headers import HeadersLike, is_no_responders
@@ -634,7 +635,8 @@ class Publisher(MessageReceiver):
                 pass  # no ack; or a callback forked, and the child has no acks
             except errors.Error as error:
                 self._settling = False
-                self._fail_all(error)
+                text = "the ack arrived; the message may be stored"
+                self._fail_all(closed_before(text, error))
                 return
             self._settling = False
             now = monotonic()

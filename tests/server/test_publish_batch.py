@@ -6,12 +6,13 @@ import random
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 from fixtures.internals import core_of
 from fixtures.server import paused
-from fixtures.threads import run_all, within
+from fixtures.threads import run_all, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -19,6 +20,7 @@ from jetstream_sync import (
     BatchNotEnabledError,
     BatchTooLargeError,
     BatchUncertainError,
+    ConnectionClosedError,
     InvalidOptionError,
     JetStream,
     MaxPayloadError,
@@ -196,6 +198,27 @@ def test_no_acknowledgement_leaves_the_batch_uncertain(alone, fresh_server):
         with within(5.0), pytest.raises(BatchUncertainError) as caught:
             js.publish_batch([("s", b"")], timeout=0.5)
         assert len(caught.value.batch_id) == 32
+
+
+@atomic
+def test_a_close_leaves_a_batch_in_flight_uncertain(fresh_server):
+    """The server may store the batch of a connection that is closed meanwhile."""
+    nc = jetstream_sync.connect(fresh_server.url)
+    js = nc.jetstream()
+    js.create_stream(name="S", subjects=["s"], allow_atomic=True)
+    js.publish_batch([("s", b"")])  # requests the level of the server
+    with paused(fresh_server), ThreadPoolExecutor(1) as pool:
+        sent = nc.stats["out_msgs"]
+        waiting = pool.submit(js.publish_batch, [("s", b""), ("s", b"")], timeout=30)
+        wait_until(lambda: nc.stats["out_msgs"] > sent)
+        nc.close()
+        with pytest.raises(BatchUncertainError, match="closed"):
+            waiting.result(5)
+    with jetstream_sync.connect(fresh_server.url) as other:
+        stream = other.jetstream().get_stream("S")
+        wait_until(lambda: stream.info().state.messages == 3)
+    with pytest.raises(ConnectionClosedError):
+        js.publish_batch([("s", b"")])
 
 
 @atomic
