@@ -288,7 +288,7 @@ def closed_error_for(cause: BaseException) -> errors.ConnectionClosedError:
 
 
 def closed_before(what: str, reason: E) -> E | errors.ConnectionClosedError:
-    """Return the error of a caller who waits for something that the end of the connection has cut off."""
+    """Return the error of a call that waits for something when the connection is closed."""
     # Other reasons name an outage. The class and the cause stay, for `is_deliberate_close`.
     if type(reason) is not errors.ConnectionClosedError or reason.__cause__ is not None:
         return reason

@@ -21,11 +21,12 @@ import os
 from base64 import urlsafe_b64encode
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
 from .. import JetStream, ObjectInfo, ObjectReader, ObjectStore, Stream, errors, shared_connection
@@ -521,6 +522,25 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         """Store a local file; with the mode "create", only if there is none."""
         super().put_file(lpath, rpath, *args, exclusive=mode == "create", **kw)
 
+    def get_file(self, rpath: str, lpath: Any, *args: Any, **kw: Any) -> None:
+        """Write a file to a local one, which is unchanged if this raises; see fsspec."""
+        is_path = isinstance(lpath, (str, os.PathLike)) and not (args[1:] or kw.get("outfile"))
+        target = Path(os.path.realpath(lpath)) if is_path else None
+        if target is None or (target.exists() and not target.is_file()):
+            super().get_file(rpath, lpath, *args, **kw)
+            return
+        # A part of the name: file systems allow 255 bytes, and a character has up to four.
+        part = target.with_name(f".{target.name[:50]}.{os.urandom(6).hex()}.part")
+        try:
+            super().get_file(rpath, str(part), *args, **kw)
+            with suppress(FileNotFoundError):
+                part.chmod(target.stat().st_mode & 0o7777)
+            part.replace(target)  # also a new directory
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copy an object with its description, headers, metadata and chunk size."""
         self._copy(path1, path2)
@@ -622,7 +642,11 @@ class _Chunks(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no type
             more = stream.get_msgs(count - len(found), seq, f"$O.{info.bucket}.C.{info.nuid}")
             if not more:
                 return None
-            found += [message.data for message in more]
+            for message in more:
+                if message.seq != index[first + len(found)][1]:
+                    self.fs.index.cache_clear()  # a chunk was deleted since
+                    return None
+                found.append(message.data)
             seq = more[-1].seq + 1
         skipped = start - index[first][0]
         return b"".join(found)[skipped : skipped + end - start]

@@ -14,6 +14,7 @@ from fixtures.server import paused
 import jetstream_sync
 from jetstream_sync import (
     JetStream,
+    ObjectIncompleteError,
     ObjectMeta,
     ObjectMetaOptions,
     ObjectReplacedError,
@@ -351,6 +352,36 @@ def test_patterns_and_depths_of_rm(fs, store):
     fs.rm("DATA", recursive=True)
     fs.rmdir("DATA")
     assert not fs.exists("DATA")
+
+
+@pytest.mark.parametrize("how", ["range", "seek", "get"])
+def test_a_lost_chunk_is_no_data(fs, store, js, tmp_path, how):
+    """A read over a chunk that was deleted raises, also if its position was known; a local file stays."""
+    data = bytes(range(250)) * 8_000
+    info = store.put("big", data)
+    assert fs.cat_file("DATA/big", 900_000, 900_010) == data[900_000:900_010]
+    stream = js.get_stream("OBJ_DATA")
+    chunks = stream.get_msgs(20, 1, f"$O.DATA.C.{info.nuid}")
+    stream.delete_msg(chunks[6].seq)
+    local = tmp_path / "big"
+    local.write_bytes(b"before")
+    with pytest.raises(ObjectIncompleteError):
+        if how == "range":
+            fs.cat_file("DATA/big", 700_000, 1_200_000)
+        elif how == "seek":
+            with fs.open("DATA/big") as file:
+                file.seek(700_000)
+                file.read(500_000)
+        else:
+            fs.get("DATA/big", str(local))
+    assert [path.name for path in tmp_path.iterdir()] == ["big"]
+    assert local.read_bytes() == b"before"
+    fs.get("DATA/year", f"{tmp_path}/year", recursive=True)
+    fs.get("DATA/a.txt", str(local))
+    assert (local.read_bytes(), (tmp_path / "year/02/x.txt").read_bytes()) == (
+        b"a.txt",
+        b"year/02/x.txt",
+    )
 
 
 def test_a_move_deletes_only_what_it_has_copied(fs, store, js):
