@@ -21,7 +21,7 @@ def publish(raw: RawClient, subject: str, body: bytes, **headers: str) -> None:
     block += b"\r\n"
     sizes = b"%d %d" % (len(block), len(block) + len(body))
     raw.send(b"HPUB %s raw.inbox %s\r\n%s%s\r\n" % (subject.encode(), sizes, block, body))
-    assert b'"seq"' in raw._answer()
+    assert b'"seq"' in raw._reply()
 
 
 @pytest.fixture
