@@ -8,7 +8,6 @@ import functools
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from . import errors
@@ -53,16 +52,15 @@ OPTIONS: Final = {
 TLS_OPTIONS: Final = {"ca": "ca_file", "cert": "cert_file", "key": "key_file"}
 
 
-def contexts_root(variables: Mapping[str, str] = os.environ) -> Path:
+def contexts_root(variables: Mapping[str, str] = os.environ) -> str:
     """Return the directory of the contexts; the null device in containers without a home directory."""
-    config = variables.get("XDG_CONFIG_HOME")
-    if config:
-        return Path(config) / "nats"
-    try:
-        home = Path(variables.get("HOME") or Path.home())
-    except RuntimeError:
-        home = Path(os.devnull)
-    return home / ".config" / "nats"
+    # Not pathlib: its import takes a tenth of the time until a command of jsm is connected.
+    if config := variables.get("XDG_CONFIG_HOME"):
+        return os.path.join(config, "nats")  # noqa: PTH118
+    home = variables.get("HOME") or os.path.expanduser("~")  # noqa: PTH111
+    if home == "~":
+        home = os.devnull
+    return os.path.join(home, ".config", "nats")  # noqa: PTH118
 
 
 def is_context_name(name: str) -> bool:
@@ -120,9 +118,10 @@ def read_context(name: str) -> tuple[str | None, dict[str, Any]]:
     # this client does not support.
     if not isinstance(name, str) or not is_context_name(name):
         raise errors.InvalidOptionError("context", name, "is not the name of a context")
-    path = contexts_root() / "context" / f"{name}.json"
+    path = os.path.join(contexts_root(), "context", f"{name}.json")  # noqa: PTH118
     try:
-        fields = json.loads(path.read_text("utf-8"))
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            fields = json.load(file)
     except FileNotFoundError:
         raise errors.InvalidOptionError("context", name, f"there is no file {path}") from None
     except (OSError, ValueError) as error:
@@ -133,7 +132,7 @@ def read_context(name: str) -> tuple[str | None, dict[str, Any]]:
     key = unsupported_key(fields)
     if key is not None:
         raise errors.InvalidOptionError("context", name, f"{key!r} is not supported")
-    for file in FILES:
-        if fields.get(file):
-            fields[file] = os.path.expanduser(os.path.expandvars(fields[file]))  # noqa: PTH111 - text
+    for key in FILES:
+        if fields.get(key):
+            fields[key] = os.path.expanduser(os.path.expandvars(fields[key]))  # noqa: PTH111 - text
     return fields.get("url") or None, connect_options(fields)

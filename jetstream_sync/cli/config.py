@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from enum import Enum
-from pathlib import Path
 from types import NoneType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
@@ -439,8 +438,10 @@ def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
 def read_text(settings: Settings, path: str) -> str:
     """Return the text of a file; ``-`` is standard input."""
     with file_errors(path):
-        data = settings.env.stdin.read() if path == "-" else Path(path).read_bytes()
-        return data.decode()
+        if path == "-":
+            return settings.env.stdin.read().decode()
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
+            return file.read().decode()
 
 
 def read_documents(settings: Settings, path: str) -> list[Any]:
@@ -561,8 +562,8 @@ def write_config(settings: Settings, config: Record, path: str) -> None:
     if path == "-":
         settings.env.stdout.write(text)
         return
-    with file_errors(path, ExitStatus.FAILED):
-        Path(path).write_text(text, encoding="utf-8")
+    with file_errors(path, ExitStatus.FAILED), open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(text)
     say(settings, f"Wrote the config to {path}")
 
 

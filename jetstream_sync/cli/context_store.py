@@ -11,8 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,16 +19,28 @@ from ..contexts import KEYS, contexts_root, fault_in, is_context_name
 from ..exit_status import ExitStatus
 from .status import CommandError, did_you_mean
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 #: Keys whose values are masked in output.
 SECRETS: Final = frozenset({"token", "password", "user_jwt", "user_seed"})
 _MASK: Final = "*********"
+#: The files with the names of the selected context, and of the one that was selected before.
+_SELECTED: Final = "context.txt"
+_PREVIOUS: Final = "previous-context.txt"
 
 
 class Contexts:
     """The contexts of a user."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        self.root: Path = contexts_root(variables)
+        self._root = contexts_root(variables)
+
+    def _file(self, *names: str) -> Path:
+        # Most commands read the name of the selected context only.
+        from pathlib import Path  # noqa: PLC0415 - its import takes long
+
+        return Path(self._root, *names)
 
     def path(self, name: str) -> Path:
         """Return the path of a context, which may not exist."""
@@ -37,13 +48,13 @@ class Contexts:
             raise CommandError(
                 f"context name {name!r} is invalid: use letters, digits, '-' and '_'"
             )
-        return self.root / "context" / f"{name}.json"
+        return self._file("context", f"{name}.json")
 
     def names(self) -> list[str]:
         """Return the sorted names of all contexts."""
         names = []
         with contextlib.suppress(OSError):
-            for path in (self.root / "context").glob("*.json"):
+            for path in self._file("context").glob("*.json"):
                 # Skip hidden copies and dangling symbolic links of other programs.
                 with contextlib.suppress(OSError, CommandError):
                     if path.stat().st_size:
@@ -85,19 +96,19 @@ class Contexts:
         """Delete a context and clear its selection."""
         self.must_exist(name)
         self.path(name).unlink(missing_ok=True)
-        for path in (self.root / "context.txt", self.root / "previous-context.txt"):
-            if self._read(path) == name:
-                path.unlink(missing_ok=True)
+        for file in (_SELECTED, _PREVIOUS):
+            if self._read(file) == name:
+                self._file(file).unlink(missing_ok=True)
 
     @property
     def selected(self) -> str | None:
         """The name of the selected context."""
-        return self._read(self.root / "context.txt")
+        return self._read(_SELECTED)
 
     @property
     def previous(self) -> str | None:
         """The name of the previously selected context."""
-        return self._read(self.root / "previous-context.txt")
+        return self._read(_PREVIOUS)
 
     def select(self, name: str | None) -> None:
         """Select a context; ``None`` clears the selection."""
@@ -107,31 +118,35 @@ class Contexts:
         if before == name:
             return
         if before is not None:
-            self._write(self.root / "previous-context.txt", before)
+            self._write(self._file(_PREVIOUS), before)
         if name is None:
-            (self.root / "context.txt").unlink(missing_ok=True)
+            self._file(_SELECTED).unlink(missing_ok=True)
         else:
-            self._write(self.root / "context.txt", name)
+            self._write(self._file(_SELECTED), name)
 
-    def _read(self, path: Path) -> str | None:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return path.read_text("utf-8").strip() or None
+    def _read(self, name: str) -> str | None:
+        path = os.path.join(self._root, name)  # noqa: PTH118 - without pathlib
+        with (
+            contextlib.suppress(OSError, UnicodeDecodeError),
+            open(path, encoding="utf-8") as file,  # noqa: PTH123
+        ):
+            return file.read().strip() or None
         return None
 
     def _write(self, path: Path, text: str) -> None:
         import tempfile  # noqa: PLC0415 - only to save a context
 
         try:
-            for directory in (self.root, path.parent):
+            for directory in (self._file(), path.parent):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # mkstemp creates a file that only its owner can read.
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
                     file.write(text)
-                Path(name).replace(path)
+                self._file(name).replace(path)
             except BaseException:
-                Path(name).unlink(missing_ok=True)
+                self._file(name).unlink(missing_ok=True)
                 raise
         except OSError as error:
             raise CommandError(f"{path}: {error.strerror}", ExitStatus.FAILED) from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -262,6 +261,8 @@ def in_parallel(
     """
     if not items:
         return []
+    from concurrent.futures import Future, ThreadPoolExecutor, wait  # noqa: PLC0415 - few commands need it
+
     deadline = Deadline(timeout)
     pool = ThreadPoolExecutor(min(_PARALLEL, len(items)), "jsm-request")
     try:

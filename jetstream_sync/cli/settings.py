@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -338,7 +337,7 @@ class Login:
         values["url"] = _addresses(values["url"])
         for part in _PATHS:
             if part in values:
-                values[part] = str(_file(os.path.expandvars(values[part])))
+                values[part] = _file(os.path.expandvars(values[part]))
         return cls(values=values, sources=sources, context=context)
 
     @property
@@ -367,9 +366,9 @@ class Login:
         value = "" if error.value == "..." else f" {error.value!r}"
         return CommandError(f"{source}{value}: {error.reason}")
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[str]:
         """Return the files of the login."""
-        return [Path(self.values[part]) for part in _PATHS if part in self.values]
+        return [self.values[part] for part in _PATHS if part in self.values]
 
     def options(self) -> dict[str, Any]:
         """Return the options of `connect()` for this login."""
@@ -405,11 +404,11 @@ def _named(by_option: bool, part: LoginPart) -> str:
     return "--server" if part.option == "servers" else f"--{part.option}"
 
 
-def _file(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # it begins with the home directory of an unknown user
-        raise CommandError(f"{text}: the home directory does not exist") from error
+def _file(text: str) -> str:
+    path = os.path.expanduser(text)  # noqa: PTH111 - pathlib is slow to import
+    if path[:1] == "~":  # the home directory of an unknown user
+        raise CommandError(f"{text}: the home directory does not exist")
+    return path
 
 
 def _addresses(value: Any) -> list[str]:
@@ -423,9 +422,9 @@ def read_password(settings: Settings) -> str | None:
     if path := given.get("password_file"):
         if "password" in given:
             raise CommandError("--password and --password-file exclude each other")
-        with file_errors(path):
-            # Read once, also for several connections: it may be a pipe.
-            given["password"] = _file(path).read_text("utf-8").rstrip("\r\n")
+        # Read once, also for several connections: it may be a pipe.
+        with file_errors(path), open(_file(path), encoding="utf-8") as file:  # noqa: PTH123
+            given["password"] = file.read().rstrip("\r\n")
         del given["password_file"]
     return given.get("password")
 

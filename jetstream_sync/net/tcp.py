@@ -235,8 +235,10 @@ class Address:
 
 def numeric(host: str, port: int) -> list[Address]:
     """Return the address of a numeric host, or an empty list for a name; never waits."""
+    # A text is encoded by the codec of international names, whose import takes milliseconds.
+    is_number = host.isascii() and (":" in host or host[-1:].isdigit())
     try:
-        return _addresses(host, port, socket.AI_NUMERICHOST)
+        return _addresses(host.encode() if is_number else host, port, socket.AI_NUMERICHOST)
     except socket.gaierror:
         return []
 
@@ -250,6 +252,6 @@ def resolve(host: str, port: int, *, randomize: bool) -> list[Address]:
     return found
 
 
-def _addresses(host: str, port: int, flags: int) -> list[Address]:
+def _addresses(host: str | bytes, port: int, flags: int) -> list[Address]:
     found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags)
     return [Address(family, kind, protocol, where) for family, kind, protocol, _, where in found]

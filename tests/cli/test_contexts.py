@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from pathlib import Path
@@ -264,6 +265,7 @@ def test_who_has_no_home_has_no_contexts(nats_server, monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     variables = {"XDG_CONFIG_HOME": "", "XDG_CACHE_HOME": ""}
     run_jsm("-s", nats_server.url, "rtt", "-n", "1", **variables).ok()
     assert run_jsm("context", "ls", "-j", **variables).ok().json == []
