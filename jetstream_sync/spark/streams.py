@@ -87,6 +87,11 @@ class StreamView:
         return self.is_work_queue or self.is_interest
 
     @property
+    def removes_messages(self) -> bool:
+        """Whether the stream removes messages in normal operation."""
+        return self.removes_oldest or self.removes_individually or self.removes_when_consumed
+
+    @property
     def is_contiguous(self) -> bool:
         """Whether every sequence from the first to the last has a message."""
         return self.messages == self.end_seq - self.first_seq

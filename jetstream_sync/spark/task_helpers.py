@@ -81,7 +81,7 @@ def publish_partition(
     target = check_target(jetstream(parsed.connection), parsed, layout)
     plan = WritePlan(options=parsed, layout=layout, target=target)
     written = plan.write(task_id, parts)
-    plan.confirm(written.last_seq)
+    plan.confirm([written])
     return written
 
 

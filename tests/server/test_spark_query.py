@@ -185,6 +185,25 @@ def test_a_trigger_asks_each_stream_once(js, stream, planner):
     assert subjects == [f"$JS.API.STREAM.INFO.{stream.name}"]
 
 
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ({"startingOffsets": 15}, {"endingOffsets": 12}),
+        ({"startingOffsets": "latest"}, {"endingOffsets": 12}),
+        ({"startingTimestamp": "2999-01-01T00:00:00Z"}, {"endingTimestamp": "2020-01-01T00:00:00Z"}),
+        ({"startingOffsets": 5}, {"endingTimestamp": "2020-01-01T00:00:00Z"}),
+    ],
+)
+def test_a_read_that_would_end_before_its_start_is_refused(js, stream, planner, start, end):
+    """An empty result would look like a range without messages."""
+    fill(js, f"{stream.name}.a", 20)
+    with pytest.raises(InvalidOptionError, match=next(iter(end))):
+        plan_read(planner.options(stream.name, **start, **end))
+    assert plan_read(planner.options(stream.name, endingOffsets=1)) == []
+    stream.purge(seq=10)
+    assert plan_read(planner.options(stream.name, endingOffsets=5)) == []
+
+
 def test_a_missing_stream_fails_at_the_start(planner):
     """A stream that does not exist fails the query at its start."""
     with pytest.raises(StreamNotFoundError):

@@ -647,6 +647,20 @@ def test_a_batch_is_not_committed_if_its_stream_was_created_again(server, kind):
         commit_write(plan, messages, "batch 0", overwrite=False)
 
 
+@pytest.mark.parametrize("limits", [{}, {"max_msgs": 20_000}])
+def test_rows_that_were_purged_do_not_count_as_stored(server, limits):
+    """Within the duplicate window a purged stream ignores repeated rows; a limit, though, may have removed them."""
+    make_stream(server, **limits)
+    rows, given = numbered(0, 100), options(server, jobId="j")
+    publish_partition(rows, given)
+    with RawClient(server.port) as raw:
+        raw.api(f"STREAM.PURGE.{STREAM}")
+    with contextlib.nullcontext() if limits else pytest.raises(SinkError, match="it was purged"):
+        publish_partition(rows, given)
+    publish_partition(rows, given | {"jobId": "k"})
+    assert_once(server, rows)
+
+
 def test_a_small_message_size_limits_the_rows_of_a_transaction():
     """The list of the keys of the rows is a message, too, and must not exceed the limit of server or stream."""
     for limit, server_config in ((4000, ""), (-1, "max_payload: 4000\n")):

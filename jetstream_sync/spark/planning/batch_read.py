@@ -29,7 +29,7 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
     parts: dict[str, tuple[MessageCounter, int, int]] = {}
     rows: dict[str, int] = {}
     for key, view in views.items():
-        start, end = _start(access, view), access.end(view)
+        start, end = _bounds(access, view)
         counts = access.counts(view, filters)
         parts[key] = counts, start, end
         rows[key] = counts.matching(start, end)
@@ -49,13 +49,20 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
     return planned
 
 
-def _start(access: SourceAccess, view: StreamView) -> int:
-    """Return the start of the read of a stream; raises like `plan_read()`."""
+def _bounds(access: SourceAccess, view: StreamView) -> tuple[int, int]:
+    """Return start and end of the read of a stream; raises like `plan_read()`."""
     options = access.options
-    start = access.start(view, EARLIEST)
+    start, end = access.start(view, EARLIEST), access.end(view)
+    if end < start and start > view.first_seq:
+        raise errors.InvalidOptionError(
+            "endingOffsets"
+            if options.ending_time(view.name) is None
+            else options.ending_time_option,
+            "...",
+            f"the read of stream {view.name} would end before sequence {end}, and start at {start}",
+        )
     position = StreamOffset(
         created_ns=view.created_ns, start_seq=start, next_seq=start, filters=options.subjects
     )
-    return DataLossPolicy(options.fail_on_data_loss).next_seq(
-        find_resume_point(position, view, view.name)
-    )
+    policy = DataLossPolicy(options.fail_on_data_loss)
+    return policy.next_seq(find_resume_point(position, view, view.name)), end

@@ -107,9 +107,7 @@ def commit_write(
     if len({item.partition for item in written}) != len(written):
         raise SinkError("two write tasks reported the same partition")
     options = plan.options
-    plan.confirm(
-        max((item.last_seq for item in written if item.last_seq is not None), default=None)
-    )
+    plan.confirm(written)
     if overwrite:
         firsts = [item.first_seq for item in written if item.first_seq is not None]
         before = min(firsts, default=plan.target.end_seq)

@@ -8,7 +8,7 @@ and whether it allows rollups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -18,13 +18,13 @@ from ... import errors
 from ...api.enums import RetentionPolicy
 from ...api.routes import DEFAULT_PREFIX
 from ...api.stream import StreamConfig
-from ...durations import time_to_ns
 from ...jetstream.buckets.entries import BucketSubjects
 from ...jetstream.context import JetStream
 from ...subjects import is_reserved, subject_matches, subjects_overlap
 from ..connections import api_requests, jetstream
 from ..options import WriteOptions
 from ..retry import retry_transient
+from ..streams import stream_view
 from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
@@ -98,7 +98,7 @@ def check_target(
         subjects=tuple(config.subjects or ()),
         allows_rollup=bool(config.allow_rollup_hdrs),
         end_seq=max(info.state.last_seq + 1, info.state.first_seq),
-        created_ns=time_to_ns(info.created),
+        created_ns=stream_view(info).created_ns,
         max_msg_size=config.max_msg_size if (config.max_msg_size or 0) > 0 else None,
         key_prefix=_key_prefix(js, options, config),
     )
@@ -319,19 +319,28 @@ class WritePlan:
             batches.close()
         return writer.stats
 
-    def confirm(self, last_seq: int | None) -> None:
+    def confirm(self, written: Sequence[Written]) -> None:
         """
-        Check that the stream is still the one that was checked, and has a sequence, before rows count as stored.
+        Check that the stream has the rows of some partitions, before they count as stored.
 
-        A stream that was deleted and created again in the meantime has the last rows only.
+        A stream that was deleted and created again in the meantime has the last ones only. A stream that was purged
+        still knows the ids of the purged rows, and does not store them again.
         """
-        if last_seq is None:
+        last_seq = max((item.last_seq or 0 for item in written), default=0)
+        if not last_seq:
             return
-        name, target = self.options.stream, self.target
+        name, target, options = self.options.stream, self.target, self.options
         read = partial(self._js().get_stream, name)
-        info = retry_transient(read, self.options.ack_timeout, "checking the stream").cached_info
-        if time_to_ns(info.created) != target.created_ns or info.state.last_seq < last_seq:
+        info = retry_transient(read, options.ack_timeout, "checking the stream").cached_info
+        view = stream_view(info)
+        if view.created_ns != target.created_ns or info.state.last_seq < last_seq:
             raise stream_replaced(name)
+        repeated = [item.first_seq or 0 for item in written if item.duplicates]
+        if min(repeated, default=last_seq) < view.first_seq and not view.removes_messages:
+            raise SinkError(
+                f"rows count as duplicates, because stream {name!r} has stored their ids, but it was purged since then:"
+                " write them after its duplicate_window is over, or with other ids (another jobId)"
+            )
 
     def end_batch(self, task_id: WriteTaskId) -> None:
         """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
