@@ -75,7 +75,8 @@ def publish_partition(
     """
     parsed = WriteOptions.from_options(options)
     task_id = _write_task_id(parsed, partition)
-    layout, parts = _columns(rows, columns, task_id.partition)
+    bucket = parsed.bucket is not None
+    layout, parts = _columns(rows, columns, task_id.partition, bucket=bucket)
     if layout is None:
         return Written(partition=task_id.partition)
     target = check_target(jetstream(parsed.connection), parsed, layout)
@@ -115,7 +116,7 @@ def _task_context() -> Any:
 
 
 def _columns(
-    rows: Iterable[Any], names: Sequence[str] | None, partition: int
+    rows: Iterable[Any], names: Sequence[str] | None, partition: int, *, bucket: bool
 ) -> tuple[RowLayout | None, Iterator[RowColumns]]:
     """Return the layout of the rows, and the rows by column; the layout is ``None`` without rows."""
     if isinstance(rows, (str, bytes, bytearray, Mapping)):
@@ -128,16 +129,16 @@ def _columns(
     if hasattr(first, "num_rows"):
         from .writing.arrow_rows import record_batches  # noqa: PLC0415 - other rows need no PyArrow
 
-        layout = RowLayout.of_names(first.schema.names)
+        layout = RowLayout.of_names(first.schema.names, bucket=bucket)
         return layout, record_batches(layout, every)
     if isinstance(first, _PAYLOADS):
-        layout = RowLayout.of_names(("data",))
+        layout = RowLayout.of_names(("data",), bucket=bucket)
         return layout, (layout.columns([part]) for _, part in _parts(every, _PAYLOADS, partition))
     known = names or (tuple(first) if isinstance(first, Mapping) else _field_names(first))
     if not known:
         _refuse_none(first, 0, partition)
         raise errors.InvalidArgumentError("the rows do not name their columns: set columns=...")
-    layout = RowLayout.of_names(known)
+    layout = RowLayout.of_names(known, bucket=bucket)
     if isinstance(first, Mapping):
         parts = _by_name(_parts(every, (Mapping,), partition), known, layout, partition)
     else:

@@ -15,7 +15,9 @@ from jetstream_sync.spark.connections import connection
 from jetstream_sync.spark.options import BucketReadOptions, ReadOptions, WriteOptions
 from jetstream_sync.spark.reading.bucket import read_entries
 from jetstream_sync.spark.schema import BUCKET_TYPES, SchemaError, check_read_columns
+from jetstream_sync.spark.task_helpers import publish_partition
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
+from jetstream_sync.spark.writing.publishing import AckWindow
 from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
 from jetstream_sync.spark.writing.sink_errors import RowError, SinkError
 from jetstream_sync.spark.writing.write_plan import WritePlan, check_target
@@ -84,10 +86,12 @@ def schema(*columns: tuple[str, str]) -> Any:
 LAYOUT = schema(("Key", "string"), ("value", "string"))
 
 
-def put(nc: Connection, url: str, bucket: str, rows: Sequence[tuple[Any, Any]]) -> None:
+def put(
+    nc: Connection, url: str, bucket: str, rows: Sequence[tuple[Any, Any]], **options: str
+) -> None:
     """Write rows like a Spark task."""
-    given = WriteOptions.from_options({"servers": url, "bucket": bucket})
-    layout = RowLayout.of_bucket(LAYOUT)
+    given = WriteOptions.from_options({"servers": url, "bucket": bucket, **options})
+    layout = RowLayout.of_schema(LAYOUT, bucket=True)
     target = check_target(given.connection.jetstream(nc), given, layout)
     columns = RowColumns(dict(zip(layout.names, zip(*rows, strict=True), strict=True)))
     try:
@@ -123,6 +127,39 @@ def test_rows_that_are_no_entries(nc, js, kv, nats_server, row, text):
     assert keys(js, kv) == {}
 
 
+@pytest.mark.parametrize("lost", [(0,), (0, 2), (1, 3), (4,)])
+def test_the_last_row_of_a_key_wins_although_rows_were_lost(
+    nc, js, kv, nats_server, monkeypatch, lost
+):
+    """A leader that steps down loses rows without a reply, and stores later ones."""
+    really, sent = AckWindow._transmit, []
+
+    def forget(window: AckWindow, buffer: bytes, count: int) -> None:
+        commands = buffer.split(b"HPUB ")
+        if len(sent) < len(lost):
+            del commands[1 + lost[len(sent)]]
+        sent.append(count)
+        really(window, b"HPUB ".join(commands), count)
+
+    monkeypatch.setattr(AckWindow, "_transmit", forget)
+    rows = [("a", "0"), ("b", "1"), ("a", "2"), ("b", "3"), ("a", "4")]
+    put(nc, nats_server.url, kv.bucket, rows, ackTimeout="2s")
+    assert len(sent) == len(lost) + 1
+    assert keys(js, kv) == {"a": b"4", "b": b"3"}
+
+
+def test_a_task_puts_rows_into_a_bucket(js, kv, nats_server):
+    """The function for tasks takes the columns of a bucket, in each form of rows, and names a missing one."""
+    given = {"servers": nats_server.url, "bucket": kv.bucket}
+    publish_partition([{"key": "a", "value": b"1"}, {"key": "b", "value": None}], given)
+    publish_partition([("c", b"3")], given, columns=["key", "value"])
+    assert keys(js, kv) == {"a": b"1", "c": b"3"}
+    for rows in ([b"payload"], [{"subject": "a", "data": b"1"}]):
+        with pytest.raises(SchemaError):
+            publish_partition(rows, given)
+    connection(WriteOptions.from_options(given).connection).close()
+
+
 def test_buckets_that_take_no_rows(nc, js, kv, nats_server):
     """A bucket that does not exist, and a mirror, are refused by the driver."""
     with pytest.raises(SinkError, match="bucket 'nothing' does not exist"):
@@ -149,7 +186,7 @@ def test_buckets_that_take_no_rows(nc, js, kv, nats_server):
 def test_wrong_columns_to_write(columns):
     """Rows for a bucket have a key and a value."""
     with pytest.raises(SchemaError):
-        RowLayout.of_bucket(schema(*columns))
+        RowLayout.of_schema(schema(*columns), bucket=True)
 
 
 @pytest.mark.parametrize(

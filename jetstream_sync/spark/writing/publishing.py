@@ -14,11 +14,14 @@ Rules:
 4. A row that is refused with a retriable error stays pending and is sent again. Any other refusal fails the
    task, with the number of the row.
 5. Every wait ends: it is an error if nothing is acknowledged for ``ack_timeout``.
+6. A stream leader that steps down may lose a row and store later ones. In a key-value bucket the last row of a key
+   must win. So there a row stays in ``_pending`` until all rows before it are acknowledged, all of them are sent again
+   in their order, and acknowledgements of what was sent before that do not count.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import repeat
@@ -68,6 +71,9 @@ _ID_IN_PROCESS_HINT: Final = (
     "; a leader that stepped down in the meantime accepts the id after the duplicate window,"
     " another leader accepts it at once"
 )
+
+#: What the numbers in reply subjects grow by when rows that must keep their order are sent again.
+_GENERATION: Final = 10**12
 
 _DISCONNECTED: Final[list[Delivery]] = []
 _RECONNECTED: Final[list[Delivery]] = []
@@ -179,6 +185,8 @@ class AckWindow(MessageReceiver):
         window: int,
         ack_timeout: float,
         stream_accepts: Callable[[str], bool],
+        *,
+        keeps_order: bool = False,
     ) -> None:
         self._core = core
         self._encoder = encoder
@@ -192,6 +200,11 @@ class AckWindow(MessageReceiver):
         self._last_reply_number = 0
         # Commands of individually sent rows, by row number.
         self._pending: dict[int, bytes] = {}
+        self._keeps_order = keeps_order
+        # If it does: their numbers, those of the acknowledged ones, and what is added to them in reply subjects.
+        self._order: deque[int] = deque()
+        self._acked: set[int] = set()
+        self._generation = 0
         self._rows_in_flight = 0
         self._bytes_in_flight = 0
         # The beginning of an acknowledgement, up to the sequence; learned from the first one.
@@ -255,7 +268,7 @@ class AckWindow(MessageReceiver):
         events = self._events.items
         while events:
             self._process(events.popleft())
-        together = not individually and rows.all_have_ids
+        together = not individually and not self._keeps_order and rows.all_have_ids
         max_payload = self._core.info.max_payload
         made: list[bytes] = []
         if together:
@@ -271,6 +284,8 @@ class AckWindow(MessageReceiver):
             self._sent_chunks[reply] = _SentChunk(rows, len(buffer))
         else:
             self._pending.update(zip(rows.numbers, made, strict=True))
+            if self._keeps_order:
+                self._order.extend(rows.numbers)
         self._rows_in_flight += len(rows)
         self._bytes_in_flight += len(buffer)
         self._transmit(buffer, len(rows))
@@ -283,8 +298,8 @@ class AckWindow(MessageReceiver):
 
     def _encode_single(self, rows: EncodedRows) -> list[bytes]:
         """Return commands with a reply subject for each row."""
-        reply = self._reply
-        replies = [b"%b%d" % (reply, number) for number in rows.numbers]
+        reply, first = self._reply, self._generation
+        replies = [b"%b%d" % (reply, first + number) for number in rows.numbers]
         return commands(rows, self._head, replies)
 
     def _wait_for_room(self, rows: int, size: int) -> None:
@@ -307,10 +322,22 @@ class AckWindow(MessageReceiver):
             self._core.writer.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
 
     def _resend(self, numbers: Iterable[int]) -> None:
+        if self._keeps_order:
+            numbers = self._begin_again()
         again = [self._pending[number] for number in numbers]
         for start in range(0, len(again), CHUNK_ROWS):
             part = again[start : start + CHUNK_ROWS]
             self._transmit(b"".join(part), len(part))
+
+    def _begin_again(self) -> Iterable[int]:
+        """Give all rows in flight new reply subjects, and return their numbers in order."""
+        self._generation += _GENERATION
+        self._acked.clear()
+        for number in self._order:
+            verb, subject, _, rest = self._pending[number].split(b" ", 3)
+            reply = b"%b%d" % (self._reply, self._generation + number)
+            self._pending[number] = b" ".join((verb, subject, reply, rest))
+        return self._order
 
     def _resend_all(self) -> None:
         self._last_resend_at = monotonic()
@@ -412,7 +439,21 @@ class AckWindow(MessageReceiver):
                 del self._sent_chunks[reply]
                 self._bytes_in_flight -= chunk.size
             return
-        number = int(reply[len(self._reply) :])
+        number = self._number(reply)
+        if not self._keeps_order:
+            self._remove(number)
+        elif number in self._pending:
+            self._acked.add(number)
+            self._refused.pop(number, None)
+            while self._order and self._order[0] in self._acked:
+                self._acked.remove(self._order[0])
+                self._remove(self._order.popleft())
+
+    def _number(self, reply: bytes) -> int:
+        """Return the number of a row from its reply subject; one without a row if it was sent again since then."""
+        return int(reply[len(self._reply) :]) - self._generation
+
+    def _remove(self, number: int) -> None:
         command = self._pending.pop(number, None)
         if command is not None:
             self._rows_in_flight -= 1
@@ -428,8 +469,8 @@ class AckWindow(MessageReceiver):
                 continue
             self._mark_stored(reply, 1)
             if before == self._rows_in_flight:
-                continue  # the second acknowledgement of a row that was sent twice
-            self.stats.rows += 1
+                continue  # the second acknowledgement of a row that was sent twice, or one before an earlier row
+            self.stats.rows += before - self._rows_in_flight
             self.stats.stored(ack.seq, ack.seq)
             self.stats.duplicates += ack.duplicate
             self._last_ack_at = self._last_resend_at = monotonic()
@@ -451,7 +492,7 @@ class AckWindow(MessageReceiver):
             # Sending each row individually shows which one was refused.
             self._resend(self._split_chunk(reply))
             return None
-        number = int(reply[len(self._reply) :])
+        number = self._number(reply)
         if number in self._pending:
             self._handle_refusal(number, error)
         return None

@@ -62,8 +62,11 @@ BUCKET_WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "key": ("string",),
     "value": ("binary", "string"),
 }
-#: A column that need not be there.
-_OPERATION: Final[Mapping[str, tuple[str, ...]]] = {"operation": ("string",)}
+#: The same with a column that need not be there.
+_BUCKET_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    **BUCKET_WRITE_TYPES,
+    "operation": ("string",),
+}
 #: What they are called in `RowColumns`.
 _BUCKET_COLUMNS: Final = {"key": "subject", "value": "data", "operation": "operation"}
 #: Finds the header of a marker, by a client or by the server.
@@ -107,30 +110,28 @@ class RowLayout:
     """The names of the columns; empty for a column that is ignored."""
 
     @classmethod
-    def of_schema(cls, schema: Any) -> RowLayout:
-        """Check the schema of a DataFrame."""
-        layout = cls.of_names(field.name for field in schema.fields)
-        _check_types(schema, layout.names, WRITE_TYPES)
+    def of_schema(cls, schema: Any, *, bucket: bool = False) -> RowLayout:
+        """Check the schema of a DataFrame, for a stream or a key-value bucket."""
+        given = [field.name for field in schema.fields]
+        layout = cls.of_names(given, bucket=bucket)
+        if bucket:
+            _check_types(schema, [name.lower() for name in given], _BUCKET_TYPES)
+        else:
+            _check_types(schema, layout.names, WRITE_TYPES)
         return layout
 
     @classmethod
-    def of_bucket(cls, schema: Any) -> RowLayout:
+    def of_names(cls, names: Iterable[str], *, bucket: bool = False) -> RowLayout:
         """
-        Check the schema of a DataFrame for a key-value bucket; raises like `of_schema()`.
+        Check column names, which are case-insensitive as in Spark.
 
-        Its column ``key`` becomes ``subject``, and ``value`` becomes ``data``, see `BucketRowEncoder`.
+        The column ``key`` for a bucket becomes ``subject``, and ``value`` becomes ``data``, see `BucketRowEncoder`.
         """
-        given = [field.name for field in schema.fields]
-        names = [name.lower() for name in given]
-        types = {**BUCKET_WRITE_TYPES, **_OPERATION}
-        _check_names(given, names, types, BUCKET_WRITE_TYPES)
-        _check_types(schema, names, types)
-        return cls(names=tuple(_BUCKET_COLUMNS[name] for name in names))
-
-    @classmethod
-    def of_names(cls, names: Iterable[str]) -> RowLayout:
-        """Check column names, which are case-insensitive as in Spark."""
         given = list(names)
+        if bucket:
+            lower = [name.lower() for name in given]
+            _check_names(given, lower, _BUCKET_TYPES, BUCKET_WRITE_TYPES)
+            return cls(names=tuple(_BUCKET_COLUMNS[name] for name in lower))
         known = [_KAFKA_COLUMNS.get(name.lower(), name.lower()) for name in given]
         known = ["" if name in _IGNORED_COLUMNS else name for name in known]
         _check_names(given, known, WRITE_TYPES, ("data",))

@@ -62,7 +62,7 @@ def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) 
             "is required for mode overwrite and output mode complete, which empty the stream: set"
             " overwriteMode=purge, write in mode append, or write each batch with foreachBatch",
         )
-    layout = (RowLayout.of_schema if options.bucket is None else RowLayout.of_bucket)(schema)
+    layout = RowLayout.of_schema(schema, bucket=options.bucket is not None)
     connect = partial(jetstream, options.connection)
     js = retry_transient(connect, options.ack_timeout, "connecting")
     # The instance that writes was created before this one, and has already logged the warnings.

@@ -292,6 +292,7 @@ class WritePlan:
             options.max_pending,
             options.ack_timeout,
             self.target.accepts,
+            keeps_order=options.bucket is not None,
         )
         try:
             for part in parts:
