@@ -531,6 +531,23 @@ def test_writable_file_that_fails(store, stream):
     assert store.get_bytes("a") == b"old"
 
 
+def test_a_collected_file_takes_no_lock(store, stream):
+    """A thread that drops a file while it holds a lock of the connection continues."""
+    files = [store.open("a", "wb", meta=small())]
+    files[0].write(b"x" * 1000)
+    wait_until(lambda: messages(stream))
+
+    def drop() -> None:
+        with core_of(store).writer._lock:
+            files.clear()
+
+    thread = threading.Thread(target=drop, daemon=True)
+    thread.start()
+    thread.join(5 * SCALE)
+    assert not thread.is_alive()
+    wait_until(lambda: messages(stream) == 0)
+
+
 def test_modes_of_open(store):
     """Another mode is refused, and so is a meta to read."""
     with pytest.raises(InvalidOptionError, match="mode"):

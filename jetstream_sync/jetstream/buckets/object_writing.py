@@ -33,6 +33,7 @@ from ...api.object_store import (
     encode_info,
     new_sha256,
 )
+from ...client.threads import spawn_from_finalizer
 from ...headers import EXPECTED_LAST_SEQ
 from ...net.clock import Deadline, monotonic
 from ..api_requests import stream_info
@@ -307,12 +308,16 @@ class Upload:
         )
 
     def drop(self) -> None:
-        """Request the purge of the chunks without waiting for it."""
+        """Request the purge of the chunks; called by a finalizer."""
         if self._ended:
             return
         self._ended = True
-        if not self._chunks:
-            return
+        if self._chunks:
+            # The thread that runs this may hold any lock, so another thread requests the purge.
+            spawn_from_finalizer("closer-object", self._purge_after_last)
+
+    def _purge_after_last(self) -> None:
+        """Request the purge of the chunks when the last one was acknowledged, without waiting for that."""
         if self._pending:
             # The server may process a request before the chunks that were sent earlier.
             self._pending[-1][0].add_done_callback(self._request_purge)
