@@ -202,8 +202,8 @@ def test_nothing_is_leaked():
                 read(MESSAGE, 100, refuse, set())
             with pytest.raises(TypeError):
                 fields((), 1)
-            for answer in (b'{"stream":"S","seq":1000}', b'{"stream":"S","seq":1000', b"{}"):
-                parse(answer, PubAck, (False, None, None, None, None))
+            for response in (b'{"stream":"S","seq":1000}', b'{"stream":"S","seq":1000', b"{}"):
+                parse(response, PubAck, (False, None, None, None, None))
             future = speedups.FutureFields("subject", (b"command", 7), 1.5, object())
             future.__init__("subject", (b"command", 7), 1.5, object())
             run = [(b"1", b"", b"", b"payload %d" % count), (b"2", b"", b"", b"")]
@@ -287,9 +287,9 @@ def test_fields_that_vanish_during_the_check_of_the_lock():
 @needs_extension
 def test_an_acknowledgement_of_another_class():
     """A struct sequence is refused, and an acknowledgement has the hash of its equal."""
-    answer = b'{"stream":"S","seq":7}'
-    assert speedups.parse_pub_ack(answer, time.struct_time, ()) is None
-    ack = speedups.parse_pub_ack(answer, PubAck, tuple(PubAck._field_defaults.values()))
+    response = b'{"stream":"S","seq":7}'
+    assert speedups.parse_pub_ack(response, time.struct_time, ()) is None
+    ack = speedups.parse_pub_ack(response, PubAck, tuple(PubAck._field_defaults.values()))
     assert hash(ack) == hash(PubAck("S", 7))
 
 

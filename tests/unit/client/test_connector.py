@@ -33,7 +33,7 @@ class World:
 
     def __init__(self, monkeypatch, servers=(A,), **options):
         self.asked = []
-        self.answers = {}  # host -> errors, the last one repeated; None: a link
+        self.responses = {}  # host -> errors, the last one repeated; None: a link
         self.waits = []
         self.reports = []
         self.events = []
@@ -55,10 +55,10 @@ class World:
 
     def open(self, address):
         self.asked.append(address.host)
-        answers = self.answers.get(address.host, [None])
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if answer is not None:
-            raise answer
+        responses = self.responses.get(address.host, [None])
+        response = responses.pop(0) if len(responses) > 1 else responses[0]
+        if response is not None:
+            raise response
         return SimpleNamespace(address=address)
 
     def wait(self, seconds):
@@ -81,7 +81,7 @@ def world(monkeypatch):
 def test_the_lost_server_is_tried_last(world):
     """The lost server is tried after the others, without a wait before it."""
     it = world((A, B, C))
-    it.answers = {"b": [DOWN], "c": [DOWN]}
+    it.responses = {"b": [DOWN], "c": [DOWN]}
     assert it.reconnect(A).address is A
     assert it.asked == ["b", "c", "a"]
     assert it.waits == []
@@ -90,7 +90,7 @@ def test_the_lost_server_is_tried_last(world):
 def test_there_is_one_wait_per_round(world):
     """There is one wait per round, however many servers there are."""
     it = world((A, B, C), reconnect_time_wait=5.0, reconnect_jitter=0)
-    it.answers = {"a": [DOWN, DOWN, DOWN, None], "b": [DOWN], "c": [DOWN]}
+    it.responses = {"a": [DOWN, DOWN, DOWN, None], "b": [DOWN], "c": [DOWN]}
     assert it.reconnect(A).address is A
     assert it.asked == ["b", "c", "a"] * 4
     assert it.waits == [5.0] * 3
@@ -99,7 +99,7 @@ def test_there_is_one_wait_per_round(world):
 def test_attempts_count_for_each_server(world):
     """When all servers have failed max_reconnect_attempts times, the error has the last reason of each."""
     it = world((A, B), max_reconnect_attempts=3)
-    it.answers = {"a": [DOWN], "b": [OSError(113, "no route")]}
+    it.responses = {"a": [DOWN], "b": [OSError(113, "no route")]}
     with pytest.raises(NoServersError) as caught:
         it.reconnect(A)
     assert sorted(it.asked) == ["a"] * 3 + ["b"] * 3
@@ -110,7 +110,7 @@ def test_attempts_count_for_each_server(world):
 def test_the_error_has_the_class_that_all_failures_share(world):
     """If every server failed with the same error class, the error is of that class."""
     it = world(max_reconnect_attempts=2)
-    it.answers = {"a": [ProtocolError("no NATS", b"SSH")]}
+    it.responses = {"a": [ProtocolError("no NATS", b"SSH")]}
     with pytest.raises(ProtocolError, match="a:1"):
         it.reconnect()
 
@@ -120,18 +120,18 @@ def test_a_success_resets_the_count(world):
     it = world(max_reconnect_attempts=3)
     for _ in range(5):
         it.now += 100
-        it.answers = {"a": [DOWN, DOWN, None]}
+        it.responses = {"a": [DOWN, DOWN, None]}
         assert it.reconnect() is not None
 
 
 def test_no_server_to_reconnect_to_yet(world):
     """If the first connect failed, there is no lost server, and the round starts at once."""
     it = world((A, B))
-    it.answers = {"a": [DOWN]}
+    it.responses = {"a": [DOWN]}
     with pytest.raises(NoServersError):
-        it.answers["b"] = [DOWN]
+        it.responses["b"] = [DOWN]
         it.finder.first()
-    it.answers["b"] = [None]
+    it.responses["b"] = [None]
     it.asked.clear()
     assert it.finder.reconnect(None, DOWN).address is B
     assert it.asked == ["a", "b"]
@@ -141,7 +141,7 @@ def test_no_server_to_reconnect_to_yet(world):
 def test_stop_ends_the_attempts(world):
     """`stop` ends the attempts, also during a wait."""
     it = world()
-    it.answers = {"a": [DOWN]}
+    it.responses = {"a": [DOWN]}
     it.during_wait = it.finder.stop
     assert it.reconnect() is None
     assert it.finder.stopped(0)
@@ -170,7 +170,7 @@ def test_stop_ends_the_attempts(world):
 def test_a_wait_is_spread_by_chance(world, servers, options, least, most):
     """Jitter is up to 0.1 s, with TLS up to 1 s; without a wait there is almost none."""
     it = world(parse_servers(servers), max_reconnect_attempts=200, **options)
-    it.answers = {"a": [DOWN], "b": [DOWN]}
+    it.responses = {"a": [DOWN], "b": [DOWN]}
     with pytest.raises(NoServersError):
         it.reconnect(it.finder._pool.addresses()[0])
     assert len(it.waits) == 199
@@ -190,7 +190,7 @@ def test_the_jitter_grows_while_handshakes_are_too_slow(
     """A server that greets but does not finish in time has too many clients; others do not count."""
     monkeypatch.setattr(connector.random, "uniform", lambda _, most: most)
     it = world(max_reconnect_attempts=20)
-    it.answers, it.opener.was_greeted = {"a": [error]}, greeted
+    it.responses, it.opener.was_greeted = {"a": [error]}, greeted
     with pytest.raises((NoServersError, ConnectionLostError)):
         it.reconnect()
     assert it.waits[0] == pytest.approx(2.0 + (0.2 if longest > 1 else 0.1))
@@ -201,7 +201,7 @@ def test_a_connection_resets_the_jitter_of_slow_handshakes(world, monkeypatch):
     """After a success the waits are short again."""
     monkeypatch.setattr(connector.random, "uniform", lambda _, most: most)
     it = world()
-    it.answers, it.opener.was_greeted = {"a": [*[TimeoutError()] * 5, None, DOWN, None]}, True
+    it.responses, it.opener.was_greeted = {"a": [*[TimeoutError()] * 5, None, DOWN, None]}, True
     it.reconnect()
     it.now += 100
     it.waits.clear()
@@ -218,7 +218,7 @@ def test_a_delay_function_sets_the_wait(world):
         return timedelta(seconds=number) if number % 2 else number
 
     it = world((A, B), reconnect_delay_cb=delay, max_reconnect_attempts=5)
-    it.answers = {"a": [DOWN], "b": [DOWN]}
+    it.responses = {"a": [DOWN], "b": [DOWN]}
     with pytest.raises(NoServersError):
         it.reconnect()
     assert walks == [1, 2, 3, 4]
@@ -235,7 +235,7 @@ def test_a_function_chooses_the_server(world):
         return next(server for server in servers if server.uri == wanted), len(seen)
 
     it = world((A, B, C), reconnect_to_cb=choose)
-    it.answers = {"c": [DOWN]}
+    it.responses = {"c": [DOWN]}
     assert it.reconnect(A).address is B
     assert it.asked == ["c", "c", "b"]
     assert it.waits == [1, 2, 3]
@@ -281,7 +281,7 @@ def test_a_delay_function_with_another_result(world, caplog, result, wait, repor
         reconnect_jitter=0,
         max_reconnect_attempts=2,
     )
-    it.answers = {"a": [DOWN]}
+    it.responses = {"a": [DOWN]}
     with pytest.raises(NoServersError):
         it.reconnect()
     assert it.waits == [wait]
@@ -291,7 +291,7 @@ def test_a_delay_function_with_another_result(world, caplog, result, wait, repor
 def test_rounds_without_a_wait(world):
     """The first rounds follow each other fast; later ones are slower, to not use up the attempts."""
     it = world(reconnect_time_wait=0, max_reconnect_attempts=8)
-    it.answers = {"a": [DOWN]}
+    it.responses = {"a": [DOWN]}
     with pytest.raises(NoServersError):
         it.reconnect()
     assert it.waits == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05, 0.05])
@@ -300,7 +300,7 @@ def test_rounds_without_a_wait(world):
 def test_skip_wait_leaves_out_the_next_delay(world):
     """`skip_wait()` ends the current delay, or the next one if there is none, and no other."""
     it = world()
-    it.answers = {"a": [DOWN, DOWN, None]}
+    it.responses = {"a": [DOWN, DOWN, None]}
     it.finder.skip_wait()
     assert it.reconnect() is not None
     assert len(it.waits) == 2
@@ -355,7 +355,7 @@ def refusal(text="Authorization Violation"):
 def test_how_the_link_ended_counts(world):
     """An error line that ended the link, with the text of the next refusal, counts."""
     it = world()
-    it.answers = {"a": [refusal("Revoked")]}
+    it.responses = {"a": [refusal("Revoked")]}
     with pytest.raises(AuthorizationError):
         it.reconnect(A, AuthorizationError("Revoked"))
     assert it.asked == ["a"]
@@ -364,7 +364,7 @@ def test_how_the_link_ended_counts(world):
 def test_the_first_connect_counts(world):
     """With retry_on_failed_connect the refusal of the first connect counts."""
     it = world()
-    it.answers = {"a": [refusal()]}
+    it.responses = {"a": [refusal()]}
     with pytest.raises(AuthorizationError):
         it.finder.first()
     with pytest.raises(AuthorizationError):
@@ -379,7 +379,7 @@ def test_a_failure_is_reported_until_it_repeats(world):
     """A failure other than an unreachable server is reported once, until it changes."""
     it = world(max_reconnect_attempts=6)
     bad, worse = CertificateError("expired"), CertificateError("of another host")
-    it.answers = {"a": [bad, bad, worse, worse, DOWN]}
+    it.responses = {"a": [bad, bad, worse, worse, DOWN]}
     with pytest.raises(NoServersError):
         it.reconnect()
     assert it.reports == [bad, worse]
@@ -391,7 +391,7 @@ def test_a_failure_is_reported_until_it_repeats(world):
 def test_a_server_that_is_down_is_not_reported(world, failure):
     """An unreachable server is not reported while reconnecting."""
     it = world(max_reconnect_attempts=2)
-    it.answers = {"a": [failure]}
+    it.responses = {"a": [failure]}
     with pytest.raises((NoServersError, ConnectionLostError)):
         it.reconnect()
     assert it.reports == []
@@ -400,7 +400,7 @@ def test_a_server_that_is_down_is_not_reported(world, failure):
 def test_no_login_is_an_error_at_once(world):
     """If the login options fail, the first connect tries no other server."""
     it = world((A, B))
-    it.answers = {"a": [CredentialsError("token", "...", "it raised")]}
+    it.responses = {"a": [CredentialsError("token", "...", "it raised")]}
     with pytest.raises(CredentialsError):
         it.finder.first()
     assert it.asked == ["a"]
@@ -416,7 +416,7 @@ def test_discoveries_may_be_ignored(world):
     it.finder.on_info(info("a:1", "b:1"), A)
     it.finder.on_info(info("a:1", "c:1"), A)
     assert it.events == []
-    it.answers = {"a": [DOWN, None]}
+    it.responses = {"a": [DOWN, None]}
     it.reconnect()
     assert it.asked == ["a", "a"]
 

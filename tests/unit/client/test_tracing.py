@@ -78,12 +78,12 @@ def test_only_what_was_sent_is_traced(callback, tracer):
     assert callback.lines == ["> PING"]
 
 
-def test_a_command_stands_before_its_answer(callback, tracer):
+def test_a_command_stands_before_its_reply(callback, tracer):
     """Bytes that another thread receives during a send are traced after the sent ones."""
     reader = threading.Thread(target=tracer.wrap(MemoryStream([b"PONG\r\n"])).receive)
 
     class QuickStream(MemoryStream):
-        """The answer is there before `send` has returned."""
+        """The reply is there before `send` has returned."""
 
         def send(self, data: memoryview, sent: list[int]) -> None:
             super().send(data, sent)

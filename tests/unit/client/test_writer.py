@@ -65,7 +65,7 @@ def stream(writer):
 # --- sending ----------------------------------------------------------------------------------------
 
 
-def test_a_call_that_waits_for_an_answer_sends_at_once(writer, stream):
+def test_a_call_that_waits_for_a_reply_sends_at_once(writer, stream):
     """The command is sent with everything that was buffered before, in order."""
     writer.publish(b"one", 0)
     writer.send_deferred(b"two", 0)
@@ -372,7 +372,7 @@ def test_a_closed_writer_refuses_with_the_reason(writer, stream):
 # --- replies to pings, and a released stream --------------------------------------------------------
 
 
-def test_an_answer_to_each_ping(writer, stream):
+def test_a_reply_to_each_ping(writer, stream):
     """One PONG per PING, while the buffer is small."""
     for _ in range(100):
         writer.pong()
