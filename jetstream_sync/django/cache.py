@@ -20,7 +20,7 @@ import struct
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -193,6 +193,11 @@ class KeyValueCache(BaseCache):
 
     def _write(self, values: Mapping[str, tuple[float, Any]], last: int | None = None) -> None:
         """Store values, with the time at which each ends; if the bucket was lost, create it."""
+        # Before the first is stored: one that cannot be pickled leaves nothing behind.
+        pickled = {
+            name: (end, _END.pack(end) + pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+            for name, (end, value) in values.items()
+        }
         again = True
         while True:
             bucket = self._bucket()
@@ -203,8 +208,7 @@ class KeyValueCache(BaseCache):
                 options["expected_last_subject_sequence"] = last
             sent = []
             try:
-                for name, (end, value) in values.items():
-                    data = _END.pack(end) + pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+                for name, (end, data) in pickled.items():
                     headers = None
                     if with_ttl and end != math.inf:
                         headers = {"Nats-TTL": str(max(1, math.ceil(end - time.time())))}
@@ -231,19 +235,29 @@ class KeyValueCache(BaseCache):
     ) -> bool:
         """Store the value of a key that has none; return whether it was stored."""
         name = self._key(key, version)
+        values = {name: (self._end(timeout), value)}
+        deadline = time.monotonic() + self._limit()
+        last = 0
         with self._tolerance("add"):
-            try:
+            # The server removes a value up to a second after its end, also between two requests.
+            while True:
                 try:
-                    self._write({name: (self._end(timeout), value)}, last=0)
+                    self._write(values, last=last)
+                    return True
                 except errors.WrongLastSequenceError:
+                    if time.monotonic() >= deadline:
+                        raise
+                last = 0
+                with suppress(errors.KeyNotFoundError):
                     entry = self._bucket().kv.get(name, consistent=True)
                     if _lives(entry):
                         return False
-                    self._write({name: (self._end(timeout), value)}, last=entry.revision)
-                return True
-            except (errors.KeyNotFoundError, errors.WrongLastSequenceError):
-                pass  # another process has changed it meanwhile
+                    last = entry.revision
         return False
+
+    def _limit(self) -> float:
+        """Return the seconds in which a change that conflicts with others is tried again."""
+        return float(self._timeout or Config.load().timeout)
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         """Return the value of a key."""
@@ -294,7 +308,7 @@ class KeyValueCache(BaseCache):
 
     def _change(self, name: str, change: Callable[[Any], Any], timeout: Any = _MISSING) -> Any:
         """Replace a value by a function of it, and return that; `_MISSING`: there is no value."""
-        deadline = time.monotonic() + (self._timeout or Config.load().timeout)
+        deadline = time.monotonic() + self._limit()
         delay = _MAX_CONFLICT_DELAY_S / 64
         while True:
             # A replica that is behind could return the same entry again.

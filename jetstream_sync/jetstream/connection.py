@@ -97,6 +97,9 @@ class Connection(CoreConnection):
         """
         Start a service, which answers discovery requests (ADR-32); then add endpoints to it.
 
+        Discovery subjects that the server does not permit are reported to ``error_cb``; the endpoints do not
+        need them.
+
         Args:
             name: letters, digits, ``-`` and ``_``; the same for all instances of the service.
             version: a semantic version, such as ``1.0.0``.

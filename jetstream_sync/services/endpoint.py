@@ -141,6 +141,11 @@ class _EndpointSubscription(Subscription):
             self._core.writer.send_buffered()
         return self._mailbox.get(FOREVER)
 
+    def check_permitted(self) -> None:
+        """Raise if the server has refused the subscription."""
+        if isinstance(self._mailbox.reason, errors.PermissionsError):
+            self._mailbox.raise_reason()
+
     def stop(self, reason: BaseException) -> None:
         """Receive no more requests; those that are queued will be handled."""
         self._on_closed(reason)

@@ -148,6 +148,7 @@ class EndpointGroup:
             InvalidNameError: the name is invalid.
             BadSubjectError: the subject or the queue group is invalid.
             InvalidOptionError: another argument is invalid, or the service has stopped.
+            PermissionsError: the server does not permit the subscription; the service stops.
             ConnectionClosedError: the connection is closed.
             TimeoutError: the server did not confirm the subscription in time; the endpoint was removed.
 
@@ -306,6 +307,9 @@ class Service(EndpointGroup):
             self._endpoints.append(endpoint)
         try:
             self._core.flush(Deadline(_FLUSH_TIMEOUT_S))
+            endpoint.subscription.check_permitted()
+        except errors.PermissionsError:
+            raise  # the endpoint ends, which stops the service
         except BaseException:
             with self._lock:
                 if not self._stopping:  # otherwise it is being stopped with the others

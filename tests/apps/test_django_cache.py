@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import threading
 import time
 import warnings
@@ -14,7 +15,7 @@ import pytest
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 
-from jetstream_sync import ConnectionLostError, Error, JetStream, TimeoutError
+from jetstream_sync import ConnectionLostError, Error, JetStream, KeyValue, TimeoutError
 from jetstream_sync.server import NatsServer
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110), pytest.mark.usefixtures("django_project")]
@@ -79,6 +80,29 @@ def test_values_that_end(cache):
     assert not cache.delete("short")
     assert cache.add("short", 3)
     assert cache.get("short") == 3
+
+
+def test_add_over_a_value_that_the_server_removes_meanwhile(cache, js, monkeypatch):
+    """A key without a value is added, also if the ended one vanishes between two requests."""
+    cache.set("k", 1, timeout=0)
+    get = KeyValue.get
+
+    def get_and_remove(self: KeyValue, *args: Any, **options: Any) -> Any:
+        entry = get(self, *args, **options)
+        js.get_stream("KV_CACHE").purge()
+        return entry
+
+    monkeypatch.setattr(KeyValue, "get", get_and_remove)
+    assert cache.add("k", 2)
+    monkeypatch.undo()
+    assert cache.get("k") == 2
+
+
+def test_a_value_that_cannot_be_pickled_leaves_nothing_behind(cache):
+    """None of the others is stored."""
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        cache.set_many({"a": 1, "b": lambda: 1})
+    assert cache.get_many(["a", "b"]) == {}
 
 
 def test_many_keys(cache):

@@ -24,6 +24,7 @@ from jetstream_sync import (
     InvalidNameError,
     InvalidOptionError,
     NoRespondersError,
+    PermissionsError,
     ServiceError,
 )
 from jetstream_sync.server import NatsServer
@@ -311,6 +312,23 @@ def test_discovery_during_a_stop_is_answered_or_finds_no_responders(nc, client):
             while True:
                 client.request("$SRV.PING.stopping", timeout=5.0)
         stop.join()
+
+
+def test_an_endpoint_that_is_not_permitted_raises():
+    """The call that adds it raises the refusal of the server, which stops the service."""
+    config = "authorization { users: [{ user: u, password: p, permissions: { subscribe: { deny: refused } }}]}"
+    with (
+        NatsServer(config=config) as server,
+        jetstream_sync.connect(
+            server.url, user="u", password="p", error_cb=lambda _: None
+        ) as connection,
+    ):
+        service = connection.add_service("refused", "1.0.0")
+        service.add_endpoint("permitted", echo)
+        with pytest.raises(PermissionsError):
+            service.add_endpoint("refused", echo)
+        assert service.wait_stopped(5.0)
+        assert isinstance(service.error, PermissionsError)
 
 
 def test_discovery_is_answered_before_a_stop_returns(fresh_server, client):
