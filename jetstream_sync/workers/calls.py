@@ -17,11 +17,12 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -100,12 +101,24 @@ def encoded_value(value: object, limit: int) -> bytes:
     """Return a return value as JSON of at most ``limit`` bytes; raise `ReturnValueError`."""
     try:
         data = to_json(value)
+        if b"null" in data:
+            _check_numbers(value)
     except Exception as error:
         raise ReturnValueError(f"the return value cannot be stored as JSON: {error}") from error
     if len(data) > limit:
         text = f"the return value cannot be stored: it has {len(data)} bytes of JSON, at most {limit} fit"
         raise ReturnValueError(text)
     return data
+
+
+def _check_numbers(value: object) -> None:
+    """Raise `ValueError` for a number that is null in JSON."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no number in JSON")
+    items = value.values() if isinstance(value, Mapping) else value
+    if isinstance(items, Iterable) and not isinstance(items, (str, bytes)):
+        for item in items:
+            _check_numbers(item)
 
 
 def call_id(message: JetStreamMsg) -> str:
@@ -226,16 +239,19 @@ class CallQueue:
         """Have `prepare` look again: the stream may have been deleted."""
         self._checked = None
 
-    def send(self, task: str, call: str, data: bytes, at: datetime | None = None) -> bool:
-        """Store the message of a call, for ``at`` a time; return whether there was one with its id."""
+    def send(
+        self, task: str, call: str, data: bytes, at: datetime | None = None, *, suffix: str = ""
+    ) -> bool:
+        """Store the message of a call, for ``at`` a time; return whether there was one with its id and suffix."""
         target = self.subject_of(task, call)
+        msg_id = target + suffix
         js = self.connection().jetstream()
         if at is not None:
-            ack = js.schedule(f"{target}.later", data, target=target, at=at, msg_id=target)
+            ack = js.schedule(f"{target}.later", data, target=target, at=at, msg_id=msg_id)
             return ack.duplicate
-        with publishing(target, data, None, target) as headers:
+        with publishing(target, data, None, msg_id) as headers:
             return js.publish(
-                target, data, headers=headers, msg_id=target, stream=self.stream
+                target, data, headers=headers, msg_id=msg_id, stream=self.stream
             ).duplicate
 
     def find(self, task: str, call: str) -> Record | None:

@@ -222,11 +222,14 @@ class TaskQueues:
             at = None if eta is None else datetime.fromisoformat(eta)
         try:
             try:
-                queue.send(task, call, data, at)
+                known = queue.send(task, call, data, at)
             except (errors.NoStreamResponseError, errors.StreamNotFoundError):
                 queue.forget()
                 self.prepare(queue)
-                queue.send(task, call, data, at)
+                known = queue.send(task, call, data, at)
+            if known and states is not None and queue.find(task, call) is None:
+                # The stream remembers the id of a call that has ended, whose record has expired.
+                queue.send(task, call, data, at, suffix=f"#{record['enqueued_at']}")
         except (
             errors.APIError,
             errors.NoStreamResponseError,

@@ -86,6 +86,36 @@ def test_a_call_whose_sender_was_killed_before_its_message_is_sent_again(worker,
     assert runs == ["first"]
 
 
+def test_a_call_with_the_id_of_an_expired_one_runs(worker, js):
+    """Also while the stream remembers the id: the bucket forgets earlier."""
+    runs: list[int] = []
+
+    @worker.task(name="bill", results="R")
+    def bill(number: int) -> int:
+        runs.append(number)
+        return number
+
+    with running(worker):
+        for number in (1, 2):
+            assert bill.apply_async((number,), task_id="same").get(20 * SCALE) == number
+            wait_until(lambda: waiting(js) == 0, 20)
+            js.key_value("R").purge("same")
+    assert runs == [1, 2]
+
+
+def test_a_number_that_json_does_not_have_cannot_be_stored(worker):
+    """A return value that would arrive as another one fails the call."""
+
+    @worker.task(name="divide", results="R")
+    def divide(number: float) -> dict[str, object]:
+        return {"none": None, "quotients": (1.0, number * 1e300)}
+
+    with running(worker):
+        assert divide.delay(1.0).get(20 * SCALE) == {"none": None, "quotients": [1.0, 1e300]}
+        with pytest.raises(TaskError, match="inf is no number in JSON"):
+            divide.delay(1e300).get(20 * SCALE)
+
+
 @pytest.mark.server(">=2.12")
 def test_a_later_call_is_not_sent_a_second_time(worker):
     """Its schedule is its message, and a lost one is made for the time that was asked for at first."""
