@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 READY, RUNNING, CANCELLED, EXPIRED = "READY", "RUNNING", "CANCELLED", "EXPIRED"
 SUCCESSFUL, FAILED = "SUCCESSFUL", "FAILED"
-FINISHED: Final = (SUCCESSFUL, FAILED, CANCELLED, EXPIRED)
+#: The ends of a call that has no dead letter, and all of them.
+DONE: Final = (SUCCESSFUL, CANCELLED, EXPIRED)
+FINISHED: Final = (*DONE, FAILED)
 #: How long a bucket that is created for results keeps them.
 _RESULT_TTL: Final = timedelta(days=1)
 #: The key of a consumer's metadata with the program whose queue it is.
@@ -357,6 +359,13 @@ class CallStates:
         found: Record = codec.loads(self._open()[0].get(call, consistent=True).value)
         return found
 
+    def status(self, call: str) -> str:
+        """Return the status of a call; empty: it cannot be read."""
+        try:
+            return str(self.read(call)["status"])
+        except (errors.Error, KeyError, ValueError):
+            return ""
+
     def wait(self, call: str, timeout: float | None) -> Record:
         """Return the record of a call that has ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -458,15 +467,8 @@ class TaskState:
 
     def has_ended(self, _message_id: str, message: JetStreamMsg) -> bool:
         """Return whether a call that is delivered too often has ended; not if it needs a dead letter."""
-        status = self._status(message)
-        return status in FINISHED and (status != FAILED or self._acks_failures)
-
-    def _status(self, message: JetStreamMsg) -> str:
-        """Return the status of a call; empty: it cannot be read."""
-        try:
-            return str(self._calls.read(call_id(message))["status"])
-        except (errors.Error, KeyError, ValueError):
-            return ""
+        status = self._calls.status(call_id(message))
+        return status in DONE or (status == FAILED and self._acks_failures)
 
     def begin(self, context: Context) -> bool:
         """Record the begin of a run; return false if the call has ended."""
@@ -519,7 +521,7 @@ class TaskState:
         if is_last:
             record["finished_at"] = utc_now()
         if not self._store(context, record, revision):
-            return self._status(context.message) in {CANCELLED, SUCCESSFUL}
+            return self._calls.status(record["id"]) in DONE
         if is_last:
             self._on_change(record)
         return is_last and self._acks_failures and not isinstance(error, Reject)

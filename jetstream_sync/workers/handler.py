@@ -203,6 +203,8 @@ class Handler:
     """``MODULE:FUNCTION``, called in a new process before the module is imported; empty: none."""
     on_given_up: Callable[[JetStreamMsg, str], object] | None = field(repr=False, default=None)
     """Called with a message and the reason before it is terminated; an error delays that. ``None``: none."""
+    has_ended: Callable[[JetStreamMsg], bool] | None = field(repr=False, default=None)
+    """Of a queue: returns whether a call of an unknown task has ended, and needs no dead letter."""
     state: RunState | None = field(repr=False, default=None)
     """Records the runs; ``None``: the bucket of ``once`` does, or nothing."""
     tasks: dict[str, Handler] | None = field(repr=False, default=None)

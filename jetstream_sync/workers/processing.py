@@ -549,6 +549,10 @@ class QueueProcessor(Processor):
         self.unknown[task] = self.unknown.get(task, 0) + 1
         self.observer.count("unknown_tasks")
         if age >= grace:
+            if self.handler.has_ended is not None and self.handler.has_ended(delivery.msg):
+                if self._ack(delivery):
+                    self.observer.settled(delivery, "ack")
+                return
             self._bury(delivery, f"unknown task {task!r}", None, rejected=True)
             return
         # The delays double, so that the deliveries are few.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import errors
 from .arguments import to_json
-from .calls import CallQueue, CallStates, TaskState, call_id, check_token, may_be_lost
+from .calls import DONE, CallQueue, CallStates, TaskState, call_id, check_token, may_be_lost
 from .celery_words import refuse_unknown
 from .handler import TASK_OPTIONS, Handler, HandlerFunction, check_plain
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided
@@ -100,6 +100,7 @@ class TaskQueues:
             "filter_subject": calls.filter_subject,
             "unknown_task_grace": where.unknown_task_grace,
             "on_given_up": self._give_up,
+            "has_ended": self._has_ended,
             "tasks": tasks,
         }
         handler = self._new_handler(_queue_function(name), {**others, **own})
@@ -171,6 +172,11 @@ class TaskQueues:
         """Record that a call of an unknown task has failed, if one of the buckets has it."""
         for states in self._states.values():
             states.give_up(call_id(message), None, reason)
+
+    def _has_ended(self, message: JetStreamMsg) -> bool:
+        """Return whether a call of an unknown task has ended: a process that has the task was killed after that."""
+        call = call_id(message)
+        return any(states.status(call) in DONE for states in self._states.values())
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the configs of the streams and buckets."""

@@ -185,11 +185,14 @@ def test_a_call_of_an_unknown_task_has_failed(worker, nats_server, js):
     def gone() -> None:
         pass
 
-    call = gone.delay()
+    call, ended = gone.delay(), gone.delay()
+    # A process that has the task was killed after the run, before its acknowledgement.
+    gone.states.store({**gone.states.read(ended.id), "status": "SUCCESSFUL"}, 2)
     with running(worker):
         with pytest.raises(TaskError, match="unknown task 'gone'"):
             call.get(20 * SCALE)
         wait_until(lambda: (waiting(js), waiting(js, "DEAD")) == (0, 1), 20)
+    assert ended.status == "SUCCESSFUL"
 
 
 def test_a_call_that_is_ended_in_its_last_attempt_is_no_dead_letter(
