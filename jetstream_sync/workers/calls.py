@@ -116,7 +116,7 @@ def encoded_value(value: object, limit: int) -> bytes:
 def _check_numbers(value: object) -> None:
     """Raise `ValueError` for a number that is null in JSON."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is no number in JSON")
+        raise ValueError(f"{value} cannot be a number in JSON")
     items = value.values() if isinstance(value, Mapping) else value
     if isinstance(items, Iterable) and not isinstance(items, (str, bytes)):
         for item in items:

@@ -112,7 +112,7 @@ def test_a_number_that_json_does_not_have_cannot_be_stored(worker):
 
     with running(worker):
         assert divide.delay(1.0).get(20 * SCALE) == {"none": None, "quotients": [1.0, 1e300]}
-        with pytest.raises(TaskError, match="inf is no number in JSON"):
+        with pytest.raises(TaskError, match="inf cannot be a number in JSON"):
             divide.delay(1e300).get(20 * SCALE)
 
 
