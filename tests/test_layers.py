@@ -149,7 +149,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 # The files that create threads and timers: they name them, make them daemons and report crashes. The
 # worker runtime has its own, because it uses only public names.
-THREADS_FILES = {"client/threads.py", "workers/status.py"}
+THREADS_FILES = {"client/threads.py", "workers/events.py"}
 #: Tests of users run there; an error of the worker thread is a failure of the test.
 THREADS_FILES |= {"pytest_plugin/__init__.py"}
 
@@ -199,7 +199,7 @@ BROAD_HANDLERS = {
     "workers/processing.py process_batch": "as in process: the attempt has failed",
     "workers/pulling.py _key_of": "a user's key function may raise anything: the attempt has failed",
     "workers/processing.py _bury": "a user's function for the subject may raise anything",
-    "workers/status.py run": "the top of every thread: it reports the error that ended it",
+    "workers/events.py run": "the top of every thread: it reports the error that ended it",
 }
 
 # What the layers above `client` use of the connection core: its methods, not its parts.

@@ -29,7 +29,7 @@ from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from .. import errors
-from ..workers.status import spawn
+from ..workers.events import spawn
 from .config import Config
 from .models import Inbox, Outbox, OutboxState
 from .publishing import jetstream

@@ -37,9 +37,8 @@ from .processes import HandlerTimeoutError, WorkerCrashedError
 from .resources import SetupStep
 from .retries import Backoff, BatchError, Reject, Retry
 from .schedules import ScheduleState
-from .status import CheckResult
 from .tasks import Task, TaskError, TaskResult
-from .worker import Worker
+from .worker import CheckResult, Worker
 
 __all__ = [
     "Backoff",

@@ -33,10 +33,10 @@ from .. import JetStreamMsg, errors
 from ..locks import new_rlock
 from .context import Context, ContextActions
 from .dead_letters import one_line
+from .events import spawn
 from .handler import Handler, Middleware, Reply, check_result
 from .leases import Delivery, log_context
 from .logs import log, traceback_text
-from .status import spawn
 from .tracing import traced, tracing_middleware
 
 if TYPE_CHECKING:

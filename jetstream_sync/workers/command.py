@@ -18,7 +18,7 @@ from .health import Processes
 from .heartbeat import supervisor_link
 from .http_server import monitoring
 from .logs import JsonLogFormatter, log, outcome_log
-from .supervisor import Limits, Supervisor
+from .supervisor import RecycleRules, Supervisor
 from .worker import Worker
 
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
@@ -70,15 +70,15 @@ class RunOptions:
     burst: bool = _option("Stop when all consumers are empty.")
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RecycleRules:
         """When a worker process is replaced."""
         rss = None if self.max_rss is None else self.max_rss * 2**20
-        return Limits(max_messages=self.max_messages, max_age=self.max_age, max_rss=rss)
+        return RecycleRules(max_messages=self.max_messages, max_age=self.max_age, max_rss=rss)
 
     @property
     def supervised(self) -> bool:
         """Whether a supervisor has to run the worker."""
-        return self.processes is not None or self.reload or self.limits != Limits()
+        return self.processes is not None or self.reload or self.limits != RecycleRules()
 
 
 #: The options of `RunOptions` on the command line: arguments of `argparse.ArgumentParser.add_argument`.

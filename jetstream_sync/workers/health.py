@@ -23,7 +23,7 @@ from .metrics import GaugeSnapshot, HandlerSnapshot, Snapshot, counts_of, metric
 
 if TYPE_CHECKING:
     from .. import Connection
-    from .threads import HandlerThreads
+    from .threads import HandlerRunner
 
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
 #: answer to a ping for a part of the shortest lease.
@@ -39,7 +39,7 @@ class Monitor:
         self.phase: str = "starting"
         self._nc: Connection | None = None
         #: The handlers of a worker that runs.
-        self.pools: Sequence[HandlerThreads] = ()
+        self.runners: Sequence[HandlerRunner] = ()
         self._keeper_thread: threading.Thread | None = None
         self._keeper: LeaseKeeper | None = None
 
@@ -47,12 +47,17 @@ class Monitor:
         self,
         nc: Connection,
         keeper: LeaseKeeper,
-        pools: Sequence[HandlerThreads],
+        runners: Sequence[HandlerRunner],
         thread: threading.Thread,
     ) -> None:
         """Watch the parts of a worker that runs."""
         keeper.checked_at = lease_clock()  # it may have waited long for the server
-        self._nc, self._keeper, self.pools, self._keeper_thread = nc, keeper, pools, thread
+        self._nc, self._keeper, self.runners, self._keeper_thread = nc, keeper, runners, thread
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops, or has stopped."""
+        return self.phase in {"stopping", "stopped"}
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
@@ -62,15 +67,17 @@ class Monitor:
         if self._keeper_thread is not None and not self._keeper_thread.is_alive():
             found.append("the thread that renews leases has ended")
         if self._keeper is not None:
-            limit = _MAX_LEASE_CHECK_S + max(pool.consumer.times.shortest for pool in self.pools)
+            limit = _MAX_LEASE_CHECK_S + max(
+                runner.consumer.times.shortest for runner in self.runners
+            )
             idle = lease_clock() - self._keeper.checked_at
             if idle > limit:
                 found.append(f"leases were not checked for {idle:.0f} s")
-        for pool in self.pools:
-            name, threads = pool.handler.name, pool.handler.concurrency
-            if pool.is_stuck:
+        for runner in self.runners:
+            name, threads = runner.handler.name, runner.handler.concurrency
+            if runner.is_stuck:
                 found.append(f"{name}: all {threads} threads exceed the timeout")
-            if not pool.pull_alive and self.phase == "running":
+            if not runner.pull_alive and self.phase == "running":
                 found.append(f"{name}: the thread that pulls messages has ended")
         if self._nc.is_closed:
             found.append("the connection is closed")
@@ -84,14 +91,14 @@ class Monitor:
         if self._nc is not None and not self._nc.is_connected:
             found.append("the server is not connected")
         found += [
-            f"{pool.handler.name}: cannot pull: {pool.puller.error}"
-            for pool in self.pools
-            if pool.puller.error
+            f"{runner.handler.name}: cannot pull: {runner.puller.error}"
+            for runner in self.runners
+            if runner.puller.error
         ]
         found += [
-            f"{pool.handler.name}: {mismatch}"
-            for pool in self.pools
-            for mismatch in pool.consumer.mismatches
+            f"{runner.handler.name}: {mismatch}"
+            for runner in self.runners
+            for mismatch in runner.consumer.mismatches
         ]
         return found
 
@@ -100,7 +107,7 @@ class Monitor:
         return {
             "not_live": self.not_live(),
             "not_ready": self.not_ready(),
-            "handlers": [item for pool in self.pools for item in pool.snapshots()],
+            "handlers": [item for runner in self.runners for item in runner.snapshots()],
             "gauges": self._gauges(),
         }
 

@@ -24,8 +24,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ..locks import new_lock
+from .events import spawn
 from .logs import log
-from .status import spawn
 
 #: The descriptors to read and to write, the number of processes, and ``watch`` if files are reported.
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"

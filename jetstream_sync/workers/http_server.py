@@ -16,9 +16,9 @@ from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from .. import errors
+from .events import spawn
 from .logs import log
 from .metrics import CONTENT_TYPE
-from .status import spawn
 
 if TYPE_CHECKING:
     from .health import Monitor, Processes

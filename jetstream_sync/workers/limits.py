@@ -158,7 +158,7 @@ class SoftTimeoutError(Exception):
     """
 
 
-class SoftLimit:
+class SoftTimeout:
     """The limit of one run of a handler, in the thread that creates it."""
 
     def __init__(self, seconds: float) -> None:
@@ -191,16 +191,16 @@ class SoftLimit:
                 pass  # it came just now
 
 
-class SoftLimits:
+class SoftTimeouts:
     """The handlers that run with a ``soft_timeout``; another thread calls `tick`."""
 
     def __init__(self) -> None:
         # Changed in single steps, by any thread.
-        self._running: set[SoftLimit] = set()
+        self._running: set[SoftTimeout] = set()
 
     def run(self, seconds: float, function: Callable[[], T]) -> T:
         """Call a function, and raise `SoftTimeoutError` in it after a number of seconds."""
-        limit = SoftLimit(seconds)
+        limit = SoftTimeout(seconds)
         self._running.add(limit)
         try:
             return function()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
@@ -48,6 +49,15 @@ def without_own_frames(error: BaseException) -> BaseException:
 def traceback_text(error: BaseException) -> str:
     """Return the traceback of an error with the frames of the user."""
     return "".join(traceback.format_exception(without_own_frames(error)))
+
+
+def status_text(status: int) -> str:
+    """Return how a process has ended, by the status of `subprocess.Popen`."""
+    if status >= 0:
+        return f"exit status {status}"
+    with suppress(ValueError):
+        return f"signal {signal.Signals(-status).name}"
+    return f"signal {-status}"
 
 
 class WorkerLogger(_Adapter):

@@ -35,12 +35,12 @@ from .consumers import (
     get_stream,
     missing_dead_letters,
 )
+from .events import spawn
 from .handler import Handler
 from .held import Phase
 from .leases import LeaseTimes
 from .logs import log
 from .pulling import Puller
-from .status import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

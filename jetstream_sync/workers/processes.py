@@ -33,15 +33,13 @@ from .. import errors
 from ..locks import new_lock
 from .child import ChildJob, FailureReport, HandlerRequest
 from .leases import Delivery, lease_clock
+from .logs import log, status_text
 from .retries import Retry
-from .status import status_text
 
 if TYPE_CHECKING:
     from .. import JetStream
     from .context import Context
     from .handler import Handler
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Run by a new interpreter, which may not find this package by itself.
 _BOOTSTRAP: Final = (
@@ -75,7 +73,7 @@ class _StartError(Exception):
     by_signal: bool = False
 
 
-class ProcessPool:
+class HandlerProcesses:
     """The processes of one handler."""
 
     def __init__(self, handler: Handler, js: JetStream, is_stopping: Callable[[], bool]) -> None:
@@ -116,7 +114,7 @@ class ProcessPool:
         """
         Run the handler of a message; return its `Reply`, or raise its error. Any thread may call it.
 
-        The handler is that of the pool, or one of its tasks.
+        The handler is that of the processes, or one of its tasks.
         """
         process = self._acquire()
         usable = False

@@ -20,15 +20,16 @@ from .. import errors
 from ..locks import new_lock
 from .calls import StateUnknownError
 from .context import Context, ContextActions, RunState
-from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
+from .dead_letter_writer import DeadLetterTooLargeError, DeadLetterWriter
+from .dead_letters import one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply, check_result
 from .leases import Delivery, LeaseKeeper, lease_clock, log_context
-from .limits import CircuitBreaker, Limit, SoftLimits
+from .limits import CircuitBreaker, Limit, SoftTimeouts
 from .logs import log, without_own_frames
 from .observer import HandlerObserver, Observer
 from .once import Once
 from .parking import park, parked_attempts, parked_origin
-from .processes import ProcessPool
+from .processes import HandlerProcesses
 from .retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
 from .settle import Settlements, Settling
 from .tracing import traced
@@ -95,7 +96,7 @@ class Parts:
     """Called with an error that must end the worker."""
     has_committed: Callable[[Context], bool]
     """As `Worker.has_committed`."""
-    soft_limits: SoftLimits = field(default_factory=SoftLimits)
+    soft_timeouts: SoftTimeouts = field(default_factory=SoftTimeouts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ class Processor:
         handler: Handler,
         shared: Parts,
         dead_letters: DeadLetterWriter | None,
-        processes: ProcessPool | None = None,
+        processes: HandlerProcesses | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> None:
         self.handler = handler
@@ -145,7 +146,7 @@ class Processor:
         self._forks = fork_count()
         self._hooks = shared.observer.hooks
         # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
-        self._run = self._soft_limited(handler.inside(shared.middleware))
+        self._run = self._soft_timed(handler.inside(shared.middleware))
         needs = (self._state, processes, handler.soft_timeout, shared.middleware or None)
         self._of_payload = handler.of_payload if needs == (None,) * 4 else None
         self._actions = ContextActions(
@@ -227,7 +228,7 @@ class Processor:
         failed: Mapping[int, BaseException] = {}
         alone = True
         try:
-            run = self._soft_limited(self.handler.run_batch)
+            run = self._soft_timed(self.handler.run_batch)
             run(payloads, batch, self._shared.middleware)
             end_fork(self._forks)
         except BatchError as error:
@@ -274,9 +275,9 @@ class Processor:
             return False
         return handler.ack != "before" or self._ack_before(delivery)
 
-    def _soft_limited(self, function: Callable[P, object]) -> Callable[P, object]:
+    def _soft_timed(self, function: Callable[P, object]) -> Callable[P, object]:
         """Return a function with the ``soft_timeout``, if there is one."""
-        seconds, limits = self.handler.soft_timeout, self._shared.soft_limits
+        seconds, limits = self.handler.soft_timeout, self._shared.soft_timeouts
         if seconds is None:
             return function
 
@@ -514,7 +515,7 @@ class QueueProcessor(Processor):
         handler: Handler,
         shared: Parts,
         dead_letters: DeadLetterWriter | None,
-        processes: ProcessPool | None = None,
+        processes: HandlerProcesses | None = None,
     ) -> None:
         super().__init__(handler, shared, dead_letters, processes)
         self._tasks = {

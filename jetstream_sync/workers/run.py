@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..exit_status import ExitStatus, exit_status
-from .dead_letters import DeadLetterWriter
+from .dead_letter_writer import DeadLetterWriter
+from .events import Event, spawn
 from .handler import Handler
 from .health import Monitor, SystemdNotifier
 from .heartbeat import SupervisorLink
@@ -38,8 +39,7 @@ from .resources import create_missing
 from .running import RunningReporter
 from .schedules import Schedules
 from .settle import Settlements
-from .status import Event, spawn
-from .threads import HandlerThreads
+from .threads import HandlerRunner
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
@@ -89,10 +89,9 @@ class WorkerRun:
         self._events = events
         self._link = link
         self._js: JetStream = nc.jetstream()
-        self._stopping = False
         self._status = ExitStatus.OK
         self._ended = threading.Event()
-        self._pools: list[HandlerThreads] = []
+        self._runners: list[HandlerRunner] = []
         self._reporter = RunningReporter(worker.name, worker.report, monitor)
         self._schedules = Schedules(self._js, worker.name, worker.schedules, worker.handlers)
         self._keeper = LeaseKeeper(nc, lambda: events.put(Event("reconnected")))
@@ -103,7 +102,7 @@ class WorkerRun:
             settlements=self._settlements,
             middleware=(*tracing_middleware(worker.trace), *worker.middleware),
             observer=observer,
-            is_stopping=lambda: self._stopping,
+            is_stopping=lambda: monitor.is_stopping,
             on_fatal=lambda error: events.put(Event("fatal", error=error)),
             on_change=lambda: events.put(Event("changed")),
             on_thread_end=worker.on_thread_end,
@@ -116,7 +115,6 @@ class WorkerRun:
         if not self._start():
             return self._status
         self._wait_for_stop(burst=burst)
-        self._stopping = True
         self._monitor.phase = "stopping"
         self._systemd.notify("STOPPING=1")
         self._observer.emit("drain")
@@ -140,7 +138,7 @@ class WorkerRun:
                 if self._worker.ensure != "none":
                     for step in create_missing(self._js, self._worker.resources(self._nc)):
                         log.warning("worker %r: setup would %s", name, step)
-                self._pools = [self._prepare(handler) for handler in self._worker.handlers]
+                self._runners = [self._prepare(handler) for handler in self._worker.handlers]
                 if self._worker.ensure != "none":
                     self._schedules.store()
                 break
@@ -153,13 +151,13 @@ class WorkerRun:
                 log.error("worker %r cannot start: %s", name, error)  # noqa: TRY400
                 self._status = exit_status(error)
                 return False
-        shortest = min(pool.consumer.times.shortest for pool in self._pools)
+        shortest = min(runner.consumer.times.shortest for runner in self._runners)
         interval = min(shortest / 12, _MAX_TICK_S)
         fatal = self._shared.on_fatal
         keeper = spawn("worker-leases", lambda: self._maintain(interval), fatal)
-        for pool in self._pools:
-            pool.start()
-        self._monitor.attach(self._nc, self._keeper, self._pools, keeper)
+        for runner in self._runners:
+            runner.start()
+        self._monitor.attach(self._nc, self._keeper, self._runners, keeper)
         self._reporter.start(self._nc)
         return True
 
@@ -172,7 +170,7 @@ class WorkerRun:
                 return False
         return True
 
-    def _prepare(self, handler: Handler) -> HandlerThreads:
+    def _prepare(self, handler: Handler) -> HandlerRunner:
         may_change = self._worker.ensure != "none"
         source = source_of(self._js, handler, may_change=may_change)
         if handler.park_after is not None:
@@ -180,13 +178,13 @@ class WorkerRun:
         writer = None
         if handler.dead_letters is not None:
             writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)
-        return HandlerThreads(handler, self._shared, source, writer)
+        return HandlerRunner(handler, self._shared, source, writer)
 
     def _maintain(self, interval: float) -> None:
         """Renew leases and repeat settlements until the worker has stopped."""
         while not self._ended.wait(interval):
             self._keeper.tick()
-            self._shared.soft_limits.tick()
+            self._shared.soft_timeouts.tick()
             self._settlements.tick()
 
     # --- running --------------------------------------------------------------------------------
@@ -207,18 +205,18 @@ class WorkerRun:
         return event
 
     def _announce_ready(self) -> None:
-        log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
+        log.info("worker %r is ready: %d handlers", self._worker.name, len(self._runners))
         self._monitor.phase = "running"
         self._systemd.notify("READY=1")
         self._observer.emit("ready")
         if self._link is not None:
-            self._link.handled = lambda: sum(pool.handled for pool in self._pools)
-            self._link.processes = lambda: [pid for pool in self._pools for pid in pool.pids]
+            self._link.handled = lambda: sum(runner.handled for runner in self._runners)
+            self._link.processes = lambda: [pid for runner in self._runners for pid in runner.pids]
             self._link.ready()
 
     def _is_drained(self, before: list[int | None]) -> tuple[bool, list[int | None]]:
         """Return whether all consumers are empty since the last check, and the state for the next one."""
-        delivered = [pool.delivered_if_empty() for pool in self._pools]
+        delivered = [runner.delivered_if_empty() for runner in self._runners]
         # Twice the same: a handler may publish for a consumer that was found empty before.
         return None not in delivered and delivered == before, delivered
 
@@ -232,7 +230,7 @@ class WorkerRun:
         ready = False
         delivered: list[int | None] = []
         while True:
-            if not ready and all(pool.is_prepared for pool in self._pools):
+            if not ready and all(runner.is_prepared for runner in self._runners):
                 ready = True
                 self._announce_ready()
             event = self._next_event(_BURST_POLL_S if burst else _SIGNAL_POLL_S)
@@ -256,15 +254,15 @@ class WorkerRun:
                 log.error("worker %r is stopping: %s", self._worker.name, event.error)
                 self._status = exit_status(event.error)
                 return
-            for pool in self._pools:
-                pool.maintain()
-            if self._link is not None and any(pool.is_stuck for pool in self._pools):
+            for runner in self._runners:
+                runner.maintain()
+            if self._link is not None and any(runner.is_stuck for runner in self._runners):
                 self._link.recycle("all threads of a handler exceed the timeout")
             due = time.monotonic() >= refresh_at
             due = due or (event is not None and event.kind == "reconnected")
-            for pool in self._pools:
-                if self._nc.is_connected and (due or pool.is_outdated):
-                    pool.refresh()
+            for runner in self._runners:
+                if self._nc.is_connected and (due or runner.is_outdated):
+                    runner.refresh()
             if due:
                 refresh_at = time.monotonic() + interval
                 if self._nc.is_connected:
@@ -274,23 +272,23 @@ class WorkerRun:
 
     def _drain(self, deadline: float) -> bool:
         """Stop the handlers; return whether all messages are settled."""
-        for pool in self._pools:
-            pool.stop_pulling()
+        for runner in self._runners:
+            runner.stop_pulling()
         clean = self._wait_idle(deadline)
         if clean:
             clean = self._settlements.wait_confirmed(max(0.0, deadline - time.monotonic()))
-        abandoned = sum(pool.abandon() for pool in self._pools)
+        abandoned = sum(runner.abandon() for runner in self._runners)
         if abandoned:
             log.error("%d handlers did not end in time; their messages are returned", abandoned)
             self._settlements.wait_confirmed(_LAST_FLUSH_S)
         self._monitor.phase = "stopped"
         self._reporter.stop()
-        for pool in self._pools:
-            pool.close()
+        for runner in self._runners:
+            runner.close()
         if clean:
-            for pool in self._pools:
-                if pool.puller.pin is not None:
-                    pool.puller.pin.release(self._js)
+            for runner in self._runners:
+                if runner.puller.pin is not None:
+                    runner.puller.pin.release(self._js)
         with suppress(errors.Error):
             if clean:
                 self._nc.drain(_LAST_DRAIN_S)
@@ -315,7 +313,7 @@ class WorkerRun:
         """
         now = time.monotonic()
         return_at, clean = now + (deadline - now) * _BUFFERED_SHARE, True
-        while clean and not all(pool.idle for pool in self._pools):
+        while clean and not all(runner.idle for runner in self._runners):
             now = time.monotonic()
             if now >= return_at:
                 self._return_waiting()
@@ -326,6 +324,6 @@ class WorkerRun:
         return clean
 
     def _return_waiting(self) -> None:
-        count = sum(pool.return_waiting() for pool in self._pools)
+        count = sum(runner.return_waiting() for runner in self._runners)
         if count:
             log.info("%d messages that were not started are returned", count)

@@ -121,7 +121,7 @@ class RunningReporter:
             self._stopped(error)
 
     def _stopped(self, error: BaseException | None) -> None:
-        if error is not None and self._monitor.phase not in {"stopping", "stopped"}:
+        if error is not None and not self._monitor.is_stopping:
             log.warning("worker %r does not report running messages: %s", self._worker, error)
 
     def stop(self) -> None:
@@ -135,16 +135,16 @@ class RunningReporter:
 
     def _terminate(self, request: Any) -> None:
         subject = request.data.decode()
-        found = any(pool.terminate(subject) for pool in self._monitor.pools)
+        found = any(runner.terminate(subject) for runner in self._monitor.runners)
         request.respond_json({"terminated": found})
 
     def report(self, *, stacks: bool = False) -> ProcessReport:
         """Return what this process runs."""
         now = lease_clock()
         running = [
-            (delivery, pool)
-            for pool in self._monitor.pools
-            for delivery in pool.running()
+            (delivery, runner)
+            for runner in self._monitor.runners
+            for delivery in runner.running()
             if delivery.started_at  # else its thread has just taken it
         ]
         running.sort(key=lambda item: item[0].started_at)
@@ -153,8 +153,8 @@ class RunningReporter:
         frames = sys._current_frames() if stacks else {}  # noqa: SLF001 - documented for this use
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         messages = []
-        for delivery, pool in shown:
-            frame = None if pool.handler.pool == "processes" else frames.get(delivery.thread)
+        for delivery, runner in shown:
+            frame = None if runner.handler.pool == "processes" else frames.get(delivery.thread)
             stack = None
             if frame is not None:
                 stack = "".join(traceback.format_stack(frame, _MAX_FRAMES))

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
+from .events import signals, spawn
 from .heartbeat import LINK_VARIABLE
-from .logs import log
+from .logs import log, status_text
 from .retries import check_count
-from .status import signals, spawn, status_text
 
 if TYPE_CHECKING:
     from .health import Processes
@@ -56,7 +56,7 @@ _LAST_LINES_S: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RecycleRules:
     """When a worker process is replaced; ``None``: never."""
 
     max_messages: int | None = None
@@ -165,7 +165,7 @@ class Supervisor:
         processes: int,
         *,
         environment: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: RecycleRules | None = None,
         reload: bool = False,
         observer: Processes | None = None,
     ) -> None:
@@ -174,7 +174,7 @@ class Supervisor:
             raise errors.InvalidOptionError("processes", processes, "needs a POSIX system")
         self._command = list(command)
         self._environment = dict(environment or {})
-        self._limits = Limits() if limits is None else limits
+        self._limits = RecycleRules() if limits is None else limits
         self._reload = reload
         self._observer = observer
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()

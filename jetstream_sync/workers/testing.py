@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
 from .calls import FINISHED, CallStates, Record, TaskState
-from .dead_letters import DeadLetterWriter
+from .dead_letter_writer import DeadLetterWriter
 from .handler import Handler
 from .leases import Delivery, Lease, LeaseTimes, lease_clock
 from .observer import Observer

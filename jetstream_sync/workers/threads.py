@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from .consumers import MessageSource
-from .dead_letters import DeadLetterWriter
+from .dead_letter_writer import DeadLetterWriter
+from .events import spawn
 from .handler import Handler
 from .held import HeldMessages, Phase
 from .leases import Delivery, lease_clock, log_context
 from .limits import Gate
 from .logs import log
-from .processes import ProcessPool
+from .processes import HandlerProcesses
 from .processing import Processor, QueueProcessor, Shared
 from .pulling import Puller
-from .status import spawn
 
 if TYPE_CHECKING:
     from .metrics import HandlerSnapshot
@@ -41,7 +41,7 @@ _FOREIGN_REFRESH_S: Final = 2.0
 _ABANDON_DELAY_S: Final = 1.0
 
 
-class HandlerThreads:
+class HandlerRunner:
     """The threads of one handler."""
 
     def __init__(
@@ -56,9 +56,9 @@ class HandlerThreads:
         puller = source[1]
         self._shared = shared
         self._observer = shared.observer.handler(handler)
-        self._processes: ProcessPool | None = None
+        self._processes: HandlerProcesses | None = None
         if handler.pool == "processes":
-            self._processes = ProcessPool(handler, shared.js, shared.is_stopping)
+            self._processes = HandlerProcesses(handler, shared.js, shared.is_stopping)
         kind = Processor if handler.tasks is None else QueueProcessor
         self._processor: Processor = kind(handler, shared, dead_letters, self._processes)
         isolates = self._processes is None and handler.max_messages is None

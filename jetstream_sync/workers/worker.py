@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import (
@@ -29,6 +30,7 @@ from .child import refuse_to_run, register
 from .consumers import plan_consumer, unknown_calls
 from .context import Context
 from .dead_letters import DeadLetters
+from .events import Event, StopOnce, signals
 from .handler import (
     HANDLER_OPTIONS,
     QUEUE_OPTIONS,
@@ -62,7 +64,6 @@ from .schedules import (
     delete_schedules,
     find_schedules,
 )
-from .status import CheckResult, Event, StopOnce, signals
 from .tasks import Task, TaskDecorator
 
 if TYPE_CHECKING:
@@ -85,6 +86,18 @@ _CONNECTION: Final[dict[str, Any]] = {
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """What `Worker.check` found."""
+
+    warnings: list[str]
+    """What is allowed and probably not intended."""
+    errors: list[str]
+    """What would keep the worker from running."""
+    status: int
+    """The exit status with which `Worker.run` would end; 0: it would run."""
 
 
 class Worker(QueueOwner):

@@ -97,8 +97,8 @@ def handle(data):
 
 def known_ack_floor(worker: Worker) -> int:
     """Return the ack floor of the consumer that the worker has read last."""
-    (pool,) = worker._monitor.pools
-    return pool.consumer.info.ack_floor.stream_seq
+    (runner,) = worker._monitor.runners
+    return runner.consumer.info.ack_floor.stream_seq
 
 
 def test_a_deleted_consumer_continues_behind_its_ack_floor(js, stream, worker, caplog, monkeypatch):

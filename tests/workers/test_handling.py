@@ -274,14 +274,14 @@ def test_a_handler_over_its_soft_timeout_is_interrupted(js, stream, worker, capl
 INTERRUPTED = """
 import sys, threading
 from jetstream_sync.workers import SoftTimeoutError
-from jetstream_sync.workers.limits import SoftLimit
+from jetstream_sync.workers.limits import SoftTimeout
 
 def interrupt():
     while not stopped.is_set():
         limit.interrupt()
 
 sys.setswitchinterval(1e-6)
-limit = SoftLimit(0)
+limit = SoftTimeout(0)
 limit.end()
 stopped = threading.Event()
 threading.Thread(target=interrupt, daemon=True).start()
@@ -289,7 +289,7 @@ interrupted = late = 0
 while interrupted < 100:
     try:
         try:
-            limit = SoftLimit(0)
+            limit = SoftTimeout(0)
             sum(n for n in range(10 * interrupted))
         finally:
             limit.end()

@@ -172,7 +172,7 @@ def test_a_worker_has_the_floor_of_its_consumer(js, stream, nats_server, monkeyp
 def worker_floor(worker: Worker):
     monitor = worker._monitor
     assert monitor is not None
-    return lambda: monitor.pools[0].consumer.info.ack_floor.stream_seq
+    return lambda: monitor.runners[0].consumer.info.ack_floor.stream_seq
 
 
 def test_a_deploy_with_another_filter(js, stream, nats_server, tmp_path):

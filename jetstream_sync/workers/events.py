@@ -1,4 +1,4 @@
-"""The result of a check of a worker, the signals and the events that its main thread waits for, and its threads."""
+"""The events that the main thread of a worker waits for, and the signals and threads that send them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .logs import log
@@ -27,27 +27,6 @@ def signals(numbers: Iterable[int], on_signal: Callable[[int], object]) -> Itera
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def status_text(status: int) -> str:
-    """Return how a process has ended, by the status of `subprocess.Popen`."""
-    if status >= 0:
-        return f"exit status {status}"
-    with suppress(ValueError):
-        return f"signal {signal.Signals(-status).name}"
-    return f"signal {-status}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckResult:
-    """What `Worker.check` found."""
-
-    warnings: list[str]
-    """What is allowed and probably not intended."""
-    errors: list[str]
-    """What would keep the worker from running."""
-    status: int
-    """The exit status with which `Worker.run` would end; 0: it would run."""
 
 
 @dataclass(frozen=True)
