@@ -7,6 +7,8 @@ import random
 import threading
 from concurrent.futures import Future
 
+from fixtures.threads import wait_until
+
 import jetstream_sync
 from jetstream_sync import Error, PubAck
 
@@ -15,16 +17,11 @@ __all__ = ["Publisher", "token_of"]
 _OPTIONS = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1, "connect_timeout": 2.0}
 #: Messages published at a time.
 _CROWD = 50
-#: Of so many messages only the first ones have hits among them, so that there is none for longer than a source keeps
-#: messages that expire.
-_PERIOD = 15_000
-_WITH_HITS = 3_000
 
 
-def token_of(number: int) -> str:
+def token_of(payload: bytes) -> str:
     """Return the last token of the subject of a message; few messages are a hit."""
-    is_hit = number % 100 == 0 and number % _PERIOD < _WITH_HITS
-    return "hit" if is_hit else str(number % 7)
+    return payload.split(b" ")[1].decode()
 
 
 class Publisher:
@@ -46,6 +43,8 @@ class Publisher:
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         #: The number of messages after which it waits; see `limit_backlog`.
         self._limit: float = math.inf
+        #: Whether there are no more hits.
+        self.is_quiet: bool = False
         self.failure: BaseException | None = None
         #: The payloads in the source if none is removed.
         self.acknowledged: list[bytes] = []
@@ -56,6 +55,12 @@ class Publisher:
     def limit_backlog(self, count: float = math.inf) -> None:
         """Publish at most this many messages from now on, until the next call."""
         self._limit = len(self.acknowledged) + count
+
+    def pause_hits(self) -> None:
+        """Publish no more hits until `is_quiet` is false, and wait until the last ones are acknowledged."""
+        self.is_quiet = True
+        count = len(self.acknowledged)
+        wait_until(lambda: len(self.acknowledged) >= count + _CROWD, 120)
 
     def stop(self) -> None:
         """Stop publishing, after all published messages are acknowledged."""
@@ -80,7 +85,11 @@ class Publisher:
             self.failure = error
 
     def _payload(self, number: int) -> bytes:
-        return b"%d " % number + self._rng.randbytes(self._rng.choice((0, 10, 100, 1000)))
+        is_hit = number % 100 == 0 and not self.is_quiet
+        token = "hit" if is_hit else str(number % 7)
+        return f"{number} {token} ".encode() + self._rng.randbytes(
+            self._rng.choice((0, 10, 100, 1000))
+        )
 
     def _publish(self, js: jetstream_sync.JetStream, crowd: dict[int, bytes]) -> None:
         left = dict(crowd)
@@ -89,7 +98,7 @@ class Publisher:
             for number, payload in left.items():
                 try:
                     futures[number] = js.publish_async(
-                        f"IN.{token_of(number)}", payload, timeout=2, msg_id=str(number)
+                        f"IN.{token_of(payload)}", payload, timeout=2, msg_id=str(number)
                     )
                 except Error:
                     break

@@ -20,7 +20,7 @@ proxies, which cut all of them for seconds, or one of them in the middle of a me
 With ``--trouble restore`` the checkpoint of the query is replaced by an older copy: with transactions the query must
 end and store nothing. With ``--trouble limits`` the target keeps a few messages of each subject, and in the end the last
 batch is repeated. With ``--trouble filter`` the query reads few messages of a source
-that keeps messages for a minute; before each crash it has read all matches so far.
+whose messages expire while it runs, after it has read all matches so far.
 With ``--in-batches`` a program copies one range after the other with ``spark.read`` and ``df.write``, and repeats the
 job of a crash with its ``jobId``.
 
@@ -89,8 +89,8 @@ _DRIVER = 120
 _RATE = 400 / SCALE
 #: Messages published while a driver starts: on a busy machine the rate would pile up minutes of work.
 _BACKLOG = 2_000
-#: Seconds that such a source keeps a message: more than the start of a driver takes, less than the time without a match.
-_MAX_AGE_S = 30 * SCALE
+#: Seconds after which messages expire, in the meantime.
+_MAX_AGE_S = 10.0
 #: Seconds without output, after the last crash, until the run fails.
 _PATIENCE = 120 * SCALE
 
@@ -273,8 +273,7 @@ class _Run:
                     storage="file",
                     num_replicas=replicas,
                     allow_direct=True,
-                    duplicate_window=_ns(_MAX_AGE_S if self._expires else 3600),
-                    max_age=_ns(_MAX_AGE_S if self._expires else 0),
+                    duplicate_window=_ns(3600),
                 )
             )
             if self.outcome.retention == "interest":
@@ -517,13 +516,43 @@ class _Run:
         if not self._runs:
             self._start()
         if self._expires:
-            self._catch_up()
+            self._let_expire()
 
-    def _catch_up(self) -> None:
-        """Wait until the query has read all matches so far: one that expired before it was read would be lost."""
+    def _let_expire(self) -> None:
+        """
+        Let all messages of the source expire while others arrive, none of which matches.
+
+        Before that, the query reads all matches; after it, its checkpoint has a position in what is left.
+        """
+        self._publisher.pause_hits()
         count = len(self._expected())
         with self._raw() as raw:
             wait_until(lambda: not self._runs or self._written(raw) >= count, _PATIENCE)
+            end = raw.api("STREAM.INFO.SOURCE")["state"]["last_seq"]
+            self._keep_for(raw, _MAX_AGE_S)
+            wait_until(lambda: _first_seq(raw) > end, _PATIENCE)
+            self._keep_for(raw, 0)
+            first = self.outcome.expired = _first_seq(raw)
+            wait_until(lambda: not self._runs or self._position() >= first, _PATIENCE)
+        self._told(f"{first - 1} messages have expired")
+        if not self._runs:
+            self.outcome.wrong.append("the query has ended while messages expired")
+        self._publisher.is_quiet = False
+
+    def _keep_for(self, raw: RawClient, seconds: float) -> None:
+        config = raw.api("STREAM.INFO.SOURCE")["config"] | {
+            "max_age": _ns(seconds),
+            "duplicate_window": _ns(seconds or 3600),
+        }
+        _made(raw.api("STREAM.UPDATE.SOURCE", **config))
+
+    def _position(self) -> int:
+        """Return the first sequence that the query has not read, according to its checkpoint."""
+        done = max(batches(self._checkpoint), default=-1)
+        if done < 0:
+            return 1
+        (offset,) = offsets_of(self._checkpoint, done)
+        return int(offset["streams"]["SOURCE"]["next"])
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -577,14 +606,12 @@ class _Run:
         published = self._publisher.acknowledged
         if not self._expires:
             return published
-        return [item for item in published if _token(item) == "hit"]
+        return [item for item in published if token_of(item) == "hit"]
 
     def _written(self, raw: RawClient) -> int:
         """Return how many messages the target has, or with limits how many the query has read."""
         if self.outcome.trouble == "limits":
-            done = max(batches(self._checkpoint), default=-1)
-            (offset,) = [{}] if done < 0 else offsets_of(self._checkpoint, done)
-            return int(offset["streams"]["SOURCE"]["next"]) - 1 if offset else 0
+            return self._position() - 1
         state = raw.api("STREAM.INFO.SINK", subjects_filter="OUT.*")["state"]
         return sum((state.get("subjects") or {}).values())
 
@@ -592,8 +619,10 @@ class _Run:
         outcome = self.outcome
         found = [item.data for item in raw.stored("SINK") if item.subject.startswith("OUT.")]
         if outcome.trouble == "limits":
-            most = {key: min(_KEPT, count) for key, count in Counter(map(_token, expected)).items()}
-            if Counter(map(_token, found)) != most:
+            most = {
+                key: min(_KEPT, count) for key, count in Counter(map(token_of, expected)).items()
+            }
+            if Counter(map(token_of, found)) != most:
                 outcome.wrong.append("the target keeps more or less messages than its limit")
             expected = found if set(found) <= set(expected) else expected
         outcome.stored = len(found)
@@ -612,12 +641,8 @@ class _Run:
             outcome.wrong.append("there are messages that were not published")
         if not twice and not lost and outcome.digest != _digest(expected):
             outcome.wrong.append("there is more than was published")
-        if self._expires:
-            first = raw.api("STREAM.INFO.SOURCE")["state"]["first_seq"]
-            gone = self._publisher.acknowledged[: first - 1]
-            outcome.expired = len(gone)
-            if "hit" not in map(_token, gone):
-                outcome.wrong.append("no match has expired")
+        if self._expires and not outcome.expired:
+            outcome.wrong.append("nothing has expired")
         if outcome.retention != "limits" and (left := _left(raw)):
             outcome.wrong.append(f"{left} messages stay in the source")
         if outcome.retention == "limits":
@@ -627,8 +652,9 @@ class _Run:
                 outcome.wrong.append("a consumer is left")
 
 
-def _token(payload: bytes) -> str:
-    return token_of(int(payload.split(b" ")[0]))
+def _first_seq(raw: RawClient) -> int:
+    first: int = raw.api("STREAM.INFO.SOURCE")["state"]["first_seq"]
+    return first
 
 
 def _digest(payloads: Iterable[bytes]) -> str:
