@@ -25,7 +25,9 @@ from jetstream_sync.spark.connections import connection, is_batching
 from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.planning.batch_read import plan_read
 from jetstream_sync.spark.planning.data_loss import DataLossError
+from jetstream_sync.spark.reading.ranges import RangeLostError
 from jetstream_sync.spark.streaming.query import QueryPlanner
+from jetstream_sync.spark.task_helpers import read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -524,6 +526,58 @@ def test_a_filtered_query_goes_on_while_nothing_matches(js, expiring, planner, s
     fill(js, f"{name}.miss", 3)
     end = step(query, offset)
     assert planned(query, offset, end) == [(last, last + 4)]
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_new_query_begins_with_the_message_that_is_first(js, expiring, planner, filtered):
+    """Messages that expire between the start of a query and its first batch are no loss, later ones are."""
+    name = expiring.name
+    given = {"subjects": f"{name}.miss"} if filtered else {}
+    query = planner.query(name, startingOffsets="earliest", minPollInterval="0s", **given)
+    start = query.initial()
+    expire_to(expiring, 4)
+    offset = step(query, start)
+    assert planned(query, start, offset) == [(4, 11)]
+    fill(js, f"{name}.miss", 5)
+    expire_to(expiring, 13)
+    with pytest.raises(DataLossError, match="2 sequences are gone"):
+        step(query, offset)
+    query = planner.query(name, startingOffsets="13", minPollInterval="0s", **given)
+    start = query.initial()
+    expire_to(expiring, 14)
+    with pytest.raises(DataLossError, match="1 sequences are gone"):
+        step(query, start)
+
+
+@pytest.mark.parametrize("mode", ["direct", "pull"])
+def test_a_read_from_earliest_does_not_miss_what_expired_before_it(js, stream_name, planner, mode):
+    """In a stream whose messages expire all the time, the first one is gone when a task reads it."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], allow_direct=True, storage="memory"
+    )
+    fill(js, f"{stream.name}.a", 20)
+    query = planner.query(stream.name, startingOffsets="earliest", readMode=mode)
+    start = query.initial()
+    offset = step(query, start)
+    fixed = planner.options(stream.name, startingOffsets=1, readMode=mode)
+    given = planner.options(stream.name, readMode=mode, minPartitions=2)
+    batch, exact = plan_read(given), plan_read(fixed)
+    stream.purge(seq=15)
+    for parts in (
+        query.partitions(start, offset),
+        planner.query(stream.name).partitions(start, offset),
+        batch,
+    ):
+        rows = [row for part in parts for row in read_range(part, given, ("sequence",))]
+        assert rows == [(seq,) for seq in range(15, 21)]
+    with pytest.raises(RangeLostError):
+        list(read_range(exact[0], fixed, ("sequence",)))
+    # The second batch has a fixed start.
+    fill(js, f"{stream.name}.a", 20)
+    end = step(query, offset)
+    stream.purge(seq=30)
+    with pytest.raises(RangeLostError):
+        list(read_range(query.partitions(offset, end)[0], given, ("sequence",)))
 
 
 def test_a_filtered_query_reports_a_lost_match(js, expiring, planner):

@@ -156,6 +156,14 @@ class SourceAccess:
             )
         return start
 
+    def is_earliest(self, view: StreamView, default: int) -> bool:
+        """Return whether a read of a stream begins with its first message, whichever that is."""
+        given, since = self.options.starting_offsets, self.options.starting_time(view.name)
+        if since is not None:
+            return view.first_ns >= time_to_ns(since)
+        value = None if given is None else given.of(view.name)
+        return (default if value is None else value) == EARLIEST
+
     def end(self, view: StreamView) -> int:
         """Return the end sequence that the options select in a stream, for a batch read."""
         options = self.options

@@ -44,6 +44,7 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
             next_seq=end,
             cuts=partition_cuts(counts, start, end, rows[key], wanted[key]),
             filters=filters,
+            from_earliest=access.is_earliest(views[key], EARLIEST),
         )
         planned += partition_ranges(position, views[key].name)
     return planned

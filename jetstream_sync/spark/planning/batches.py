@@ -231,6 +231,8 @@ def _nearest(points: list[tuple[int, int]], rank: int) -> tuple[int, int]:
 def partition_ranges(position: StreamOffset, stream: str) -> list[SequenceRange]:
     """Return the ranges that the tasks of a batch read from a stream."""
     return [
-        SequenceRange(stream, low, high, position.filters, position.created_ns)
+        SequenceRange(
+            stream, low, high, position.filters, position.created_ns, position.from_earliest
+        )
         for low, high in position.partition_bounds()
     ]

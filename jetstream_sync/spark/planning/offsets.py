@@ -58,6 +58,9 @@ class StreamOffset:
     last_ns: int | None = None
     """When the message before `next_seq` was stored, which shows a restored stream; ``None``: unknown."""
 
+    from_earliest: bool = False
+    """Whether the batch is the first one and begins with the message that is the first when it is read."""
+
     def __post_init__(self) -> None:
         """Check that the sequences rise."""
         bounds = (self.start_seq, *self.cuts, self.next_seq)
@@ -66,6 +69,11 @@ class StreamOffset:
             raise errors.InvalidArgumentError(
                 f"invalid batch bounds {bounds}: sequences must rise from 1"
             )
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether nothing was read from the start of the stream."""
+        return self.from_earliest and self.start_seq == self.next_seq
 
     def empty_after(self) -> StreamOffset:
         """Return the empty batch that begins where this one ends."""
@@ -76,6 +84,7 @@ class StreamOffset:
             filters=self.filters,
             since_ns=self.since_ns,
             last_ns=self.last_ns,
+            from_earliest=self.is_unread,
         )
 
     def partition_bounds(self) -> list[tuple[int, int]]:
@@ -120,8 +129,10 @@ def _to_json(position: StreamOffset) -> dict[str, Any]:
     written: dict[str, Any] = {
         "created": str(position.created_ns),
         "cuts": list(position.cuts),
-        "from": position.start_seq,
     }
+    if position.from_earliest:
+        written["earliest"] = True
+    written["from"] = position.start_seq
     if position.last_ns is not None:
         written["last"] = str(position.last_ns)
     written["next"] = position.next_seq
@@ -138,6 +149,7 @@ def _from_json(value: Mapping[str, Any]) -> StreamOffset:
         start_seq=int(value["from"]),
         next_seq=int(value["next"]),
         cuts=tuple(int(cut) for cut in value["cuts"]),
+        from_earliest=bool(value.get("earliest")),
         since_ns=int(value["since"]) if "since" in value else None,
         last_ns=int(value["last"]) if "last" in value else None,
         filters=tuple(str(subject) for subject in value.get("subjects", ())),

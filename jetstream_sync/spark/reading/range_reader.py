@@ -249,7 +249,7 @@ class _RangeReader:
         if missing >= end_seq:
             return
         lost = RangeLostError(self._range.stream, missing, end_seq)
-        expected_loss = view.removes_unread(self._range.filters)
+        expected_loss = self._range.from_earliest or view.removes_unread(self._range.filters)
         if self._plan.fail_on_data_loss == "strict" or (
             self._plan.fail_on_data_loss == "true" and not expected_loss
         ):

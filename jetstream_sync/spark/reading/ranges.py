@@ -85,6 +85,9 @@ class SequenceRange:
     """When the stream was created, in nanoseconds since 1970. It distinguishes the stream from a later one
     of the same name. 0: not checked."""
 
+    from_earliest: bool = False
+    """Whether the read begins with the message that is the first one when it is read."""
+
     def __post_init__(self) -> None:
         if not 0 <= self.start_seq <= self.end_seq:
             raise errors.InvalidArgumentError(

@@ -241,7 +241,9 @@ class QueryPlanner:
         start = self._access.start(view, LATEST)
         position = _empty_batch(view, start, filters)
         next_seq = self._loss_policy.next_seq(find_resume_point(position, view, key))
-        return self._skip_older(view, _empty_batch(view, next_seq, filters), self._since_ns(view))
+        position = _empty_batch(view, next_seq, filters)
+        position = replace(position, from_earliest=self._access.is_earliest(view, LATEST))
+        return self._skip_older(view, position, self._since_ns(view))
 
     def _since_ns(self, view: StreamView) -> int | None:
         since = self.options.starting_time(view.name)
@@ -304,6 +306,7 @@ class QueryPlanner:
                 filters = self._prepare(key, view, offset.positions[key])
                 since_ns = offset.positions[key].since_ns
                 empty = _empty_batch(view, next_seq, filters)
+                empty = replace(empty, from_earliest=offset.positions[key].is_unread)
                 positions[key] = self._skip_older(view, empty, since_ns)
         for key, view in self._views.items():
             if key not in positions:
@@ -321,7 +324,7 @@ class QueryPlanner:
 
     def _resume_point(self, key: str, position: StreamOffset) -> ResumePoint:
         view = self._views.get(key)
-        found = find_resume_point(self._after_search(key, position), view, key)
+        found = find_resume_point(self._after_search(key, position, view), view, key)
         if view is None or found.problem or position.last_ns is None or key in self._verified:
             return found
         # Servers before 2.15 keep the creation time of a stream that they restore.
@@ -337,9 +340,17 @@ class QueryPlanner:
             is_fatal=True,
         )
 
-    def _after_search(self, key: str, position: StreamOffset) -> StreamOffset:
-        """Return a position without the messages after it that do not match its filters."""
+    def _after_search(
+        self, key: str, position: StreamOffset, view: StreamView | None
+    ) -> StreamOffset:
+        """
+        Return a position without the messages after it that do not match its filters.
+
+        A new query has read nothing. So if it begins with the first message, it begins with the one that is now first.
+        """
         created_ns, seq = self._searched.get(key, (0, 0))
+        if view is not None and position.is_unread:
+            created_ns, seq = view.created_ns, max(seq, view.first_seq)
         if created_ns != position.created_ns or seq <= position.next_seq:
             return position
         return replace(position, start_seq=seq, next_seq=seq, cuts=())
@@ -356,7 +367,9 @@ class QueryPlanner:
             # The position moves on while nothing matches: what leaves the stream then is no data loss.
             first = self._access.first_match(view, start.filters, start.next_seq)
             seq = end_seq if first is None else min(first, end_seq)
+            is_first = start.from_earliest and first is not None
             start = _empty_batch(view, seq, start.filters, start.since_ns)
+            start = replace(start, from_earliest=is_first)
             self._searched[key] = view.created_ns, seq
         rows = counts.matching(start.next_seq, end_seq) if start.next_seq < end_seq else 0
         return _StreamPart(view, start, end_seq, counts, rows)
@@ -500,5 +513,6 @@ def _batch(part: _StreamPart, rows: int, partitions: int) -> StreamOffset:
         next_seq=end_seq,
         cuts=partition_cuts(part.counts, start, end_seq, rows, partitions),
         filters=part.start.filters,
+        from_earliest=part.start.from_earliest,
         last_ns=_last_ns(part.view, end_seq),
     )
