@@ -382,7 +382,7 @@ def test_blocks_are_found_by_the_rules(tmp_path):
         ("if True:\n    a = 1 / 0\n", ZeroDivisionError),
     ],
 )
-def test_what_fails_in_a_prompt_is_reported(text, error):
+def test_code_that_fails_in_a_prompt_is_reported(text, error):
     """A statement right after an indented block, and an empty line in it, fail when typed."""
     with pytest.raises(error):
         Prompt(Path("page.rst"), {}, set()).type(Block("python", text, 1))

@@ -86,7 +86,7 @@ WAITS = ["next_msg", "request", "fetch", "next", "iterator", "ordered", "wait_cl
 
 
 @pytest.mark.parametrize("call", WAITS)
-def test_who_waits_does_not_stop_the_others(nc, js, stream_name, call):
+def test_a_waiting_call_lets_other_greenlets_run(nc, js, stream_name, call):
     """Each call that waits for something that does not come gives way until its time is up."""
     wait = waits(nc, js, stream_name)[call]
     began = time.monotonic()

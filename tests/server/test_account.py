@@ -35,7 +35,7 @@ def test_the_account_counts_its_streams_and_consumers(js, stream_name):
     assert after.api.total > before.api.total
 
 
-def test_without_jetstream_every_call_says_so_at_once():
+def test_without_jetstream_every_call_raises_at_once():
     """On a server without JetStream every call fails at once with an error that says so."""
     with (
         NatsServer(jetstream=False) as server,

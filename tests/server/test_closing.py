@@ -231,7 +231,7 @@ def test_every_call_after_a_close_raises(own, subject):
     assert isinstance(own.last_error, ConnectionClosedError)
 
 
-def test_the_errors_say_why_it_is_closed(fresh_server, subject):
+def test_calls_raise_the_reason_of_the_close(fresh_server, subject):
     """After a close by the server every call raises the reason, also iterations."""
     nc = jetstream_sync.connect(fresh_server.url, allow_reconnect=False)
     try:

@@ -216,7 +216,7 @@ def test_a_push_consumer_can_be_managed_and_not_pulled_from(js, stream):
 # --- finding, listing, deleting -----------------------------------------------------------------
 
 
-def test_a_consumer_that_is_not_there(stream):
+def test_calls_for_a_missing_consumer_raise_at_once(stream):
     """Every call for a consumer that does not exist raises at once."""
     for call in (
         lambda: stream.get_consumer("none"),

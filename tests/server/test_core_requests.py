@@ -120,7 +120,7 @@ def test_the_inbox_has_the_prefix(nats_server, subject):
         assert all(inbox.startswith("my.own.") for inbox in inboxes)
 
 
-def test_no_reply_is_wanted(nc, subject):
+def test_respond_without_a_reply_subject_raises(nc, subject):
     """`respond` raises if the message has no reply subject."""
     with nc.subscribe(subject) as sub:
         nc.publish(subject, b"x")

@@ -43,7 +43,7 @@ def join(one: socket.socket, other: socket.socket) -> None:
     threading.Thread(target=relay, args=(one, other), daemon=True).start()
 
 
-def test_a_connection_through_a_dialer_comes_back_through_it(nats_server):
+def test_the_dialer_is_called_at_each_reconnect(nats_server):
     """The dialer gets the host as written, and is called again at each reconnect."""
     asked: list[tuple[str, int]] = []
 

@@ -82,7 +82,7 @@ def test_the_next_of_a_subject(js, stream, pattern, start, seq):
     assert stream.get_msg(start, next_by_subject=f"{stream.name}.{pattern}").seq == seq
 
 
-def test_payload_and_headers_come_back_as_they_were(js, stream):
+def test_payload_headers_and_time_are_returned_unchanged(js, stream):
     """Payload, repeated headers, non-ASCII text and the exact time are unchanged."""
     before = datetime.now(timezone.utc)
     headers = {"Kind": ["a", "b"], "Ort": "Köln", "Empty": ""}
@@ -148,7 +148,7 @@ def test_the_leader_and_a_direct_get_return_equal_messages(js, stream_name):
         (3, {"next_by_subject": "{}.b"}),
     ],
 )
-def test_a_message_that_is_not_there(js, stream, seq, selector):
+def test_a_missing_message_raises_the_same_error_for_each_selector(js, stream, seq, selector):
     """Each selector of a missing message raises the same typed error at once."""
     fill(js, stream, "a", "b")
     stream.delete_msg(1)
@@ -168,14 +168,14 @@ def test_a_message_that_is_not_there(js, stream, seq, selector):
         (0, None, "s", "seq"),
     ],
 )
-def test_say_which_message_in_one_way(stream, seq, last, following, option):
+def test_exactly_one_selector_is_required(stream, seq, last, following, option):
     """No selector, two exclusive ones, or an invalid sequence is refused by the client."""
     with pytest.raises(InvalidOptionError) as caught:
         stream.get_msg(seq, last, following)
     assert caught.value.option == option
 
 
-def test_a_stream_that_is_gone(js, stream):
+def test_a_missing_stream_is_named_in_the_error(js, stream):
     """If the stream does not exist, both ways raise the error that says so."""
     fill(js, stream, "a")
     js.delete_stream(stream.name)
@@ -195,7 +195,7 @@ def test_direct_gets_that_are_switched_off_fall_back_to_the_leader(js, stream_na
         assert stream.get_msg(1).data == b"1"
 
 
-def test_the_route_says_the_way(js, stream, nc):
+def test_allow_direct_bypasses_the_leader(js, stream, nc):
     """`allow_direct` bypasses the leader; a last subject is part of the request's subject."""
     fill(js, stream, "a")
     spy = nc.subscribe("$JS.API.>")

@@ -145,7 +145,7 @@ def test_acks_and_infos_name_the_domain(hub):
 
 
 @pytest.mark.parametrize("where", [{"domain": "spoke"}, {"prefix": "nothing.here"}])
-def test_where_there_is_no_jetstream(hub, where):
+def test_a_domain_without_responders_is_an_error_at_once(hub, where):
     """A domain or prefix without responders is an error at once, not after a timeout."""
     with jetstream_sync.connect(hub.url) as nc:
         js = nc.jetstream(**where)

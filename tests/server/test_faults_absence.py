@@ -161,7 +161,7 @@ def test_a_deleted_consumer_ends_all_readers(stream, consumer, events):
     assert len(caught) == 1
 
 
-def test_an_ordered_fetch_leaves_a_consumer_that_says_nothing(js, nc, user, stream):
+def test_an_ordered_fetch_replaces_a_silent_consumer(js, nc, user, stream):
     """If no reply arrives until the end, the next fetch continues with another consumer."""
     silent: set[str] = set()
 

@@ -139,7 +139,7 @@ def test_messages_and_consume_resume_within_two_heartbeats(far, line, js, stream
 
 
 @every_break
-def test_a_fetch_and_a_next_go_on(far, line, js, stream, durable, how):
+def test_a_fetch_and_a_next_continue_after_a_break(far, line, js, stream, durable, how):
     """A fetch or next that waits during a break gets new messages, and leaves no request behind."""
     stream.create_consumer(durable_name="N")
     other = far.jetstream().get_consumer(stream.name, "N")
@@ -255,7 +255,7 @@ def test_every_future_settles(far, line, stream, how):
 
 
 @pytest.mark.parametrize("piece", [1, 7])
-def test_bytes_may_come_in_any_pieces(far, line, stream, durable, piece):
+def test_messages_arrive_unchanged_in_any_pieces(far, line, stream, durable, piece):
     """Messages with headers and any payload arrive unchanged, however the bytes are divided."""
     line.slow(piece=piece)
     payloads = [b"", b"\r\n", b"MSG a 1 5\r\n", bytes(range(256)), b"\r\n" * 100]

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_every_message_has_one_result_while_processes_and_the_server_are_killed(pool):
+def test_each_message_has_one_result_despite_kills(pool):
     """Each message is acknowledged after a successful run or is one dead letter, as configured."""
     messages = int(SECONDS * (40 if pool == "threads" else 15))
     outcome = run_workers(SEED, SECONDS / 2, messages, pool=pool, tell=print)

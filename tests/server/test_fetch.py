@@ -59,7 +59,7 @@ def test_a_message_is_whole(js, stream, consumer):
     assert got[2].headers is None
 
 
-def test_fewer_than_asked_for_come_when_time_is_up(js, stream, consumer):
+def test_a_timeout_returns_the_received_messages(js, stream, consumer):
     """After the timeout the received messages are returned."""
     fill(js, stream.name, 3)
     with between(0.3, 0.6):
@@ -74,7 +74,7 @@ def test_none_is_an_empty_list_when_time_is_up(consumer, timeout):
         assert consumer.fetch(10, timeout=timeout) == []
 
 
-def test_no_timeout_waits_beyond_one_request(js, stream, consumer, monkeypatch):
+def test_a_fetch_without_a_timeout_repeats_its_request(js, stream, consumer, monkeypatch):
     """With ``timeout=None`` requests are repeated until the batch is complete."""
     monkeypatch.setattr("jetstream_sync.jetstream.pull.MAX_EXPIRES_NS", 100_000_000)
     monkeypatch.setattr("jetstream_sync.jetstream.pull_consumer.MAX_EXPIRES_NS", 100_000_000)

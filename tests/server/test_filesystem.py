@@ -355,7 +355,7 @@ def test_patterns_and_depths_of_rm(fs, store):
 
 
 @pytest.mark.parametrize("how", ["range", "seek", "get"])
-def test_a_lost_chunk_is_no_data(fs, store, js, tmp_path, how):
+def test_reading_over_a_deleted_chunk_raises(fs, store, js, tmp_path, how):
     """A read over a chunk that was deleted raises, also if its position was known; a local file stays."""
     data = bytes(range(250)) * 8_000
     info = store.put("big", data)

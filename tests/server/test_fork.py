@@ -288,7 +288,7 @@ def test_every_call_is_refused_in_a_child(it):
     assert it.sub.next_msg(timeout=0).data == b"waits"
 
 
-def test_a_child_may_end_what_it_inherits(it):
+def test_ending_an_inherited_object_in_a_child_spares_the_parent(it):
     """A `with` block or `finally` of the parent can run in a child without affecting the parent."""
     in_child(lambda: [end(it) for end in ENDS.values()])
     assert it.messages.next(timeout=5).data == b"2"

@@ -97,7 +97,7 @@ def test_callbacks_are_called_in_the_parent_alone(held):
 
 
 @pytest.mark.parametrize("when", ["all", "first"])
-def test_an_iteration_goes_on_in_a_child(held, when):
+def test_as_completed_ends_in_a_child(held, when):
     """A fork during `as_completed` leaves the child with an iteration that ends."""
     futures = {held.publish() for _ in range(4)}
     held.acknowledge()

@@ -114,7 +114,7 @@ def test_where_there_is_none_nothing_comes(js, stream_name):
 
 
 @pytest.mark.parametrize("allow_direct", [True, False])
-def test_a_stream_that_is_gone_is_not_found(js, stream_name, allow_direct):
+def test_a_deleted_stream_is_an_error_and_no_empty_list(js, stream_name, allow_direct):
     """The error of a deleted stream says so, instead of an empty list."""
     stream = js.create_stream(name=stream_name, allow_direct=allow_direct)
     js.delete_stream(stream_name)
@@ -179,7 +179,7 @@ def test_a_server_that_is_silent_is_a_timeout(alone, fresh_server):
         stream.get_msgs(5, timeout=1.5)
 
 
-def test_a_server_that_comes_back_is_asked_again(alone, fresh_server):
+def test_a_break_during_the_reply_repeats_the_request(alone, fresh_server):
     """A link that breaks during the reply does not end the call."""
     js = alone.jetstream()
     stream = js.create_stream(name="S", subjects=["s"], allow_direct=True)

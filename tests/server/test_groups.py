@@ -344,7 +344,7 @@ def test_static_groups(js, partitioned, received):
 
 
 @pytest.mark.parametrize("how", ["drain", "drain of the connection", "drain and stop"])
-def test_a_drain_handles_what_is_buffered(nats_server, js, partitioned, how):
+def test_a_drain_handles_the_buffered_messages(nats_server, js, partitioned, how):
     """The callback gets the buffered messages, unless the member is stopped meanwhile."""
     nc = jetstream_sync.connect(nats_server.url)
     group = nc.jetstream().consumer_groups.create_static(partitioned, "group", 4, ["a"])

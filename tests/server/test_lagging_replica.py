@@ -59,7 +59,7 @@ class LaggingReplica:
 
 
 @pytest.mark.parametrize("replicated", [0, 2])
-def test_a_listing_waits_for_what_the_leader_has(replicated):
+def test_a_listing_includes_the_last_message_of_the_leader(replicated):
     """The consumer counts the messages of its replica; the last one of the leader arrives later."""
     lagging = LaggingReplica(replicated)
     with (

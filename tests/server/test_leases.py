@@ -121,7 +121,7 @@ def test_a_lease_that_has_become_longer_is_noticed(js, stream):
 
 
 @pytest.mark.parametrize("policy", [AckPolicy.ALL, AckPolicy.NONE])
-def test_no_message_is_dropped_where_the_next_ack_would_cover_it(js, stream, policy):
+def test_ack_policies_all_and_none_drop_no_message(js, stream, policy):
     """With ack policy all a later ack covers a dropped message; with none there is no lease."""
     consumer = start(stream, js, ack_policy=policy, ack_wait=0.2)
     with consumer.messages(stop_after=2) as messages:

@@ -53,7 +53,7 @@ def test_connection_events_are_logged_at_level_info(log):
     assert not [record for record in log.records if record.levelno >= logging.ERROR]
 
 
-def test_a_connection_that_ends_by_itself_says_why(log):
+def test_the_reason_of_an_end_is_logged_without_error_cb(log):
     """Without error_cb the reason is in the event and in an error record."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)

@@ -162,7 +162,7 @@ def test_a_creds_file(jwt_server, operator, tmp_path):
     assert works(jetstream_sync.connect(jwt_server.url, user_credentials=str(path)))
 
 
-def test_a_file_for_the_jwt_and_one_for_the_seed(jwt_server, operator, tmp_path):
+def test_jwt_and_seed_may_be_in_two_files(jwt_server, operator, tmp_path):
     """They may contain the JWT or seed only, or be creds files."""
     user = User()
     jwt = operator.account.user(user)
@@ -177,7 +177,7 @@ def test_a_file_for_the_jwt_and_one_for_the_seed(jwt_server, operator, tmp_path)
 
 
 @pytest.mark.parametrize("as_it_is", [str, str.encode], ids=["str", "bytes"])
-def test_a_function_that_returns_what_is_in_a_creds_file(jwt_server, operator, as_it_is):
+def test_a_function_may_return_the_content_of_a_creds_file(jwt_server, operator, as_it_is):
     """It is called once for each link, and returns text or bytes."""
     asked = []
 
@@ -192,7 +192,7 @@ def test_a_function_that_returns_what_is_in_a_creds_file(jwt_server, operator, a
 
 
 @pytest.mark.parametrize("as_it_is", [str, str.encode, lambda text: bytearray(text.encode())])
-def test_a_function_for_the_jwt_and_one_that_signs(jwt_server, operator, as_it_is):
+def test_functions_may_provide_the_jwt_and_the_signature(jwt_server, operator, as_it_is):
     """With a signing function the client never sees the key."""
     user = User()
     assert works(
@@ -240,7 +240,7 @@ def test_the_server_refuses_the_wrong_key(nkey_server, jwt_server, operator):
         )
 
 
-def test_the_server_refuses_what_has_run_out(jwt_server, operator, tmp_path):
+def test_an_expired_jwt_is_refused(jwt_server, operator, tmp_path):
     """An expired JWT is refused like an invalid one."""
     path = operator.creds(tmp_path, issued=1_500_000_000, lifetime=timedelta(days=1))
     with pytest.raises(AuthorizationError, match="Authorization Violation"):

@@ -253,7 +253,7 @@ def test_fresh_credentials_when_a_user_is_revoked(own_operator):
         wait_until(lambda: is_back(nc, 1))
 
 
-def test_two_servers_with_one_that_refuses():
+def test_a_server_that_refuses_the_login_is_skipped():
     """A server that refuses the login once is skipped, and the other one is used."""
     user = User()
     with nkey_server(user) as good, nkey_server(User()) as bad:

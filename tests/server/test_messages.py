@@ -75,7 +75,7 @@ def durable(alone: Connection) -> PullConsumer:
 # --- order and completeness ---------------------------------------------------------------------
 
 
-def test_messages_come_in_order_and_all_of_them(js, stream, consumer):
+def test_all_messages_are_returned_once_and_in_order(js, stream, consumer):
     """Far more messages than the buffer holds are returned once and in order."""
     fill(js, stream.name, 10_000)
     with consumer.messages(max_messages=100) as messages:
@@ -458,7 +458,7 @@ def test_requests_follow_each_other_without_messages(alone, durable, errors):
     assert errors == []
 
 
-def test_slow_reading_is_no_fault(alone, durable, errors):
+def test_slow_reading_causes_no_error(alone, durable, errors):
     """Reading slower than requests expire causes no error."""
     fill(alone.jetstream(), "S", 20)
     with durable.messages(max_messages=4, expires=1, heartbeat=0.5) as messages:

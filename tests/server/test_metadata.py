@@ -21,7 +21,7 @@ def stream(js: JetStream, stream_name: str) -> Stream:
     return stream
 
 
-def test_metadata_says_where_a_message_stands(stream):
+def test_metadata_has_the_names_and_counts_of_the_server(stream):
     """Names, sequences and counts are those of the server."""
     consumer = stream.create_consumer(durable_name="C", filter_subject=f"{stream.name}.0")
     facts = [msg.metadata for msg in consumer.fetch(3)]

@@ -81,7 +81,7 @@ def test_only_the_user_can_read_the_config_file():
             assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_log_is_there_over_restarts(fresh_server):
+def test_log_returns_the_output_since_the_first_start(fresh_server):
     """log() returns the server's output since its first start."""
     assert fresh_server.log().count("Server is ready") == 1
     fresh_server.restart()
@@ -143,13 +143,13 @@ def test_the_wheels_program_comes_before_path(monkeypatch, tmp_path):
     assert find_nats_server() == before != tmp_path / "nats-server"
 
 
-def test_a_binary_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_binary_is_an_error(tmp_path):
     """A wrong binary= is an error before a process is started."""
     with pytest.raises(ServerUnavailableError, match="no-such-server is not an executable file"):
         NatsServer(binary=tmp_path / "no-such-server")
 
 
-def test_a_binary_that_is_no_nats_server_is_an_error():
+def test_another_program_is_refused_as_nats_server():
     """Another program is not accepted as nats-server."""
     server = NatsServer(binary="/bin/sh")
     with pytest.raises(ServerUnavailableError, match="is not a nats-server"):
@@ -206,7 +206,7 @@ def test_a_server_cannot_be_pickled():
 # --- stopping and starting again --------------------------------------------------------------
 
 
-def test_stopped_and_started_again_the_data_is_there(fresh_server):
+def test_the_data_survives_a_stop(fresh_server):
     """stop() is graceful and keeps the store; in between, connections are refused."""
     store_three(fresh_server)
     fresh_server.stop()
@@ -216,7 +216,7 @@ def test_stopped_and_started_again_the_data_is_there(fresh_server):
     assert stored(fresh_server.start()) == 3
 
 
-def test_killed_and_started_again_the_data_is_there(fresh_server):
+def test_the_data_survives_a_kill(fresh_server):
     """kill() gives the server no chance to say goodbye; what it stored is kept."""
     store_three(fresh_server)
     fresh_server.kill()

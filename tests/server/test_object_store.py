@@ -298,7 +298,7 @@ def test_a_full_bucket(js):
     assert store.get_bytes("a") == b"old"
 
 
-def test_two_writers_of_one_name(nats_server, store, stream):
+def test_concurrent_puts_leave_one_whole_object(nats_server, store, stream):
     """After a race of puts there is one whole object, and no chunk of another one."""
     with jetstream_sync.connect(nats_server.url) as other:
         rival = other.jetstream().object_store("FILES")
@@ -918,7 +918,7 @@ def test_watch(store):
         assert watch.next(10 * SCALE).name == "d"
 
 
-def test_watch_skips_what_is_not_an_info(nats_server, js):
+def test_a_watch_reports_and_skips_other_messages(nats_server, js):
     """A message of another program is reported, and the watch continues."""
     reported: list[BaseException] = []
     with jetstream_sync.connect(nats_server.url, error_cb=reported.append) as nc:

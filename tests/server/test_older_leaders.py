@@ -42,7 +42,7 @@ class OldLeader:
 
 @pytest.mark.server(">=2.12")
 @pytest.mark.parametrize("refused", [(), (b"1",), (b"2",), (b"3",), (b"1", b"3"), (b"2", b"3")])
-def test_messages_that_are_stored_one_by_one_are_no_batch(other, nc, refused):
+def test_an_old_leader_is_an_error_of_a_batch(other, nc, refused):
     """Whichever message the old leader refuses, the error says that a part may be stored."""
     leader = OldLeader(other, refused)
     js = nc.jetstream(timeout=5)
@@ -152,7 +152,7 @@ def test_the_info_of_another_object_is_an_error(nc, other, route, response, call
 @pytest.mark.parametrize(
     "request_", [{"seq": 3}, {"seq": 3, "next_by_subject": "b"}, {"last_by_subject": "b"}]
 )
-def test_another_message_than_the_requested_one_is_an_error(nc, other, request_):
+def test_a_reply_with_another_message_is_an_error(nc, other, request_):
     """A message has the sequence, or the subject, that was asked for."""
     if "next_by_subject" in request_:
         response = {"message": {**MESSAGE["message"], "seq": 2}}

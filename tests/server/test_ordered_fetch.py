@@ -77,7 +77,7 @@ def test_a_heartbeat_of_half_the_timeout_is_taken(js, stream):
 # --- fetch_no_wait, and the end -------------------------------------------------------------------
 
 
-def test_fetch_no_wait_returns_what_is_there(js, stream):
+def test_fetch_no_wait_returns_the_available_messages(js, stream):
     """``fetch_no_wait`` returns the available messages at once, in order, or none."""
     ordered = stream.ordered_consumer()
     with between(0, 1):

@@ -111,7 +111,7 @@ def test_a_thread_waiting_for_a_message_is_woken(guest):
     guest.told()
 
 
-def test_a_queue_group_may_be_what_is_not_permitted(guest):
+def test_the_error_names_a_refused_queue_group(guest):
     """The error names the group; the same subject in a permitted group works."""
     allowed = guest.nc.subscribe("shared", queue="workers")
     with within(5):
@@ -151,7 +151,7 @@ def test_pending_messages_can_be_read_after_a_permission_is_revoked():
 
 
 @pytest.mark.parametrize("referenced", [True, False])
-def test_a_refused_subscription_does_not_come_back(strict, referenced):
+def test_a_refused_subscription_is_not_restored(strict, referenced):
     """A refused subscription is not restored, also if the program no longer refers to it."""
     guest = Guest(strict)
     with Listener() as server:
@@ -183,7 +183,7 @@ def test_a_refused_subscription_does_not_come_back(strict, referenced):
 # --- publishing and requests ----------------------------------------------------------------------
 
 
-def test_publishing_what_is_not_permitted_is_reported(guest):
+def test_a_refused_publish_is_reported_to_error_cb(guest):
     """No call waits for it, so only ``error_cb`` gets the error; other calls are unaffected."""
     sub = guest.nc.subscribe("public.e")
     guest.nc.publish("private.e", b"x")
@@ -203,7 +203,7 @@ def test_a_request_that_is_not_permitted_fails_at_once(guest, timeout):
 
 
 @pytest.mark.usefixtures("admin")
-def test_other_requests_go_on(guest):
+def test_a_refused_request_does_not_affect_others(guest):
     """Of many concurrent requests, each gets its own reply or error."""
 
     def ask(number: int) -> Msg | None:

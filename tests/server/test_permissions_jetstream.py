@@ -171,7 +171,7 @@ def test_acknowledging(strict):
             assert isinstance(reported.get(timeout=5), PermissionsError)
 
 
-def test_replies_that_may_not_come_in(strict):
+def test_a_refused_inbox_fails_like_a_refused_request(strict):
     """A refused inbox has the same effect as a refused request."""
     config = """authorization { users: [
         { user: u, password: u, permissions: { subscribe: { allow: "_INBOX.*.*" } } }
@@ -191,7 +191,7 @@ def test_replies_that_may_not_come_in(strict):
         assert future.result(LONG).seq == 1
 
 
-def test_acks_that_may_not_come_in():
+def test_a_future_without_a_permitted_inbox_fails_at_once():
     """A future whose acknowledgement cannot arrive fails at once, and so does the next one."""
     config = """authorization { users: [
         { user: u, password: u, permissions: { subscribe: { deny: "_INBOX.>" } } }

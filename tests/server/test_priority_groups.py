@@ -95,7 +95,7 @@ def test_overflow_serves_only_above_the_unacknowledged_messages(js, stream, over
     assert [int(msg.data) for msg in got] == [3, 4]
 
 
-def test_overflow_works_for_pulls_that_go_on(js, stream, overflow):
+def test_an_iterator_takes_the_messages_above_min_pending(js, stream, overflow):
     """An iterator with ``min_pending`` takes the messages above it and leaves the rest."""
     fill(js, stream.name, 20)
     with overflow.messages(group="A", min_pending=11, max_messages=4) as messages:

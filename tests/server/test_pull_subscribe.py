@@ -74,7 +74,7 @@ def test_without_a_durable_the_consumer_is_ephemeral(js, stream, subject):
     assert config.deliver_subject is None
 
 
-def test_a_durable_is_made_when_it_is_not_there(js, stream, subject):
+def test_a_missing_durable_is_created_and_then_reused(js, stream, subject):
     """The second subscription uses the consumer that the first one created, with its position."""
     put(js, subject, 1, 2)
     first = js.pull_subscribe(subject, "D")
@@ -95,7 +95,7 @@ def test_binding_accepts_any_filter_and_limits(js, stream, subject):
         bound.fetch(2)
 
 
-def test_binding_to_what_is_not_there_is_found_out_by_fetching(js, stream, subject):
+def test_binding_succeeds_although_the_lookup_fails(js, stream, subject):
     """A lookup that fails is not an error (ADR-15); the consumer may be created later."""
     early = js.pull_subscribe_bind("D", stream.name)
     with between(0, 3), pytest.raises(ConsumerNotFoundError):
@@ -228,7 +228,7 @@ def test_a_drain_ends_a_fetch_with_its_messages(js, subject, sub):
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain"])
-def test_a_consumer_that_is_gone_already_is_no_error(js, stream, subject, how):
+def test_unsubscribing_from_a_deleted_consumer_is_no_error(js, stream, subject, how):
     """A consumer or stream that does not exist any more is not an error."""
     one, two = js.pull_subscribe(subject), js.pull_subscribe(subject)
     stream.delete_consumer(one.consumer_name)

@@ -30,7 +30,7 @@ def sub(alone: Connection) -> PullSubscription:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_fetch_goes_on_over_a_broken_link(alone, sub, batch):
+def test_a_fetch_repeats_its_request_on_the_next_link(alone, sub, batch):
     """It repeats its request on the next link, and gets new messages once."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, batch, 20)

@@ -151,7 +151,7 @@ def test_queues_have_no_heartbeat_alarm(js, stream):
 # --- the link -----------------------------------------------------------------------------------
 
 
-def test_a_durable_goes_on_over_a_new_link(js, nc, stream):
+def test_a_durable_continues_after_a_reconnect(js, nc, stream):
     """After a reconnect the durable consumer continues; lost messages are redelivered."""
     config = ConsumerConfig(ack_wait=0.5)
     got: set[int] = set()

@@ -166,7 +166,7 @@ def test_the_last_message_may_vanish(js, stream):
     sub.unsubscribe()
 
 
-def test_a_consumer_that_is_gone_is_missed(js, stream):
+def test_missed_heartbeats_create_another_consumer(js, stream):
     """Missed heartbeats create a new consumer, which starts behind the last message."""
     fill(js, stream.name, 5)
     sub = read_ordered(js, stream)
@@ -208,7 +208,7 @@ def test_a_new_link_is_a_new_consumer(js, nc, stream):
     sub.unsubscribe()
 
 
-def test_a_stream_that_is_gone_is_an_error(js, stream):
+def test_a_deleted_stream_ends_the_subscription_after_the_last_message(js, stream):
     """The subscription ends with the reason after the last message."""
     fill(js, stream.name, 2)
     sub = read_ordered(js, stream)
@@ -234,7 +234,7 @@ def test_a_deleted_stream_with_a_callback(nats_server, stream):
         assert isinstance(errors[0], StreamNotFoundError)
 
 
-def test_a_message_from_no_stream_is_left_out(js, nats_server, stream):
+def test_a_message_from_no_stream_is_reported_and_dropped(js, nats_server, stream):
     """A message to its inbox that is from no stream is reported, and does not break the order."""
     errors: list[Any] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as mine:

@@ -165,7 +165,7 @@ def follow(watch: Watch[KeyValueEntry], copy: dict[str, bytes], expected: dict[s
         pytest.param({"updates_only": True}, marks=pytest.mark.full),
     ],
 )
-def test_a_watch_reports_what_vanished(server, kv, change, write, options):
+def test_a_watch_reports_the_keys_that_another_bucket_lacks(server, kv, change, write, options):
     """A copy that applies each entry equals the other bucket, whatever the watch started with."""
     with kv.watch(**options) as watch:
         if options.get("updates_only"):

@@ -65,7 +65,7 @@ def test_a_schedule_survives_a_restart(alone, fresh_server):
 
 
 @pytest.mark.server(">=2.14")
-def test_messages_come_again_and_again(js, jobs):
+def test_a_schedule_with_an_interval_stays_until_it_is_purged(js, jobs):
     """A schedule with an interval stays until its subject is purged; another one replaces it."""
     plan = f"{jobs.name}.plan"
     js.schedule(plan, b"old", target=f"{jobs.name}.due", cron="0 0 5 * * *", time_zone="Asia/Tokyo")

@@ -93,7 +93,7 @@ def test_a_hanging_server_is_detected(server, busy):
         assert not publisher.is_alive()
 
 
-def test_a_server_that_goes_on_in_time_keeps_its_link(server):
+def test_a_short_hang_keeps_the_link(server):
     """A server that hangs for less than that time keeps its link."""
     nc = jetstream_sync.connect(server.url, ping_interval=0.2, max_outstanding_pings=20)
     sub = nc.subscribe("orders")

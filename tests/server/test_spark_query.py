@@ -507,7 +507,7 @@ def expiring(js: JetStream, stream_name: str) -> Stream:
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_filtered_query_goes_on_while_nothing_matches(js, expiring, planner, start):
+def test_a_filtered_query_continues_without_matches(js, expiring, planner, start):
     """Messages that do not match may expire, also before a first match and during a restart."""
     name = expiring.name
     given = {"subjects": f"{name}.hit", "startingOffsets": start, "minPollInterval": "0s"}

@@ -307,7 +307,7 @@ def test_info_counts_the_messages_of_subjects(js, stream):
     assert stream.cached_info.state.messages == 4
 
 
-def test_info_lists_what_was_deleted(js, stream):
+def test_info_lists_the_deleted_sequences(js, stream):
     """The sequences of deleted messages are returned on request."""
     fill(js, stream, "a", "a", "a", "a")
     stream.delete_msg(2)
@@ -421,7 +421,7 @@ def test_a_message_is_deleted(js, nc, stream, secure):
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("seq", [2, 4])
-def test_a_message_that_is_not_there_cannot_be_deleted(js, stream, seq, secure):
+def test_deleting_a_missing_message_raises(js, stream, seq, secure):
     """A deleted message and one that never existed give the same error."""
     fill(js, stream, "a", "b", "c")
     stream.delete_msg(2)

@@ -249,7 +249,7 @@ def deletions(server: FakeJetStream) -> list[str]:
     return [line for line in story(server) if "CONSUMER.DELETE" in line]
 
 
-def test_a_queue_s_consumer_is_left_to_the_others():
+def test_a_queue_consumer_is_deleted_by_its_last_member():
     """The member that created the consumer deletes it only if no other member is bound."""
     streams = Streams()
     with fake_server(streams) as (server, nc):
@@ -383,7 +383,7 @@ def test_a_stalled_consumer_is_answered_once_for_each_subject():
         assert (wire.replies("fc.1"), wire.replies("fc.2")) == (1, 1)
 
 
-def test_with_acks_by_flow_control_the_reply_says_how_far():
+def test_a_flow_control_reply_acknowledges_all_messages_before():
     """The reply acknowledges all messages before the request (ADR-60)."""
     cfg = ConsumerConfig(ack_policy="flow_control")
     with wired(config=cfg) as (wire, nc):

@@ -100,7 +100,7 @@ def test_drain_keeps_its_timeout(nc):
     assert nc.is_closed
 
 
-def test_a_publisher_waits_and_goes_on(nc, listener):
+def test_a_fast_publisher_waits_for_the_server(nc, listener):
     """A publisher faster than the server waits for it, and everything arrives in order."""
     peer = listener.take()
     count = 60

@@ -280,7 +280,7 @@ def test_a_callback_of_the_opening_that_wants_the_connection(listener):
 
 
 @pytest.mark.parametrize("how", ["close", "server"])
-def test_a_closed_one_is_replaced(listener, how):
+def test_a_closed_connection_is_replaced(listener, how):
     """After a close from any thread, the next call opens another."""
     first = shared_connection(listener.url, allow_reconnect=False)
     if how == "close":
@@ -326,7 +326,7 @@ def test_a_reconnecting_connection_is_kept(listener):
 
 
 @needs_fork
-def test_a_child_gets_its_own(listener):
+def test_a_forked_child_opens_another_connection(listener):
     """After a fork the same call opens another one, in a child of the child, too."""
     mine = shared_connection(listener.url)
 

@@ -337,7 +337,7 @@ def test_ints_and_bytes_of_other_types_are_taken():
     assert encode(tree) == {"name": "a", "color": "red", "count": 3, "data": "eA=="}
 
 
-def test_a_record_does_not_share_what_it_was_made_of():
+def test_a_record_copies_the_values_it_is_made_of():
     """Later changes of the caller's list or dict do not change the record."""
     words, labels = ["x"], {"k": "v"}
     tree = Tree(name="a", words=words, labels=labels)

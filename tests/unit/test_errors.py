@@ -116,7 +116,7 @@ def test_every_error_survives_copies(cls):
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not errors.PermissionsError])
-def test_every_text_says_what_the_fields_say(cls):
+def test_every_text_contains_the_fields(cls):
     """The text of an error contains all of its fields; that of a `PermissionsError` is the server's."""
     error = example(cls)
     text = str(error)
@@ -148,7 +148,7 @@ def test_the_tree_in_the_reference_is_the_tree():
     assert [name for name, parent in tree if parent is None] == ["Error", "APIError"]
 
 
-def test_the_tree_says_which_errors_are_built_in_ones_too():
+def test_the_tree_names_the_built_in_bases():
     """`except ValueError`, `KeyError` and the like work where the tree says so."""
     said = dict(re.findall(r"(\w+) \(also (?:the built-in )?(\w+)\)", REFERENCE))
     assert set(said.values()) == {"ValueError", "TimeoutError", "ConnectionError", "KeyError"}

@@ -48,7 +48,7 @@ def matches_slowly(pattern, subject):
     "subject",
     ["a", "a.b", "ORDERS.received", "$JS.API.INFO", "_INBOX.x", "ä.ö", "a*", "a>b", "*a.>b", "a/b"],
 )
-def test_good_subjects_come_back(subject):
+def test_valid_subjects_are_returned(subject):
     """A subject is dot-separated tokens; a wildcard character within a token is a character."""
     assert check_publish_subject(subject) == subject
     assert check_subject(subject) == subject
@@ -113,7 +113,7 @@ def test_a_queue_group_may_be_left_out_or_have_dots():
 
 @pytest.mark.parametrize("kind", CHECK_NAMES)
 @pytest.mark.parametrize("name", ["A", "ORDERS", "a-b_c", "ä", "a=b", "x" * 255])
-def test_good_names_come_back(kind, name):
+def test_valid_names_are_returned(kind, name):
     """A name is one token that is valid as a file name."""
     assert CHECK_NAMES[kind](name) == name
 

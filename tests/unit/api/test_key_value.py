@@ -198,7 +198,7 @@ def test_config_of_a_bucket_with_sources():
     ]
 
 
-def test_update_keeps_what_is_not_set():
+def test_an_update_changes_the_given_fields_only():
     """An update changes the given fields only, also those that a newer server knows."""
     current = new_stream_config(KeyValueConfig(bucket="B", history=5, description="old"))
     changed = updated_stream_config(current, KeyValueConfig(bucket="B", description="new"))

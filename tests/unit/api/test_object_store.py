@@ -102,7 +102,7 @@ def test_infos_of_other_clients():
 
 
 @pytest.mark.parametrize("nuid", ["", ">", "*", "a.b", "a b", "a\r\n"])
-def test_ids_that_are_not_one_token(nuid):
+def test_an_id_that_matches_other_chunks_is_refused(nuid):
     """An id with which a purge would delete the chunks of other objects is refused."""
     with pytest.raises(InvalidResponseError, match="nuid"):
         decode_info(dumps({"name": "a", "bucket": "B", "nuid": nuid}), NOON)

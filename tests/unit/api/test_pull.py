@@ -76,7 +76,7 @@ def test_invalid_requests_are_refused(blamed, arguments):
         ({**GROUP, "pin_id": "P"}, {"batch": 1, "no_wait": True, "group": "g", "id": "P"}),
     ],
 )
-def test_the_body_has_what_is_said_and_nothing_else(arguments, body):
+def test_the_body_has_only_the_given_options(arguments, body):
     """The body has only the given options, with the names of nats-server's ``JSApiConsumerGetNextRequest``."""
     assert json.loads(PullRequest(**arguments).encode()) == body
 

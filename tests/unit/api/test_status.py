@@ -96,7 +96,7 @@ def test_every_status_of_a_pull(line, kind, error, case):
         ({"Nats_Pending_Messages": "-1", "Nats_Pending_Bytes": "-5"}, (0, 0)),
     ],
 )
-def test_the_counts_are_numbers_or_not_said(headers, pending):
+def test_counts_that_are_not_numbers_are_missing(headers, pending):
     """Headers that are not numbers count as missing."""
     assert parse_pull_status(block("408 Request Timeout", **headers), b"").pending == pending
 
@@ -110,7 +110,7 @@ def test_the_counts_are_numbers_or_not_said(headers, pending):
         block("100"),
     ],
 )
-def test_heartbeats_say_that_the_server_is_there(header):
+def test_a_heartbeat_does_not_end_a_request(header):
     """A heartbeat does not end a request."""
     assert parse_pull_status(header, b"") == PullStatus(PullStatusKind.HEARTBEAT, None, None)
 

@@ -397,7 +397,7 @@ def test_a_server_that_is_down_is_not_reported(world, failure):
     assert it.reports == []
 
 
-def test_no_login_is_an_error_at_once(world):
+def test_a_failed_login_option_ends_the_first_connect(world):
     """If the login options fail, the first connect tries no other server."""
     it = world((A, B))
     it.responses = {"a": [CredentialsError("token", "...", "it raised")]}

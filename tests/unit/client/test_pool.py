@@ -28,7 +28,7 @@ def test_shuffling_spreads_clients():
     assert {tuple(sorted(order)) for order in made} == {("a", "b", "c")}
 
 
-def test_minus_one_is_never_given_up():
+def test_a_limit_of_minus_one_keeps_a_server():
     """-1: a server is tried without limit."""
     servers = pool((A,), max_failures=-1)
     for _ in range(1000):

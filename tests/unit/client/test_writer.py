@@ -86,7 +86,7 @@ def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
     assert stream.sent.endswith(b"z")
 
 
-def test_the_flusher_sends_what_others_leave(writer, stream):
+def test_the_flusher_sends_all_appended_commands(writer, stream):
     """The flusher sends everything that was appended, until the writer is closed."""
     writer.publish(b"one", 0)
     schedule = iter([0.0, 0.0])

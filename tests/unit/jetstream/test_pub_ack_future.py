@@ -90,7 +90,7 @@ def test_a_message_that_the_stream_refused(future):
 
 @pytest.mark.usefixtures("looked_at")
 @pytest.mark.parametrize("response", [b"", b"+OK", b"[]", b"{}", b'{"stream":"","seq":1}', b"\xff"])
-def test_a_reply_that_makes_no_sense(future, response):
+def test_an_invalid_reply_is_an_error(future, response):
     """An invalid reply is an error, and never an acknowledgement."""
     future.acknowledged(response)
     with pytest.raises(InvalidResponseError):

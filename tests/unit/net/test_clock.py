@@ -78,7 +78,7 @@ def test_an_invalid_time_is_refused(timeout):
 
 
 @pytest.mark.parametrize("timeout", [1, 0, -2.5])
-def test_seconds_are_what_was_given(timeout):
+def test_seconds_and_timedeltas_are_converted(timeout):
     """A number of seconds is unchanged, a `timedelta` is converted."""
     assert seconds(timeout) == timeout
     assert seconds(timedelta(milliseconds=1500)) == 1.5
@@ -89,7 +89,7 @@ def test_seconds_are_what_was_given(timeout):
     ("first", "second", "left"),
     [(5, 1, 1.0), (1, 5, 1.0), (None, 5, 5.0), (5, -1, 0.0), (0, 5, 0.0), (5, timedelta(0), 0.0)],
 )
-def test_sooner_is_the_one_that_comes_first(first, second, left):
+def test_sooner_keeps_the_earlier_limit(first, second, left):
     """A step of a longer task has its own limit, and that of the task."""
     assert Deadline(first).sooner(second).left() == left
 

@@ -107,7 +107,7 @@ def test_a_ctrl_c_loses_and_repeats_nothing(kind, room):
 
 @each_kind
 @pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
-def test_however_bytes_come_they_are_decoded(kind, piece):
+def test_any_split_of_the_bytes_is_decoded(kind, piece):
     """However the bytes are divided, the result is the same, without empty pieces."""
     layer, wire = opened(kind)
     wire.piece = piece

@@ -159,7 +159,7 @@ def test_sent_frames_are_binary_and_masked():
     assert bytes(byte ^ mask[at % 4] for at, byte in enumerate(data)) == b"PING\r\n"
 
 
-def test_a_ping_is_answered_with_what_is_sent_next():
+def test_a_pong_is_sent_with_the_next_data():
     """The reader only queues the pong."""
     stream, wire, peer = opened()
     peer.protocol.send_ping(b"are you there?")

@@ -169,7 +169,7 @@ def test_a_key_signs_as_the_nkeys_package_verifies(raw, nonce):
     assert pair.verify(nonce.encode(), base64.urlsafe_b64decode(signature + "=="))
 
 
-def test_a_wiped_key_is_gone():
+def test_a_wiped_key_cannot_be_used():
     """After `wipe()`, neither the seed nor the key can be used."""
     seed = find_seed(SEED)
     key = Key(seed)
@@ -179,7 +179,7 @@ def test_a_wiped_key_is_gone():
         key.sign("nonce")
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch):
+def test_without_nkeys_the_error_has_the_install_command(monkeypatch):
     """Without the nkeys package, the error has the install command."""
     monkeypatch.setitem(sys.modules, "nkeys", None)
     with pytest.raises(BadCredentialsError, match=r"pip install 'jetstream-sync\[nkeys\]'"):

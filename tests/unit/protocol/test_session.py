@@ -221,7 +221,7 @@ def test_unsubscribing_when_the_limit_is_reached(limit):
     assert session.subscriptions == {}
 
 
-def test_a_stopped_interest_gets_what_is_on_its_way():
+def test_messages_in_flight_are_delivered_after_unsub():
     """UNSUB is sent at once; messages in flight are delivered until the subscription is removed."""
     session = Session()
     subscription, _ = session.subscribe("a", "", Receiver())

@@ -136,7 +136,7 @@ def test_secrets_of_connect_are_masked():
         b'CONNECT {"user":{"pass":"\xff s3cret"}}\r\n',
     ],
 )
-def test_a_connect_that_makes_no_sense_shows_nothing(data):
+def test_an_invalid_connect_is_masked(data):
     """An invalid CONNECT is masked as a whole."""
     (line,) = lines_of(data)
     assert "s3cret" not in line
