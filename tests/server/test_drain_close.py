@@ -20,6 +20,7 @@ from jetstream_sync import (
     BadSubscriptionError,
     Connection,
     ConnectionClosedError,
+    ConsumerInfo,
     DrainTimeoutError,
     Msg,
 )
@@ -228,6 +229,11 @@ def test_a_service_that_another_thread_stops(nats_server, other, subject):
     stopping.join()
 
 
+def acknowledged(info: ConsumerInfo) -> int:
+    """Return the number of acknowledged messages of a consumer."""
+    return info.delivered.consumer_seq - info.num_ack_pending
+
+
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
@@ -273,8 +279,8 @@ def test_a_consume_that_another_thread_ends(nats_server, js, stream, kind, how):
     wanted = {"drain": 30, "limit": 10, "stop": 1}[how]
     assert slow.handled == wanted
     if acks:
-        info = stream.consumer_info("C")
-        assert info.num_ack_pending == info.delivered.consumer_seq - wanted
+        # The server processes acknowledgements after it has received them.
+        wait_until(lambda: acknowledged(stream.consumer_info("C")) == wanted)
     ending.join()
 
 

@@ -73,6 +73,7 @@ def test_flow_control_holds_the_server_back(js, stream, errors):
         config=ConsumerConfig(ack_policy="none"),
     )
     pending = []
+    wait_until(lambda: sub.pending_msgs)
     for number in range(MANY):
         if number % 10_000 == 0:
             # Slow: the server fills its window, and has to wait.
