@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -113,22 +114,33 @@ class _RenewedError(errors.TimeoutError):
     """There is another consumer."""
 
 
+@dataclass(slots=True)
+class _WatchState:
+    """The state of a watch; all but `stopped` is guarded by its lock."""
+
+    initial: _Initial | None = None
+    """What makes the watch current; ``None``: it is."""
+    deadline: Deadline = FOREVER
+    """That of the caller; the deadline of one `_WatchMessages.take` is often earlier."""
+    markers_lost: bool = False
+    """Whether markers may have been removed while there was no consumer."""
+    stopped: bool = False
+    """Whether `Watch.stop` was called."""
+
+
 class _WatchMessages(OrderedPuller):
     """The messages of a watch."""
 
     _requester_type = _DeliveryRequester
 
-    #: The deadline of the caller. The one of `take` is often earlier.
-    deadline = FOREVER
-    #: Whether `Watch.stop` was called.
-    stopped = False
-    #: Whether markers may have been removed while there was no consumer.
-    markers_lost = False
+    def __init__(self, api: APIRequests, cursor: OrderedCursor, state: _WatchState) -> None:
+        super().__init__(api, cursor, _pull(_MAX_BUFFERED, HEARTBEAT_S))
+        self._state = state
 
     def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         del deadline
-        super()._recreate(ended, deadline_to_create(self.deadline))
-        self.markers_lost = True
+        super()._recreate(ended, deadline_to_create(self._state.deadline))
+        self._state.markers_lost = True
         raise _RenewedError("the watch looks for lost markers before it waits for messages")
 
     def take_many(self, deadline: Deadline) -> list[Delivery]:
@@ -440,11 +452,12 @@ class Watch(Generic[E]):
         self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
         #: Called when the watch starts again, before the entries of the other bucket.
         self.recreated_cb: Callable[[], object] | None = None
-        self._messages = _WatchMessages(api, cursor, _pull(_MAX_BUFFERED, HEARTBEAT_S))
+        self._state = _WatchState(deadline=api.deadline())
+        self._messages = _WatchMessages(api, cursor, self._state)
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
         self._lock = new_rlock()
         # --- under _lock ---
-        self._initial: _Initial | None = _Initial(cursor, self._messages)  # until it is current
+        self._state.initial = _Initial(cursor, self._messages)
         self._received: deque[Delivery] = deque()  # received messages in order
         self._lost: deque[Delivery] = deque()  # markers for the keys that are missing
         self._buffer: deque[E] = deque()  # entries that wait_current() has read
@@ -454,12 +467,11 @@ class Watch(Generic[E]):
             cursor.verify = self._live.verify
         if policy == DeliverPolicy.NEW:
             self._set_current()
-        deadline = self._messages.deadline = api.deadline()
         what = f"a watch of {stream!r}"
         api.core.stop_dropped(self, self._messages.is_open, self._messages.stop, what)
         try:
-            self._messages.start(deadline)
-            if self._initial is not None and self._initial.is_empty():
+            self._messages.start(self._state.deadline)
+            if self._state.initial is not None and self._state.initial.is_empty():
                 self._set_current()
         except errors.StreamNotFoundError as error:
             raise not_found() from error
@@ -522,7 +534,7 @@ class Watch(Generic[E]):
             try:
                 entries = self._turn(_CURRENT_POLL_S, self._next_initial, deadline)
             except _BusyError:
-                if self._initial is None:
+                if self._state.initial is None:
                     return
                 if deadline.expired():
                     raise
@@ -548,20 +560,20 @@ class Watch(Generic[E]):
 
     def _next_entry(self, deadline: Deadline) -> E | None:
         """Return the next buffered entry, or that of the next message; ``None``: it has none."""
-        if self._buffer and not self._messages.stopped:
+        if self._buffer and not self._state.stopped:
             return self._buffer.popleft()
         return self._advance(deadline)
 
     def _next_initial(self, deadline: Deadline) -> list[E] | None:
         """Return the initial entry of the next message, if it has one; ``None``: all were taken."""
-        if self._initial is None and not self._buffer:
+        if self._state.initial is None and not self._buffer:
             return None
         entry = self._next_entry(deadline)
         return [] if entry is None else [entry]
 
     def _read_ahead(self, deadline: Deadline) -> None:
         """Put the next initial entry into the buffer."""
-        if self._initial is not None:
+        if self._state.initial is not None:
             entry = self._advance(deadline)
             if entry is not None:
                 self._buffer.append(entry)
@@ -576,7 +588,7 @@ class Watch(Generic[E]):
         It becomes false only when the bucket was deleted and created again, or restored to an earlier state,
         until all entries of that bucket were received.
         """
-        return self._initial is None
+        return self._state.initial is None
 
     def wait_current(self, timeout: float | timedelta | None = None) -> None:
         """
@@ -594,7 +606,7 @@ class Watch(Generic[E]):
         """
         self._api.core.writer.check_not_forked()
         deadline = Deadline(timeout)
-        while self._initial is not None:
+        while self._state.initial is not None:
             wait = deadline.sooner(_CURRENT_POLL_S).lock_timeout()
             try:
                 self._turn(wait, self._read_ahead, deadline)
@@ -605,7 +617,7 @@ class Watch(Generic[E]):
     def _advance(self, deadline: Deadline) -> E | None:
         """Return the entry of the next message; ``None``: it has none, or the state has changed."""
         received = self._received
-        if self._messages.stopped:
+        if self._state.stopped:
             raise errors.IteratorClosedError("the watch was stopped")
         if not received and not self._lost and not self._receive(deadline):
             return None
@@ -613,7 +625,7 @@ class Watch(Generic[E]):
             marker = self._lost.popleft()
             self._live.record(marker)
             return self._make(marker)
-        delivery, initial = received[0], self._initial
+        delivery, initial = received[0], self._state.initial
         # This may ask the server. Until it is known, the message is not taken.
         is_current = initial is not None and initial.is_complete_after(delivery[1])
         received.popleft()
@@ -626,7 +638,7 @@ class Watch(Generic[E]):
         return entry if is_new else None
 
     def _set_current(self) -> None:
-        self._initial = None
+        self._state.initial = None
         self._cursor.end_state()
 
     def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
@@ -634,31 +646,31 @@ class Watch(Generic[E]):
         if not isinstance(error, UnverifiedStreamError):
             self._api.core.events.error(error)
         self._cursor.read_state_again(self._policy_again)
-        self._initial = _Initial(self._cursor, self._messages)
+        self._state.initial = _Initial(self._cursor, self._messages)
         if self.recreated_cb is not None:
             self.recreated_cb()
 
     def _receive(self, deadline: Deadline) -> bool:
         """Wait for messages and return whether there are any; ``_lock`` is held."""
-        messages = self._messages
-        messages.deadline = deadline
-        initial = self._initial
+        state = self._state
+        state.deadline = deadline
+        initial = state.initial
         wait = deadline
         if initial is not None:
             wait = deadline.sooner(_FIRST_CHECK_S)
-        if messages.markers_lost and self._live is not None:
+        if state.markers_lost and self._live is not None:
             left = deadline.left()  # a caller that does not wait must find them, too
             enough = self._api.timeout if left is None else max(left, _MIN_LOST_TIMEOUT_S)
             lost = self._live.lost(self._api.deadline(enough))
             if lost is None:
                 wait = wait.sooner(_MAX_CHECK_S)  # tried again later
             else:
-                messages.markers_lost = False
+                state.markers_lost = False
                 self._lost += lost
             if lost:
                 return True
         try:
-            self._received += messages.take_many(wait)
+            self._received += self._messages.take_many(wait)
         except _RenewedError:
             return False
         except errors.TimeoutError:
@@ -683,7 +695,7 @@ class Watch(Generic[E]):
         Threads that wait for an entry get `IteratorClosedError`, and iterations end. The call does not
         wait for the server. A second call does nothing.
         """
-        self._messages.stopped = True
+        self._state.stopped = True
         self._messages.stop()
 
     @property
