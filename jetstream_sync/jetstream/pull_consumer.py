@@ -187,7 +187,8 @@ class PullConsumer:
             **priority: for priority groups, see `PriorityOptions`.
 
         Returns:
-            The messages in order; ``[]`` when the server says that there are none.
+            The messages in order; ``[]`` when the server says that there are none, as it does while the
+            consumer is paused.
 
         Raises:
             TimeoutError: the server did not reply within the timeout of the `JetStream` object.
