@@ -153,6 +153,8 @@ class Connection(CoreConnection):
 
         Raises:
             InvalidNameError, InvalidOptionError: an argument is invalid.
+            TimeoutError: there is no connection to a server, or the server is silent.
+            ConnectionLostError: the connection was lost meanwhile, and instances may be missing.
             ConnectionClosedError: the connection is closed.
 
         """

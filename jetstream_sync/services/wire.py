@@ -12,6 +12,7 @@ from ..client.core import ConnectionCore
 from ..client.message import Msg
 from ..client.replies import ReplyIterator
 from ..codec import Record, decode, loads
+from ..net.clock import Deadline
 from ..records import record
 
 #: The root of the subjects that services answer on.
@@ -173,7 +174,10 @@ def discover(
         raise errors.InvalidOptionError("id", instance, "needs the name of the service")
     found = []
     subject = verb_subject(prefix, verb, name, instance)
-    with ReplyIterator(core, subject, b"", timeout, stall, None, None, None) as replies:
+    deadline = Deadline(timeout)
+    core.flush(deadline)  # a server that is silent or lost says nothing about services
+    reconnects = core.reconnects
+    with ReplyIterator(core, subject, b"", deadline.left(), stall, None, None, None) as replies:
         try:
             for reply in replies:
                 try:
@@ -182,6 +186,8 @@ def discover(
                     core.events.error(error)
         except errors.NoRespondersError:
             return []
+    if core.address is None or core.reconnects != reconnects:
+        raise errors.ConnectionLostError("the connection was lost before all services replied")
     return sorted(found, key=lambda item: (item.name, item.id))
 
 

@@ -26,6 +26,7 @@ from jetstream_sync import (
     NoRespondersError,
     PermissionsError,
     ServiceError,
+    TimeoutError,
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.services import ServiceRequest, raise_for_error
@@ -312,6 +313,18 @@ def test_discovery_during_a_stop_is_answered_or_finds_no_responders(nc, client):
             while True:
                 client.request("$SRV.PING.stopping", timeout=5.0)
         stop.join()
+
+
+def test_a_silent_or_lost_server_is_not_an_absence_of_services(fresh_server, client):
+    """A listing of services is empty only if the server says so."""
+    assert client.service_ping() == []
+    for call in (client.service_ping, client.service_info, client.service_stats):
+        with paused(fresh_server), pytest.raises(TimeoutError):
+            call(timeout=0.3)
+    fresh_server.kill()
+    wait_until(lambda: not client.is_connected)
+    with pytest.raises(TimeoutError, match="no connection"):
+        client.service_ping(timeout=0.3)
 
 
 def test_an_endpoint_that_is_not_permitted_raises():
