@@ -572,6 +572,7 @@ class Poller:
         self._collector = collector
         self._since = 0.0
         self._wake = threading.Event()
+        self._requests = 0
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="jsm-top", daemon=True)
 
@@ -592,18 +593,26 @@ class Poller:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read a frame now."""
+        """Read a frame now, also while paused."""
+        self._requests += 1
         self._wake.set()
 
     def _collect(self) -> None:
-        self.frame = self._collector.collect(self._view)
+        was_paused = self.paused
+        frame = self._collector.collect(self._view)
+        if self.paused and not was_paused:
+            return  # what is shown stays from the pause on
+        self.frame = frame
         self.refreshes += 1
 
     def _run(self) -> None:
-        took = 0.0
+        took, seen = 0.0, 0
         while not self._ended:
-            asked = self._wake.wait(max(self.interval, _PAUSE_FACTOR * took))
+            self._wake.wait(max(self.interval, _PAUSE_FACTOR * took))
+            # A request after this line wakes the thread again; one before it has been counted.
             self._wake.clear()
+            requests = self._requests
+            asked, seen = requests != seen, requests
             if self._ended or (self.paused and not asked):
                 continue
             began = monotonic()
