@@ -31,6 +31,7 @@ from .values import DURATION, FROM_0, PATTERN, Decorator, FilePath, option, with
 
 #: The words for the exit statuses 0, 1 and 2.
 _WORDS: Final = ("OK", "WARNING", "CRITICAL")
+_NO_LEADER: Final = "no leader"
 #: The start of the names of Prometheus metrics.
 _NAMESPACE: Final = "nats_server_check"
 #: A JWT with its claims: its first two parts are JSON objects.
@@ -277,11 +278,14 @@ def _replica_problem(
     replicas = info.config.num_replicas or 1
     expected = expected or replicas
     peers = (info.cluster and info.cluster.replicas) or ()
-    if (replicas > 1 or expected > 1) and info.cluster is None:
-        return "no leader"
-    if len(peers) + 1 != expected and (replicas > 1 or expected > 1):
+    problem = _peer_problem(info.cluster, lag, seen)
+    if replicas == expected == 1 or problem == _NO_LEADER:
+        return problem
+    if info.cluster is None:
+        return _NO_LEADER
+    if len(peers) + 1 != expected:
         return f"{len(peers) + 1} of {expected} expected replicas"
-    return _peer_problem(info.cluster, lag, seen)
+    return problem
 
 
 def _peer_problem(cluster: ClusterInfo | None, lag: float | None, seen: float | None) -> str:
@@ -289,7 +293,7 @@ def _peer_problem(cluster: ClusterInfo | None, lag: float | None, seen: float | 
     if cluster is None or not cluster.name:
         return ""
     if not cluster.leader:
-        return "no leader"
+        return _NO_LEADER
     for peer in cluster.replicas or ():
         if peer.offline or _is_unseen(peer, seen):
             return f"replica on {peer.name} was not seen"
@@ -352,10 +356,9 @@ def message(settings: Settings, check: _Check) -> None:
     stream, subject, content = (check.options[name] for name in ("stream", "subject", "content"))
     with settings.jetstream() as js:
         held = js.get_stream(stream)
-        cluster = held.cached_info.cluster
-        if cluster is not None and cluster.name and not cluster.leader:
-            # A replica answers, which may lack the last message.
-            check.critical.append("no leader")
+        # Without a leader, a replica answers, which may lack the last message.
+        if _peer_problem(held.cached_info.cluster, None, None) == _NO_LEADER:
+            check.critical.append(_NO_LEADER)
         try:
             found = held.get_msg(last_by_subject=subject)
         except errors.MessageNotFoundError:

@@ -27,7 +27,7 @@ from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .config import PAIR, read_text
 from .long_running import failover_options
-from .output import Missing, announce, counted, document, emit_line, emit_list, limit, size
+from .output import Missing, announce, counted, document, emit_line, emit_list, limit, note, size
 from .render import (
     Block,
     Field,
@@ -606,6 +606,10 @@ def _connections(
     }
 
     def rows(answers: list[Row]) -> list[Row]:
+        total = sum(answer["data"].get("total") or 0 for answer in answers)
+        if total > options["top"]:
+            shown = f"{options['top']:,} of {counted(total, 'connection')}"
+            note(settings, f"{shown} are shown; --top shows more")
         return [
             {
                 "server": answer["server"]["name"],
