@@ -1,4 +1,4 @@
-"""Exact durations and times with nanoseconds, as subclasses of `timedelta` and `datetime`."""
+"""Exact durations and times with nanoseconds, as subclasses of `timedelta` and `datetime`; sizes as text."""
 
 # JetStream's JSON has durations in integer nanoseconds and times with nine fractional digits. `timedelta`
 # and `datetime` have a resolution of a microsecond, so other values are returned as the subclasses
@@ -251,3 +251,23 @@ def _digits(number: int, unit: int) -> str:
     if not rest:
         return str(whole)
     return f"{whole}.{rest:0{len(str(unit)) - 1}d}".rstrip("0")
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+_SIZE: Final = r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(I?)B?"
+
+
+def size_from_text(text: str) -> int:
+    """Return the number of bytes for a text such as ``1024``, ``10KB``, ``10KiB`` or ``1.5G``."""
+    found = re.fullmatch(_SIZE, text.strip(), re.ASCII | re.IGNORECASE)
+    if found is None:
+        raise ValueError(
+            f"invalid size {text!r}: expected a number with an optional unit, as in 1024, 10KB, 10KiB or 1GB"
+        )
+    number, letter, binary = found.groups()
+    factor: int = (1024 if binary else 1000) ** ("KMGTPE".find(letter.upper()) + 1 if letter else 0)
+    # Rounded to an integer without loss of precision.
+    whole, _, rest = number.partition(".")
+    parts: int = 10 ** len(rest)
+    return (2 * int(whole + rest) * factor + parts) // (2 * parts)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import click
 
 from .. import errors
-from ..durations import GO_UNITS, duration_from_text, duration_to_ns
+from ..durations import (
+    GO_UNITS,
+    duration_from_text,
+    duration_to_ns,
+    size_from_text,
+    time_from_text,
+)
 from ..subjects import check_stream_name
 
 if TYPE_CHECKING:
@@ -38,9 +44,6 @@ class Decorator(Protocol):
         """Return the command with the parameters added."""
 
 
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(I?)B?", re.IGNORECASE)
-_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
-
 _DAY_NS: Final = 86_400_000_000_000
 #: Nanoseconds of each unit. A month has 30 days and a year 365, as in the ``nats`` command.
 _UNITS: Final = {
@@ -55,28 +58,9 @@ _MAX_WAIT_S: Final = 100 * 365 * 86_400.0
 _NO_LIMIT: Final = frozenset({"-1", "0", "unlimited", "none", ""})
 
 
-def parse_size(text: str) -> int:
-    """Return the number of bytes for a text such as ``1024``, ``10KB``, ``10KiB`` or ``1.5G``."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(
-            f"invalid size {text!r}: expected a number with an optional unit, as in 1024, 10KB, 10KiB or 1GB"
-        )
-    number, letter, binary = found.groups()
-    factor: int = (1024 if binary else 1000) ** _POWERS[letter.upper()]
-    return _times(number, factor)
-
-
-def _times(number: str, factor: int) -> int:
-    """Return ``number * factor``, rounded to an integer without loss of precision."""
-    whole, _, rest = number.partition(".")
-    parts: int = 10 ** len(rest)
-    return (2 * int(whole + rest) * factor + parts) // (2 * parts)
-
-
 def parse_limited_size(text: str) -> int:
-    """Return the same as `parse_size`, and -1 for ``-1``, ``0`` and ``unlimited``."""
-    return -1 if text.strip().lower() in _NO_LIMIT else parse_size(text)
+    """Return the same as `size_from_text`, and -1 for ``-1``, ``0`` and ``unlimited``."""
+    return -1 if text.strip().lower() in _NO_LIMIT else size_from_text(text)
 
 
 def parse_limit(text: str) -> int:
@@ -132,12 +116,11 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
 
 
 def _read_time(text: str) -> datetime:
-    # Python 3.10 does not accept Z, and accepts only three or six fractional digits.
-    given = re.sub(r"[zZ]$", "+00:00", text)
-    given = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", given)
-    moment = datetime.fromisoformat(given)
-    # A time without an offset is local.
-    return moment.astimezone(timezone.utc)
+    try:
+        return time_from_text(text.replace(" ", "T", 1))
+    except ValueError:
+        # A time without an offset is local.
+        return datetime.fromisoformat(text).astimezone(timezone.utc)
 
 
 def _parse_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
@@ -211,7 +194,7 @@ FILE: Final = FilePath(readable=False, allow_dash=True)
 FROM_0: Final = click.IntRange(0)
 FROM_1: Final = click.IntRange(1)
 #: Bytes, as an ``int``.
-SIZE: Final = Parsed("size", parse_size)
+SIZE: Final = Parsed("size", size_from_text)
 #: Bytes, as an ``int``; -1 means no limit.
 LIMITED_SIZE: Final = Parsed("size", parse_limited_size)
 #: A number, as an ``int``; -1 means no limit.

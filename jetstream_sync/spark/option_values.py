@@ -16,25 +16,14 @@ from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
 from .. import errors
-from ..durations import duration_from_text, time_from_ns, time_from_text
+from ..durations import duration_from_text, size_from_text, time_from_ns, time_from_text
 from ..options import closest_match
 from .kafka import counterpart
 
 T = TypeVar("T")
 
-_UNIT_BYTES: Final = {
-    "": 1,
-    "b": 1,
-    "kb": 1000,
-    "mb": 1000**2,
-    "gb": 1000**3,
-    "kib": 1024,
-    "mib": 1024**2,
-    "gib": 1024**3,
-}
 #: Names of options in other sources and sinks, and their names here.
 _OTHER_NAMES: Final = {"url": "servers", "batchSize": "batchBytes or maxPending"}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 _DECIMAL: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 
@@ -232,13 +221,15 @@ def size(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
     """Return a parser of a size in bytes, which is a number, or as ``4MB`` or ``4MiB``."""
 
     def parse(value: str) -> int:
-        match = _SIZE.fullmatch(value)
-        unit = None if match is None else _UNIT_BYTES.get(match[2].lower())
-        if match is None or unit is None or not minimum <= float(match[1]) * unit <= maximum:
+        try:
+            number = size_from_text(value)
+        except ValueError:
+            number = -1
+        if not minimum <= number <= maximum:
             raise ValueError(
                 f"must be a size such as 4194304, 4MB or 4MiB, from {minimum} to {maximum} bytes"
             )
-        return int(float(match[1]) * unit)
+        return number
 
     return parse
 

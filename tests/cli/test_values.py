@@ -22,10 +22,9 @@ from jetstream_sync.cli.values import (
     parse_limit,
     parse_limited_duration,
     parse_limited_size,
-    parse_size,
     parse_time,
 )
-from jetstream_sync.durations import duration_text, seconds_text
+from jetstream_sync.durations import duration_text, seconds_text, size_from_text
 
 
 @pytest.mark.parametrize(
@@ -46,14 +45,14 @@ from jetstream_sync.durations import duration_text, seconds_text
 )
 def test_sizes(text, expected):
     """A size is a number of bytes, of thousands, or of 1024s."""
-    assert parse_size(text) == expected
+    assert size_from_text(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "-5", "1X", "K", "1 2", "1e3"])
 def test_no_sizes(text):
     """Invalid sizes are rejected."""
     with pytest.raises(ValueError, match="invalid size"):
-        parse_size(text)
+        size_from_text(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "0", "unlimited", "Unlimited"])
