@@ -7,7 +7,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,8 +22,9 @@ from typing import (
     overload,
 )
 
-from .. import connect, errors, shared_connection
+from .. import StreamConfig, connect, errors, shared_connection
 from ..exit_status import ExitStatus, exit_status
+from ..subjects import subject_matches
 from .arguments import to_json
 from .celery_words import refuse_unknown
 from .child import refuse_to_run, register
@@ -54,7 +55,7 @@ from .options import (
     with_options,
 )
 from .queues import QueueOwner, TaskQueues, calling_module, program_of
-from .resources import SetupStep, Wanted, plan_resources, resources_of
+from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
 from .retries import check_count
 from .run import WorkerRun
 from .schedules import (
@@ -665,11 +666,22 @@ class Worker(QueueOwner):
                 with collected(f"schedule {schedule.name}: "):
                     changes = schedule.clock_changes()
                     warnings += [f"schedule {schedule.name}: {change}" for change in changes]
+                    if may_change and self._has_subject(nc, absent, schedule.subject):
+                        continue  # its stream is created at start
                     check_schedules(js, self.name, [schedule], self.handlers)
         return CheckResult(
             warnings=warnings,
             errors=[f"{where}{error}" for where, error in problems],
             status=exit_status(problems[0][1]) if problems else ExitStatus.OK,
+        )
+
+    def _has_subject(self, nc: Connection, names: Collection[str], subject: str) -> bool:
+        """Return whether one of the named streams of the worker will have a subject."""
+        return any(
+            isinstance(config, StreamConfig)
+            and name_of(config) in names
+            and any(subject_matches(item, subject) for item in config.subjects or ())
+            for config, _ in self.resources(nc)
         )
 
     def _check_resources(

@@ -35,6 +35,10 @@ def test_the_project_runs(fresh_server, tmp_path, postgres_database, monkeypatch
     admin = ["--username", "admin", "--email", "admin@example.com", "--no-input"]
     run(["manage.py", "createsuperuser", *admin], url, folder)
     setup = ["manage.py", "jetstream_setup"]
+    for command in (setup, ["manage.py", "jetstream_check"]):
+        with Program(command, "nats://127.0.0.1:1", folder) as program:
+            assert program.ended() == 5
+    assert "is created at start" in run(["manage.py", "jetstream_check"], url, folder)
     with Program([*setup, "--check"], url, folder) as program:
         assert program.ended() == 1
         assert "create stream 'SHOP'" in program.output

@@ -8,6 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ... import errors
+from ...exit_status import ExitStatus, exit_status
 
 
 class WorkerCommand(BaseCommand):
@@ -26,10 +27,10 @@ class WorkerCommand(BaseCommand):
         """Do what the command is for; report its errors."""
         try:
             self.use(options)
-        except (ImproperlyConfigured, errors.InvalidArgumentError) as error:
-            raise CommandError(str(error), returncode=2) from error
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error), returncode=ExitStatus.USAGE) from error
         except errors.Error as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(str(error), returncode=exit_status(error)) from error
 
     def use(self, options: dict[str, Any]) -> None:
         """Do what the command is for."""
