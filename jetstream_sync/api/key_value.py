@@ -89,12 +89,15 @@ def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], 
     given = list(dict.fromkeys(patterns)) or [">"]
     if len(given) == 1:
         return given, None
+    # Keys overlap only with wildcards: the cost of thousands of keys must not grow with their square.
+    wild = [pattern for pattern in given if "*" in pattern or pattern.endswith(">")]
     kept = [
         pattern
         for pattern in given
-        if not any(subject_matches(item, pattern) for item in given if item != pattern)
+        if not any(subject_matches(item, pattern) for item in wild if item != pattern)
     ]
-    if not any(subjects_overlap(one, other) for one, other in combinations(kept, 2)):
+    left = [pattern for pattern in wild if pattern in kept]
+    if not any(subjects_overlap(one, other) for one, other in combinations(left, 2)):
         return kept, None
     # One pattern with the tokens that all of them begin with, other than their last one.
     columns = zip(*(pattern.split(".")[:-1] for pattern in kept), strict=False)

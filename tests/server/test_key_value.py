@@ -404,7 +404,7 @@ def test_get_very_many(nc, js, kv):
     calls: list[APICall] = []
     reader = nc.jetstream(api_cb=calls.append).key_value(kv.bucket)
     assert reader.get_many(sorted(found)) == found
-    assert max(call.request_size for call in calls) < 10_000
+    assert max(call.request_size for call in calls) < 20_000
     with pytest.raises((TooManyResultsError, ServerTooOldError)):
         kv.get_many(">", up_to_revision=1100)
     # A deleted bucket is an error, not an empty result.

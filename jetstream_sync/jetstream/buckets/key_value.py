@@ -52,7 +52,7 @@ _READ_ATTEMPTS: Final = 3
 #: Maximum number of keys that are read with one request, which the server sets.
 _MAX_READ_KEYS: Final = 1024
 #: Maximum number of keys that are read with one watch: the cost of filters grows with their square.
-_MAX_WATCHED_KEYS: Final = 100
+_MAX_WATCHED_KEYS: Final = 500
 
 
 def bucket_not_found(bucket: str) -> errors.BucketNotFoundError:

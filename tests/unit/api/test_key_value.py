@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -97,6 +98,14 @@ def test_merged_patterns_select_the_same_keys(given_patterns, key):
     wanted = any(subject_matches(pattern, key) for pattern in given_patterns or [">"])
     found = any(subject_matches(item, key) for item in merged)
     assert (found and (select is None or select(key))) == wanted
+
+
+def test_thousands_of_keys_are_merged_in_time():
+    """The cost does not grow with the square of the number of keys."""
+    keys = [f"k.{number}" for number in range(20_000)]
+    began = time.process_time()
+    assert merge_patterns([*keys, "k.*.x", "k.1"])[0] == [*keys, "k.*.x"]
+    assert time.process_time() - began < 2.0
 
 
 def test_config_of_a_new_bucket():
