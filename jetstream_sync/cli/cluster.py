@@ -27,7 +27,7 @@ from .output import emit_text, note
 from .prompts import Asker
 from .render import Field, bad, show_rows
 from .settings import Settings, command
-from .status import CommandError
+from .status import CommandError, one_line
 from .streams import find_options, find_streams
 from .system import PING, MetaGroup, all_answers
 from .values import force_option, option
@@ -215,12 +215,14 @@ def _balance(
     for group in (group for group in groups if group.name in moves):
         row: dict[str, Any] = {"name": group.name, "from": group.leader, "to": moves[group.name]}
         if not dry_run:
-            group.step_down(row["to"])
+            row["leader"] = None
             try:
+                group.step_down(row["to"])
                 row["leader"] = group.wait_leader(settings.timeout)
-            except CommandError as error:
-                note(settings, error.message)
-                row["leader"] = None
+            except (errors.Error, CommandError) as error:
+                # The moves before it are shown.
+                text = one_line(error)
+                note(settings, text if group.name in text else f"{group.name}: {text}")
         rows.append(row)
     title = f"{what} leaders to move" if dry_run else f"Moved {what.lower()} leaders"
     none = f"{what} leaders are balanced"

@@ -13,6 +13,7 @@ from ..durations import time_to_text
 from ..exit_status import ExitStatus
 from ..workers import DeadLetter, DeadLetters
 from .env import readable
+from .listings import UNANSWERED
 from .names import (
     complete_consumer,
     complete_stream,
@@ -106,7 +107,7 @@ def _message(
     if letter.stream not in lost:
         try:
             return letters.get_msg(letter)
-        except (errors.TimeoutError, errors.NoRespondersError, errors.APIError) as error:
+        except UNANSWERED as error:
             lost[letter.stream] = one_line(error)
     return _UNKNOWN
 

@@ -41,7 +41,7 @@ _NAMES_WAIT_S: Final = 2.0
 #: The number of names in an error.
 _MAX_NAMED: Final = 5
 #: The errors of a request for one of several streams; the others may answer.
-_UNANSWERED: Final = (
+UNANSWERED: Final = (
     errors.TimeoutError,
     errors.NoRespondersError,
     errors.APIError,
@@ -199,7 +199,7 @@ class Lister:
             return self._consumers(stream, f"{stream} > ")
         except (errors.StreamNotFoundError, errors.InvalidNameError):
             return Listed("consumer")  # deleted meanwhile, or a name that this client rejects
-        except _UNANSWERED as error:
+        except UNANSWERED as error:
             return _unknown(stream, one_line(error))
 
     def _named(self, stream: str) -> Listed[ConsumerInfo]:
@@ -208,7 +208,7 @@ class Lister:
             names = self.js.consumer_names(stream)
         except (errors.StreamNotFoundError, errors.InvalidNameError):
             return Listed("consumer")
-        except _UNANSWERED:
+        except UNANSWERED:
             return _unknown(stream)
         rows = [missing_consumer(stream, name, _LOST) for name in names]
         return Listed("consumer", missing=rows)
