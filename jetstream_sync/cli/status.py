@@ -86,6 +86,7 @@ def exit_status(error: BaseException) -> ExitStatus:
     return status_of(error)
 
 
+#: The patterns of this module are compiled when there is an error.
 #: What a request that was not confirmed may have done to a stream or consumer, by its name in the API.
 _CHANGES: Final = {
     "CREATE": "created or changed",
@@ -102,18 +103,16 @@ _CHANGES: Final = {
     "PEER.REMOVE": "changed",
 }
 #: The texts of errors that mean that an object has no leader, or that its servers are down.
-_UNREACHABLE: Final = re.compile(
+_UNREACHABLE: Final = (
     rf"no reply on '(?:\S+\.)?(?:(STREAM|CONSUMER)\.({'|'.join(_CHANGES)}|INFO|LIST|NAMES|SNAPSHOT|MSG\.GET)"
     r"|DIRECT\.GET)\.([^.\s']+)(?:\.([^.\s']+)\S*)?' in time"
 )
 #: The text of the error of a request that only the meta leader answers.
-_NO_LEADER: Final = re.compile(
+_NO_LEADER: Final = (
     r"no reply on '\$JS\.(?:\S+\.)?API\.(?:INFO|STREAM\.NAMES|STREAM\.LIST)' in time"
 )
 #: The text of the error of a message that was published to a stream.
-_UNCONFIRMED: Final = re.compile(
-    r"no reply on '(?!\$JS\.(?:\S+\.)?API\.|\$SYS\.|\$SRV\.)\S+' in time"
-)
+_UNCONFIRMED: Final = r"no reply on '(?!\$JS\.(?:\S+\.)?API\.|\$SYS\.|\$SRV\.)\S+' in time"
 #: The err_code of a server that has no meta leader.
 _NO_META_LEADER: Final = 10008
 #: The err_codes of a stream and of a consumer whose servers are down; their texts have no name.
@@ -121,14 +120,12 @@ _OFFLINE: Final = {10118: "stream", 10119: "consumer"}
 
 
 #: Suggestions of click for an option.
-_SUGGESTED: Final = re.compile(
-    r"(?P<typed>'?(?P<flag>--?[\w-]+)'?)\.? \(?(?:Possible options|Did you mean[^:']*):? ?(?P<options>.*)$"
-)
+_SUGGESTED: Final = r"(?P<typed>'?(?P<flag>--?[\w-]+)'?)\.? \(?(?:Possible options|Did you mean[^:']*):? ?(?P<options>.*)$"
 #: Texts of click and of records, and how they are written instead.
 _REWORDED: Final = (
     # The text of the value says that it is invalid.
-    (re.compile(r"^Invalid value for ('[^']+'): (?=.*\binvalid\b)"), r"\1: "),
-    (re.compile(r"\b[A-Z]\w+\.(\w+): required field is missing"), r"the field '\1' is missing"),
+    (r"^Invalid value for ('[^']+'): (?=.*\binvalid\b)", r"\1: "),
+    (r"\b[A-Z]\w+\.(\w+): required field is missing", r"the field '\1' is missing"),
 )
 
 
@@ -142,9 +139,9 @@ def _suggestion(found: re.Match[str]) -> str:
 
 def _reworded(error: BaseException, text: str) -> str:
     """Return the text of an error without internal names."""
-    text = _SUGGESTED.sub(_suggestion, text)
+    text = re.sub(_SUGGESTED, _suggestion, text)
     for pattern, better in _REWORDED:
-        text = pattern.sub(better, text)
+        text = re.sub(pattern, better, text)
     if isinstance(error, errors.APIError) and error.err_code == _NO_META_LEADER:
         return "JetStream has no meta leader"
     if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
@@ -153,11 +150,11 @@ def _reworded(error: BaseException, text: str) -> str:
         return f"no stream stores {error.subject!r}, or the stream has no leader"
     if not isinstance(error, errors.TimeoutError):
         return text
-    if _UNCONFIRMED.fullmatch(text):
+    if re.fullmatch(_UNCONFIRMED, text):
         return f"{text}: a stream may have stored the message"
-    if _NO_LEADER.fullmatch(text):
+    if re.fullmatch(_NO_LEADER, text):
         return "JetStream does not answer: it may have no meta leader"
-    found = _UNREACHABLE.fullmatch(text)
+    found = re.fullmatch(_UNREACHABLE, text)
     if found is None:
         return text
     kind, request, stream, consumer = found.groups()
@@ -179,9 +176,9 @@ def hint_of(error: BaseException) -> str:
         return _SEE_HEALTH
     if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
         return _SEE_LISTS
-    if isinstance(error, errors.TimeoutError) and _UNREACHABLE.fullmatch(str(error)):
+    if isinstance(error, errors.TimeoutError) and re.fullmatch(_UNREACHABLE, str(error)):
         return _SEE_LISTS
-    if isinstance(error, errors.TimeoutError) and _NO_LEADER.fullmatch(str(error)):
+    if isinstance(error, errors.TimeoutError) and re.fullmatch(_NO_LEADER, str(error)):
         return _SEE_HEALTH
     for kind, text in _HINT_OF:
         if isinstance(error, kind):

@@ -20,7 +20,7 @@ def _exit(_number: int, _frame: object) -> None:
 
 
 #: The modules that are imported by themselves; any other name imports the whole package.
-_ALONE = r"^from \.(errors|api\.\w+|jetstream\.connection) import {name} as {name}$"
+_ALONE = r"^from \.(errors|api\.\w+|jetstream\.connection) import (\w+) as \2$"
 
 
 def _import_package_on_demand() -> None:
@@ -37,13 +37,14 @@ def _import_package_on_demand() -> None:
         return  # the import below reports it
     package, loader = spec.name, spec.loader
     source = loader.get_source(package) or ""  # type: ignore[attr-defined]  # a loader of files
+    alone = {name: place for place, name in re.findall(_ALONE, source, re.MULTILINE)}
 
     class Package(ModuleType):
         def __getattr__(self, name: str) -> object:
             if name == "errors":
                 return import_module(f"{package}.errors")
-            if found := re.search(_ALONE.format(name=name), source, re.MULTILINE):
-                return getattr(import_module(f"{package}.{found[1]}"), name)
+            if name in alone:
+                return getattr(import_module(f"{package}.{alone[name]}"), name)
             if name.startswith("__") and name != "__all__":
                 raise AttributeError(name)
             self.__class__ = ModuleType  # type: ignore[assignment]

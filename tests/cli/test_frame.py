@@ -17,6 +17,7 @@ from fixtures.threads import SCALE
 
 from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main
+from jetstream_sync.cli.long_running import failover, pause
 from jetstream_sync.cli.main import jsm as tree
 from jetstream_sync.cli.settings import Settings, common_options
 from jetstream_sync.cli.status import CommandError, exit_status, one_line
@@ -326,3 +327,37 @@ def test_json_is_utf_8_whatever_the_locale_says(jsm, encoding):
     with jsm.spawn("stream", "info", "S", PYTHONIOENCODING=encoding) as child:
         out, _ = child.communicate(timeout=60 * SCALE)
     assert "Description: Gr" in out.decode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("subject", "said"),
+    [
+        ("$JS.API.STREAM.INFO.ORDERS", "stream ORDERS is unreachable"),
+        ("$JS.API.CONSUMER.INFO.ORDERS.NEW", "consumer ORDERS > NEW is unreachable"),
+        ("$JS.API.DIRECT.GET.ORDERS.a.b", "stream ORDERS is unreachable"),
+        ("$JS.API.STREAM.DELETE.ORDERS", "stream ORDERS may have been deleted"),
+        ("$JS.hub.API.STREAM.PURGE.ORDERS", "stream ORDERS may have been purged"),
+        ("$JS.API.CONSUMER.CREATE.ORDERS.NEW.a", "consumer ORDERS > NEW may have been created"),
+        ("$JS.API.CONSUMER.CREATE.ORDERS", "a consumer of stream ORDERS may have been created"),
+        ("$JS.API.STREAM.NAMES", "it may have no meta leader"),
+        ("$KV.CONFIG.a", "a stream may have stored the message"),
+    ],
+)
+def test_a_silence_says_what_may_have_happened(subject, said):
+    """A request without a reply may have been carried out; one that only reads says what is unreachable."""
+    assert said in one_line(errors.TimeoutError(f"no reply on '{subject}' in time"))
+
+
+def test_a_failed_call_is_repeated_for_three_timeouts():
+    """A call whose replies do not come ends after a few timeouts, not after many calls."""
+    calls = 0
+
+    def fail() -> None:
+        nonlocal calls
+        calls += 1
+        pause(0.05)
+        raise errors.TimeoutError("no reply")
+
+    with pytest.raises(errors.TimeoutError):
+        failover(fail, 0.05)
+    assert 2 <= calls <= 5
