@@ -522,12 +522,20 @@ class _Run:
         """
         Let all messages of the source expire while others arrive, none of which matches.
 
-        Before that, the query reads all matches; after it, its checkpoint has a position in what is left.
+        Before that, the query reads all matches, one of them newer than the crash, so it has survived the crash. After
+        it, its checkpoint has a position in what is left.
         """
+        before = len(self._expected())
+        wait_until(lambda: len(self._expected()) > before, _PATIENCE)
         self._publisher.pause_hits()
         count = len(self._expected())
         with self._raw() as raw:
-            wait_until(lambda: not self._runs or self._written(raw) >= count, _PATIENCE)
+            give_up = time.monotonic() + 4 * _PATIENCE
+            while self._written(raw) < count:
+                assert time.monotonic() < give_up, f"{self._written(raw)} of {count} were read"
+                if not self._runs:
+                    self._start()
+                time.sleep(0.1)
             end = raw.api("STREAM.INFO.SOURCE")["state"]["last_seq"]
             self._keep_for(raw, _MAX_AGE_S)
             wait_until(lambda: _first_seq(raw) > end, _PATIENCE)
