@@ -89,8 +89,8 @@ _DRIVER = 120
 _RATE = 400 / SCALE
 #: Messages published while a driver starts: on a busy machine the rate would pile up minutes of work.
 _BACKLOG = 2_000
-#: Seconds after which messages expire, in the meantime.
-_MAX_AGE_S = 10.0
+#: Seconds after which messages expire, in the meantime; longer than a batch takes on a busy machine.
+_MAX_AGE_S = 20.0 * SCALE
 #: Seconds without output, after the last crash, until the run fails.
 _PATIENCE = 120 * SCALE
 
@@ -544,7 +544,8 @@ class _Run:
             wait_until(lambda: not self._runs or self._position() >= first, _PATIENCE)
         self._told(f"{first - 1} messages have expired")
         if not self._runs:
-            self.outcome.wrong.append("the query has ended while messages expired")
+            output = "" if self._driver is None else self._driver.output[-3000:]
+            self.outcome.wrong.append(f"the query has ended while messages expired:\n{output}")
         self._publisher.is_quiet = False
 
     def _keep_for(self, raw: RawClient, seconds: float) -> None:
