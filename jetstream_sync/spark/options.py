@@ -257,11 +257,6 @@ class ReadOptions:
         """The name of the option that `starting_time` comes from."""
         return "startingTimestamp" if self.starting_timestamp else "startingOffsetsByTimestamp"
 
-    @property
-    def ending_time_option(self) -> str:
-        """The name of the option that `ending_time` comes from."""
-        return "endingTimestamp" if self.ending_timestamp else "endingOffsetsByTimestamp"
-
     def ending_time(self, stream: str) -> datetime | None:
         """Return the time at which a read of a stream ends, ``None`` if a time is not given."""
         return self.ending_timestamp or dict(self.ending_offsets_by_timestamp).get(stream)

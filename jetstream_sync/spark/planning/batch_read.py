@@ -54,13 +54,10 @@ def _bounds(access: SourceAccess, view: StreamView) -> tuple[int, int]:
     """Return start and end of the read of a stream; raises like `plan_read()`."""
     options = access.options
     start, end = access.start(view, EARLIEST), access.end(view)
-    if end < start and start > view.first_seq:
+    by_time = options.starting_time(view.name) or options.ending_time(view.name)
+    if end < start and start > view.first_seq and by_time is None:
         raise errors.InvalidOptionError(
-            "endingOffsets"
-            if options.ending_time(view.name) is None
-            else options.ending_time_option,
-            "...",
-            f"the read of stream {view.name} would end before sequence {end}, and start at {start}",
+            "endingOffsets", end, f"is before the start of the read of stream {view.name}, {start}"
         )
     position = StreamOffset(
         created_ns=view.created_ns, start_seq=start, next_seq=start, filters=options.subjects
