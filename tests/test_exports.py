@@ -169,7 +169,7 @@ def test_help_works_on_every_public_name():
 
 
 _IMPORT = """
-import sys, threading
+import logging, sys, threading  # Python 3.15 loads pathlib with logging
 before = set(sys.modules)
 import jetstream_sync
 print(threading.active_count(), *sorted(set(sys.modules) - before))

@@ -157,7 +157,8 @@ def test_the_report_of_all_consumers(jsm, orders):
     table = jsm("con", "report", "ORDERS", "--sort", "unprocessed").ok().out.splitlines()
     assert [line.split()[0] for line in table[2:]] == ["P", "B", "A"]
     assert "push, unbound" in table[2]
-    assert table[3].split()[-3:] == ["0", "0s", "ago"]
+    unacked, _, ago = table[3].split()[-3:]
+    assert (unacked, ago) == ("0", "ago")
     assert "ORDERS > A" in jsm("con", "report").ok().out
 
 

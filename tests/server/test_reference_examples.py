@@ -27,7 +27,8 @@ _CLASSES = [
     *("Worker", "Context", "DeadLetters", "Task", "TaskResult", "TestClient"),
 ]
 #: Hooks of subclasses, methods of which an example would repeat another one, and one for the runtime.
-_WITHOUT_EXAMPLE = {"JetStreamMsg.respond", "OrderedMessages.request", "Worker.resources"}
+_WITHOUT_EXAMPLE = {"JetStreamMsg.respond", "OrderedMessages.request"}
+_WITHOUT_EXAMPLE |= {"Worker.has_committed", "Worker.resources"}
 _WITHOUT_EXAMPLE |= {"Watch.drain"}
 #: They need a cluster.
 _WITHOUT_EXAMPLE |= {"Stream.step_down", "Stream.step_down_consumer", "Stream.remove_peer"}
