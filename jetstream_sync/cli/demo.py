@@ -1,18 +1,18 @@
 """
-``jsm demo``: orders go through a stream and two stages of workers, and each comes out exactly once.
+``jsm demo``: orders go through a stream and two handlers of a worker, and each comes out exactly once.
 
 ::
 
     input ──> ORDERS.received ──> NEW ──> ORDERS.processed ──> DISPATCH ──> ORDERS.completed
                      └────────────────────────┴───────── MONITOR ────────────────┘
 
-NEW and DISPATCH are durable pull consumers with explicit acknowledgement. MONITOR is an ordered consumer that
-reads every message of the stream.
+NEW and DISPATCH are durable pull consumers with explicit acknowledgement, whose messages a worker handles. MONITOR
+is an ordered consumer that reads every message of the stream.
 
 JetStream delivers at least once. Three rules make each order pass exactly once:
 
-1. A worker publishes the next message and waits for its acknowledgement before it acknowledges its input.
-   If it dies in between, the input is delivered again.
+1. A handler publishes the next message and waits for its acknowledgement; then the worker acknowledges its
+   input. If the handler fails in between, the input is delivered again.
 2. The message id of the next message consists of the stage and the id of the order, so the stream drops the
    second one within its duplicate window.
 3. The next message depends on the input only, so the second one is equal.
@@ -25,6 +25,7 @@ import dataclasses
 import json
 import operator
 import random
+import threading
 import time
 import uuid
 import zlib
@@ -43,6 +44,7 @@ from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from ..server import NatsServer
 from ..subjects import check_stream_name
+from ..workers import Context, Reject, Retry, Worker
 from .long_running import pause
 from .output import emit, note
 from .render import Field, bad, show_progress, write_rows
@@ -131,41 +133,44 @@ def _sample() -> Iterator[bytes]:
         yield json.dumps({"id": f"SO-{100_000 + number}", "items": items}).encode()
 
 
-# --- the workers ----------------------------------------------------------------------------------
+# --- the worker -----------------------------------------------------------------------------------
+
+#: After this time an order is delivered again whose handler has failed.
+_RETRY_DELAY_S: Final = 0.1
 
 
 @dataclass
-class Worker:
-    """The callback of one worker."""
+class Step:
+    """The handler of one step; several threads call it."""
 
     js: JetStream
     #: The subject to publish to.
     subject: str
     work: Work
     redeliver_percent: float
-    counts: Counter[str] = field(default_factory=Counter)
+    #: What happened, by the names in `_COUNTS`; a list, because its append needs no lock.
+    counted: list[str] = field(default_factory=list)
 
-    def __call__(self, msg: JetStreamMsg) -> None:
-        """Do the work, publish the result, and acknowledge the message."""
-        first = msg.metadata.num_delivered == 1
-        self.counts["deliveries"] += 1
-        self.counts["redelivered"] += not first
+    def __call__(self, payload: bytes, context: Context) -> None:
+        """Do the work, and publish the result; the worker acknowledges the message afterwards."""
+        first = context.attempt == 1
+        self.counted.append("deliveries")
+        if not first:
+            self.counted.append("redelivered")
         try:
-            order = read(msg.data, self.work)
+            order = read(payload, self.work)
         except OrderError as error:
-            self.counts["refused"] += 1
-            msg.term(reason=str(error))  # a redelivery would fail as well
-            return
+            self.counted.append("refused")
+            raise Reject(str(error)) from error  # a redelivery would fail as well
         msg_id = f"{self.subject}:{order['id']}"
         ack = self.js.publish(self.subject, json.dumps(order).encode(), msg_id=msg_id)
-        self.counts["deduplicated"] += bool(ack.duplicate)
+        if ack.duplicate:
+            self.counted.append("deduplicated")
         if first and zlib.crc32(order["id"].encode()) % 10_000 < self.redeliver_percent * 100:
-            msg.nak()  # simulates a worker that fails before it acknowledges
-        else:
-            msg.ack()
+            raise Retry("a simulated failure", delay=_RETRY_DELAY_S)
 
 
-#: What the workers count: deliveries, of which some are redeliveries; publishes that the stream recognized as
+#: What the handlers count: deliveries, of which some are redeliveries; publishes that the stream recognized as
 #: duplicates; messages that were not valid orders.
 _COUNTS: Final = ("deliveries", "redelivered", "deduplicated", "refused")
 
@@ -238,6 +243,8 @@ _STEPS: Final = (
 #: After this time a message that a worker holds is redelivered.
 _ACK_WAIT_S: Final = 20.0
 _PUBLISH_TIMEOUT_S: Final = 30.0
+#: How long to wait for the worker at the end.
+_STOP_TIMEOUT_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 0.25
 #: How long to wait for missing orders after the server reports that nothing is pending.
 _SETTLE_TIME_S: Final = 2.0
@@ -287,23 +294,34 @@ class Run:
     show: Callable[[int], None]
     #: Errors of the connection and of workers; the first one ends the run.
     failures: list[Exception]
-    workers: dict[str, list[Worker]] = field(default_factory=dict)
+    number: int
+    """The number of threads of each step."""
+    steps: dict[str, Step] = field(default_factory=dict)
 
-    def start(self, number: int, redeliver_percent: float, running: contextlib.ExitStack) -> None:
-        """Create the consumers and start their workers; ``running`` stops them."""
+    def start(
+        self, login: Settings, redeliver_percent: float, running: contextlib.ExitStack
+    ) -> None:
+        """Create the consumers and run a worker for them; ``running`` stops it."""
         running.enter_context(self.stream.ordered_consumer().consume(self.monitor))
+        worker = Worker(**login.worker_options(), name="jsm demo", ensure="none", report=None)
         for name, source, target, work in _STEPS:
-            consumer = self.stream.create_consumer(
+            self.stream.create_consumer(
                 durable_name=name,
                 filter_subject=f"{self.stream.name}.{source}",
                 ack_wait=_ACK_WAIT_S,
             )
-            self.workers[name] = [
-                Worker(self.js, f"{self.stream.name}.{target}", work, redeliver_percent)
-                for _ in range(number)
-            ]
-            for worker in self.workers[name]:
-                running.enter_context(consumer.consume(worker))
+            step = Step(self.js, f"{self.stream.name}.{target}", work, redeliver_percent)
+            self.steps[name] = step
+            worker.handler(stream=self.stream.name, consumer=name, concurrency=self.number)(step)
+
+        def run() -> None:
+            if status := worker.run():
+                self.failures.append(CommandError("the worker failed", ExitStatus(status)))
+
+        thread = threading.Thread(target=run, name="jsm-demo", daemon=True)
+        thread.start()
+        running.callback(thread.join, _STOP_TIMEOUT_S)
+        running.callback(worker.stop)
 
     def publish(self, rate: float | None) -> None:
         """Publish the input to the first subject, and check that the stream stored every order."""
@@ -337,7 +355,7 @@ class Run:
     def _idle(self) -> bool:
         """Ask the server whether no message is pending, and whether the monitor has read all."""
         # The order matters: if NEW is idle, nothing new reaches DISPATCH, and then the stream.
-        for name in self.workers:
+        for name in self.steps:
             info = self.stream.get_consumer(name).cached_info
             if info.num_pending or info.num_ack_pending:
                 return False
@@ -347,10 +365,10 @@ class Run:
         """Return the result."""
         stages = [stage.document(len(self.orders)) for stage in self.monitor.stages.values()]
         consumers = []
-        for name, workers in self.workers.items():
-            counts = sum((worker.counts for worker in workers), Counter[str]())
+        for name, step in self.steps.items():
+            counts = Counter(step.counted)
             numbers = {count: counts[count] for count in _COUNTS}
-            consumers.append({"name": name, "workers": len(workers), **numbers})
+            consumers.append({"name": name, "workers": self.number, **numbers})
         return {
             "exactly_once": all(stage["matches_input"] for stage in stages),
             "orders": len(self.orders),
@@ -369,10 +387,10 @@ class Run:
     FilePath(exists=True, dir_okay=False, allow_dash=True),
     to="input_name",
 )
-@option("-w, --workers", "Workers of each of the two consumers.", click.IntRange(1, 64), default=2)
+@option("-w, --workers", "Threads for each of the two consumers.", click.IntRange(1, 64), default=2)
 @option(
     "--redeliver PERCENT",
-    "Percentage of orders whose worker fails before it acknowledges.",
+    "Percentage of orders whose handler fails before the acknowledgement.",
     click.FloatRange(0, 100),
     to="redeliver_percent",
     default=1.0,
@@ -397,9 +415,10 @@ def demo(
     """
     Process orders in a pipeline, each exactly once.
 
-    Publishes orders to ORDERS.received. The workers of the pull consumer NEW check and price them,
-    and publish to ORDERS.processed. The workers of DISPATCH assign a tracking number, and publish
-    to ORDERS.completed. MONITOR reads all three subjects and compares them with the input.
+    Publishes orders to ORDERS.received. A worker handles the messages of two pull consumers: for NEW
+    it checks and prices them, and publishes to ORDERS.processed; for DISPATCH it assigns a tracking
+    number, and publishes to ORDERS.completed. MONITOR reads all three subjects and compares them with
+    the input.
 
     Without --server or --context, starts a nats-server for the run, in a temporary directory. With
     one of them, creates the stream there and deletes it at the end; a stream that exists already is
@@ -425,8 +444,8 @@ def demo(
         shown = show_progress(settings.env, "orders", len(orders))
         show = running.enter_context(shown)
         stream = running.enter_context(new_stream(settings, js, name, keep=keep or own_server))
-        run = Run(js, stream, orders, monitor, show, failures)
-        run.start(workers, redeliver_percent, running)
+        run = Run(js, stream, orders, monitor, show, failures, workers)
+        run.start(login, redeliver_percent, running)
         run.publish(rate)
         run.wait()
         report = run.report()

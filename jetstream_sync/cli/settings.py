@@ -111,6 +111,11 @@ class Settings:
         """Return the login from the options, the environment variables and the context."""
         return Login.of(self)
 
+    def worker_options(self) -> dict[str, Any]:
+        """Return the servers and the other options of the connection of a `Worker`."""
+        login = self.login()
+        return {"servers": login.servers, "connection": _with_password(self, login)}
+
     @contextlib.contextmanager
     def connection(self, **options: Any) -> Iterator[Connection]:
         """
