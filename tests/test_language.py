@@ -31,6 +31,10 @@ REFUSED: dict[str, str] = {
     r"\b(?:tells?|told) of\b": "'reports', 'announces', 'discovered'",
     r"\bcan not\b": "'cannot'",
     r"\blet go\b": "'release', 'close'",
+    r"\b(?:server|stream|leader|consumer|API)'s answers?\b": "'reply' or 'response'",
+    r"\banswers? (?:of|from) (?:the |a )?(?:server|leader|stream)s?\b": "'reply' or 'response'",
+    r"\banswers? to (?:a|the|each|every|one) (?:\w+ )?(?:request|ping|pull|get|purge)\b": "'reply'",
+    r"\bwithout an answer\b|\banswer\.(?:get|pop)\(|\banswer\[": "'reply' or 'response'",
     r"\bfor each in\b|\blambda each\b": "name the variable for what it holds",
 }
 

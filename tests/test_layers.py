@@ -195,7 +195,7 @@ BROAD_HANDLERS = {
     "workers/processing.py _reply": "the handler has succeeded: its reply must not fail the message",
     "workers/child.py _handled": "the same in a process: the worker gets the error",
     "workers/child.py main": "modules of the user may raise anything: the worker gets the error",
-    "workers/processes.py answer": "the process gets the error",
+    "workers/processes.py respond": "the process gets the error",
     "workers/processing.py process_batch": "as in process: the attempt has failed",
     "workers/pulling.py _key_of": "a user's key function may raise anything: the attempt has failed",
     "workers/processing.py _bury": "a user's function for the subject may raise anything",

@@ -26,7 +26,7 @@ from .names import complete_bucket, complete_stream
 from .output import to_json
 from .settings import Settings, command
 from .status import CommandError, one_line
-from .system import PING, MetaGroup, all_answers
+from .system import PING, MetaGroup, all_replies
 from .values import DURATION, FROM_0, PATTERN, Decorator, FilePath, option, with_options
 
 #: The words for the exit statuses 0, 1 and 2.
@@ -427,7 +427,7 @@ def meta(settings: Settings, check: _Check) -> None:
     It needs a user of the system account.
     """
     with settings.connection() as nc:
-        group = MetaGroup.of(all_answers(settings, nc, f"{PING}.JSZ", {}))
+        group = MetaGroup.of(all_replies(settings, nc, f"{PING}.JSZ", {}))
     expected = check.options["expect"]
     if not group.size:
         check.critical.append("JetStream is not clustered")

@@ -29,7 +29,7 @@ from .render import Field, bad, show_rows
 from .settings import Settings, command
 from .status import CommandError, one_line
 from .streams import find_options, find_streams
-from .system import PING, MetaGroup, all_answers
+from .system import PING, MetaGroup, all_replies
 from .values import force_option, option
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def consumer_balance(settings: Settings, *, stream: str | None, dry_run: bool) -
 
 
 def _meta_group(settings: Settings, nc: Connection) -> MetaGroup:
-    group = MetaGroup.of(all_answers(settings, nc, f"{PING}.JSZ", {}))
+    group = MetaGroup.of(all_replies(settings, nc, f"{PING}.JSZ", {}))
     if not group.size:
         raise CommandError("the servers have no meta group, or do not answer", ExitStatus.FAILED)
     return group
@@ -321,7 +321,7 @@ def meta_peer_remove(settings: Settings, *, peer: str, force: bool) -> None:
         if peer not in known:
             text = f"{peer!r} is not in the meta group; the members are {', '.join(known)}"
             raise CommandError(text, ExitStatus.NOT_FOUND)
-        answers = "it answers" if peer in group.answering else "it does not answer"
-        Asker(settings).confirm(f"Remove server {peer} ({answers}) from the cluster?", force=force)
+        note = "it answers" if peer in group.answering else "it does not answer"
+        Asker(settings).confirm(f"Remove server {peer} ({note}) from the cluster?", force=force)
         _meta_request(settings, nc, "SERVER.REMOVE", {"peer": peer})
     emit_text(settings, {"removed_peer": peer}, f"Removed server {peer} from the meta group")

@@ -40,8 +40,8 @@ class OptionalNak(click.Command):
 _DELAY: Final = Parsed("duration", partial(parse_duration, bare="s"))
 
 
-#: How a read message is answered.
-_answer_options = with_options(
+#: How a read message is settled.
+_settle_options = with_options(
     option("--no-ack", "Do not acknowledge; it is redelivered after ack wait."),
     option("--nak [=DELAY]", "Have it redelivered, at once or after DELAY.", _DELAY),
     option("--term", "Terminate the message, so that it is not redelivered."),
@@ -55,7 +55,7 @@ _read_options = with_options(
 
 @command(cls=OptionalNak)
 @consumer_arguments
-@_answer_options
+@_settle_options
 @option("--ack", "", hidden=True)
 @option("--double-ack", "Wait until the server confirms the ack.")
 @option("--count N", "Fetch at most N messages.", FROM_1, default=1)
@@ -73,7 +73,7 @@ def next(  # noqa: A001 - the command's name
     group: str | None,
     raw: bool,
     layout: str | None,
-    **answer: Any,
+    **settlement: Any,
 ) -> None:
     """
     Fetch the next message of a CONSUMER, show it, and acknowledge it.
@@ -81,14 +81,14 @@ def next(  # noqa: A001 - the command's name
     The wait for messages is limited by --timeout. The exit status is 4 when no message arrived. With
     --count, each message is shown on arrival, and with --json each on its own line.
     """
-    answer.pop("ack")
-    confirmed = answer.pop("double_ack")
+    settlement.pop("ack")
+    confirmed = settlement.pop("double_ack")
     with settings.connection() as nc:
         js = settings.jetstream_on(nc)
         found = find_pull(settings, js, stream, consumer)
         view = _writer(settings, raw=raw, layout=layout, single=count == 1)
         policy = found.cached_info.config.ack_policy
-        settle = Settle.of(policy, settings.timeout, confirmed=confirmed, **answer)
+        settle = Settle.of(policy, settings.timeout, confirmed=confirmed, **settlement)
         # Messages may arrive from now on.
         source = _source(found, count, no_wait=no_wait, expires=expires, group=group)
         reading = Reading(
@@ -154,7 +154,7 @@ def _source(
 
 @command(cls=OptionalNak)
 @consumer_arguments
-@_answer_options
+@_settle_options
 @option("--count N", "Exit after N messages.", FROM_1)
 @option("--wait TIME", "Exit after TIME without a message.", TIMEOUT)
 @_read_options
@@ -168,7 +168,7 @@ def sub(
     group: str | None,
     raw: bool,
     layout: str | None,
-    **answer: Any,
+    **settlement: Any,
 ) -> None:
     """
     Show and acknowledge the messages of a CONSUMER of a STREAM until Ctrl-C.
@@ -184,7 +184,7 @@ def sub(
         info = find_consumer(settings, js, stream, consumer)
         view = _writer(settings, raw=raw, layout=layout)
         policy = info.config.ack_policy
-        settle = Settle.of(policy, settings.timeout, confirmed=False, **answer)
+        settle = Settle.of(policy, settings.timeout, confirmed=False, **settlement)
         reading = Reading(
             settings=settings,
             source=_source_of(js, info, count, group),

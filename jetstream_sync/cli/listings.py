@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 S = TypeVar("S")
 
-#: The maximum number of requests that wait for their answers.
+#: The maximum number of requests that wait for their replies.
 _PARALLEL: Final = 16
 #: The longest single wait for them, in seconds.
 _SLICE_S: Final = 0.5
@@ -194,7 +194,7 @@ class Lister:
         return Listed.of("consumer", listing, lambda name: _document(stream, name), prefix)
 
     def _reached(self, stream: str) -> Listed[ConsumerInfo]:
-        """Return the consumers of one of all streams; without an answer they are missing."""
+        """Return the consumers of one of all streams; without a reply they are missing."""
         try:
             return self._consumers(stream, f"{stream} > ")
         except (errors.StreamNotFoundError, errors.InvalidNameError):

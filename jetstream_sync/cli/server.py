@@ -47,10 +47,10 @@ from .system import (
     PING,
     MetaGroup,
     Row,
-    all_answers,
-    answers,
-    check_answers,
+    all_replies,
+    check_replies,
     meta_of,
+    replies,
     server_name,
     silent_servers,
 )
@@ -297,9 +297,9 @@ def _ping(settings: Settings, expect: int | None, order: Callable[[list[Row]], l
         started = monotonic()
         # A server that was restarted is counted twice by the others, but not by itself.
         expected = expect or math.inf
-        for answer in answers(settings, nc, PING, {}, stall=_SLOW_S):
-            found.append({**answer, "rtt_ns": int((monotonic() - started) * 1e9)})
-            count = answer["statsz"].get("active_servers") or math.inf
+        for response in replies(settings, nc, PING, {}, stall=_SLOW_S):
+            found.append({**response, "rtt_ns": int((monotonic() - started) * 1e9)})
+            count = response["statsz"].get("active_servers") or math.inf
             expected = expect or min(expected, count)
             if len(found) == expected:
                 break
@@ -362,7 +362,7 @@ def ls(settings: Settings, *, expect: int | None, sort: str, reverse: bool) -> N
 @_expect
 def ping(settings: Settings, *, expect: int | None) -> None:
     """
-    List the servers in the order of their answers, the fastest first.
+    List the servers in the order of their replies, the fastest first.
 
     It needs a user of the system account. The exit status is 4 if fewer than EXPECT servers answer.
     """
@@ -428,7 +428,7 @@ def info(settings: Settings, *, server: str | None) -> None:
         subject = f"$SYS.REQ.SERVER.{asked}.VARZ" if by_id else f"{PING}.VARZ"
         body = {} if by_id else {"server_name": asked, "exact_match": True}
         try:
-            found = next(answers(settings, nc, subject, body, max_messages=1), None)
+            found = next(replies(settings, nc, subject, body, max_messages=1), None)
         except errors.TimeoutError:
             found = None
     if found is None:
@@ -462,10 +462,10 @@ def _report(
     silent_if_empty: bool = False,
 ) -> None:
     """
-    Write the rows that are made of the answers of the servers, once or repeatedly.
+    Write the rows that are made of the replies of the servers, once or repeatedly.
 
     The report is not complete if a known server does not answer. `problem`: returns what else is wrong.
-    `of_account`: the answers are those for a user of this account, and the names of the servers are not known.
+    `of_account`: the replies are those for a user of this account, and the names of the servers are not known.
     `silent_if_empty`: a server that has nothing to report does not answer.
     """
     host, cluster = options.get("host"), options.get("cluster")
@@ -476,14 +476,14 @@ def _report(
     with settings.connection(**failover_options(settings)) as nc:
 
         def take() -> list[Any]:
-            found[:] = all_answers(settings, nc, subject, body)
+            found[:] = all_replies(settings, nc, subject, body)
             ordered = in_order(rows(found), fields, sort, reverse=reverse)
             if not of_account and host is None:
-                pinged = all_answers(settings, nc, PING, {})
+                pinged = all_replies(settings, nc, PING, {})
                 found[:] = pinged if silent_if_empty else found
                 silent[:] = _silent(settings, nc, found, pinged, cluster)
             elif silent_if_empty:
-                found[:] = all_answers(settings, nc, PING, _selected(host, cluster))
+                found[:] = all_replies(settings, nc, PING, _selected(host, cluster))
             lost = silent if fields[0].title == "Server" else []
             return [*ordered[: options.get("top")], *lost]
 
@@ -494,7 +494,7 @@ def _report(
             title=title,
             none="No results",
             watch=options["watch"],
-            check=lambda: check_answers(found, silent, problem(found)),
+            check=lambda: check_replies(found, silent, problem(found)),
         )
 
 
@@ -605,19 +605,19 @@ def _connections(
         "acc": account,
     }
 
-    def rows(answers: list[Row]) -> list[Row]:
-        total = sum(answer["data"].get("total") or 0 for answer in answers)
+    def rows(responses: list[Row]) -> list[Row]:
+        total = sum(response["data"].get("total") or 0 for response in responses)
         if total > options["top"]:
             shown = f"{options['top']:,} of {counted(total, 'connection')}"
             note(settings, f"{shown} are shown; --top shows more")
         return [
             {
-                "server": answer["server"]["name"],
-                "cluster": answer["server"].get("cluster"),
+                "server": response["server"]["name"],
+                "cluster": response["server"].get("cluster"),
                 **found,
             }
-            for answer in answers
-            for found in answer["data"].get("connections") or ()
+            for response in responses
+            for found in response["data"].get("connections") or ()
         ]
 
     _report(
@@ -651,25 +651,25 @@ _ACCOUNT_NUMBERS: Final = ("conns", "num_subscriptions", "slow_consumers", "leaf
 _STATZ: Final = "$SYS.REQ.ACCOUNT.PING.STATZ"
 
 
-def _statistics(answers: list[Row]) -> list[Row]:
+def _statistics(responses: list[Row]) -> list[Row]:
     """Return the connections and the traffic of each account on each server."""
     return [
         {
-            "server": answer["server"],
+            "server": response["server"],
             "account": found["acc"],
             **{name: found.get(name, 0) for name in _ACCOUNT_NUMBERS},
             **{f"in_{unit}": number for unit, number in found["received"].items()},
             **{f"out_{unit}": number for unit, number in found["sent"].items()},
         }
-        for answer in answers
-        for found in answer["data"].get("account_statz") or ()
+        for response in responses
+        for found in response["data"].get("account_statz") or ()
     ]
 
 
-def _by_account(answers: list[Row]) -> list[Row]:
+def _by_account(responses: list[Row]) -> list[Row]:
     """Return the sums over the servers for each account."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in _statistics(answers):
+    for row in _statistics(responses):
         del row["server"]
         sums[row.pop("account")].update(row)
     return [{"account": account, **numbers} for account, numbers in sums.items()]
@@ -758,29 +758,29 @@ def _unhealthy(found: list[Row]) -> str:
 
 
 def _listed(key: str) -> Callable[[list[Row]], list[Row]]:
-    """Return a function that returns the items of a list in each answer, with their server."""
+    """Return a function that returns the items of a list in each reply, with their server."""
     return lambda found: [
-        {"server": server_name(answer), **item}
-        for answer in found
-        for item in answer["data"].get(key) or ()
+        {"server": server_name(response), **item}
+        for response in found
+        for item in response["data"].get(key) or ()
     ]
 
 
 def _gateways(found: list[Row]) -> list[Row]:
     rows = []
-    for answer in found:
+    for response in found:
         inbound = [
             (name, "in", item)
-            for name, several in (answer["data"].get("inbound_gateways") or {}).items()
+            for name, several in (response["data"].get("inbound_gateways") or {}).items()
             for item in several
         ]
         outbound = [
             (name, "out", item)
-            for name, item in (answer["data"].get("outbound_gateways") or {}).items()
+            for name, item in (response["data"].get("outbound_gateways") or {}).items()
         ]
         rows += [
             {
-                "server": server_name(answer),
+                "server": server_name(response),
                 "gateway": name,
                 "direction": direction,
                 **(item.get("connection") or {}),
@@ -864,9 +864,9 @@ def request(settings: Settings, *, kind: str, filter: Any, **options: str | None
             body[key] = text
     silent = []
     with settings.connection() as nc:
-        found = all_answers(settings, nc, f"{PING}.{kind.upper()}", body)
+        found = all_replies(settings, nc, f"{PING}.{kind.upper()}", body)
         if options["host"] is None:
-            pinged = all_answers(settings, nc, PING, {})
+            pinged = all_replies(settings, nc, PING, {})
             silent = _silent(settings, nc, found, pinged, options["cluster"])
     emit_list(settings, found)
-    check_answers(found, silent)
+    check_replies(found, silent)

@@ -122,11 +122,11 @@ def select(
             return error
 
     infos = listed.found
-    answers = [*(in_parallel(matches, infos) if "idle" in given else map(matches, infos))]
-    for info, answer in zip(infos, answers, strict=True):
-        if isinstance(answer, errors.Error):
-            listed.missing.append(missing(info, one_line(answer)))
-    listed.select([info for info, answer in zip(infos, answers, strict=True) if answer is True])
+    results = [*(in_parallel(matches, infos) if "idle" in given else map(matches, infos))]
+    for info, result in zip(infos, results, strict=True):
+        if isinstance(result, errors.Error):
+            listed.missing.append(missing(info, one_line(result)))
+    listed.select([info for info, result in zip(infos, results, strict=True) if result is True])
 
 
 def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:

@@ -33,11 +33,11 @@ PING: Final = "$SYS.REQ.SERVER.PING"
 Row = dict[str, Any]
 
 
-def answers(
+def replies(
     settings: Settings, nc: Connection, subject: str, body: Row, **options: Any
 ) -> Iterator[Row]:
     """
-    Yield the answers of the servers; ``options`` are those of `Connection.request_many`.
+    Yield the replies of the servers; ``options`` are those of `Connection.request_many`.
 
     Raises:
         CommandError: the user is not one of the system account, or a server refused.
@@ -45,17 +45,17 @@ def answers(
     payload = json.dumps({name: value for name, value in body.items() if value}).encode()
     options = {"stall": STALL_S, "timeout": settings.timeout, **options}
     try:
-        for reply in nc.request_many(subject, payload, **options):
+        for msg in nc.request_many(subject, payload, **options):
             try:
-                answer: Row = json.loads(reply.data)
-                problem = answer.get("error")
+                response: Row = json.loads(msg.data)
+                problem = response.get("error")
             except (ValueError, AttributeError) as error:
                 raise errors.InvalidResponseError(f"invalid reply to {subject}: {error}") from error
             if problem:
-                server = answer.get("server", {}).get("name", "a server")
+                server = response.get("server", {}).get("name", "a server")
                 text = f"{server}: {problem.get('description', problem)}"
                 raise CommandError(single_line(text), ExitStatus.FAILED)
-            yield answer
+            yield response
     except errors.NoRespondersError:
         raise CommandError(
             "the servers do not answer this user",
@@ -64,26 +64,26 @@ def answers(
         ) from None
 
 
-def all_answers(
+def all_replies(
     settings: Settings, nc: Connection, subject: str, body: Row, **options: Any
 ) -> list[Row]:
-    """Return the answers of the servers that answer in time; see `answers`."""
+    """Return the replies of the servers that answer in time; see `replies`."""
     try:
-        return list(answers(settings, nc, subject, body, **options))
+        return list(replies(settings, nc, subject, body, **options))
     except errors.TimeoutError:
         return []
 
 
-def server_name(answer: Row) -> str:
+def server_name(response: Row) -> str:
     """Return the name of the server that answered."""
-    name: str = answer["server"]["name"]
+    name: str = response["server"]["name"]
     return name
 
 
-def meta_of(answer: Row) -> Row:
-    """Return what a server says of the meta group, in an answer to JSZ or PING."""
-    data = answer.get("data") or {}
-    found = data.get("meta_cluster") or (answer.get("statsz", {}).get("jetstream") or {}).get(
+def meta_of(response: Row) -> Row:
+    """Return what a server says of the meta group, in a reply to JSZ or PING."""
+    data = response.get("data") or {}
+    found = data.get("meta_cluster") or (response.get("statsz", {}).get("jetstream") or {}).get(
         "meta"
     )
     return found or {}
@@ -91,7 +91,7 @@ def meta_of(answer: Row) -> Row:
 
 @dataclass(frozen=True)
 class MetaGroup:
-    """The members of the meta group, from the answers of servers."""
+    """The members of the meta group, from the replies of servers."""
 
     leader: str | None
     """The leader, if it answers and has a quorum."""
@@ -106,7 +106,7 @@ class MetaGroup:
 
     @classmethod
     def of(cls, found: Sequence[Row]) -> MetaGroup:
-        """Return the meta group from the answers of all servers."""
+        """Return the meta group from the replies of all servers."""
         views = {server_name(item): meta_of(item) for item in found}
         views = {name: view for name, view in views.items() if view}
         peers = {peer["name"] for view in views.values() for peer in view.get("replicas") or ()}
@@ -135,14 +135,14 @@ class MetaGroup:
 def silent_servers(
     settings: Settings, nc: Connection, found: Sequence[Row], pinged: Sequence[Row]
 ) -> list[Missing]:
-    """Return a row for each known server that did not answer; ``pinged``: the answers to a ping."""
-    own = all_answers(
+    """Return a row for each known server that did not answer; ``pinged``: the replies to a ping."""
+    own = all_replies(
         settings, nc, f"$SYS.REQ.SERVER.{nc.server_info.server_id}.JSZ", {}, max_messages=1
     )
     known = {*MetaGroup.of([*found, *own]).silent, *map(server_name, pinged)}
-    for answer in pinged:
+    for response in pinged:
         known |= {
-            route["name"] for route in answer["statsz"].get("routes") or () if "name" in route
+            route["name"] for route in response["statsz"].get("routes") or () if "name" in route
         }
     known -= {server_name(item) for item in found}
     return [
@@ -151,7 +151,7 @@ def silent_servers(
     ]
 
 
-def check_answers(found: Sequence[Row], silent: Sequence[Missing], problem: str = "") -> None:
+def check_replies(found: Sequence[Row], silent: Sequence[Missing], problem: str = "") -> None:
     """
     Fail if a server did not answer, or for another problem with what did.
 

@@ -639,7 +639,7 @@ class Poller:
             self._problem = "connection lost"
         if not self._problem:
             return ""
-        kind = "no connection" if self._nc.is_reconnecting else "no answer"
+        kind = "no connection" if self._nc.is_reconnecting else "no reply"
         seconds = monotonic() - self._since
         return f"{kind} for {seconds:.0f} s ({self._problem}); trying again"
 

@@ -226,17 +226,17 @@ def _consumer(options: ReadOptions) -> PullConsumer:
 
 
 def _acknowledge(core: ConnectionCore, replies: Sequence[str], timeout: float) -> None:
-    answers = ReplyCollector(core, _never, len(replies))
+    confirmations = ReplyCollector(core, _never, len(replies))
     try:
         for reply in replies:
-            answers.ask(reply.encode(), _ACK)
-        for _, _, header, _ in answers.wait(timeout):
+            confirmations.ask(reply.encode(), _ACK)
+        for _, _, header, _ in confirmations.wait(timeout):
             if header and parse_status(header) is not None:
                 raise errors.ConsumerNotFoundError(
                     404, 10014, "no responders for the acknowledgements: the consumer was deleted"
                 )
     finally:
-        answers.close()
+        confirmations.close()
 
 
 def _never(delivery: Delivery) -> bool:

@@ -217,7 +217,7 @@ class _Child:
         self._conn = conn
         self._handler = handler
         self._middleware = middleware
-        # Held for a question and its answer; threads of a handler may ask, too.
+        # Held for a question and its reply; threads of a handler may ask, too.
         self._lock = new_rlock()
         self._running = False
 
@@ -271,12 +271,12 @@ class _Child:
             return "failure", _report(error)
 
     def send(self, *content: object) -> None:
-        """Send something that needs no answer."""
+        """Send something that needs no reply."""
         with self._lock:
             self._conn.send(content)
 
     def ask(self, name: str, *arguments: object, **options: object) -> object:
-        """Ask the worker, and return the answer."""
+        """Ask the worker, and return the reply."""
         question = (name, arguments, options)
         try:
             pickle.dumps(question)
@@ -288,10 +288,10 @@ class _Child:
             if not self._running:
                 raise RuntimeError("the handler has returned: its context cannot be used any more")
             self._conn.send(question)
-            kind, answer = self._conn.recv()
+            kind, response = self._conn.recv()
         if kind == "error":
-            raise cast("Exception", answer)
-        return cast("object", answer)
+            raise cast("Exception", response)
+        return cast("object", response)
 
 
 class _RemoteDelivery(Delivery):

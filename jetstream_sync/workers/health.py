@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .threads import HandlerRunner
 
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
-#: answer to a ping for a part of the shortest lease.
+#: reply to a ping for a part of the shortest lease.
 _MAX_LEASE_CHECK_S: Final = 30.0
 
 

@@ -126,7 +126,7 @@ class _Request(BaseHTTPRequestHandler):
             else:
                 status, body, kind = 404, "use /livez, /readyz or /metrics\n", _TEXT
         except Exception:
-            log.exception("the answer to %s failed", path)
+            log.exception("the reply to %s failed", path)
             status, body, kind = 500, "internal error, see the log\n", _TEXT
         data = body.encode()
         self.send_response(status)

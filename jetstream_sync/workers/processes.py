@@ -215,13 +215,13 @@ class HandlerProcesses:
 
 
 class _Call:
-    """One run of a handler in a process; ``answers`` has a function for each question of that process."""
+    """One run of a handler in a process; ``replies`` has a function for each question of that process."""
 
     def __init__(
-        self, delivery: Delivery, context: Context, timeout: float, **answers: Callable[..., object]
+        self, delivery: Delivery, context: Context, timeout: float, **replies: Callable[..., object]
     ) -> None:
         self._delivery = delivery
-        self._answers = {**answers, "is_lost": delivery.is_lost, "extend": self._extend}
+        self._replies = {**replies, "is_lost": delivery.is_lost, "extend": self._extend}
         self.deadline = 0.0
         self._extend(lease_clock() + timeout)
         msg = delivery.msg
@@ -240,12 +240,12 @@ class _Call:
         self.deadline = deadline
         self._delivery.give_up_at = deadline + _KILL_GRACE_S
 
-    def answer(
+    def respond(
         self, question: str, arguments: Sequence[Any], options: Mapping[str, Any]
     ) -> tuple[str, object]:
-        """Return the answer to a question of the handler process."""
+        """Return the reply to a question of the handler process."""
         try:
-            return "value", self._answers[question](*arguments, **options)
+            return "value", self._replies[question](*arguments, **options)
         except Exception as error:  # noqa: BLE001 - raised in the handler process
             return "error", error
 
@@ -300,7 +300,7 @@ class _HandlerProcess:
                 if kind == "log":
                     _log(content[0])
                 else:
-                    self.conn.send(call.answer(kind, *content))
+                    self.conn.send(call.respond(kind, *content))
         except OSError:
             self._crashed()
         except HandlerTimeoutError:

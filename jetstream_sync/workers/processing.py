@@ -262,7 +262,7 @@ class Processor:
         if handler.park_after is not None:
             delivery.attempt += parked_attempts(delivery)
         if delivery.attempt > self._max_deliveries:
-            # Its attempts ended without an answer: the processes were killed, or the leases were lost.
+            # Its attempts ended without a reply: the processes were killed, or the leases were lost.
             message_id = self._message_id(delivery)
             if self._state is not None and self._state.has_ended(message_id, delivery.msg):
                 if self._ack(delivery):

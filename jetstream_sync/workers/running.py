@@ -114,9 +114,9 @@ class RunningReporter:
                 _SERVICE, _VERSION, text, metadata, queue_group="", stop_cb=self._stopped
             )
             self._stop_service = service.stop
-            service.add_endpoint("running", self._answer, _SUBJECT)
+            service.add_endpoint("running", self._respond, _SUBJECT)
             service.add_endpoint("terminate", self._terminate, _TERMINATE)
-            service.add_endpoint("running-of-worker", self._answer, _subject_of(self._worker))
+            service.add_endpoint("running-of-worker", self._respond, _subject_of(self._worker))
         except errors.Error as error:
             self._stopped(error)
 
@@ -130,7 +130,7 @@ class RunningReporter:
             with suppress(errors.Error):
                 self._stop_service(_STOP_S)
 
-    def _answer(self, request: Any) -> None:
+    def _respond(self, request: Any) -> None:
         request.respond_json(self.report(stacks=request.data == b"stacks"))
 
     def _terminate(self, request: Any) -> None:

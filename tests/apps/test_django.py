@@ -137,8 +137,8 @@ def test_an_order_goes_through_view_and_worker(project):
     with project.site() as site, project.start(*WORKER) as worker:
         worker.wait_for("is ready")
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda n: http("POST", f"{site}/{n}", b"tea"), range(30)))
-        assert {status for status, _ in answers} == {201}
+            responses = list(pool.map(lambda n: http("POST", f"{site}/{n}", b"tea"), range(30)))
+        assert {status for status, _ in responses} == {201}
         assert http("POST", f"{site}/7", b"tea")[0] == 200
         wait_until(lambda: project.is_done(30), 20)
         worker.signal(signal.SIGTERM)

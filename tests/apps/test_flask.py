@@ -31,16 +31,16 @@ class Site:
         """Send an order, repeatedly until it is accepted."""
 
         def taken() -> bool:
-            status, answer = http("POST", f"{self._url}/orders/{number}", b"order %d" % number)
+            status, response = http("POST", f"{self._url}/orders/{number}", b"order %d" % number)
             if status == 201:
-                self.workers.add(answer["worker"])
+                self.workers.add(response["worker"])
             return status == 201
 
         wait_until(taken, 30)
 
     def price(self, article: str) -> tuple[int, object]:
-        status, answer = http("GET", f"{self._url}/prices/{article}")
-        return status, answer.get("price")
+        status, response = http("GET", f"{self._url}/prices/{article}")
+        return status, response.get("price")
 
 
 @pytest.fixture
@@ -88,15 +88,15 @@ def test_every_order_is_in_the_stream_once(gunicorn, fresh_server):
 
 
 def test_a_view_that_asks_a_service(gunicorn, fresh_server):
-    """A view returns the answer of a service, and 503 if there is none."""
+    """A view returns the reply of a service, and 503 if there is none."""
     _, site = gunicorn
     assert site.price("apples") == (503, None)
     with jetstream_sync.connect(fresh_server.url) as nc:
         nc.subscribe("prices.*", cb=lambda msg: msg.respond(msg.subject[7:].encode() + b": 3"))
         nc.flush()
         with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(site.price, [f"a{n}" for n in range(50)]))
-    assert answers == [(200, f"a{n}: 3") for n in range(50)]
+            responses = list(pool.map(site.price, [f"a{n}" for n in range(50)]))
+    assert responses == [(200, f"a{n}: 3") for n in range(50)]
 
 
 def test_the_worker_handles_orders_in_the_application_context(fresh_server, tmp_path):

@@ -238,13 +238,13 @@ def redis(folder: Path) -> Iterator[str]:
     command = [program, "--port", str(port), "--save", "", "--dir", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
-    def answers() -> bool:
+    def responds() -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return True
         return False
 
     try:
-        wait_until(answers, 20)
+        wait_until(responds, 20)
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         process.terminate()

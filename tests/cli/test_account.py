@@ -137,14 +137,14 @@ def test_a_stream_without_a_leader_does_not_stop_the_others(tmp_path):
         next(server for server in cluster.servers if server.name == leader).kill()
         server = next(server for server in cluster.servers if server.is_running)
 
-        def answers() -> bool:
+        def responds() -> bool:
             try:
                 with RawClient(server.port, 2) as raw:
                     return "config" in raw.api(f"STREAM.INFO.{good}")
             except OSError:
                 return False  # the leader of the cluster was lost, too
 
-        wait_until(answers, 30)
+        wait_until(responds, 30)
         result = Jsm(server)("account", "backup", str(tmp_path), "--timeout", "2s")
     assert result.status == 1
     assert result.err.splitlines()[-1] == "jsm: not backed up: DEAD"

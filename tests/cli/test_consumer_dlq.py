@@ -55,9 +55,9 @@ def letters_in(orders: Orders, name: str = "DEAD_LETTERS") -> list[dict[str, Any
         return []
     found = []
     for seq in range(state["first_seq"], state["last_seq"] + 1):
-        answer = orders.raw.api(f"STREAM.MSG.GET.{name}", seq=seq)
-        if "message" in answer:
-            found.append(json.loads(base64.b64decode(answer["message"]["data"])))
+        response = orders.raw.api(f"STREAM.MSG.GET.{name}", seq=seq)
+        if "message" in response:
+            found.append(json.loads(base64.b64decode(response["message"]["data"])))
     return found
 
 

@@ -71,8 +71,8 @@ def test_what_is_permitted_is_listened_to(strict):
     assert waited.err.count("Permissions Violation") == 1
 
 
-def test_answers_that_are_not_permitted(strict):
-    """Who may not have answers is told that, once, at once."""
+def test_replies_that_are_not_permitted(strict):
+    """A user without a permission for replies gets the error once, at once."""
     refused = as_user(strict, "b", "stream", "ls", "-j")
     assert (refused.status, refused.out) == (5, "")
     assert "Permissions Violation" in refused.error["description"]

@@ -167,8 +167,8 @@ def test_ttl(jsm, raw):
     """--ttl sets the header with the time to live."""
     raw.api("STREAM.CREATE.T", name="T", subjects=["t"], storage="memory", allow_msg_ttl=True)
     jsm("pub", "t", "a", "-J", "--ttl", "1m30s").ok()
-    answer = json.loads(raw.request("$JS.API.STREAM.MSG.GET.T", b'{"seq":1}'))
-    assert b"Nats-TTL: 90s" in base64.b64decode(answer["message"]["hdrs"])
+    response = json.loads(raw.request("$JS.API.STREAM.MSG.GET.T", b'{"seq":1}'))
+    assert b"Nats-TTL: 90s" in base64.b64decode(response["message"]["hdrs"])
     assert jsm("pub", "t", "a", "-J", "--ttl", "10ms").status == 2
 
 

@@ -1,4 +1,4 @@
-"""``jsm req``: answers, given by hand."""
+"""``jsm req``: the replies, given by hand."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from fixtures.rawnats import Heard, RawPeer
 from fixtures.threads import between, within
 
 
-def answering(peer: RawPeer, subject: str, answer: Callable[[Heard], None]) -> threading.Thread:
+def answering(peer: RawPeer, subject: str, respond: Callable[[Heard], None]) -> threading.Thread:
     """Have the peer act on the next request on a subject, on a thread."""
     peer.hear(subject)
-    thread = threading.Thread(target=lambda: answer(peer.next()))
+    thread = threading.Thread(target=lambda: respond(peer.next()))
     thread.start()
     return thread
 
 
-def test_an_answer_is_shown(jsm, peer):
+def test_a_reply_is_shown(jsm, peer):
     """A reply is shown with its subject, headers and latency."""
 
-    def answer(heard: Heard) -> None:
+    def respond(heard: Heard) -> None:
         assert (heard.headers, heard.data) == (("X: y",), b"ping")
         peer.publish(heard.reply, b"pong", ("Kind: test",))
 
-    thread = answering(peer, "req.one", answer)
+    thread = answering(peer, "req.one", respond)
     out = jsm("req", "req.one", "ping", "-H", "X:y").ok().out
     thread.join()
     lines = out.splitlines()
@@ -53,16 +53,16 @@ def test_nobody_answers(jsm, peer):
 
 
 def twice(peer: RawPeer) -> Callable[[Heard], None]:
-    def answer(heard: Heard) -> None:
+    def respond(heard: Heard) -> None:
         peer.publish(heard.reply, b"one")
         peer.publish(heard.reply, b"")
         peer.flush()
 
-    return answer
+    return respond
 
 
-def test_several_answers(jsm, peer):
-    """With --replies N the command ends with the Nth answer; an empty one counts."""
+def test_several_replies(jsm, peer):
+    """With --replies N the command ends with the Nth reply; an empty one counts."""
     thread = answering(peer, "req.two", twice(peer))
     with within(4):
         result = jsm("req", "req.two", "x", "--replies", "2", "-j", "--timeout", "5s").ok()
@@ -70,8 +70,8 @@ def test_several_answers(jsm, peer):
     assert [line.get("text") for line in result.lines] == ["one", ""]
 
 
-def test_all_answers_in_time(jsm, peer):
-    """With --replies 0 every answer within the timeout is shown, and that is a success."""
+def test_all_replies_in_time(jsm, peer):
+    """With --replies 0 every reply within the timeout is shown, and that is a success."""
     thread = answering(peer, "req.all", twice(peer))
     with between(0.3, 5):
         result = jsm("req", "req.all", "x", "--replies", "0", "--timeout", "300ms", "--raw").ok()
@@ -79,7 +79,7 @@ def test_all_answers_in_time(jsm, peer):
     assert result.out == "one\n\n"
 
 
-def test_fewer_answers_than_wanted(jsm, peer):
+def test_fewer_replies_than_wanted(jsm, peer):
     """Received replies are shown, and the exit status is 4 when there are too few."""
     thread = answering(peer, "req.few", twice(peer))
     args = ("--replies", "3", "--timeout", "10s", "--reply-timeout", "100ms", "-r")

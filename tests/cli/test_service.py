@@ -149,15 +149,15 @@ def test_an_atomic_batch_is_published(jsm, js):
 def test_requests_are_answered(jsm, nc):
     """With the text, or with the request itself; the command ends after its number of requests."""
     for options, data in ((("ok",), b"ok"), (("--echo",), b"ping")):
-        process = jsm.spawn("reply", "answers", *options, "--count", "1")
+        process = jsm.spawn("reply", "echo", *options, "--count", "1")
 
-        def answer() -> bytes:
+        def respond() -> bytes:
             try:
-                return nc.request("answers", b"ping", timeout=5.0).data
+                return nc.request("echo", b"ping", timeout=5.0).data
             except NoRespondersError:
                 return b""
 
-        assert wait_until(answer, limit=20.0) == data
+        assert wait_until(respond, limit=20.0) == data
         out, _ = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert "Received [answers] : 'ping'" in str(out)
+        assert "Received [echo] : 'ping'" in str(out)

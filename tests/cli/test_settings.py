@@ -225,7 +225,7 @@ def test_what_jsm_can_not_do_is_said(tmp_path, key):
 
 
 def test_names_and_inboxes_are_told_to_the_server():
-    """The connection has a name, and answers come below the prefix that was given."""
+    """The connection has a name, and replies come below the prefix that was given."""
     said: list[Any] = []
 
     def serve(peer: Any) -> None:
@@ -268,7 +268,7 @@ def test_no_server_is_status_5():
     assert "jsm server run" in result.err
 
 
-def test_the_trace_has_requests_and_answers(jsm, raw):
+def test_the_trace_has_requests_and_replies(jsm, raw):
     """JSM_TRACE=1 traces requests and replies to stderr, and leaves stdout unchanged."""
     plain = jsm("account", "info", "-j").ok()
     for traced in (
@@ -285,7 +285,7 @@ def test_the_trace_has_requests_and_answers(jsm, raw):
 
 
 def test_the_trace_has_what_a_server_says_in_headers(jsm, raw):
-    """A status without a body is in the trace, and what has no answer on an inbox has its subject."""
+    """A status without a body is in the trace, and what has no reply on an inbox has its subject."""
     raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
     config = {"durable_name": "C", "ack_policy": "explicit"}
     raw.api("CONSUMER.CREATE.A.C", stream_name="A", config=config)

@@ -22,8 +22,8 @@ MESSAGES = 300
 
 def fill(raw: RawClient, count: int = MESSAGES) -> None:
     """Incompressible messages."""
-    answers = raw.requests("ORDERS.new", [os.urandom(3000) for _ in range(count)])
-    assert all(b'"seq"' in answer for answer in answers)
+    responses = raw.requests("ORDERS.new", [os.urandom(3000) for _ in range(count)])
+    assert all(b'"seq"' in response for response in responses)
 
 
 @pytest.fixture
@@ -98,9 +98,9 @@ def test_a_backup_of_the_nats_cli_can_be_restored(orders, raw, tmp_path):
     orders("stream", "backup", "ORDERS", str(target), "--no-consumers").ok()
     (target / "SHA256SUMS").unlink()
     gone(orders, raw)
-    answer = orders("stream", "restore", str(target), "-j").ok().json
-    assert answer["state"]["messages"] == 299
-    assert raw.api("STREAM.INFO.ORDERS")["state"] == answer["state"]
+    response = orders("stream", "restore", str(target), "-j").ok().json
+    assert response["state"]["messages"] == 299
+    assert raw.api("STREAM.INFO.ORDERS")["state"] == response["state"]
     assert raw.api("CONSUMER.NAMES.ORDERS")["total"] == 0
 
 

@@ -44,8 +44,8 @@ def old_server(nats_server: NatsServer) -> Iterator[list[str]]:
             fields.pop("batch", None)
             fields.pop("max_bytes", None)
             body = json.dumps(fields).encode()
-        answer = nc.request(subject, body, 5)
-        msg.respond(answer.data, answer.headers)
+        response = nc.request(subject, body, 5)
+        msg.respond(response.data, response.headers)
 
     with connect(nats_server.url) as ours, connect(nats_server.url) as theirs:
         theirs.subscribe("OLD.>", cb=lambda msg: forward(ours, msg))

@@ -57,8 +57,8 @@ def test_a_dry_run_shows_what_would_change(stream, raw):
 def test_an_equal_config_is_not_updated(stream, raw):
     """An edit without differences does not ask and sends no update."""
     assert "already has this config" in stream("stream", "edit", "E", "--max-msgs", "10").ok().out
-    answer = stream("stream", "edit", "E", "--max-msgs", "10", "-j").ok().json
-    assert answer["config"] == config_of(raw, "E")
+    response = stream("stream", "edit", "E", "--max-msgs", "10", "-j").ok().json
+    assert response["config"] == config_of(raw, "E")
 
 
 def test_a_file_replaces_the_config(stream, raw, tmp_path):

@@ -56,7 +56,7 @@ NAMES = ["cluster-1", "cluster-2", "cluster-3"]
 
 
 def test_ls_and_ping_wait_for_all_servers(system):
-    """Each server has a line; too few answers are an error."""
+    """Each server has a line; too few replies are an error."""
     shown = system("server", "ls", "--sort", "name").ok().out.splitlines()
     assert [line.split()[0] for line in shown[2:]] == NAMES
     found = system("server", "ls", "3", "--sort", "name", "-R", "-j").ok().json
@@ -170,13 +170,13 @@ def test_the_meta_group(system):
 
 
 def test_reports_of_links_and_any_request(system):
-    """Routes have a row for each connection; a request returns the answers as they are."""
+    """Routes have a row for each connection; a request returns the replies as they are."""
     rows = system("server", "report", "routes", "-j").ok().json
     assert {row["server"] for row in rows} == set(NAMES)
     assert system("server", "report", "gateways").ok().out == "No results\n"
     assert system("server", "report", "leafnodes", "-j").ok().json == []
-    (answer,) = system("server", "request", "varz", "--host", "cluster-2").ok().json
-    assert answer["data"]["server_name"] == "cluster-2"
+    (response,) = system("server", "request", "varz", "--host", "cluster-2").ok().json
+    assert response["data"]["server_name"] == "cluster-2"
     found = system(
         "server", "request", "jsz", "--filter", "streams=true", "--filter", "account=APP"
     )

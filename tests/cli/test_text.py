@@ -22,8 +22,8 @@ def hostile(jsm: Jsm, raw: RawClient) -> Jsm:
         for consumer in ("B", "B\x1b[2J"):
             config = {"durable_name": consumer, "description": f"{RED}\nsecond"}
             body = json.dumps({"stream_name": name, "config": config}).encode()
-            answer = raw.request(f"$JS.API.CONSUMER.CREATE.{name}.{consumer}", body)
-            assert b'"error"' not in answer, answer
+            response = raw.request(f"$JS.API.CONSUMER.CREATE.{name}.{consumer}", body)
+            assert b'"error"' not in response, response
     raw.request("a.\x1b[2J", b"x")
     return jsm
 

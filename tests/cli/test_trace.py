@@ -71,10 +71,10 @@ def test_requests_are_shown_with_their_replies(jsm, nc):
     assert child.stderr is not None
     assert b"Listening" in child.stderr.readline()
 
-    def answer(msg: jetstream_sync.Msg) -> None:
+    def respond(msg: jetstream_sync.Msg) -> None:
         msg.respond(msg.data.upper())
 
-    with nc.subscribe("service.echo", cb=answer):
+    with nc.subscribe("service.echo", cb=respond):
         assert nc.request("service.echo", b"one", timeout=5).data == b"ONE"
         nc.publish("service.plain", b"two")
         assert nc.request("service.echo", b"three", timeout=5).data == b"THREE"

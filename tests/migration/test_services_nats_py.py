@@ -27,7 +27,7 @@ def nc(fresh_server: NatsServer) -> Iterator[Connection]:
 
 
 def test_nats_py_reads_our_replies(nc, fresh_server):
-    """The parsers of nats-py accept what a service answers, and its client gets errors as headers."""
+    """The parsers of nats-py accept the replies of a service, and its client gets errors as headers."""
 
     def handle(request: Any) -> None:
         if not request.data:

@@ -1214,14 +1214,14 @@ def stepped_down(nc: Connection, led: set[str]) -> bool:
         cluster = json.loads(nc.request(f"$JS.API.STREAM.INFO.{STREAM}", timeout=1).data)["cluster"]
         led.add(cluster["leader"])
         new = min({item["name"] for item in cluster["replicas"] if item["current"]} - led)
-        answer = nc.request(
+        response = nc.request(
             f"$JS.API.STREAM.LEADER.STEPDOWN.{STREAM}",
             json.dumps({"placement": {"preferred": new}}).encode(),
             timeout=1,
         )
     except (TimeoutError, NoRespondersError, KeyError, ValueError):
         return False
-    return b'"success":true' in answer.data
+    return b'"success":true' in response.data
 
 
 @pytest.mark.full

@@ -94,14 +94,14 @@ def test_a_reply_is_sent_to_the_publisher(js, nc, stream, worker):
     def handle(text: str) -> Reply:
         return Reply(text.upper().encode(), {"Kind": "upper"})
 
-    answers = nc.subscribe(inbox := nc.new_inbox())
+    responses = nc.subscribe(inbox := nc.new_inbox())
     js.publish(f"{stream.name}.a", b"unasked")
     js.publish(f"{stream.name}.a", b"asked", headers={"Reply-To": inbox})
     with running(worker):
-        answer = answers.next_msg(5)
+        response = responses.next_msg(5)
         wait_until(lambda: is_settled(stream))
-    assert answer.data == b"ASKED"
-    assert answer.headers["Kind"] == "upper"
+    assert response.data == b"ASKED"
+    assert response.headers["Kind"] == "upper"
 
 
 @pytest.mark.parametrize("subject", ["a..b", "$JS.API.STREAM.DELETE.{}", "a b", ""])

@@ -30,8 +30,8 @@ from jetstream_sync.workers.leases import (
 RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
 
 
-@pytest.mark.parametrize("answer", ["+ACK", "-NAK", "+TERM"])
-def test_a_settlement_that_is_cut_is_sent_again(js, stream, nats_server, answer):
+@pytest.mark.parametrize("command", ["+ACK", "-NAK", "+TERM"])
+def test_a_settlement_that_is_cut_is_sent_again(js, stream, nats_server, command):
     """A link that breaks within an ack, nak or term costs no additional run of the handler."""
     attempts = []
     with FaultProxy(nats_server.port) as proxy:
@@ -42,22 +42,22 @@ def test_a_settlement_that_is_cut_is_sent_again(js, stream, nats_server, answer)
         )
         def handle(ctx: Context) -> None:
             attempts.append(ctx.attempt)
-            if answer == "+TERM":
+            if command == "+TERM":
                 raise Reject("no")
-            if answer == "-NAK" and ctx.attempt == 1:
+            if command == "-NAK" and ctx.attempt == 1:
                 raise OSError("not now")
 
         with running(worker) as run:
             wait_until(lambda: "C" in stream.consumer_names())
-            proxy.cut_after(0, Toward.SERVER, after=answer.encode())
+            proxy.cut_after(0, Toward.SERVER, after=command.encode())
             js.publish(f"{stream.name}.a", b"x")
             wait_until(lambda: proxy.cuts == 1)
             wait_until(lambda: is_settled(stream), 20)
             assert run.stop() == 0
-    runs = 2 if answer == "-NAK" else 1
+    runs = 2 if command == "-NAK" else 1
     assert attempts == list(range(1, runs + 1))
     assert stream.consumer_info("C").delivered.consumer_seq == runs
-    assert dead_letters(js) == (1 if answer == "+TERM" else 0)
+    assert dead_letters(js) == (1 if command == "+TERM" else 0)
 
 
 def test_a_nak_is_not_repeated_after_its_delay(js, stream, nats_server):

@@ -43,10 +43,10 @@ class Monitored:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5 * SCALE) as sock:
                 sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-                answer = b"".join(iter(lambda: sock.recv(65536), b"")).decode()
+                response = b"".join(iter(lambda: sock.recv(65536), b"")).decode()
         except ConnectionRefusedError:
             return 0, ""
-        head, _, body = answer.partition("\r\n\r\n")
+        head, _, body = response.partition("\r\n\r\n")
         assert f"Content-Length: {len(body)}" in head
         return int(head.split()[1]), body
 

@@ -59,8 +59,8 @@ def monitored() -> Iterator[NatsServer]:
 def connections(server: NatsServer) -> Counter[str]:
     """Return the names of the open connections."""
     found = re.search(r"http monitor on (\S+)", server.log())
-    with urlopen(f"http://{found[1]}/connz", timeout=5 * SCALE) as answer:
-        return Counter(item.get("name", "") for item in json.load(answer)["connections"])
+    with urlopen(f"http://{found[1]}/connz", timeout=5 * SCALE) as response:
+        return Counter(item.get("name", "") for item in json.load(response)["connections"])
 
 
 def test_processes_are_replaced_without_a_loss(monitored, tmp_path):

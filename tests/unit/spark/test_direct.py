@@ -54,7 +54,7 @@ def own_block(headers: list[tuple[str, str]]) -> bytes:
     return f"NATS/1.0\r\n{lines}\r\n".encode()
 
 
-def as_answered(own: bytes, subject: str, seq: int, time: str) -> bytes:
+def as_replied(own: bytes, subject: str, seq: int, time: str) -> bytes:
     """Return the block that getDirectRequest() and genHeader() of nats-server make."""
     block = own or b"NATS/1.0\r\n\r\n"
     for name, value in zip(ADDED, ("ORDERS", subject, seq, time, 3, seq - 1), strict=True):
@@ -77,7 +77,7 @@ def test_server_headers_are_separated_from_the_users_headers(split, messages, st
         sequences.append(seq)
         subjects.append(".".join(tokens))
         times.append(time_ns)
-        blocks.append(as_answered(own[-1], subjects[-1], seq, time_to_text(time_from_ns(time_ns))))
+        blocks.append(as_replied(own[-1], subjects[-1], seq, time_to_text(time_from_ns(time_ns))))
     with mock.patch.object(direct, "split_direct", split):
         found = _parse_server_headers(BytesColumn.of(blocks))
     assert list(found.sequences) == sequences
@@ -93,12 +93,12 @@ def test_server_headers_are_separated_from_the_users_headers(split, messages, st
     [
         b"NATS/1.0\r\n\r\n",
         b"NATS/1.0\r\nX: y\r\n\r\n",
-        as_answered(b"", "a", 1, TIME).replace(b"Nats-Sequence", b"Nats-Another0"),
-        as_answered(b"", "a", 1, TIME).replace(b"Nats-Sequence: 1", b"Nats-Sequence: x"),
-        as_answered(b"", "a", 1, "yesterday"),
-        as_answered(b"", "a", 1, "2023-02-29T00:00:00Z"),
-        as_answered(b"", "a", 1, "2026-04-31T00:00:00Z"),
-        as_answered(b"", "a", 1, TIME.replace("Z", ".xZ")),
+        as_replied(b"", "a", 1, TIME).replace(b"Nats-Sequence", b"Nats-Another0"),
+        as_replied(b"", "a", 1, TIME).replace(b"Nats-Sequence: 1", b"Nats-Sequence: x"),
+        as_replied(b"", "a", 1, "yesterday"),
+        as_replied(b"", "a", 1, "2023-02-29T00:00:00Z"),
+        as_replied(b"", "a", 1, "2026-04-31T00:00:00Z"),
+        as_replied(b"", "a", 1, TIME.replace("Z", ".xZ")),
     ],
 )
 def test_unexpected_headers_are_an_error(block):

@@ -154,9 +154,9 @@ MESSAGE: Delivery = (b"a", b"reply", b"", b"payload")
 class Scripted:
     """Replaces `ReplyCollector`, and always returns the same response."""
 
-    def __init__(self, answer: list[Delivery], *_: object) -> None:
+    def __init__(self, response: list[Delivery], *_: object) -> None:
         self.items = Replies()
-        self.items += answer
+        self.items += response
 
     def ask(self, subject: bytes, payload: bytes) -> None:
         pass
@@ -168,8 +168,8 @@ class Scripted:
         pass
 
 
-def answering(*answer: Delivery) -> Callable[..., Scripted]:
-    return lambda *_, **__: Scripted(list(answer))
+def answering(*response: Delivery) -> Callable[..., Scripted]:
+    return lambda *_, **__: Scripted(list(response))
 
 
 def test_missing_messages_are_not_requested_again_at_once(monkeypatch):
@@ -178,7 +178,7 @@ def test_missing_messages_are_not_requested_again_at_once(monkeypatch):
     monkeypatch.setattr(direct, "ReplyCollector", answering(end))
     reader = direct.DirectReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
     found = list(islice(reader.responses(1), 5))
-    assert [(len(answer.chunk), answer.next_seq) for answer in found] == [(0, 1)]
+    assert [(len(response.chunk), response.next_seq) for response in found] == [(0, 1)]
 
 
 def test_a_message_of_another_kind_ends_the_consumer(monkeypatch):
