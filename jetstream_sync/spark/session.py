@@ -190,25 +190,24 @@ def start_query(start: Callable[[], T], *, attempts: int = 5) -> T:
     """
     if attempts < 1:
         raise errors.InvalidArgumentError(f"attempts must be at least 1, not {attempts}")
-    for attempt in range(1, attempts):
+    attempt = 1
+    while True:
         try:
             started = start()
         except Exception as error:
             if not is_start_failure(error):
                 raise
+            if attempt == attempts:
+                log.error(START_FAILURE_HELP)  # noqa: TRY400 - the caller gets the error
+                raise
         else:
             if not is_start_failure(_initial_error(started)):
                 return started
+            if attempt == attempts:
+                log.error(START_FAILURE_HELP)
+                return started
         log.warning("Spark could not start a Python process in time (attempt %d)", attempt)
-    try:
-        started = start()
-    except Exception as error:
-        if is_start_failure(error):
-            log.error(START_FAILURE_HELP)  # noqa: TRY400 - the caller gets the error
-        raise
-    if is_start_failure(_initial_error(started)):
-        log.error(START_FAILURE_HELP)
-    return started
+        attempt += 1
 
 
 def _initial_error(query: Any) -> Exception | None:

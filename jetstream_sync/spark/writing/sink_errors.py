@@ -18,7 +18,17 @@ class SinkError(errors.Error):
     """Rows cannot be written as the options require; the message says why."""
 
 
-class CheckpointRewoundError(SinkError):
+class _BatchOrderError(SinkError):
+    """The last batch of the query in the target stream does not fit to the batch that Spark runs."""
+
+    def __init__(self, stream: str, stored_batch: int, batch: int) -> None:
+        super().__init__(stream, stored_batch, batch)
+        self.stream = stream
+        self.stored_batch = stored_batch
+        self.batch = batch
+
+
+class CheckpointRewoundError(_BatchOrderError):
     """
     The target stream has rows of a batch that the checkpoint of the query does not know.
 
@@ -32,12 +42,6 @@ class CheckpointRewoundError(SinkError):
 
     """
 
-    def __init__(self, stream: str, stored_batch: int, batch: int) -> None:
-        super().__init__(stream, stored_batch, batch)
-        self.stream = stream
-        self.stored_batch = stored_batch
-        self.batch = batch
-
     def __str__(self) -> str:
         found = f"has rows of batch {self.stored_batch}, but Spark runs batch {self.batch}"
         if self.stored_batch == self.batch:
@@ -50,7 +54,7 @@ class CheckpointRewoundError(SinkError):
         )
 
 
-class TargetRewoundError(SinkError):
+class TargetRewoundError(_BatchOrderError):
     """
     The target stream does not have the end of the batch before the one that Spark runs.
 
@@ -62,12 +66,6 @@ class TargetRewoundError(SinkError):
         batch: the number of the batch that Spark runs.
 
     """
-
-    def __init__(self, stream: str, stored_batch: int, batch: int) -> None:
-        super().__init__(stream, stored_batch, batch)
-        self.stream = stream
-        self.stored_batch = stored_batch
-        self.batch = batch
 
     def __str__(self) -> str:
         return (
