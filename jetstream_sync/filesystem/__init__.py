@@ -33,6 +33,8 @@ from .. import JetStream, ObjectInfo, ObjectReader, ObjectStore, Stream, errors,
 from ..version import needs_extra
 
 with needs_extra("fsspec"):
+    from fsspec.compression import compr
+    from fsspec.core import get_compression
     from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 __all__ = ["JetStreamFileSystem"]
@@ -473,6 +475,26 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         with _os_errors(path):
             return store.open(info.name)
 
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Any = None,
+        compression: str | None = None,
+        **kw: Any,
+    ) -> Any:
+        """Return a file object; see fsspec. A written file that is collected before its end is not stored."""
+        text = {name: kw.pop(name) for name in ("encoding", "errors", "newline") if name in kw}
+        binary = mode if "b" in mode else mode.replace("t", "") + "b"
+        packing = None if "r" in mode else get_compression(self._strip_protocol(path), compression)
+        if packing is not None:
+            compression = None
+        file = super().open(path, binary, block_size, cache_options, compression, **kw)
+        if packing is not None:
+            file = _PackedFile(compr[packing](file, mode="w"), file)
+        return file if "b" in mode else _TextFile(file, **text)
+
     def _open(self, path: str, mode: str = "rb", *_: Any, autocommit: Any = True, **kw: Any) -> Any:
         if mode == "rb":
             return self._again(self._opened, path)
@@ -677,7 +699,18 @@ class _ReadFile(io.BufferedReader):
         return int(self.raw.size)
 
 
-class _WrittenFile(io.BufferedWriter):
+class _Unstored:
+    """A file that is not closed when it is collected: that would store half of an object."""
+
+    def __del__(self) -> None:
+        pass
+
+
+class _TextFile(_Unstored, io.TextIOWrapper):
+    """A text file."""
+
+
+class _WrittenFile(_Unstored, io.BufferedWriter):
     """A file that is written; without ``autocommit``, `commit` or `discard` ends it."""
 
     def __init__(self, file: Any, path: str, autocommit: bool) -> None:
@@ -707,6 +740,30 @@ class _WrittenFile(io.BufferedWriter):
         if kind is not None:
             self.discard()
         self.close()
+
+
+class _PackedFile(_Unstored, io.RawIOBase):
+    """A file whose data is compressed; its end is that of the compressed file."""
+
+    def __init__(self, packer: Any, target: _WrittenFile) -> None:
+        super().__init__()
+        self._packer = packer
+        self._target = target
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._packer.write(data)
+        return memoryview(data).nbytes
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self._packer.close()
+            finally:
+                super().close()
+                self._target.close()
 
 
 def _directory(path: str) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import tarfile
 from collections.abc import Callable, Iterator
@@ -352,6 +354,42 @@ def test_patterns_and_depths_of_rm(fs, store):
     fs.rm("DATA", recursive=True)
     fs.rmdir("DATA")
     assert not fs.exists("DATA")
+
+
+@pytest.mark.parametrize("mode", ["b", "t"])
+@pytest.mark.parametrize(
+    ("of", "options"),
+    [
+        ("store", {}),
+        ("filesystem", {}),
+        ("filesystem", {"compression": "gzip"}),
+        ("filesystem", {"compression": "infer"}),
+    ],
+)
+def test_a_file_that_is_collected_is_not_stored(fs, store, of, mode, options):
+    """What a function wrote before it raised does not become an object; what is closed is stored."""
+    data: Any = b"1" * 300_000 if mode == "b" else "1" * 300_000
+
+    def write() -> None:
+        file = (
+            fs.open("DATA/half.bz2", f"w{mode}", **options)
+            if of == "filesystem"
+            else store.open("half.bz2", f"w{mode}")
+        )
+        file.write(data)
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        write()
+    gc.collect()
+    store.put("later", b"")
+    assert not fs.exists("DATA/half.bz2")
+    if of == "filesystem":
+        with fs.open("DATA/whole.bz2", f"w{mode}", **options) as file:
+            file.write(data)
+        with fs.open("DATA/whole.bz2", f"r{mode}", **options) as file:
+            assert file.read() == data
+        assert (fs.size("DATA/whole.bz2") < 300_000) == bool(options)
 
 
 @pytest.mark.parametrize("how", ["range", "seek", "get"])

@@ -43,6 +43,7 @@ from .object_writing import (
     ObjectData,
     ObjectWriter,
     ProgressCallback,
+    TextFile,
     Upload,
     check_data,
     chunks_of,
@@ -243,7 +244,7 @@ class ObjectStore(ForeignNames):
             raise errors.InvalidOptionError("meta", meta, "is only used to write")
         else:
             file = ObjectReader(self._download(name, progress, timeout))
-        return file if "b" in mode else TextIOWrapper(file, encoding, newline=newline)
+        return file if "b" in mode else TextFile(file, encoding, newline=newline)
 
     def _download(
         self, name: str, progress: ProgressCallback | None, timeout: float | timedelta | None

@@ -435,6 +435,13 @@ def _view(piece: Any) -> memoryview:
 # --- writable files -----------------------------------------------------------------------------
 
 
+class TextFile(io.TextIOWrapper):
+    """A text file that is not closed when it is collected, but left to its buffer."""
+
+    def __del__(self) -> None:
+        """Do nothing: the base class would call `close()`, which would store half of an object."""
+
+
 class ObjectWriter(io.RawIOBase):
     """
     A writable, binary file object, whose data becomes an object when it is closed.
@@ -442,7 +449,8 @@ class ObjectWriter(io.RawIOBase):
     Returned by `ObjectStore.open`. Use it in a ``with`` block: an exception in the block discards what
     was written, and the object that was there stays. A file that wraps this one, such as an
     `io.TextIOWrapper`, closes it at the end of its own ``with`` block; so `close()` while an exception is
-    handled does not store the object either. One thread at a time may use it.
+    handled does not store the object either. A file that is collected without `close()` stores nothing. One
+    thread at a time may use it.
     """
 
     if TYPE_CHECKING:
