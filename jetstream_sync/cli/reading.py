@@ -41,13 +41,12 @@ from .names import find_stream
 from .output import counted, say
 from .settings import Settings
 from .status import CommandError
+from .view import ACK_PREFIX
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0
 #: The maximum number of queued messages from several subscriptions.
 _MAX_QUEUED = 1000
-#: The start of the reply subject of a message from a consumer.
-_ACK_PREFIX = "$JS.ACK."
 
 
 # --- sources ----------------------------------------------------------------------------------
@@ -295,7 +294,7 @@ class Settle:
 
     def acks(self, msg: Msg) -> bool:
         """Return whether a message is acknowledged; one pushed to a plain subscription can be, too."""
-        can = isinstance(msg, JetStreamMsg) or msg.reply.startswith(_ACK_PREFIX)
+        can = isinstance(msg, JetStreamMsg) or msg.reply.startswith(ACK_PREFIX)
         return can and self.wanted and self.word == "ack"
 
     def __call__(self, msg: Msg) -> str:

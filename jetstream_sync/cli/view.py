@@ -24,6 +24,8 @@ from .status import CommandError
 if TYPE_CHECKING:
     from .. import Headers, Metadata, Msg
 
+#: The start of the reply subject of a message from a consumer.
+ACK_PREFIX = "$JS.ACK."
 FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
 
 
@@ -73,7 +75,7 @@ def _about(msg: Msg) -> Metadata | None:
     """Return the metadata of a message, also of one pushed to a plain subscription."""
     if isinstance(msg, JetStreamMsg):
         return msg.metadata
-    if not msg.reply.startswith("$JS.ACK."):
+    if not msg.reply.startswith(ACK_PREFIX):
         return None
     try:
         return metadata_of(msg.reply.encode("utf-8", "surrogateescape"))
@@ -215,7 +217,7 @@ class SubWriter(MessageWriter):
         if isinstance(msg, JetStreamMsg):
             about = msg.metadata
             line += f" stream: {about.stream} seq {about.stream_seq}"
-        elif msg.reply and not msg.reply.startswith("$JS.ACK."):
+        elif msg.reply and not msg.reply.startswith(ACK_PREFIX):
             line += f" reply: {readable(msg.reply)}"
         if not options["headers_only"]:
             line += f": '{readable(msg.data)}'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fixtures.jsm import Result, run_jsm
+from fixtures.jsm import Result, run_jsm, spawn_jsm
 
 from jetstream_sync import ConsumerConfig, connect
 from jetstream_sync.server import NatsServer
@@ -186,3 +186,19 @@ def test_an_incomplete_backup_says_so_when_it_is_restored(partial, tmp_path):
     complete = as_user(partial, "all", "account", "backup", str(target), "-f")
     assert complete.ok()
     assert not (target / "INCOMPLETE").exists()
+
+
+def test_a_repeated_list_says_that_it_is_incomplete(partial):
+    """Each repetition has the note that a single list has as its error."""
+    login = ("-s", partial.url, "--user", "lists", "--password", "lists")
+    child = spawn_jsm(*login, "stream", "ls", "--idle", "1ms", "--watch", "50ms")
+    try:
+        assert [
+            b"incomplete: 1 stream unreachable: A" in child.stderr.readline() for _ in "12"
+        ] == [
+            True,
+            True,
+        ]
+    finally:
+        child.kill()
+        child.communicate()
