@@ -14,7 +14,7 @@ from .leases import Delivery, LeaseLostError, lease_clock, log_context
 from .logs import LOGGER_NAME, WorkerLogger
 
 if TYPE_CHECKING:
-    from .. import Headers, JetStreamMsg, PubAck
+    from .. import Headers, JetStreamMsg, KeyValue, PubAck, Stream
 
 
 @dataclass(frozen=True)
@@ -191,6 +191,23 @@ class Context:
             subject, payload, headers=headers, msg_id=msg_id, **options
         )
         return ack
+
+
+class Publishing(Protocol):
+    """What the processing of messages uses of a JetStream context; test clients record it."""
+
+    def publish(self, subject: str, payload: bytes = b"", /, *args: Any, **options: Any) -> PubAck:
+        """Publish a message, as `JetStream.publish`."""
+
+    @property
+    def schedule(self) -> Callable[..., PubAck]:
+        """Stores a schedule, as `JetStream.schedule`."""
+
+    def get_stream(self, name: str, /) -> Stream:
+        """Return a stream, as `JetStream.get_stream`."""
+
+    def key_value(self, bucket: str, /) -> KeyValue:
+        """Return a bucket, as `JetStream.key_value`."""
 
 
 class RunState(Protocol):

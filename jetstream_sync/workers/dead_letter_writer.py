@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from .. import Headers, RetentionPolicy, errors
 from .dead_letters import DeadLetterTarget, copied_headers
 
 if TYPE_CHECKING:
-    from .. import PubAck, Stream
+    from .context import Publishing
     from .leases import Delivery
 
 _PUBLISH_TIMEOUT_S: Final = 5.0
@@ -19,20 +19,10 @@ class DeadLetterTooLargeError(Exception):
     """A message is too large for a dead letter, and its stream does not keep it."""
 
 
-class Storing(Protocol):
-    """What `DeadLetterWriter` uses of a JetStream context."""
-
-    def publish(self, subject: str, payload: bytes = b"", /, *args: Any, **options: Any) -> PubAck:
-        """Publish a message, as `JetStream.publish`."""
-
-    def get_stream(self, name: str, /) -> Stream:
-        """Return a stream, as `JetStream.get_stream`."""
-
-
 class DeadLetterWriter:
     """Publishes dead letters to a stream."""
 
-    def __init__(self, js: Storing, target: DeadLetterTarget, worker: str) -> None:
+    def __init__(self, js: Publishing, target: DeadLetterTarget, worker: str) -> None:
         self._js = js
         self._choose = None if isinstance(target, str) else target
         self._stream = target if isinstance(target, str) else None

@@ -11,16 +11,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from .. import RetentionPolicy, errors
 from .dead_letters import copied_headers
 from .schedules import AT_LEVEL, check_scheduling, require_level
 
 if TYPE_CHECKING:
-    from .. import JetStream, PubAck
+    from .. import JetStream
+    from .context import Publishing
     from .handler import Handler
     from .leases import Delivery
 
@@ -40,15 +40,7 @@ def check_parking(js: JetStream, handler: Handler) -> None:
     check_scheduling(js, stream, f"parked.{stream}.{handler.consumer}.1", [handler])
 
 
-class Scheduling(Protocol):
-    """What `park` uses of a JetStream context."""
-
-    @property
-    def schedule(self) -> Callable[..., PubAck]:
-        """Stores a schedule, as `JetStream.schedule`."""
-
-
-def park(js: Scheduling, delivery: Delivery, message_id: str, delay: float) -> None:
+def park(js: Publishing, delivery: Delivery, message_id: str, delay: float) -> None:
     """Have the server publish a message again after a delay in seconds."""
     where = delivery.metadata
     headers = copied_headers(delivery.msg)

@@ -33,7 +33,7 @@ from .. import errors
 from ..locks import new_lock
 from .child import ChildJob, FailureReport, HandlerRequest
 from .leases import Delivery, lease_clock
-from .logs import log, status_text
+from .logs import RemoteTraceback, log, status_text
 from .retries import Retry
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ def _error_of(report: FailureReport) -> BaseException:
             base = pickle.loads(report.base)  # noqa: S301 - the same
         error = _stand_in(report, base) or _stand_in(report, Exception)
     assert error is not None
-    error.__cause__ = _RemoteTraceback(report.traceback)
+    error.__cause__ = RemoteTraceback(report.traceback)
     return error
 
 
@@ -388,13 +388,6 @@ def _stand_in(report: FailureReport, base: type[BaseException]) -> BaseException
         return stand_in.__new__(stand_in, report.text)
     except TypeError:
         return None
-
-
-class _RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, with its text
-    """The traceback of an error in another process."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 def _log(record: logging.LogRecord) -> None:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 from .. import errors
 from ..locks import new_lock
 from .calls import StateUnknownError
-from .context import Context, ContextActions, RunState
+from .context import Context, ContextActions, Publishing, RunState
 from .dead_letter_writer import DeadLetterTooLargeError, DeadLetterWriter
 from .dead_letters import one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply, check_result
@@ -35,7 +35,7 @@ from .settle import Settlements, Settling
 from .tracing import traced
 
 if TYPE_CHECKING:
-    from .. import JetStream, KeyValue, PubAck, Stream
+    from .. import JetStream
 
 P = ParamSpec("P")
 
@@ -62,23 +62,6 @@ def fork_count() -> int:
 _MIN_UNKNOWN_DELAY_S: Final = 1.0
 #: Number of failed messages that are remembered; their retries need not be run alone.
 _MAX_FAILED: Final = 10_000
-
-
-class Publishing(Protocol):
-    """What a processor of messages uses of a JetStream context; test clients record it."""
-
-    def publish(self, subject: str, payload: bytes = b"", /, *args: Any, **options: Any) -> PubAck:
-        """Publish a message, as `JetStream.publish`."""
-
-    @property
-    def schedule(self) -> Callable[..., PubAck]:
-        """Stores a schedule, as `JetStream.schedule`."""
-
-    def get_stream(self, name: str, /) -> Stream:
-        """Return a stream, as `JetStream.get_stream`."""
-
-    def key_value(self, bucket: str, /) -> KeyValue:
-        """Return a bucket, as `JetStream.key_value`."""
 
 
 @dataclass(frozen=True, kw_only=True)

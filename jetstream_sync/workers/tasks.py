@@ -39,7 +39,7 @@ from .calls import (
 )
 from .celery_words import hint_of, refuse_unknown
 from .handler import check_result
-from .logs import log
+from .logs import RemoteTraceback, log
 from .retries import Reject, is_number
 from .running import terminate as end_call
 
@@ -72,33 +72,10 @@ class TaskError(errors.Error):
         self.status = status
         self.traceback = traceback
         if traceback:
-            self.__cause__: BaseException | None = _RemoteTraceback(traceback)
+            self.__cause__: BaseException | None = RemoteTraceback(traceback)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.status, self.traceback)
-
-
-class _RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, with its text
-    """The traceback of an error in a worker."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
-class CallStore(Protocol):
-    """Where the states of calls are read, and how calls are withdrawn."""
-
-    has_messages: bool
-    """Whether the calls are messages of a stream."""
-
-    def read(self, call: str) -> Record:
-        """Return the current record of a call."""
-
-    def wait(self, call: str, timeout: float | None) -> Record:
-        """Return the record of a call that has ended."""
-
-    def cancel(self, call: str, sent: Record | None = None) -> bool:
-        """Have a call not run that is not running; without a record, the sent one counts. Return whether it worked."""
 
 
 class Sender(Protocol):
@@ -125,7 +102,7 @@ class TaskResult(Generic[R_co]):
 
     """
 
-    def __init__(self, task: Task[Any, R_co], task_id: str, store: CallStore | None) -> None:
+    def __init__(self, task: Task[Any, R_co], task_id: str, store: CallStates | None) -> None:
         self._task = task
         self._store = store
         #: The id of the call.
@@ -136,7 +113,7 @@ class TaskResult(Generic[R_co]):
         def __getattr__(self, name: str) -> NoReturn:
             raise _no_attribute(self, "result", name)
 
-    def _states(self) -> CallStore:
+    def _states(self) -> CallStates:
         if self._store is None:
             rule = "the task has no bucket for results"
             raise errors.InvalidOptionError("results", None, rule)
