@@ -193,12 +193,9 @@ def test_a_repeated_list_says_that_it_is_incomplete(partial):
     login = ("-s", partial.url, "--user", "lists", "--password", "lists")
     child = spawn_jsm(*login, "stream", "ls", "--idle", "1ms", "--watch", "50ms")
     try:
-        assert [
-            b"incomplete: 1 stream unreachable: A" in child.stderr.readline() for _ in "12"
-        ] == [
-            True,
-            True,
-        ]
+        # One of them may be the warning of the connection.
+        lines = [child.stderr.readline() for _ in range(3)]
+        assert sum(b"incomplete: 1 stream unreachable: A" in line for line in lines) >= 2
     finally:
         child.kill()
         child.communicate()
