@@ -503,7 +503,7 @@ def test_a_command_that_a_socket_takes_in_part_is_sent_once():
 
 
 def test_a_finalizer_does_not_send_within_a_command_that_was_sent_in_part():
-    """A garbage collection right after a partial send: what a finalizer sends follows the rest."""
+    """A garbage collection during a partial send: what a finalizer sends is not lost, and not in between."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     writer = FastWriter(1 << 20, lambda *_: None)
@@ -529,7 +529,8 @@ def test_a_finalizer_does_not_send_within_a_command_that_was_sent_in_part():
         while len(received) < len(command) + len(late):
             writer.send_buffered()
             received += theirs.recv(1 << 20)
-        assert received == command + late
+        # In Python the collection may begin before the command is in the buffer.
+        assert received in (command + late, late + command)
 
 
 class Garbage:
