@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from time import sleep
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from .. import errors
 from ..net.clock import Backoff, Deadline
@@ -59,6 +59,15 @@ def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
             wait = waits.next()
             log.warning("%s failed; next attempt in %.1f s: %s", what, wait, error)
         sleep(min(wait, deadline.left() or 0.0))
+
+
+def task_context() -> Any:
+    """Return the Spark context of this task, ``None`` outside a task."""
+    try:
+        from pyspark import TaskContext  # noqa: PLC0415 - this works without PySpark
+    except ImportError:
+        return None
+    return TaskContext.get()
 
 
 @contextlib.contextmanager

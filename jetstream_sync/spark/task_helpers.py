@@ -22,6 +22,7 @@ from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
 from .reading.range_reader import ReadPlan, read_chunks
 from .reading.ranges import SequenceRange
+from .retry import task_context
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
 from .writing.message_ids import WriteTaskId
 from .writing.rows import RowColumns, RowLayout, row_parts
@@ -88,7 +89,7 @@ def publish_partition(
 
 def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
     """Return the id of this write task, from the Spark task context, if any."""
-    context = _task_context()
+    context = task_context()
     query = batch = None
     if context is not None:
         query = context.getLocalProperty("sql.streaming.queryId")
@@ -104,15 +105,6 @@ def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
             raise SinkError("delivery=transaction needs the option jobId outside a streaming query")
         names.append(f"call {uuid.uuid4().hex}")
     return WriteTaskId(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)
-
-
-def _task_context() -> Any:
-    """Return the Spark context of this task, ``None`` outside a task."""
-    try:
-        from pyspark import TaskContext  # noqa: PLC0415 - this works without PySpark
-    except ImportError:
-        return None
-    return TaskContext.get()
 
 
 def _columns(

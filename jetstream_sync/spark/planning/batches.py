@@ -232,7 +232,13 @@ def partition_ranges(position: StreamOffset, stream: str) -> list[SequenceRange]
     """Return the ranges that the tasks of a batch read from a stream."""
     return [
         SequenceRange(
-            stream, low, high, position.filters, position.created_ns, position.from_earliest
+            stream,
+            low,
+            high,
+            position.filters,
+            position.created_ns,
+            # After the first partition, what is missing may be missing from the middle of the rows.
+            position.from_earliest and low == position.start_seq,
         )
         for low, high in position.partition_bounds()
     ]

@@ -59,7 +59,8 @@ class StreamOffset:
     """When the message before `next_seq` was stored, which shows a restored stream; ``None``: unknown."""
 
     from_earliest: bool = False
-    """Whether the batch is the first one and begins with the message that is the first when it is read."""
+    """Whether the batch is the first one and begins, unless it is repeated, with the message that is the first when
+    it is read."""
 
     def __post_init__(self) -> None:
         """Check that the sequences rise."""

@@ -13,8 +13,9 @@ was planned for, and its first sequence must not have moved past missing message
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
@@ -26,7 +27,7 @@ from ...jetstream.direct_get import leader_get
 from ...net.clock import Backoff, Deadline
 from ..connections import api_requests, is_batching
 from ..options import ReadOptions
-from ..retry import is_transient
+from ..retry import is_transient, task_context
 from ..streams import StreamView, stream_view
 from .chunks import Chunk, FieldSelection, ReadTask
 from .direct import DirectReader
@@ -120,6 +121,9 @@ def read_chunks(
     one or two responses of limited size are outstanding, and the reader thread of the connection receives
     them. Closing the iterator early leaves no state behind.
     """
+    if range.from_earliest and (context := task_context()) is not None and context.attemptNumber():
+        # A sink may have stored rows of an earlier attempt, and knows them by their position.
+        range = replace(range, from_earliest=False)  # noqa: A001
     return _RangeReader(api_requests(js), range, columns, plan).chunks()
 
 
@@ -137,6 +141,10 @@ class _RangeReader:
         self._is_direct = False
         # Whether the stream was checked since the reader started: a consumer ends with its stream.
         self._stream_checked = False
+        # Whether a message was returned: what left the stream before that is not missing in a read from earliest,
+        # which then begins at this sequence.
+        self._has_rows = False
+        self._begin_seq = 0
         self._loss_logged = False
         self._deadline = Deadline(plan.retry_timeout)
         self._waits = Backoff(_MIN_WAIT_S, _MAX_WAIT_S)
@@ -164,7 +172,12 @@ class _RangeReader:
         self._stream_checked = False
         try:
             for response in responses:
-                for chunk in response.chunk.split_by_size(self._plan.batch_bytes):
+                received = response.chunk
+                if self._begin_seq > self._next_seq:
+                    begin = bisect_left(received.sequences, self._begin_seq)
+                    received = received.slice(begin, len(received))
+                for chunk in received.split_by_size(self._plan.batch_bytes):
+                    self._has_rows = True
                     yield chunk
                     self._next_seq = chunk.sequences[-1] + 1
                 self._next_seq = response.next_seq
@@ -240,16 +253,14 @@ class _RangeReader:
         end_seq = min(view.first_seq, up_to)
         if end_seq <= start_seq:
             return
-        expected = count(start_seq)
-        missing = next(
-            (due for due, seq in zip(expected, sequences, strict=False) if due != seq), None
-        )
-        if missing is None:
-            missing = start_seq + len(sequences)
+        missing = _first_missing(start_seq, sequences)
         if missing >= end_seq:
             return
+        expected_loss = view.removes_unread(self._range.filters)
+        if self._range.from_earliest and not self._has_rows and not expected_loss:
+            # Messages received from before `end_seq` are followed by a gap, so that the read begins after them.
+            expected_loss, self._begin_seq = True, end_seq
         lost = RangeLostError(self._range.stream, missing, end_seq)
-        expected_loss = self._range.from_earliest or view.removes_unread(self._range.filters)
         if self._plan.fail_on_data_loss == "strict" or (
             self._plan.fail_on_data_loss == "true" and not expected_loss
         ):
@@ -257,3 +268,9 @@ class _RangeReader:
         if not self._loss_logged:
             self._loss_logged = True
             log.log(logging.DEBUG if expected_loss else logging.WARNING, "%s", lost)
+
+
+def _first_missing(start_seq: int, sequences: Sequence[int]) -> int:
+    """Return the first sequence from a start on that is not among some rising ones."""
+    pairs = zip(count(start_seq), sequences, strict=False)
+    return next((due for due, seq in pairs if due != seq), start_seq + len(sequences))

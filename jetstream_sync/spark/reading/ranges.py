@@ -86,7 +86,8 @@ class SequenceRange:
     of the same name. 0: not checked."""
 
     from_earliest: bool = False
-    """Whether the read begins with the message that is the first one when it is read."""
+    """Whether the range, which is the first one of its read, begins with the message that is the first one when
+    it is read. A task that Spark repeats begins where the range begins."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_seq <= self.end_seq:

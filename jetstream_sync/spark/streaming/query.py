@@ -86,6 +86,8 @@ class QueryPlanner:
         self._end_targets: dict[str, tuple[int, int]] | None = None
         #: When messages began to wait for `min_offsets_per_trigger`; ``None``: none waits.
         self._waiting_since: float | None = None
+        #: The end of the last batch that this process has planned; a batch from the checkpoint is a repeated one.
+        self._planned_end: dict[str, Any] | None = None
         self._turn = 0
         self._stored_report: dict[str, Any] | None = None
         self._store_at = 0.0
@@ -132,7 +134,7 @@ class QueryPlanner:
         if any(shares.values()) or _must_advance(offset, parts):
             batches = self._batches(offset, parts, shares)
             self._verified.update(parts)
-            end = Offset(batches, name).to_json()
+            end = self._planned_end = Offset(batches, name).to_json()
         elif self._end_targets is None:
             self._idle = start, monotonic() + self.options.min_poll_interval
         self._report_progress(parts, shares, batches)
@@ -161,6 +163,9 @@ class QueryPlanner:
             if view is None or view.created_ns != position.created_ns:
                 self._loss_policy.next_seq(find_resume_point(position, view, key))
                 continue
+            if end != self._planned_end:
+                # A sink may have stored rows of this batch before the query was started again.
+                position = replace(position, from_earliest=False)  # noqa: PLW2901
             planned += partition_ranges(position, view.name)
         return planned
 
