@@ -279,12 +279,16 @@ class QueryPlanner:
 
     def _check_start(self, view: StreamView) -> None:
         starts = self.options.starting_offsets
-        earliest = starts is None or starts.of(view.name) in {None, EARLIEST}
-        if self.options.starting_time(view.name) is None and earliest:
-            return
+        given = None if starts is None else starts.of(view.name)
+        since = self.options.starting_time(view.name)
+        name, value = "startingOffsets", "latest" if given == LATEST else str(given)
+        if given in {None, EARLIEST}:
+            if since is None:
+                return
+            name, value = self.options.starting_time_option, since.isoformat()
         raise errors.InvalidOptionError(
-            self.options.starting_time_option if earliest else "startingOffsets",
-            "...",
+            name,
+            value,
             f"is not possible with the {view.retention} retention of stream {view.name}, where all"
             " unprocessed messages must be read: leave the option out",
         )
