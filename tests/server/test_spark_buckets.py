@@ -148,6 +148,26 @@ def test_the_last_row_of_a_key_wins_although_rows_were_lost(
     assert keys(js, kv) == {"a": b"4", "b": b"3"}
 
 
+def test_rows_that_are_sent_again_are_counted_with_their_new_length(
+    nc, js, kv, nats_server, monkeypatch
+):
+    """The reply subject of a row grows with each resend, and the limit of bytes in flight counts what was sent."""
+    windows: list[AckWindow] = []
+    finish = AckWindow.finish
+
+    def resend_and_finish(window: AckWindow) -> None:
+        windows.append(window)
+        for _ in range(3):
+            window._resend_all()
+            assert window._bytes_in_flight == sum(map(len, window._pending.values()))
+        finish(window)
+
+    monkeypatch.setattr(AckWindow, "finish", resend_and_finish)
+    put(nc, nats_server.url, kv.bucket, [(f"k{number}", "x") for number in range(100)])
+    assert [(item._rows_in_flight, item._bytes_in_flight) for item in windows] == [(0, 0)]
+    assert len(keys(js, kv)) == 100
+
+
 def test_a_task_puts_rows_into_a_bucket(js, kv, nats_server):
     """The function for tasks takes the columns of a bucket, in each form of rows, and names a missing one."""
     given = {"servers": nats_server.url, "bucket": kv.bucket}

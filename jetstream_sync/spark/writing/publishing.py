@@ -336,7 +336,9 @@ class AckWindow(MessageReceiver):
         for number in self._order:
             verb, subject, _, rest = self._pending[number].split(b" ", 3)
             reply = b"%b%d" % (self._reply, self._generation + number)
-            self._pending[number] = b" ".join((verb, subject, reply, rest))
+            again = b" ".join((verb, subject, reply, rest))
+            self._bytes_in_flight += len(again) - len(self._pending[number])
+            self._pending[number] = again
         return self._order
 
     def _resend_all(self) -> None:
