@@ -222,7 +222,8 @@ def size(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
 
     def parse(value: str) -> int:
         try:
-            number = size_from_text(value)
+            # In Spark's own options 4m is 4 MiB.
+            number = -1 if re.search("[kmgtpei]$", value, re.IGNORECASE) else size_from_text(value)
         except ValueError:
             number = -1
         if not minimum <= number <= maximum:

@@ -177,6 +177,14 @@ def test_sizes(text, size):
     assert read(batchBytes=text).batch_bytes == size
 
 
+@pytest.mark.parametrize("text", ["4M", "4m", "4 k", "4Mi", "64K", "4G"])
+def test_a_size_with_a_single_letter_is_refused(text):
+    """In Spark's own options ``4m`` is 4 MiB, elsewhere 4 MB."""
+    error = refusal(read, batchBytes=text)
+    assert (error.option, error.value) == ("batchBytes", text)
+    assert "4MB or 4MiB" in error.reason
+
+
 def test_starting_offsets():
     """Offsets are a keyword for all streams, or a sequence or negative number for each."""
     earliest = read(startingOffsets="Earliest").starting_offsets
