@@ -147,11 +147,11 @@ class Lister:
         """Return the streams of the account, or those that store a subject."""
         # The meta leader has the names, and answers at once if there is one.
         names = self.js.stream_names(subject)
+        listed: Listed[StreamInfo] = Listed("stream")
         try:
             listing = self.patient(len(names)).list_streams(subject, allow_incomplete=True)
         except errors.TimeoutError as error:
-            missing = [missing_stream(name, one_line(error)) for name in names]
-            listed = Listed[StreamInfo]("stream", missing=missing)
+            listed.missing = [missing_stream(name, one_line(error)) for name in names]
         else:
             listed = Listed.of("stream", listing, _stream_document)
         if not everything:

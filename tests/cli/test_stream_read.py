@@ -8,7 +8,8 @@ import signal
 from typing import Any
 
 import pytest
-from fixtures.jsm import Jsm
+from fixtures.fake_jetstream import FakeJetStream
+from fixtures.jsm import Jsm, run_jsm
 from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until
 
@@ -311,3 +312,14 @@ def test_following_a_stream_that_is_created_again_fails(stored, raw):
         child.kill()
     assert (child.returncode, out) in ((1, b""), (3, b"")), err
     assert b"L" in err
+
+
+@pytest.mark.full
+def test_a_list_without_answer_has_the_known_names():
+    """The meta leader sends the names and not the list: the rows have no values, and the status is 1."""
+    names = {"type": "io.nats.jetstream.api.v1.stream_names_response", "streams": ["A", "B"]}
+    pages = {"total": 2, "offset": 0, "limit": 1024}
+    with FakeJetStream(lambda route, _: {**names, **pages} if "NAMES" in route else None) as server:
+        listed = run_jsm("-s", server.url, "--timeout", "0.1s", "stream", "ls", "-j")
+    assert [row["config"]["name"] for row in listed.json if "missing" in row] == ["A", "B"]
+    assert listed.status == 1
