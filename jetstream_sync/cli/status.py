@@ -108,11 +108,9 @@ _UNREACHABLE: Final = (
     r"|DIRECT\.GET)\.([^.\s']+)(?:\.([^.\s']+)\S*)?' in time"
 )
 #: The text of the error of a request that only the meta leader answers.
-_NO_LEADER: Final = (
-    r"no reply on '\$JS\.(?:\S+\.)?API\.(?:INFO|STREAM\.NAMES|STREAM\.LIST)' in time"
-)
+_NO_LEADER: Final = r"no reply on '(?:\S+\.)?API\.(?:INFO|STREAM\.NAMES|STREAM\.LIST)' in time"
 #: The text of the error of a message that was published to a stream.
-_UNCONFIRMED: Final = r"no reply on '(?!\$JS\.(?:\S+\.)?API\.|\$SYS\.|\$SRV\.)\S+' in time"
+_UNCONFIRMED: Final = r"no reply on '(?!\$JS\.|\$SYS\.|\$SRV\.|(?:\S+\.)?API\.)\S+' in time"
 #: The err_code of a server that has no meta leader.
 _NO_META_LEADER: Final = 10008
 #: The err_codes of a stream and of a consumer whose servers are down; their texts have no name.
@@ -150,13 +148,12 @@ def _reworded(error: BaseException, text: str) -> str:
         return f"no stream stores {error.subject!r}, or the stream has no leader"
     if not isinstance(error, errors.TimeoutError):
         return text
-    if re.fullmatch(_UNCONFIRMED, text):
-        return f"{text}: a stream may have stored the message"
     if re.fullmatch(_NO_LEADER, text):
         return "JetStream does not answer: it may have no meta leader"
     found = re.fullmatch(_UNREACHABLE, text)
     if found is None:
-        return text
+        stored = re.fullmatch(_UNCONFIRMED, text)
+        return f"{text}: a stream may have stored the message" if stored else text
     kind, request, stream, consumer = found.groups()
     what = f"stream {stream}"
     if kind == "CONSUMER" and consumer is not None:

@@ -119,8 +119,9 @@ def _read_time(text: str) -> datetime:
     try:
         return time_from_text(text.replace(" ", "T", 1))
     except ValueError:
-        # A time without an offset is local.
-        return datetime.fromisoformat(text).astimezone(timezone.utc)
+        # A time without an offset is local. Python 3.10 accepts three or six digits of a fraction only.
+        given = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", text)
+        return datetime.fromisoformat(given).astimezone(timezone.utc)
 
 
 def _parse_pattern(text: str, flags: int = 0) -> re.Pattern[str]:

@@ -236,28 +236,40 @@ class KeyValueCache(BaseCache):
         """Store the value of a key that has none; return whether it was stored."""
         name = self._key(key, version)
         values = {name: (self._end(timeout), value)}
-        deadline = time.monotonic() + self._limit()
         last = 0
         with self._tolerance("add"):
             # The server removes a value up to a second after its end, also between two requests.
-            while True:
+            for is_last_try in self._tries():
                 try:
                     self._write(values, last=last)
                     return True
                 except errors.WrongLastSequenceError:
-                    if time.monotonic() >= deadline:
+                    if is_last_try:
                         raise
-                last = 0
-                with suppress(errors.KeyNotFoundError):
-                    entry = self._bucket().kv.get(name, consistent=True)
+                bucket = self._bucket()
+                try:
+                    entry = bucket.kv.get(name, consistent=True)
                     if _lives(entry):
                         return False
                     last = entry.revision
+                except errors.KeyNotFoundError:
+                    last = 0
+                    # Another client of the bucket may have left a marker of its deletion.
+                    with suppress(errors.MessageNotFoundError):
+                        last = bucket.stream.get_msg(last_by_subject=self._prefix + name).seq
         return False
 
-    def _limit(self) -> float:
-        """Return the seconds in which a change that conflicts with others is tried again."""
-        return float(self._timeout or Config.load().timeout)
+    def _tries(self) -> Iterator[bool]:
+        """Yield for each try of a change that may conflict with others whether it is the last; wait in between."""
+        deadline = time.monotonic() + float(self._timeout or Config.load().timeout)
+        delay = _MAX_CONFLICT_DELAY_S / 64
+        while True:
+            is_last = time.monotonic() >= deadline
+            yield is_last
+            if is_last:
+                return
+            time.sleep(random.uniform(0, delay))  # noqa: S311 - spreads the writers
+            delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         """Return the value of a key."""
@@ -308,9 +320,7 @@ class KeyValueCache(BaseCache):
 
     def _change(self, name: str, change: Callable[[Any], Any], timeout: Any = _MISSING) -> Any:
         """Replace a value by a function of it, and return that; `_MISSING`: there is no value."""
-        deadline = time.monotonic() + self._limit()
-        delay = _MAX_CONFLICT_DELAY_S / 64
-        while True:
+        for is_last_try in self._tries():
             # A replica that is behind could return the same entry again.
             entry = self._entry(name, consistent=True)
             if entry is None:
@@ -321,10 +331,9 @@ class KeyValueCache(BaseCache):
                 self._write({name: (end, value)}, last=entry.revision)
                 return value
             except errors.WrongLastSequenceError:
-                if time.monotonic() >= deadline:
+                if is_last_try:
                     raise
-            time.sleep(random.uniform(0, delay))  # noqa: S311 - spreads the writers
-            delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
+        raise AssertionError  # pragma: no cover
 
     # --- many keys ------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from django.utils.module_loading import autodiscover_modules, import_string
 
 from .. import Headers, errors, workers
 from ..workers import Context, Handler, TaskResult
-from ..workers.calls import StateUnknownError
 from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction, Middleware
+from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions, with_options
 from ..workers.queues import TaskQueues
 from ..workers.tracing import publishing
@@ -307,7 +307,9 @@ class Worker(workers.Worker):
         try:
             return Inbox.find(context, using)
         except DatabaseError as error:
-            raise StateUnknownError(f"the inbox cannot be read: {error}") from error
+            # If it has committed, the next delivery finds the message there.
+            log.warning("%s: it is not known whether it has committed: %s", context.id, error)
+            return False
         finally:
             _close_old_connections()
 

@@ -328,8 +328,8 @@ class Service(EndpointGroup):
         does not wait for handlers. A second call waits for the first.
 
         Args:
-            timeout: how long to wait for the handlers, in seconds; ``None``: the connection's
-                ``drain_timeout``.
+            timeout: how long to wait for the handlers and for the replies to discovery requests, in
+                seconds; ``None``: the connection's ``drain_timeout``.
 
         Raises:
             DrainTimeoutError: the timeout has passed; the service has stopped, and requests that wait for
@@ -369,7 +369,7 @@ class Service(EndpointGroup):
         core = self._core
         endpoints = self._endpoints  # complete, because the service is stopping
         reason = errors.BadSubscriptionError(f"the service {self._ping.name!r} was stopped")
-        late: list[str] = []
+        late = ""
         try:
             # Without a connection the server has forgotten the subscriptions.
             with contextlib.suppress(errors.ConnectionClosedError):
@@ -379,21 +379,20 @@ class Service(EndpointGroup):
             for endpoint in endpoints:
                 endpoint.subscription.stop(reason)
             try:
-                late += [
-                    item.info.name
-                    for item in endpoints
-                    if not item.subscription.wait_done(deadline)
-                ]
+                for endpoint in endpoints:
+                    if not endpoint.subscription.wait_done(deadline):
+                        name = endpoint.info.name
+                        late = late or f"the handler of endpoint {name!r} is still running"
             finally:
                 try:
                     if not self._drain_control(deadline):
-                        late.append("discovery")
+                        late = late or "a discovery request is still being answered"
                 finally:
                     self._error = error
                     self._stopped.set()
                     self._call_stop_cb(error)
         if late:
-            raise errors.DrainTimeoutError(f"the handler of endpoint {late[0]!r} is still running")
+            raise errors.DrainTimeoutError(late)
 
     def _call_stop_cb(self, error: BaseException | None) -> None:
         if self._stop_cb is not None:

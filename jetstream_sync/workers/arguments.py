@@ -101,6 +101,21 @@ def _as_json(value: Any) -> Any:
     return dump(value, mode="json")
 
 
+def check_numbers(value: Any) -> None:
+    """Raise `ValueError` for a number that would be null in JSON, as `to_json` writes it."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} cannot be a number in JSON")
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            check_numbers(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            check_numbers(item)
+    elif value is not None and not isinstance(value, (str, int)):
+        check_numbers(_as_json(value))
+
+
 # --- JSON to objects ----------------------------------------------------------------------------
 
 
@@ -219,6 +234,11 @@ def _without_strings(annotation: Any, names: dict[str, Any]) -> Any:
                 for item in get_args(annotation)
             )
         ]
+    if origin is Annotated:
+        inner = _without_strings(get_args(annotation)[0], names)
+        parts = (inner, *annotation.__metadata__)
+        return Annotated[parts]
+
     if origin in (Union, types.UnionType):
         parts = tuple(_without_strings(item, names) for item in get_args(annotation))
         return Union[parts]  # noqa: UP007 - of parts that are known at run time

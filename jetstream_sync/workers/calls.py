@@ -17,18 +17,17 @@ Rules:
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
-from .arguments import to_json
+from .arguments import check_numbers, to_json
 from .logs import log, traceback_text
 from .resources import Resource, has_schedules
 from .retries import Reject
@@ -104,23 +103,13 @@ def encoded_value(value: object, limit: int) -> bytes:
     try:
         data = to_json(value)
         if b"null" in data:
-            _check_numbers(value)
+            check_numbers(value)
     except Exception as error:
         raise ReturnValueError(f"the return value cannot be stored as JSON: {error}") from error
     if len(data) > limit:
         text = f"the return value cannot be stored: it has {len(data)} bytes of JSON, at most {limit} fit"
         raise ReturnValueError(text)
     return data
-
-
-def _check_numbers(value: object) -> None:
-    """Raise `ValueError` for a number that is null in JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} cannot be a number in JSON")
-    items = value.values() if isinstance(value, Mapping) else value
-    if isinstance(items, Iterable) and not isinstance(items, (str, bytes)):
-        for item in items:
-            _check_numbers(item)
 
 
 def call_id(message: JetStreamMsg) -> str:
@@ -258,7 +247,10 @@ class CallQueue:
 
     def find(self, task: str, call: str) -> Record | None:
         """Return what is sent of a call that has not ended, also of a later one; ``None``: there is none."""
-        stream = self.connection().jetstream().get_stream(self.stream)
+        try:
+            stream = self.connection().jetstream().get_stream(self.stream)
+        except errors.StreamNotFoundError:
+            return None
         target = self.subject_of(task, call)
         for subject in (target, f"{target}.later"):
             with suppress(errors.MessageNotFoundError):
@@ -267,7 +259,10 @@ class CallQueue:
 
     def withdraw(self, task: str, call: str) -> bool:
         """Delete the message of a call; return whether there was one."""
-        stream = self.connection().jetstream().get_stream(self.stream)
+        try:
+            stream = self.connection().jetstream().get_stream(self.stream)
+        except errors.StreamNotFoundError:
+            return False
         target = self.subject_of(task, call)
         return stream.purge(target) + stream.purge(f"{target}.later") > 0
 
@@ -377,7 +372,7 @@ class CallStates:
                     return record
 
     def cancel(self, call: str, sent: Record | None = None) -> bool:
-        """Have a call not run that is not running; without a record, the sent one counts. Return whether it worked."""
+        """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
         try:
             self.change(call, sent, _cancel)
         except _EndedError:
@@ -426,8 +421,15 @@ class CallStates:
         def replace(bucket: KeyValue) -> None:
             try:
                 bucket.update(key, data, last=revision)
+                return
             except errors.WrongLastSequenceError:
+                pass
+            try:
                 bucket.create(key, data)  # it has expired, or its bucket was deleted
+            except errors.KeyExistsError:
+                # An earlier try was stored, and its reply was lost.
+                if bucket.get(key, consistent=True).value != data:
+                    raise
 
         try:
             self._use(replace)
@@ -521,7 +523,7 @@ class TaskState:
         if is_last:
             record["finished_at"] = utc_now()
         if not self._store(context, record, revision):
-            return self._calls.status(record["id"]) in DONE
+            return self.has_ended("", context.message)
         if is_last:
             self._on_change(record)
         return is_last and self._acks_failures and not isinstance(error, Reject)

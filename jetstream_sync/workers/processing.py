@@ -305,13 +305,15 @@ class Processor:
         return self.handler.rejects(error) or self.handler.retry.is_last(delivery.attempt)
 
     def _run_anew(self, delivery: Delivery, context: Context) -> object:
-        """Run the handler; an error after its commit, such as one of a hook of that, does not undo the run."""
+        """Run the handler; an error after its commit, as in an on_commit hook, is logged, and the run counts."""
         try:
             return self._run_once(delivery, context)
-        except BaseException:
+        except BaseException as error:
             end_fork(self._forks, 1)
             if not self._shared.has_committed(context):
                 raise
+            if isinstance(error, MemoryError):
+                self._shared.on_fatal(error)
             log.exception(
                 "%s: %r has committed, and failed after that", self.handler.name, delivery
             )

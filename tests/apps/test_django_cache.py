@@ -82,6 +82,17 @@ def test_values_that_end(cache):
     assert cache.get("short") == 3
 
 
+def test_add_over_the_marker_of_a_deletion(cache, js):
+    """Another client of the bucket may delete a value, which leaves a marker."""
+    cache.set("k", 1)
+    bucket = js.key_value("CACHE")
+    (key,) = bucket.keys()
+    bucket.delete(key)
+    assert cache.add("k", 2)
+    assert not cache.add("k", 3)
+    assert cache.get("k") == 2
+
+
 def test_add_over_a_value_that_the_server_removes_meanwhile(cache, js, monkeypatch):
     """A key without a value is added, also if the ended one vanishes between two requests."""
     cache.set("k", 1, timeout=0)

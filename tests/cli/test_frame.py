@@ -340,6 +340,9 @@ def test_json_is_utf_8_whatever_the_locale_says(jsm, encoding):
         ("$JS.API.CONSUMER.CREATE.ORDERS.NEW.a", "consumer ORDERS > NEW may have been created"),
         ("$JS.API.CONSUMER.CREATE.ORDERS", "a consumer of stream ORDERS may have been created"),
         ("$JS.API.STREAM.NAMES", "it may have no meta leader"),
+        ("JS.hub.API.STREAM.INFO.ORDERS", "stream ORDERS is unreachable"),
+        ("JS.hub.API.STREAM.DELETE.ORDERS", "stream ORDERS may have been deleted"),
+        ("JS.hub.API.STREAM.NAMES", "it may have no meta leader"),
         ("$KV.CONFIG.a", "a stream may have stored the message"),
     ],
 )

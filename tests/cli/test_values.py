@@ -126,6 +126,9 @@ def test_times():
     assert parse_time("2026-01-02 15:04:05Z") == exact.replace(microsecond=0)
     assert parse_time("2m", now=exact) == exact - timedelta(minutes=2)
     assert parse_time("2026-01-02").tzinfo is not None
+    local = datetime(2026, 1, 2, 15, 4, 5, 500_000).astimezone()
+    assert parse_time("2026-01-02T15:04:05.5") == local
+    assert parse_time("2026-01-02 15:04:05.500000009") == local
     for text in ("2026-13-02", "9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"):
         with pytest.raises(ValueError, match="invalid time"):
             parse_time(text)

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pytest
 from fixtures.threads import SCALE, wait_until
@@ -14,8 +15,14 @@ from fixtures.worker import FAST, WorkerProgram, running
 from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError, shared_connection
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import TaskError, Worker
+from jetstream_sync.workers.arguments import to_json
 
 pytestmark = pytest.mark.timeout(110)
+
+
+@dataclass
+class Share:
+    part: float
 
 
 @pytest.fixture
@@ -110,10 +117,52 @@ def test_a_number_that_json_does_not_have_cannot_be_stored(worker):
     def divide(number: float) -> dict[str, object]:
         return {"none": None, "quotients": (1.0, number * 1e300)}
 
+    @worker.task(name="share", results="R")
+    def share(number: float) -> list[Share]:
+        return [Share(number * 1e300)]
+
     with running(worker):
         assert divide.delay(1.0).get(20 * SCALE) == {"none": None, "quotients": [1.0, 1e300]}
-        with pytest.raises(TaskError, match="inf cannot be a number in JSON"):
-            divide.delay(1e300).get(20 * SCALE)
+        for task in (divide, share):
+            with pytest.raises(TaskError, match="inf cannot be a number in JSON"):
+                task.delay(1e300).get(20 * SCALE)
+
+
+def test_the_calls_of_a_deleted_stream(worker, js):
+    """Their message is lost: they are sent again with the same id, and unknown ones are not found."""
+
+    @worker.task(name="bill", results="R")
+    def bill(number: int) -> int:
+        return number
+
+    bill.apply_async((1,), task_id="first")
+    js.delete_stream("TASKS")
+    unknown = bill.result_of("unknown")
+    with pytest.raises(KeyNotFoundError):
+        _ = unknown.status
+    assert not unknown.cancel()
+    again = bill.apply_async((1,), task_id="first")
+    assert waiting(js) == 1
+    with running(worker):
+        assert again.get(20 * SCALE) == 1
+
+
+def test_a_state_that_was_stored_without_its_reply_is_that_of_the_run(worker, js):
+    """The repeated update is refused, since the first one was stored."""
+
+    @worker.task(name="bill", results="R")
+    def bill() -> None:
+        pass
+
+    call = bill.apply_async(task_id="call")
+    states = bill.states
+    record, revision = states.change(call.id, None, lambda record: record.update(status="RUNNING"))
+    record["status"] = "SUCCESSFUL"
+    js.key_value("R").update(call.id, to_json(record), revision)
+    assert states.store(record, revision)
+    record["status"] = "READY"
+    assert not states.store(record, revision)
+    assert call.status == "SUCCESSFUL"
 
 
 @pytest.mark.server(">=2.12")

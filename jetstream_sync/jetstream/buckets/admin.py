@@ -21,6 +21,7 @@ from ...api.object_store import (
     BUCKETS_SUBJECT,
     ObjectStoreConfig,
     ObjectStoreStatus,
+    infos_subject,
     is_object_store,
     status_of,
     stream_config,
@@ -327,7 +328,7 @@ class BucketAdmin(StreamAdmin):
             info = stream_info(self._api, stream_name(check_bucket(bucket)))
         if not is_object_store(info.config):
             name = info.config.name
-            text = f"stream {name!r} is not an object store: it has no subjects '$O.<bucket>.M.>'"
+            text = f"stream {name!r} is not an object store: it has no subjects {infos_subject(bucket)!r}"
             raise errors.BucketNotFoundError(404, 10059, text)
         return info
 

@@ -227,7 +227,8 @@ class Upload:
             return
         try:
             with self._bucket.translated_errors():
-                info = stream_info(api, self._bucket.stream, self._subject)
+                deadline = self._deadline()
+                info = stream_info(api, self._bucket.stream, self._subject, deadline=deadline)
         except errors.PermissionsError:
             if reconnected:
                 raise
