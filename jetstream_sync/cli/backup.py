@@ -48,7 +48,8 @@ _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"
 _SUMS: Final = "SHA256SUMS"
 #: The file in the backup of an account with the names of the streams that are not saved.
-_INCOMPLETE: Final = "INCOMPLETE"
+# A name that no stream can have.
+_INCOMPLETE: Final = "INCOMPLETE.txt"
 _BUFFER_SIZE: Final = 1024 * 1024
 #: Maximum time of the server's check of all messages, which precedes the first chunk.
 _CHECK_TIMEOUT_S: Final = 600.0
@@ -395,7 +396,7 @@ def backup_account(settings: Settings, *, directory: Path, force: bool, **option
     Back up all streams to a directory, each in its own subdirectory.
 
     Backups have the format of the nats command. A failed stream does not stop the others; all failed streams
-    are listed at the end. Until all streams are saved, the file INCOMPLETE has the names of the others.
+    are listed at the end. Until all streams are saved, the file INCOMPLETE.txt has the names of the others.
     """
     with lister(settings, repeats=True) as lists:
         listed = lists.streams()
@@ -439,7 +440,8 @@ def _marked_incomplete(directory: Path, names: list[str]) -> Iterator[list[str]]
         if left:
             write()
         else:
-            mark.unlink()
+            with file_errors(mark, ExitStatus.FAILED):
+                mark.unlink()
 
 
 @command("restore")
@@ -476,7 +478,8 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
 
         results = [_attempt(settings, name, item.directory, make) for name, item in saved.items()]
     mark = directory / _INCOMPLETE
-    lost = mark.read_text(encoding="utf-8").split() if mark.exists() else []
+    with file_errors(mark, ExitStatus.FAILED):
+        lost = mark.read_text(encoding="utf-8").split() if mark.exists() else []
     if lost:
         note(settings, f"the backup is incomplete: it was made without {', '.join(lost)}")
     _report(settings, results, "restored", "restored")

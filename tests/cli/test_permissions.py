@@ -177,7 +177,7 @@ def test_an_incomplete_backup_says_so_when_it_is_restored(partial, tmp_path):
     saved = as_user(partial, "lists", "account", "backup", str(target), "-j")
     assert {row["stream"]: row["ok"] for row in saved.json}["B"] is False
     assert saved.status == 1
-    assert (target / "INCOMPLETE").read_text() == "B\n"
+    assert (target / "INCOMPLETE.txt").read_text() == "B\n"
     with NatsServer() as other:
         restored = run_jsm("-s", other.url, "account", "restore", str(target))
         assert restored.status == 1
@@ -185,7 +185,7 @@ def test_an_incomplete_backup_says_so_when_it_is_restored(partial, tmp_path):
         assert run_jsm("-s", other.url, "stream", "ls", "-n").ok().out == "A\n"
     complete = as_user(partial, "all", "account", "backup", str(target), "-f")
     assert complete.ok()
-    assert not (target / "INCOMPLETE").exists()
+    assert not (target / "INCOMPLETE.txt").exists()
 
 
 def test_a_repeated_list_says_that_it_is_incomplete(partial):
