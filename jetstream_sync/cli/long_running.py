@@ -54,8 +54,8 @@ def failover(call: Callable[[], T], timeout: float) -> T:
     """
     Make a call that may be repeated, again if the connection was lost or a reply did not come.
 
-    `timeout`: that of a request, in seconds; an election takes longer than the usual one. After the first
-    failure, the call is repeated for this time three times.
+    `timeout`: the timeout of a request, in seconds. After the first failure, the call is repeated for up to
+    three timeouts, since an election may take longer than one.
     """
     deadline: Deadline | None = None
     while True:

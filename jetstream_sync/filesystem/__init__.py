@@ -545,10 +545,17 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         super().put_file(lpath, rpath, *args, exclusive=mode == "create", **kw)
 
     def get_file(self, rpath: str, lpath: Any, *args: Any, **kw: Any) -> None:
-        """Write a file to a local one, which is unchanged if this raises; see fsspec."""
+        """
+        Write a file to a local one; see fsspec.
+
+        The local file is replaced at the end, and unchanged if this raises, unless its directory is not
+        writable: then it is written in place.
+        """
         is_path = isinstance(lpath, (str, os.PathLike)) and not (args[1:] or kw.get("outfile"))
         target = Path(os.path.realpath(lpath)) if is_path else None
-        if target is None or (target.exists() and not target.is_file()):
+        if target is None or (
+            target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK))
+        ):
             super().get_file(rpath, lpath, *args, **kw)
             return
         # A part of the name: file systems allow 255 bytes, and a character has up to four.
