@@ -524,7 +524,11 @@ class Arguments:
         if self._is_kept(args, kwargs):
             return {"args": list(args), "kwargs": dict(kwargs)}
         try:
-            received: dict[str, Any] = codec.loads(to_json({"args": args, "kwargs": kwargs}))
+            sent = {"args": args, "kwargs": kwargs}
+            data = to_json(sent)
+            if b"null" in data:
+                check_numbers(sent)
+            received: dict[str, Any] = codec.loads(data)
         except _MISFITS as error:
             raise TaskArgumentsError(f"task {task}: the arguments are not JSON: {error}") from error
         bound = self.bind(task, received["args"], received["kwargs"]).arguments

@@ -462,6 +462,21 @@ def test_tasks_need_neither_pydantic_nor_orjson(missing):
     assert run.stdout == "ü 1.5\n", run.stderr
 
 
+@dataclass
+class Ratio:
+    value: float
+
+
+@pytest.mark.parametrize(
+    "value", [float("inf"), [1.5, float("nan")], Ratio(float("nan")), {"a": float("inf")}]
+)
+def test_a_number_that_json_does_not_have_is_named(value):
+    """An annotation would not help."""
+    for annotation in (type(value), Any):
+        with pytest.raises(TaskArgumentsError, match="cannot be a number in JSON"):
+            arguments(annotation).check("t", (value,), {})
+
+
 def test_what_cannot_be_called_is_a_dead_letter():
     """A message of an older version of the task has other arguments."""
     worker = Worker(name="shop", dead_letters="DEAD")
