@@ -34,7 +34,7 @@ from .retries import Reject
 from .tracing import publishing
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStreamMsg, KeyValue, KeyValueEntry
+    from .. import Connection, JetStream, JetStreamMsg, KeyValue, KeyValueEntry
     from .context import Context
 
 READY, RUNNING, CANCELLED, EXPIRED = "READY", "RUNNING", "CANCELLED", "EXPIRED"
@@ -180,8 +180,8 @@ class CallQueue:
         #: The durable name of its consumer.
         self.consumer: str = f"{subject}-{namespace}-{name}"
         self._subject = subject
-        # The connection and the creation time of the stream for which it is known to be there.
-        self._checked: Connection | None = None
+        # The connection on which the stream is known to be there, and its context.
+        self._checked: tuple[Connection | None, JetStream | None] = (None, None)
 
     @property
     def filter_subject(self) -> str:
@@ -217,18 +217,23 @@ class CallQueue:
 
         """
         nc = self.connection()
-        if self._checked is nc:
+        if self._checked[0] is nc:
             return
         js = nc.jetstream()
         create(nc, self.resources(nc))
         with suppress(errors.ConsumerNotFoundError, errors.StreamNotFoundError):
             found = js.consumer_info(self.stream, self.consumer).config.metadata
             check_owner(found, self.stream, self.consumer, self.owner)
-        self._checked = nc
+        self._checked = nc, js
 
     def forget(self) -> None:
         """Have `prepare` look again: the stream may have been deleted."""
-        self._checked = None
+        self._checked = None, None
+
+    def _context(self) -> JetStream:
+        nc = self.connection()
+        checked, js = self._checked
+        return js if js is not None and checked is nc else nc.jetstream()
 
     def send(
         self, task: str, call: str, data: bytes, at: datetime | None = None, *, suffix: str = ""
@@ -236,7 +241,7 @@ class CallQueue:
         """Store the message of a call, for ``at`` a time; return whether there was one with its id and suffix."""
         target = self.subject_of(task, call)
         msg_id = target + suffix
-        js = self.connection().jetstream()
+        js = self._context()
         if at is not None:
             ack = js.schedule(f"{target}.later", data, target=target, at=at, msg_id=msg_id)
             return ack.duplicate
@@ -248,7 +253,7 @@ class CallQueue:
     def find(self, task: str, call: str) -> Record | None:
         """Return what is sent of a call that has not ended, also of a later one; ``None``: there is none."""
         try:
-            stream = self.connection().jetstream().get_stream(self.stream)
+            stream = self._context().get_stream(self.stream)
         except errors.StreamNotFoundError:
             return None
         target = self.subject_of(task, call)
@@ -260,7 +265,7 @@ class CallQueue:
     def withdraw(self, task: str, call: str) -> bool:
         """Delete the message of a call; return whether there was one."""
         try:
-            stream = self.connection().jetstream().get_stream(self.stream)
+            stream = self._context().get_stream(self.stream)
         except errors.StreamNotFoundError:
             return False
         target = self.subject_of(task, call)
