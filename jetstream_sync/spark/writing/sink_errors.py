@@ -30,7 +30,7 @@ class _BatchOrderError(SinkError):
 
 class CheckpointRewoundError(_BatchOrderError):
     """
-    The target stream has rows of a batch that the checkpoint of the query does not know.
+    The target stream has rows of a batch that the checkpoint of the query does not know; a `SinkError`.
 
     The checkpoint was restored from an older copy, or copied for a second query: then nothing was written. Or another
     attempt of the same task has completed the batch: then Spark ignores the error.
@@ -56,7 +56,7 @@ class CheckpointRewoundError(_BatchOrderError):
 
 class TargetRewoundError(_BatchOrderError):
     """
-    The target stream does not have the end of the batch before the one that Spark runs.
+    The target stream does not have the end of the batch before the one that Spark runs; a `SinkError`.
 
     The stream was restored to an earlier state, or the query has written some batches in another way.
 
