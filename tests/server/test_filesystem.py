@@ -399,8 +399,10 @@ def test_reading_over_a_deleted_chunk_raises(fs, store, js, tmp_path, how):
     info = store.put("big", data)
     assert fs.cat_file("DATA/big", 900_000, 900_010) == data[900_000:900_010]
     stream = js.get_stream("OBJ_DATA")
-    chunks = stream.get_msgs(20, 1, f"$O.DATA.C.{info.nuid}")
-    stream.delete_msg(chunks[6].seq)
+    seq = 0
+    for _ in range(7):
+        seq = stream.get_msg(seq + 1, next_by_subject=f"$O.DATA.C.{info.nuid}").seq
+    stream.delete_msg(seq)
     local = tmp_path / "big"
     local.write_bytes(b"before")
     with pytest.raises(ObjectIncompleteError):

@@ -576,7 +576,10 @@ def test_a_read_from_earliest_does_not_miss_what_expired_before_it(js, stream_na
         list(read_range(query.partitions(offset, end)[0], given, ("sequence",)))
 
 
-@pytest.mark.parametrize("mode", ["direct", "pull"])
+# An older server gets a request for each message, all at a time.
+@pytest.mark.parametrize(
+    "mode", [pytest.param("direct", marks=pytest.mark.server(">=2.11")), "pull"]
+)
 def test_a_read_from_earliest_misses_nothing_after_its_first_row(js, stream_name, planner, mode):
     """What leaves the stream between two responses or partitions of a read is an error, as in any other read."""
     stream = js.create_stream(
