@@ -207,17 +207,22 @@ def _details(settings: Settings, row: Row, view: View) -> Iterator[Block]:
     elif view is CONSUMERS:
         yield from consumer_blocks(settings, row.record)
     elif view is WORKERS:
-        yield Block("Process", view.columns, row.fields)
-        for message in row.fields["running"]:
-            block = STACK if row.fields["stacks"] else STACK[:-1]
-            yield Block("Running message", block, (row.fields, message))
-        for state in row.fields["handlers"]:
-            yield Block("Handler", _HANDLER, state)
-        for gauge in row.fields["gauges"]:
-            labels = ", ".join(gauge["labels"].values())
-            yield Block(f"{gauge['help']} {labels}", (Field("Value", "value"),), gauge)
+        yield from _worker_blocks(row, view)
     else:
         yield Block("", view.columns, row.fields)
+
+
+def _worker_blocks(row: Row, view: View) -> Iterator[Block]:
+    """Yield the process of a worker, its running messages, its handlers and its gauges."""
+    yield Block("Process", view.columns, row.fields)
+    for message in row.fields["running"]:
+        block = STACK if row.fields["stacks"] else STACK[:-1]
+        yield Block("Running message", block, (row.fields, message))
+    for state in row.fields["handlers"]:
+        yield Block("Handler", _HANDLER, state)
+    for gauge in row.fields["gauges"]:
+        labels = ", ".join(gauge["labels"].values())
+        yield Block(f"{gauge['help']} {labels}", (Field("Value", "value"),), gauge)
 
 
 _HANDLER: Final = (

@@ -217,7 +217,7 @@ class _Child:
         self._conn = conn
         self._handler = handler
         self._middleware = middleware
-        # Held for a question and its reply; threads of a handler may ask, too.
+        # Held for a question and its reply: other threads of the handler may ask at the same time.
         self._lock = new_rlock()
         self._running = False
 

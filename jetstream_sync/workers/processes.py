@@ -114,7 +114,7 @@ class HandlerProcesses:
         """
         Run the handler of a message; return its `Reply`, or raise its error. Any thread may call it.
 
-        The handler is that of the processes, or one of its tasks.
+        It is the handler of these processes, or one of its tasks.
         """
         process = self._acquire()
         usable = False

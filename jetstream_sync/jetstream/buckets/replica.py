@@ -56,8 +56,8 @@ class Replica(Mapping[str, bytes]):
     message takes, or for the time of an outage, after which it catches up. If the bucket was deleted and
     created again, or restored to an earlier state, it takes over the keys of that bucket, and reports a
     `StreamRecreatedError` to ``error_cb``. A purge of the bucket's stream sends no message: the values stay
-    until their keys change, or until the replica catches up after an outage. One that is collected is closed, with a `ResourceWarning`. Any
-    thread may use it.
+    until their keys change, or until the replica catches up after an outage. A replica that is collected is
+    closed, with a `ResourceWarning`. Any thread may use it.
 
     After the end, because it was closed, the bucket was deleted, or the connection is closed, every read and
     wait raises the reason.

@@ -121,7 +121,7 @@ class _WatchState:
     initial: _Initial | None = None
     """What makes the watch current; ``None``: it is."""
     deadline: Deadline = FOREVER
-    """That of the caller; the deadline of one `_WatchMessages.take` is often earlier."""
+    """The deadline of the caller; the deadline of one `_WatchMessages.take` is often earlier."""
     markers_lost: bool = False
     """Whether markers may have been removed while there was no consumer."""
     stopped: bool = False
