@@ -6,8 +6,8 @@
  * incomplete message, an unusual or invalid control line. The parser continues there in Python, so that one
  * implementation decides what is an error.
  *
- * `encode_message` and `encode_command` encode ordinary messages, for `jetstream_sync.client.encoder`. They
- * return `None` for an invalid or unusual one: the encoder does that in Python, and decides what is an error.
+ * `Encoder` encodes ordinary messages, for `jetstream_sync.client.encoder.MessageEncoder`. It calls the method in
+ * Python for an invalid or unusual message, so that one implementation decides what is an error.
  *
  * `MessageFields` holds the fields of `jetstream_sync.Msg`, with the constructor.
  *
@@ -432,7 +432,7 @@ append_headers(Text *block, PyObject *headers)
 
 /* Return a tuple of the command for a message and the size of its headers and payload; or `None`. */
 static PyObject *
-encode(Word subject, PyObject *payload, Word reply, PyObject *headers, PyObject *max_payload)
+encode(Word subject, PyObject *payload, Word reply, PyObject *headers, Py_ssize_t max_payload)
 {
     char block_bytes[MAX_HEADER], line_bytes[MAX_LINE];
     Text block = {block_bytes, 0, MAX_HEADER}, line = {line_bytes, 0, MAX_LINE};
@@ -440,11 +440,7 @@ encode(Word subject, PyObject *payload, Word reply, PyObject *headers, PyObject 
         Py_RETURN_NONE;
     }
     Py_ssize_t size = block.length + PyBytes_GET_SIZE(payload);
-    Py_ssize_t limit = PyLong_AsSsize_t(max_payload);
-    if (limit == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    int usual = size <= limit && append(&line, block.length ? "HPUB " : "PUB ", block.length ? 5 : 4)
+    int usual = size <= max_payload && append(&line, block.length ? "HPUB " : "PUB ", block.length ? 5 : 4)
         && append(&line, subject.start, subject.length) && append(&line, " ", 1)
         && (reply.length == 0 || (append(&line, reply.start, reply.length) && append(&line, " ", 1)))
         && (block.length == 0 || (append_number(&line, block.length) && append(&line, " ", 1)))
@@ -468,59 +464,87 @@ encode(Word subject, PyObject *payload, Word reply, PyObject *headers, PyObject 
     return encoded;
 }
 
-/* Return whether a function got its five arguments; if not, set the error. */
+/* The fields of a `MessageEncoder` that the functions below use, with its names. */
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t max_payload;
+    char accepts_headers;
+} Encoder;
+
+static PyMemberDef encoder_members[] = {
+    {"max_payload", T_PYSSIZET, offsetof(Encoder, max_payload), 0, NULL},
+    {"accepts_headers", T_BOOL, offsetof(Encoder, accepts_headers), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+/* Find the bytes of a subject: of a `str`, which must be valid, or of `bytes`. Return 0 if it is unusual. */
 static int
-has_five(const char *function, Py_ssize_t count)
+find_subject(PyObject *subject, int is_text, int is_optional, Word *word)
 {
-    if (count != 5) {
-        PyErr_Format(PyExc_TypeError, "%s() takes 5 arguments, got %zd", function, count);
+    if (!is_text) {
+        *word = (Word){NULL, 0};
+        if (!PyBytes_CheckExact(subject)) {
+            return 0;
+        }
+        *word = (Word){PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject)};
+        return 1;
     }
-    return count == 5;
+    return ascii(subject, word) && ((is_optional && word->length == 0) || is_subject(*word));
 }
 
-PyDoc_STRVAR(encode_message_doc,
-"encode_message(subject, payload, reply, headers, max_payload, /)\n"
-"--\n"
-"\n"
-"Validate and encode a message: its subjects are `str`.\n"
-"\n"
-"Return the command, and the size of headers and payload; ``None``: the message is invalid or unusual.");
+/* Encode a message; call the method in Python for an invalid or unusual one. */
+static PyObject *
+encode_or_call(Encoder *self, PyObject *const *args, Py_ssize_t count, int is_text, const char *method)
+{
+    Word subject, reply = {NULL, 0};
+    PyObject *headers = count > 3 ? args[3] : Py_None;
+    if (count >= 2 && count <= 4 && (headers == Py_None || self->accepts_headers)
+        && find_subject(args[0], is_text, 0, &subject)
+        && (count < 3 || find_subject(args[2], is_text, 1, &reply))) {
+        PyObject *encoded = encode(subject, args[1], reply, headers, self->max_payload);
+        if (encoded != Py_None) {
+            return encoded;
+        }
+        Py_DECREF(encoded);
+    }
+    PyObject *name = PyUnicode_InternFromString(method);
+    PyObject *call = name != NULL ? PyObject_GetAttr((PyObject *)self, name) : NULL;
+    PyObject *result = call != NULL ? PyObject_Vectorcall(call, args, (size_t)count, NULL) : NULL;
+    Py_XDECREF(name);
+    Py_XDECREF(call);
+    return result;
+}
 
 static PyObject *
-encode_message(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+encoder_message(Encoder *self, PyObject *const *args, Py_ssize_t count)
 {
-    Word subject, reply;
-    if (!has_five("encode_message", count)) {
-        return NULL;
-    }
-    if (!ascii(args[0], &subject) || !is_subject(subject) || !ascii(args[2], &reply)
-        || (reply.length > 0 && !is_subject(reply))) {
-        Py_RETURN_NONE;
-    }
-    return encode(subject, args[1], reply, args[3], args[4]);
+    return encode_or_call(self, args, count, 1, "_encode_message");
 }
-
-PyDoc_STRVAR(encode_command_doc,
-"encode_command(subject, payload, reply, headers, max_payload, /)\n"
-"--\n"
-"\n"
-"Encode a message: its subjects are `bytes`, which are not validated.\n"
-"\n"
-"Return the command, and the size of headers and payload; ``None``: the message is invalid or unusual.");
 
 static PyObject *
-encode_command(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+encoder_command(Encoder *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (!has_five("encode_command", count)) {
-        return NULL;
-    }
-    if (!PyBytes_CheckExact(args[0]) || !PyBytes_CheckExact(args[2])) {
-        Py_RETURN_NONE;
-    }
-    Word subject = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0])};
-    Word reply = {PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2])};
-    return encode(subject, args[1], reply, args[3], args[4]);
+    return encode_or_call(self, args, count, 0, "_encode_command");
 }
+
+static PyMethodDef encoder_methods[] = {
+    {"encode_message", (PyCFunction)(void (*)(void))encoder_message, METH_FASTCALL, NULL},
+    {"encode_command", (PyCFunction)(void (*)(void))encoder_command, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot encoder_slots[] = {
+    {Py_tp_members, encoder_members},
+    {Py_tp_methods, encoder_methods},
+    {0, NULL},
+};
+
+static PyType_Spec encoder_spec = {
+    .name = "jetstream_sync._speedups.Encoder",
+    .basicsize = sizeof(Encoder),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = encoder_slots,
+};
 
 /*
  * Between these two, no other code runs: before Python 3.12, creating an object may start a garbage collection,
@@ -1232,14 +1256,13 @@ add_types(PyObject *module)
     state->packed_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &packed_spec, NULL);
     return state->packed_type == NULL
         || PyModule_AddObjectRef(module, "PackedRun", (PyObject *)state->packed_type) < 0
+        || add_type(module, &encoder_spec, "Encoder") < 0
         || add_type(module, &fields_spec, "MessageFields") < 0
         || add_type(module, &output_spec, "OutputBuffer") < 0
         || add_type(module, &future_spec, "FutureFields") < 0 ? -1 : 0;
 }
 
 static PyMethodDef module_functions[] = {
-    {"encode_command", (PyCFunction)(void (*)(void))encode_command, METH_FASTCALL, encode_command_doc},
-    {"encode_message", (PyCFunction)(void (*)(void))encode_message, METH_FASTCALL, encode_message_doc},
 #if USES_SOCKETS
     {"receive_reply", (PyCFunction)(void (*)(void))receive_reply, METH_FASTCALL, receive_reply_doc},
 #endif

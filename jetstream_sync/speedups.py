@@ -16,10 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 #: bytes they take, and how many bytes of headers and payloads are in them.
 ReadMessages: TypeAlias = Callable[[bytes, int, type[Any], set[int]], tuple[list[Any], int, int]]
 
-#: Arguments: the subject, the payload, the reply subject, the headers, and the largest size of headers and
-#: payload in bytes. Returns the command and this size; ``None``: the message is invalid or unusual.
-Encode: TypeAlias = Callable[[Any, Any, Any, Any, int], tuple[bytes, int] | None]
-
 
 class PythonMessageFields:
     """The fields of a message, in Python."""
@@ -67,10 +63,8 @@ FutureFields = PythonFutureFields
 #: in use. The parser contains the same in Python.
 read_messages: ReadMessages | None = None
 
-#: Encode an ordinary message, with subjects that are validated (`str`) or not (`bytes`); ``None``: the
-#: extension is not in use. The encoder contains the same in Python, and encodes all other messages.
-encode_message: Encode | None = None
-encode_command: Encode | None = None
+#: Base class of `jetstream_sync.client.encoder.FastEncoder`; ``None``: the extension is not in use.
+Encoder: type[Any] | None = None
 
 #: Settles the futures of acknowledgements. Arguments: the class of the futures, and those of
 #: `PubAckFuture.settle_run`. ``None``: the extension is not in use.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .. import errors, speedups
 from ..headers import HeadersLike, encode_headers
 from ..protocol.session import ServerInfo, publish_command, publish_with_headers_command
@@ -51,11 +53,6 @@ class MessageEncoder:
         """Return the command for a message; as `encode_command()`, but with validation of the subjects."""
         if headers and not self.accepts_headers:
             raise _headers_refused(headers)
-        if speedups.encode_message is not None:
-            # The code below is for unusual messages, and decides what is an error.
-            encoded = speedups.encode_message(subject, payload, reply, headers, self.max_payload)
-            if encoded is not None:
-                return encoded
         try:
             known = self._checked.get(subject)
         except TypeError:  # not hashable
@@ -71,16 +68,14 @@ class MessageEncoder:
         # Repeats publish_command() to save a call: this runs once per message.
         return b"PUB %b %d\r\n%b\r\n" % (known, size, payload), size
 
+    _encode_message = encode_message  # for the C extension
+
     def encode_command(
         self, subject: bytes, payload: bytes, reply: bytes = b"", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
         """Return the command that publishes a message, and the size of its headers and payload."""
         if headers and not self.accepts_headers:
             raise _headers_refused(headers)
-        if speedups.encode_command is not None:
-            encoded = speedups.encode_command(subject, payload, reply, headers, self.max_payload)
-            if encoded is not None:
-                return encoded
         if payload.__class__ is not bytes:
             if not isinstance(payload, (bytes, bytearray, memoryview)):
                 raise errors.InvalidArgumentError(
@@ -103,6 +98,8 @@ class MessageEncoder:
             )
         return command, size
 
+    _encode_command = encode_command  # for the C extension
+
     def _check(self, subject: str) -> bytes:
         """Validate a subject, cache it and return its bytes."""
         check_publish_subject(subject)
@@ -116,3 +113,13 @@ class MessageEncoder:
             self._checked = {}
         self._checked[subject] = checked
         return checked
+
+
+#: The encoder with `encode_message()` and `encode_command()` in C, if the C extension is in use. They encode ordinary
+#: messages; for all others they call the methods in Python, which decide what is an error.
+FastEncoder: type[MessageEncoder] = MessageEncoder
+
+if not TYPE_CHECKING and speedups.Encoder is not None:
+
+    class FastEncoder(speedups.Encoder, MessageEncoder):
+        """The encoder with the fields and methods of the C extension."""

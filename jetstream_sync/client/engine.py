@@ -22,7 +22,7 @@ from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo, Session
 from .connector import Connector
 from .direct_reads import DirectReads
-from .encoder import MessageEncoder
+from .encoder import FastEncoder, MessageEncoder
 from .events import CallbackThreads, Events, closed_error_for, is_deliberate_close
 from .keepalive import KeepAlive
 from .login import Login
@@ -59,7 +59,7 @@ class Engine:
         # --- parts with their own synchronization ---
         self.events: Events = Events(self.name, options)
         self.callbacks: CallbackThreads = CallbackThreads(self.events)
-        self.encoder: MessageEncoder = MessageEncoder()
+        self.encoder: MessageEncoder = FastEncoder()
         self.writer: Writer = FastWriter(options.pending_size, self._on_send_error)
         self.state: ConnectionState = ConnectionState(self.writer, self.encoder)
         self.keepalive: KeepAlive = KeepAlive(

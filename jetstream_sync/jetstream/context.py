@@ -255,6 +255,8 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             ConnectionClosedError: the connection is closed.
 
         """
+        if not options and msg_id is None and stream is None:
+            return self._publisher.publish_async(subject, payload, headers, timeout)
         retries, given = DEFAULT_RETRIES, given_options(options, msg_id, stream)
         if options:
             publish_headers(None, given)  # refuses invalid options before the server is asked

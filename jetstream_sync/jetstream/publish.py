@@ -440,11 +440,13 @@ class Publisher(MessageReceiver):
     ) -> Future[PubAck]:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
-        headers = publish_headers(headers, options)
+        if options:
+            headers = publish_headers(headers, options)
         token = b"%x" % next(self._tokens)
         message = self._encode_command(
             self._encode_subject(subject), payload, self._reply_prefix + token, headers
         )
+        command, size = message
         limit = wait = self._timeout if timeout is None else seconds(timeout)
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
         if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
@@ -463,7 +465,7 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            self._send_deferred(*message, wait)
+            self._send_deferred(command, size, wait)
         except BaseException:
             self._pending.pop(token, None)
             self._make_room()

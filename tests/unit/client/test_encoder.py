@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jetstream_sync import speedups
-from jetstream_sync.client.encoder import MessageEncoder
+from jetstream_sync.client.encoder import FastEncoder, MessageEncoder
 from jetstream_sync.errors import BadSubjectError, Error, MaxPayloadError
 from jetstream_sync.headers import Headers
 
@@ -47,17 +47,9 @@ def outcome(call: Callable[..., Any], *arguments: object) -> object:
         return type(error), str(error)
 
 
-def in_python(method: str, *arguments: object) -> object:
-    """Return the outcome of a method of the encoder without the extension."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(speedups, "encode_message", None)
-        patch.setattr(speedups, "encode_command", None)
-        return in_use(method, *arguments)
-
-
-def in_use(method: str, *arguments: object) -> object:
-    """Return the outcome of a method of the encoder."""
-    encoder = MessageEncoder()
+def encoded(kind: type[MessageEncoder], method: str, *arguments: object) -> object:
+    """Return the outcome of a method of an encoder."""
+    encoder = kind()
     encoder.max_payload = MAX_PAYLOAD
     return outcome(getattr(encoder, method), *arguments)
 
@@ -103,16 +95,16 @@ HEADERS: st.SearchStrategy[object] = (
 @example("s" * 1025, b"", "r" * 1024, {"n" * 500: "v" * 600})
 def test_a_message_is_encoded_the_same_in_c_and_in_python(subject, payload, reply, headers):
     """Both give the same command and size, or the same error."""
-    arguments = (subject, payload, reply, headers)
-    assert in_use("encode_message", *arguments) == in_python("encode_message", *arguments)
+    arguments = ("encode_message", subject, payload, reply, headers)
+    assert encoded(FastEncoder, *arguments) == encoded(MessageEncoder, *arguments)
 
 
 @needs_extension
 @given(st.binary(max_size=2100), PAYLOADS, st.binary(max_size=2100), HEADERS)
 def test_a_command_is_encoded_the_same_in_c_and_in_python(subject, payload, reply, headers):
     """Both give the same command and size, or the same error."""
-    arguments = (subject, payload, reply, headers)
-    assert in_use("encode_command", *arguments) == in_python("encode_command", *arguments)
+    arguments = ("encode_command", subject, payload, reply, headers)
+    assert encoded(FastEncoder, *arguments) == encoded(MessageEncoder, *arguments)
 
 
 # --- the extension itself ---------------------------------------------------------------------------
@@ -135,36 +127,60 @@ ORDINARY: list[tuple[tuple[str, bytes, str, Mapping[str, str] | None], bytes, in
 ]
 
 
+class NotInPython(MessageEncoder):
+    """An encoder whose methods in Python fail."""
+
+    def _encode_message(self, *_: object) -> NoReturn:
+        raise AssertionError("encoded in Python")
+
+    _encode_command = _encode_message
+
+
 @needs_extension
 @pytest.mark.parametrize(("arguments", "command", "size"), ORDINARY)
 def test_the_extension_encodes_ordinary_messages(arguments, command, size):
     """It encodes these itself, and exactly as the protocol says."""
+
+    class Encoder(speedups.Encoder, NotInPython):  # type: ignore[misc, name-defined]  # the base is a variable
+        pass
+
+    encoder = Encoder()
+    encoder.max_payload = 100
     subject, payload, reply, headers = arguments
-    assert speedups.encode_message(*arguments, 100) == (command, size)
+    assert encoder.encode_message(*arguments) == (command, size)
     words = (subject.encode(), payload, reply.encode(), headers)
-    assert speedups.encode_command(*words, 100) == (command, size)
+    assert encoder.encode_command(*words) == (command, size)
+    if not headers:
+        assert encoder.encode_command(*words[:3]) == (command, size)
 
 
 @needs_extension
-@pytest.mark.parametrize("function", ["encode_message", "encode_command"])
-def test_the_extension_refuses_other_arguments(function):
-    """A wrong number of arguments, and a limit that is not an int, are errors."""
-    encode = getattr(speedups, function)
-    with pytest.raises(TypeError):
-        encode()
-    with pytest.raises(TypeError):
-        encode("a", b"", "", None)
-    words = (b"a", b"", b"") if function == "encode_command" else ("a", b"", "")
-    with pytest.raises(TypeError):
-        encode(*words, None, "100")
+@pytest.mark.parametrize("method", ["encode_message", "encode_command"])
+def test_the_extension_refuses_other_arguments(method):
+    """A wrong number of arguments, and a limit or flag of another type, are errors."""
+    encoder: Any = FastEncoder()
+    encode = getattr(encoder, method)
+    for arguments in [(), ("a",), ("a", b"", "", None, 7)]:
+        with pytest.raises(TypeError):
+            encode(*arguments)
+    for field, value in [("max_payload", "100"), ("accepts_headers", 1)]:
+        with pytest.raises(TypeError):
+            setattr(encoder, field, value)
+    bare = speedups.Encoder()  # type: ignore[misc]  # the extension is in use
+    with pytest.raises(AttributeError):
+        getattr(bare, method)("", b"")
 
 
 # --- with and without the extension -----------------------------------------------------------------
 
 
-def test_the_limit_of_the_server_applies_to_headers_and_payload():
+KINDS = pytest.mark.parametrize("kind", [MessageEncoder, FastEncoder], ids=["python", "in use"])
+
+
+@KINDS
+def test_the_limit_of_the_server_applies_to_headers_and_payload(kind):
     """A new limit applies to the next message."""
-    encoder = MessageEncoder()
+    encoder = kind()
     encoder.max_payload = 100
     assert encoder.encode_message("a", bytes(82), "", {"N": "v"})[1] == 100
     with pytest.raises(MaxPayloadError) as caught:
@@ -174,9 +190,10 @@ def test_the_limit_of_the_server_applies_to_headers_and_payload():
     assert encoder.encode_command(b"a", bytes(83), b"", {"N": "v"})[1] == 101
 
 
-def test_bytes_are_not_a_subject():
+@KINDS
+def test_bytes_are_not_a_subject(kind):
     """Only the method for encoded subjects takes bytes."""
-    encoder = MessageEncoder()
+    encoder = kind()
     subjects: list[Any] = [b"a", None, ["a"]]
     for subject in subjects:
         with pytest.raises(BadSubjectError):
