@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import math
-import uuid
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -85,7 +85,7 @@ class AtomicBatchSender(QueueInbox):
 
     def new_batch(self) -> tuple[bytes, bytes]:
         """Return a new batch id, and the subject to which the sequence of a message is appended for its reply."""
-        batch = uuid.uuid4().hex.encode()
+        batch = os.urandom(16).hex().encode()
         return batch, b"%b.%b." % (self.reply, batch)
 
     def commit(

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -80,7 +80,7 @@ class _Flow(Inbox):
         #: The acknowledgement or the error that ended the batch.
         self.result: PubAck | errors.Error | None = None
         #: The batch id, and the numbers of the first messages with another subject than the one before.
-        self.batch_id = uuid.uuid4().hex
+        self.batch_id = os.urandom(16).hex()
         self.subjects: deque[tuple[int, bytes]] = deque()
         self.gaps: deque[range] = deque()
         self.refused: deque[tuple[int, errors.APIError]] = deque(maxlen=_MAX_REFUSED)
