@@ -32,7 +32,7 @@ from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import consumer_info
 from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
-from .ordered_cursor import OrderedCursor, OrderedOptions, check_options, pull_cursor
+from .ordered_cursor import CursorHooks, OrderedCursor, OrderedOptions, check_options, pull_cursor
 from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
 from .pull_consumer import (
     ContinuousOptions,
@@ -380,16 +380,22 @@ class OrderedConsumer:
         self._start_puller(puller)
         return messages
 
-    def _new_cursor(self) -> OrderedCursor:
-        return pull_cursor(self._api, self._stream, self._options, serials=self._serials)
+    def _new_cursor(self, report: Callable[[BaseException], object] | None = None) -> OrderedCursor:
+        # `report`: called with the error before reading starts again; ``None``: `Events.error` is.
+        hooks: CursorHooks = {}
+        if self._options.get("restart_if_recreated"):
+            hooks["on_recreated"] = report or self._api.core.events.error
+        return pull_cursor(self._api, self._stream, self._options, serials=self._serials, **hooks)
 
-    def _puller(self, options: ContinuousOptions) -> OrderedPuller:
+    def _puller(
+        self, options: ContinuousOptions, report: Callable[[BaseException], object] | None = None
+    ) -> OrderedPuller:
         """Return a puller that has no consumer yet."""
         self._check_open()
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
-        cursor = self._new_cursor()
+        cursor = self._new_cursor(report)
         if self._first is not None:
             cursor.start_as(self._first)
         puller = OrderedPuller(self._api, cursor, continuous_pull(options))
@@ -426,10 +432,8 @@ class OrderedConsumer:
         check_callback("callback", callback)
         if error_cb is not None:
             check_callback("error_cb", error_cb)
-        core, puller = self._api.core, self._puller(options)
-        cursor = puller._cursor  # noqa: SLF001 - one module
-        if cursor.on_recreated is not None:
-            cursor.on_recreated = partial(core.events.error, callback=error_cb)
+        core = self._api.core
+        puller = self._puller(options, partial(core.events.error, callback=error_cb))
         try:
             self._start_puller(puller)
             return ConsumeHandle(core, self._stream, puller, callback, error_cb=error_cb)

@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import Enum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
@@ -36,6 +37,9 @@ from ..subjects import check_consumer_name
 from .api_requests import APIRequests
 from .consumer_requests import CREATE, drop_consumer
 from .direct_get import leader_get
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
@@ -55,7 +59,9 @@ _FIRST_RETRY_DELAY_S: Final = 1.0
 _MAX_RETRY_DELAY_S: Final = 10.0
 #: The policies that mean another message later.
 _STARTS_ONCE: Final = (DeliverPolicy.NEW.value, DeliverPolicy.LAST.value)
-_BY_START_SEQUENCE: Final = DeliverPolicy.BY_START_SEQUENCE.value
+#: The fields of a config for a start that the deliver policy requires, and those that select subjects.
+_START_FIELDS: Final = ("opt_start_seq", "opt_start_time")
+_FILTER_FIELDS: Final = ("filter_subject", "filter_subjects")
 #: The metadata that distinguishes the consumers of readers with the same prefix.
 _READER: Final = "jetstream_sync.reader"
 #: Errors of a request that the user has no permission for.
@@ -140,18 +146,57 @@ class ServerConsumer(NamedTuple):
         return cls(name, start, pending, response)
 
 
+class Reading(Enum):
+    """What the next consumer of an ordered reader reads."""
+
+    FORWARD = "what follows the last message"
+    STATE = "the same; the last sequence of the stream is requested before"
+    STATE_AGAIN = "what the first one has read; the last sequence of the stream is requested before"
+
+
 @dataclass(slots=True)
-class _StreamMark:
-    """What identifies the stream that a position belongs to."""
+class _Start:
+    """Where an ordered reader begins."""
+
+    config: Mapping[str, Any]
+    """The config of the first consumer, in JSON."""
+    is_kept: bool = False
+    """Whether to keep the start of the first consumer, because the config means another one later."""
+    after: int | None = None
+    """The sequence just before the first message; ``None``: the server decides."""
+    began: str = ""
+    """When the first consumer was created, as text, if the start is kept; empty: not known."""
+
+    def configured(self) -> int | None:
+        """Return the sequence before the start that the config names; ``None``: it names none."""
+        by_sequence = self.config.get("deliver_policy") == DeliverPolicy.BY_START_SEQUENCE.value
+        return self.config["opt_start_seq"] - 1 if by_sequence else None
+
+    def elsewhere(self, policy: DeliverPolicy, **start: Any) -> dict[str, Any]:
+        """Return the config with another start."""
+        others = {name: self.config[name] for name in self.config if name not in _START_FIELDS}
+        return {**others, "deliver_policy": policy.value, **start}
+
+    def since(self, time_ns: int) -> dict[str, Any]:
+        """Return the config with a start at a time, in nanoseconds."""
+        start = time_to_text(time_from_ns(time_ns))
+        return self.elsewhere(DeliverPolicy.BY_START_TIME, opt_start_time=start)
+
+
+@dataclass(slots=True)
+class _KnownStream:
+    """The stream that a position belongs to, as far as it is known."""
 
     created: str = ""
     """When it was created, as text; empty: not known."""
     seen: str = ""
     """The same of the stream that replied last."""
-    began: str = ""
-    """When the first consumer was created, as text, if the start is kept; empty: not known."""
     stamp: tuple[int, int] | None = None
     """The sequence of a message of the stream with its time in nanoseconds, if the last reply is not known."""
+    end: int = 0
+    """Its last sequence before the current consumer was created, if that was requested."""
+    replicated: bool = False
+    """Whether other servers than the leader have it, as far as it has replied."""
 
 
 class _Pace:
@@ -198,8 +243,33 @@ class _Pace:
             self.create_at = now + delay
 
 
+class _Attempts:
+    """The attempts of one call to create a consumer."""
+
+    def __init__(self) -> None:
+        self.timeouts = Backoff(_FIRST_CREATE_TIMEOUT_S, _MAX_CREATE_TIMEOUT_S)
+        self.delays = Backoff(_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S)
+        self.failed = 0
+
+
+class CursorHooks(TypedDict, total=False):
+    """Further arguments of an `OrderedCursor`."""
+
+    reading: Reading
+    """What the first consumer reads; default: forward."""
+    on_recreated: Callable[[errors.StreamRecreatedError], object]
+    """Called with the error when the stream is another one, before the reader starts again; default: it ends."""
+    verify: Callable[[int, Deadline], bool | None]
+    """Returns whether the stream is the known one if the message at the position, its argument, was removed;
+    ``None``: it is not known. Without it, later messages decide that, which does not find values that were
+    rolled back and are older than the position."""
+
+
 class OrderedCursor:
     """The position of an ordered consumer, and the server's consumer that continues from there."""
+
+    # `attempts`: consecutive failed attempts to create a consumer before giving up; 0: no limit.
+    # `serials`: the numbers of the names, which may be shared; ``None``: from 1 on.
 
     def __init__(
         self,
@@ -209,39 +279,24 @@ class OrderedCursor:
         first: Mapping[str, Any],
         attempts: int = 0,
         serials: Iterator[int] | None = None,
+        **hooks: Unpack[CursorHooks],
     ) -> None:
         """Start at the position that a config in JSON defines."""
-        # `serials`: the numbers of the names, which may be shared; ``None``: from 1 on.
         # A reply that is lost with the connection is not waited for: another attempt follows.
         self._api = api.failing_on_disconnect()
         self.stream = stream
-        self._prefix = prefix
-        self._serials = itertools.count(1) if serials is None else serials
-        self._serial = 0
+        self._names = (f"{prefix}_{serial}" for serial in serials or itertools.count(1))
         #: The name of the current consumer, or of the one that is being created.
         self.name: str = f"{prefix}_0"
         self._attempts = attempts
-        self._first = first
-        #: The sequence just before the first message; ``None``: it is that of the config.
-        self.start: int | None = None
-        #: Whether to keep the start of the first consumer, because the config means another one later.
-        self.keeps_start: bool = first.get("deliver_policy") in _STARTS_ONCE
-        #: Whether the next consumer starts as the first one did.
-        self.from_scratch: bool = False
-        #: Whether to request the last sequence of the stream before each consumer, and that sequence.
-        self.reads_end: bool = False
-        self.end: int = 0
-        #: Whether other servers than the leader have the stream; known after `last_seq()`.
-        self.replicated: bool = False
-        self._mark = _StreamMark()
-        #: Called with the error when the stream is another one, before the reader starts again; ``None``: it
-        #: ends.
-        self.on_recreated: Callable[[errors.StreamRecreatedError], object] | None = None
+        #: What the next consumer reads.
+        self.reading: Reading = hooks.get("reading", Reading.FORWARD)
+        is_kept = self.reading is not Reading.FORWARD or first.get("deliver_policy") in _STARTS_ONCE
+        self._start = _Start(first, is_kept)
+        self._known = _KnownStream()
+        self._on_recreated = hooks.get("on_recreated")
+        self._verify = hooks.get("verify")
         self._ended: errors.StreamRecreatedError | None = None
-        #: Returns whether the stream is the known one if the message at the position was removed, ``None``: it
-        #: is not known. Otherwise later messages decide that, which does not find values that were rolled
-        #: back and are older than the position.
-        self.verify: Callable[[Deadline], bool | None] | None = None
         self._delivered = 0  # messages from earlier consumers
         #: The current consumer on the server.
         self.consumer: ServerConsumer | None = None
@@ -257,6 +312,21 @@ class OrderedCursor:
         return None if self.consumer is None else decode(ConsumerInfo, self.consumer.response)
 
     @property
+    def keeps_start(self) -> bool:
+        """Whether the start of the first consumer is kept."""
+        return self._start.is_kept
+
+    @property
+    def end(self) -> int:
+        """The last sequence of the stream before the current consumer was created, while its state is read."""
+        return self._known.end
+
+    @property
+    def replicated(self) -> bool:
+        """Whether other servers than the leader have the stream; known after `last_seq()`."""
+        return self._known.replicated
+
+    @property
     def consumer_seq(self) -> int:
         """The sequence of the last message from the current consumer."""
         return self.sequence.last or 0
@@ -270,130 +340,105 @@ class OrderedCursor:
     def stream_seq(self) -> int | None:
         """The stream sequence to continue after; ``None``: the start of the first consumer."""
         reply = self.sequence.reply
-        return int(ack_tokens(reply)[3]) if reply else self.start
+        return int(ack_tokens(reply)[3]) if reply else self._start.after
 
     @property
     def position(self) -> int:
         """The last sequence that was received, or the one before the start."""
         reply = self.sequence.reply
-        start: int = self._first.get("opt_start_seq", 1)
-        return max(int(ack_tokens(reply)[3]) if reply else 0, start - 1)
+        return max(int(ack_tokens(reply)[3]) if reply else 0, self._start.configured() or 0)
 
     def start_as(self, other: OrderedCursor) -> None:
         """Start where the first consumer of another cursor has started, before the first message."""
-        self.start = other.start
-        self._mark = replace(other._mark, stamp=None, seen="")
-
-    def read_state(self, *, from_scratch: bool) -> None:
-        """Read up to the end of the stream, which is requested before each consumer, until `end_state()`."""
-        # `from_scratch`: whether each consumer until then starts as the first one.
-        self.from_scratch = from_scratch
-        self.keeps_start = self.reads_end = True
+        self._start = replace(self._start, after=other._start.after, began=other._start.began)
+        self._known = replace(other._known, stamp=None, seen="")
 
     def read_state_again(self, policy: DeliverPolicy) -> None:
         """Read another stream up to its end, with a deliver policy that needs no further field."""
-        self._first = {**self._first, "deliver_policy": policy.value}
-        for field in ("opt_start_seq", "opt_start_time"):
-            self._first.pop(field, None)
-        self.from_scratch = policy is DeliverPolicy.LAST_PER_SUBJECT
-        self.reads_end = True
+        self._start.config = self._start.elsewhere(policy)
+        is_last = policy is DeliverPolicy.LAST_PER_SUBJECT
+        self.reading = Reading.STATE_AGAIN if is_last else Reading.STATE
 
     def end_state(self) -> None:
         """Continue from the position from now on: everything up to the end was read."""
-        self.from_scratch = self.reads_end = False
+        self.reading = Reading.FORWARD
 
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
         tokens = ack_tokens(reply)
-        self.start = int(tokens[3]) - 1
-        self._mark.stamp = int(tokens[3]), int(tokens[5])
+        self._start.after = int(tokens[3]) - 1
+        self._known.stamp = int(tokens[3]), int(tokens[5])
         self.sequence.last = int(tokens[4]) - 1
         self.sequence.reply = b""
-
-    def _next_config(self, deliver_subject: str | None) -> dict[str, Any]:
-        """Return the config of a consumer that starts after the last message."""
-        self._serial = next(self._serials)
-        self.name = f"{self._prefix}_{self._serial}"
-        config = {**self._first, "name": self.name}
-        if deliver_subject is not None:
-            config["deliver_subject"] = deliver_subject
-        last_seq = self.stream_seq
-        if last_seq is not None:
-            config["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE.value
-            config["opt_start_seq"] = last_seq + 1
-            config.pop("opt_start_time", None)
-        return config
 
     def renew(
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
     ) -> ServerConsumer:
         """Create a consumer that continues from the position, and delete the old one."""
         self._end_consumer(deadline)
-        waits = Backoff(_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S)
-        timeouts = Backoff(_FIRST_CREATE_TIMEOUT_S, _MAX_CREATE_TIMEOUT_S)
-        attempt = 0
+        attempts = _Attempts()
         while True:
-            attempt += 1
-            position = self._start_of_next()
             # The subject is subscribed before the consumer exists, and no two consumers share one.
-            config = self._next_config(None if deliver_to is None else deliver_to())
-            limit = deadline.sooner(timeouts.next())
+            subject = None if deliver_to is None else deliver_to()
+            limit = deadline.sooner(attempts.timeouts.next())
+            self.name = next(self._names)
             try:
-                consumer = self._create(config, limit)
-                self._check_stream(consumer, position, limit)
-            except errors.StreamRecreatedError as error:
-                self._drop(config["name"])
-                self._start_again(error)
-                continue
+                consumer = self._create(subject, limit)
+                break
             except errors.ConsumerExistsError:
-                attempt -= 1
-                continue  # of another reader with the same prefix
-            except (errors.BadRequestError, errors.PermissionsError):
-                raise
-            except errors.StreamNotFoundError as error:
-                if self._pace.is_gone():
-                    raise
-                self._wait(deadline.sooner(_GONE_RETRY_S))
-                if deadline.expired():
-                    text = f"stream {self.stream!r} was not found, and may be created again"
-                    raise self._api.core.state.timed_out(text) from error
-                continue
+                pass  # of another reader with the same prefix
             except errors.Error as error:
-                lost = isinstance(error, errors.ConnectionLostError)
-                closed = isinstance(error, errors.ConnectionClosedError) and not lost
-                if closed or self._api.core.closed_reason is not None:
-                    raise
-                self._drop(config["name"])  # it may have been created
-                if deadline.expired():
-                    self._pace.cut_short = True
-                    text = "the ordered consumer could not be created in time"
-                    raise self._api.core.state.timed_out(text) from error
-                if lost and not self.stopping:
-                    attempt -= 1
-                    continue  # the next attempt is sent after the reconnect
-                if attempt == self._attempts:
-                    raise errors.OrderedConsumerResetError(
-                        f"no consumer on stream {self.stream!r} after {attempt} attempts"
-                    ) from error
-                wait = waits.next()
-                lagging = isinstance(error, _LaggingServerError)
-                if not self._wait(deadline.sooner(wait / 10 if lagging else wait)):
-                    raise errors.IteratorClosedError(
-                        "the ordered consumer was stopped while it had no consumer on the server"
-                    ) from error
-                continue
+                self._after(error, attempts, deadline)
             except BaseException:
-                self._drop(config["name"])
+                self._drop(self.name)
                 raise
-            self.consumer = consumer
-            self._pace.created()
-            if deliver_to is None:
-                self._delivered += self.consumer_seq
-                self.sequence.last = 0
-            if self.start is None and self.keeps_start:
-                self.start = consumer.start
-                self._mark.began = str(consumer.response.get("created", ""))
-            return consumer
+        self.consumer = consumer
+        self._pace.created()
+        if deliver_to is None:
+            self._delivered += self.consumer_seq
+            self.sequence.last = 0
+        start = self._start
+        if start.after is None and start.is_kept:
+            start.after = consumer.start
+            start.began = str(consumer.response.get("created", ""))
+        return consumer
+
+    def _after(self, error: errors.Error, attempts: _Attempts, deadline: Deadline) -> None:
+        """Prepare another attempt to create a consumer after one that failed; raise if there is none."""
+        if isinstance(error, errors.StreamRecreatedError):
+            self._drop(self.name)
+            self._start_again(error)
+            return
+        if isinstance(error, errors.BadRequestError | errors.PermissionsError):
+            raise error
+        if isinstance(error, errors.StreamNotFoundError):
+            if self._pace.is_gone():
+                raise error
+            self._wait(deadline.sooner(_GONE_RETRY_S))
+            if deadline.expired():
+                text = f"stream {self.stream!r} was not found, and may be created again"
+                raise self._api.core.state.timed_out(text) from error
+            return
+        lost = isinstance(error, errors.ConnectionLostError)
+        closed = isinstance(error, errors.ConnectionClosedError) and not lost
+        if closed or self._api.core.closed_reason is not None:
+            raise error
+        self._drop(self.name)  # it may have been created
+        if deadline.expired():
+            self._pace.cut_short = True
+            text = "the ordered consumer could not be created in time"
+            raise self._api.core.state.timed_out(text) from error
+        if lost and not self.stopping:
+            return  # the next attempt is sent after the reconnect
+        attempts.failed += 1
+        if attempts.failed == self._attempts:
+            text = f"no consumer on stream {self.stream!r} after {attempts.failed} attempts"
+            raise errors.OrderedConsumerResetError(text) from error
+        wait = attempts.delays.next()
+        lagging = isinstance(error, _LaggingServerError)
+        if not self._wait(deadline.sooner(wait / 10 if lagging else wait)):
+            text = "the ordered consumer was stopped while it had no consumer on the server"
+            raise errors.IteratorClosedError(text) from error
 
     def _end_consumer(self, deadline: Deadline) -> None:
         """Keep the position, delete the consumer, and wait until the next one may be created."""
@@ -403,9 +448,9 @@ class OrderedCursor:
             raise copy_exception(self._ended)
         if self.sequence.reply:
             tokens = ack_tokens(self.sequence.reply)
-            self._mark.stamp = int(tokens[3]), int(tokens[5])
-        if self.from_scratch:
-            self.start = None
+            self._known.stamp = int(tokens[3]), int(tokens[5])
+        if self.reading is Reading.STATE_AGAIN:
+            self._start.after = None
             self.sequence.reply = b""
         pace = self._pace
         if self.consumer is not None or pace.cut_short:
@@ -414,16 +459,28 @@ class OrderedCursor:
         if pace.create_at is not None:
             self._wait_to_create(deadline, pace.create_at)
 
-    def _create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
-        """Create a consumer, once."""
-        if self.reads_end:
-            self.end = self.last_seq(deadline)
-        return self._ask_to_create(config, deadline)
+    def _create(self, deliver_subject: str | None, deadline: Deadline) -> ServerConsumer:
+        """Create a consumer after the last message, once; raise if its stream is not the known one."""
+        last_seq = self.stream_seq
+        config = dict(self._start.config)
+        if last_seq is not None:
+            policy = DeliverPolicy.BY_START_SEQUENCE
+            config = self._start.elsewhere(policy, opt_start_seq=last_seq + 1)
+        if deliver_subject is not None:
+            config["deliver_subject"] = deliver_subject
+        if self.reading is not Reading.FORWARD:
+            self._known.end = self.last_seq(deadline)
+        consumer = self._ask_to_create(self.name, config, deadline)
+        position = self._start.configured() if last_seq is None else last_seq
+        self._check_stream(consumer, position, deadline)
+        return consumer
 
-    def _ask_to_create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
+    def _ask_to_create(
+        self, name: str, config: Mapping[str, Any], deadline: Deadline
+    ) -> ServerConsumer:
         routes, stream = self._api.routes, self.stream
-        route = routes.consumer_create(stream, config["name"], config.get("filter_subject"))
-        body = {"stream_name": stream, "config": config, "action": CREATE}
+        route = routes.consumer_create(stream, name, config.get("filter_subject"))
+        body = {"stream_name": stream, "config": {**config, "name": name}, "action": CREATE}
         return ServerConsumer.of(self._api.ask(route, body, deadline))
 
     def last_seq(self, deadline: Deadline) -> int:
@@ -434,15 +491,15 @@ class OrderedCursor:
         last = state.get("last_seq") if isinstance(state, dict) else None
         if type(last) is not int:
             raise errors.InvalidResponseError(f"a stream info with last_seq={last!r:.60}")
-        self.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
-        self._mark.seen = str(response.get("created", ""))
+        self._known.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
+        self._known.seen = str(response.get("created", ""))
         return last
 
     def last_match(self, deadline: Deadline) -> int:
         """Request the last sequence that the filters select at the leader."""
         # 0: there is none, or there are so many filters that a request for each would take too
         # long.
-        first = self._first
+        first = self._start.config
         filters = first.get("filter_subjects") or [first.get("filter_subject", ">")]
         if len(filters) > _MAX_ASKED_FILTERS:
             return 0
@@ -470,29 +527,21 @@ class OrderedCursor:
                 break  # the next attempt raises the reason
         return not self.stopping
 
-    def _start_of_next(self) -> int | None:
-        """Return the sequence that the next consumer starts after; ``None``: the server decides."""
-        known = self.stream_seq
-        if known is None and self._first.get("deliver_policy") == _BY_START_SEQUENCE:
-            known = self._first["opt_start_seq"] - 1
-        return known
-
     def _check_stream(
         self, consumer: ServerConsumer, position: int | None, deadline: Deadline
     ) -> None:
         """Raise `StreamRecreatedError` if the stream is not the one that the position belongs to."""
         # Another consumer is created after each error, so this can be repeated.
-        mark = self._mark
-        known, stamp = mark.created, mark.stamp
+        known, stamp = self._known.created, self._known.stamp
         late = position is not None and consumer.start < position
         is_first = not (known or stamp or late)
-        if is_first and not self.keeps_start:
+        if is_first and not self._start.is_kept:
             return
-        last = self.end if self.reads_end else None
+        last = None if self.reading is Reading.FORWARD else self._known.end
         if last is None or not is_first:  # otherwise it was just requested
             with suppress(*_NOT_PERMITTED):
                 last = self.last_seq(deadline)
-        created = mark.seen
+        created = self._known.seen
         # Not enough: before 2.11, the time changes with an update of the stream and a restart.
         is_new = bool(known and created and created != known)
         reason = ""
@@ -514,7 +563,7 @@ class OrderedCursor:
             # A server whose replica of the stream ends before the requested start lowers it to that
             # end, and would deliver messages again.
             raise _LaggingServerError(f"the server of {consumer.name!r} lags behind")
-        mark.created = created
+        self._known.created = created
 
     def _is_replaced(
         self, seq: int, time_ns: int, last: int | None, deadline: Deadline
@@ -526,29 +575,27 @@ class OrderedCursor:
             found = leader_get(self._api, self.stream, {"seq": seq}, deadline)
             return found.time_ns != time_ns
         # It was removed, or the user may not get it.
-        if self.verify is None:
+        if self._verify is None:
             return self._has_later_before(seq, time_ns, deadline)
-        verified = self.verify(deadline)
+        verified = self._verify(self.position, deadline)
         return None if verified is None else not verified
 
     def _is_behind(self, position: int, deadline: Deadline) -> bool:
         """Return whether a position without a message is one of another stream."""
-        if self.verify is not None:
+        if self._verify is not None:
             raise UnverifiedStreamError(self.stream, reason="nothing was read that could be in it")
-        return self._has_later_before(position, _ns_of(self._mark.began), deadline)
+        return self._has_later_before(position, _ns_of(self._start.began), deadline)
 
     def _has_later_before(self, seq: int, time_ns: int, deadline: Deadline) -> bool:
         """Return whether the stream has a message that was stored after a time, up to a sequence."""
         # A consumer of all later messages shows the sequence of the first one.
-        name = f"{self._prefix}_{self._serial}_later"
-        config = {**self._first, **_from_time(time_ns + 1), "name": name}
-        for field in ("opt_start_seq", "filter_subject", "filter_subjects"):
-            config.pop(field, None)
+        name = f"{self.name}_later"
+        config = self._start.since(time_ns + 1)
         # A push consumer would need a subject with a subscription.
-        for field in _PUSH_FIELDS:
+        for field in (*_FILTER_FIELDS, *_PUSH_FIELDS):
             config.pop(field, None)
         try:
-            later = self._ask_to_create(config, deadline)
+            later = self._ask_to_create(name, config, deadline)
         except (errors.APIError, *_NOT_PERMITTED):
             return False  # there is no further evidence
         finally:
@@ -558,19 +605,18 @@ class OrderedCursor:
     def _start_again(self, error: errors.StreamRecreatedError) -> None:
         """Start again, as configured, in the stream that there is now; or end with the error."""
         # A configured start that does not exist would be refused again.
-        mark = self._mark
-        if self.on_recreated is None or not (mark.stamp or mark.created):
+        start, known = self._start, self._known
+        if self._on_recreated is None or not (known.stamp or known.created):
             self._ended = error
             raise error
         log.warning("%s; reading starts again", error)
-        if self._first.get("deliver_policy") == DeliverPolicy.NEW.value:
+        if start.config.get("deliver_policy") == DeliverPolicy.NEW.value:
             # Everything that was stored since then is new.
-            since_ns = mark.stamp[1] + 1 if mark.stamp else _ns_of(mark.began)
-            self._first = {**self._first, **_from_time(since_ns)}
-        self.start = mark.stamp = None
+            start.config = start.since(known.stamp[1] + 1 if known.stamp else _ns_of(start.began))
+        start.after = known.stamp = None
         self.sequence.reply = b""
-        mark.created = ""
-        self.on_recreated(error)
+        known.created = ""
+        self._on_recreated(error)
 
     def stop(self) -> None:
         """Create no more consumers: a failed attempt is the last one."""
@@ -595,14 +641,6 @@ def _ns_of(time: str) -> int:
     return time_to_ns(time_from_text(time)) if time else 0
 
 
-def _from_time(time_ns: int) -> dict[str, Any]:
-    """Return the fields of a config that starts at a time, in nanoseconds."""
-    return {
-        "deliver_policy": DeliverPolicy.BY_START_TIME.value,
-        "opt_start_time": time_to_text(time_from_ns(time_ns)),
-    }
-
-
 def check_options(options: OrderedOptions) -> None:
     """Check the options of an ordered consumer that `_pull_config()` does not check."""
     check_known(options, OrderedOptions.__annotations__)
@@ -617,6 +655,7 @@ def pull_cursor(
     options: OrderedOptions,
     inactive_s: float = _INACTIVE_THRESHOLD_S,
     serials: Iterator[int] | None = None,
+    **hooks: Unpack[CursorHooks],
 ) -> OrderedCursor:
     """Return the cursor of an ordered pull consumer, before its first message."""
     prefix = options.get("name_prefix")
@@ -634,10 +673,7 @@ def pull_cursor(
     if prefix:
         # The server returns an existing consumer with the same config, which another reader may use.
         config = {**config, "metadata": {**config.get("metadata", {}), _READER: unique}}
-    cursor = OrderedCursor(api, stream, prefix or unique, config, attempts, serials)
-    if options.get("restart_if_recreated"):
-        cursor.on_recreated = api.core.events.error
-    return cursor
+    return OrderedCursor(api, stream, prefix or unique, config, attempts, serials, **hooks)
 
 
 @lru_cache(maxsize=32, typed=True)

@@ -57,8 +57,10 @@ from ..ordered import (
 )
 from ..ordered_cursor import (
     UNREAD_LIMIT_S,
+    CursorHooks,
     OrderedCursor,
     OrderedOptions,
+    Reading,
     UnverifiedStreamError,
     pull_cursor,
 )
@@ -209,7 +211,7 @@ class _Initial:
 
     def is_new(self, delivery: Delivery) -> bool:
         """Return whether no later revision of a message was handed out before."""
-        if not self._cursor.from_scratch:
+        if self._cursor.reading is not Reading.STATE_AGAIN:
             return True
         subject, reply, _, _ = delivery
         before = self._seen.get(subject)
@@ -322,23 +324,18 @@ class _LiveKeys:
     """The subjects that the caller of a watch knows with a value."""
 
     def __init__(
-        self,
-        api: APIRequests,
-        cursor: OrderedCursor,
-        markers: Markers,
-        filters: str | Sequence[str],
+        self, api: APIRequests, stream: str, markers: Markers, filters: str | Sequence[str]
     ) -> None:
         self._api = api
-        self._cursor = cursor
+        self._stream = stream
         self._markers = markers
         self._filters = [filters] if isinstance(filters, str) else filters
         self._subjects: set[bytes] = set()
         # The subjects and reply subjects of the last messages.
         self._recent: deque[tuple[bytes, bytes]] = deque(maxlen=_MAX_VERIFIED)
 
-    def verify(self, deadline: Deadline) -> bool | None:
+    def verify(self, position: int, deadline: Deadline) -> bool | None:
         """Return whether the stream is the known one; ``None``: none of the last messages shows it."""
-        position = self._cursor.position
         checked: set[bytes] = set()
         for subject, reply in reversed(self._recent):
             if subject in checked:
@@ -347,7 +344,7 @@ class _LiveKeys:
             tokens = ack_tokens(reply)
             request = {"last_by_subj": subject.decode("utf-8", "surrogateescape")}
             try:
-                found = leader_get(self._api, self._cursor.stream, request, deadline)
+                found = leader_get(self._api, self._stream, request, deadline)
             except errors.MessageNotFoundError:
                 continue  # see `lost`
             except (errors.PermissionsError, errors.NoRespondersError):
@@ -376,16 +373,16 @@ class _LiveKeys:
         stored: set[str] = set()
         try:
             for pattern in self._filters:
-                info = stream_info(self._api, self._cursor.stream, pattern, deadline=deadline)
+                info = stream_info(self._api, self._stream, pattern, deadline=deadline)
                 stored.update(info.state.subjects or ())
         except (errors.PermissionsError, errors.NoRespondersError):
-            log.warning("watch of %r: keys without a marker are not noticed", self._cursor.stream)
+            log.warning("watch of %r: keys without a marker are not noticed", self._stream)
             return []
         except errors.Error:
             return None
         # The reply subject that the marker of the last sequence would have.
         created = time_to_ns(info.ts or info.created)
-        parts = self._cursor.stream, self._cursor.name, 1, info.state.last_seq, 0, created, 0
+        parts = self._stream, "_", 1, info.state.last_seq, 0, created, 0
         reply = f"$JS.ACK.{'.'.join(map(str, parts))}".encode()
         return [
             (subject, reply, *self._markers.make(subject))
@@ -440,13 +437,18 @@ class Watch(Generic[E]):
         self._api = api
         self._make = make
         self._not_found = not_found
-        self._cursor = cursor = pull_cursor(api, stream, options, UNREAD_LIMIT_S)
         policy = options.get("deliver_policy")
-        cursor.read_state(from_scratch=policy == DeliverPolicy.LAST_PER_SUBJECT)
+        from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
+        hooks: CursorHooks = {"reading": Reading.STATE_AGAIN if from_scratch else Reading.STATE}
+        self._live: _LiveKeys | None = None
+        if markers is not None:
+            self._live = _LiveKeys(api, stream, markers, options["filter_subjects"])
+            hooks["verify"] = self._live.verify
         if follows:
             # Weak, because the messages hold the cursor, and a watch that is collected is stopped.
             method = WeakMethod(self._on_recreated)
-            cursor.on_recreated = lambda error: (call := method()) and call(error)
+            hooks["on_recreated"] = lambda error: (call := method()) and call(error)
+        self._cursor = cursor = pull_cursor(api, stream, options, UNREAD_LIMIT_S, **hooks)
         # All revisions are read again if the caller wanted all from the start, or from a revision on.
         keeps_all = policy in (DeliverPolicy.ALL, DeliverPolicy.BY_START_SEQUENCE)
         self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
@@ -461,10 +463,6 @@ class Watch(Generic[E]):
         self._received: deque[Delivery] = deque()  # received messages in order
         self._lost: deque[Delivery] = deque()  # markers for the keys that are missing
         self._buffer: deque[E] = deque()  # entries that wait_current() has read
-        self._live: _LiveKeys | None = None
-        if markers is not None:
-            self._live = _LiveKeys(api, cursor, markers, options["filter_subjects"])
-            cursor.verify = self._live.verify
         if policy == DeliverPolicy.NEW:
             self._set_current()
         what = f"a watch of {stream!r}"
