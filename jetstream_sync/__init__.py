@@ -82,6 +82,8 @@ from .api.publish import BatchOptions as BatchOptions
 from .api.publish import FastPublishOptions as FastPublishOptions
 from .api.publish import PubAck as PubAck
 from .api.publish import PublishOptions as PublishOptions
+from .api.pull import ContinuousOptions as ContinuousOptions
+from .api.pull import PriorityOptions as PriorityOptions
 from .api.reply import Metadata as Metadata
 from .api.schedules import Schedule as Schedule
 from .api.stream import ExternalStream as ExternalStream
@@ -144,8 +146,6 @@ from .jetstream.partitioned.records import GroupConfig as GroupConfig
 from .jetstream.partitioned.records import MemberMapping as MemberMapping
 from .jetstream.partitioned.records import PartitioningFilter as PartitioningFilter
 from .jetstream.partitioned.records import StaticGroupConfig as StaticGroupConfig
-from .jetstream.pull_consumer import ContinuousOptions as ContinuousOptions
-from .jetstream.pull_consumer import PriorityOptions as PriorityOptions
 from .jetstream.pull_consumer import PullConsumer as PullConsumer
 from .jetstream.pull_subscription import PullSubscription as PullSubscription
 from .jetstream.push import PushSubscription as PushSubscription

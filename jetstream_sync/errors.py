@@ -15,6 +15,9 @@ from collections.abc import Mapping as _Mapping
 
 from .records import dataclass_transform as _dataclass_transform
 
+if _t.TYPE_CHECKING:
+    from typing_extensions import Self as _Self
+
 _POSITIONAL: _t.Final = _inspect.Parameter.POSITIONAL_OR_KEYWORD
 _REQUIRED: _t.Final = _inspect.Parameter.empty
 
@@ -322,6 +325,9 @@ class APIError(JetStreamError):
     by_err_code: _t.ClassVar[dict[int, type[APIError]]] = {}
     #: The class for each HTTP-like ``code``, for error codes without a class of their own.
     by_code: _t.ClassVar[dict[int, type[APIError]]] = {}
+    #: The codes of `found_here`.
+    _code: _t.ClassVar[int] = 0
+    _err_code: _t.ClassVar[int] = 0
     #: How the description begins, for a class whose ``err_code`` has several meanings.
     description_prefix: _t.ClassVar[str] = ""
 
@@ -331,8 +337,11 @@ class APIError(JetStreamError):
         super().__init_subclass__(**kwargs)
         for err_code in err_codes:
             cls.by_err_code[err_code] = cls
+        if err_codes:
+            cls._err_code = err_codes[0]
         if code is not None:
             cls.by_code[code] = cls
+            cls._code = code
 
     @classmethod
     def from_response(cls, error: _Mapping[str, _t.Any]) -> APIError:
@@ -347,6 +356,11 @@ class APIError(JetStreamError):
         if chosen is None or not description.startswith(chosen.description_prefix):
             chosen = cls.by_code.get(code) or APIError
         return chosen(code, err_code, description)
+
+    @classmethod
+    def found_here(cls, description: str) -> _Self:
+        """Return the error for what this client found itself, with the codes that a server would send."""
+        return cls(cls._code, cls._err_code, description)
 
 
 def _number(value: object) -> int:
@@ -529,6 +543,8 @@ class ConsumerGroupError(JetStreamError):
 
 class ConsumerGroupNotFoundError(NotFoundError):
     """The stream has no such consumer group."""
+
+    _err_code = 10037  # the group has no key
 
 
 class JetStreamNotEnabledError(ServiceUnavailableError, err_codes=(10076,)):

@@ -39,7 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workers": {"names", "base", "declare"},
     "django": {"base", "names", "workers"},
     "flask": {"base", "names", "workers"},
-    "filesystem": {"names", "base"},
+    # The files that are not stored when they are collected are those of the object store.
+    "filesystem": {"names", "base", "jetstream"},
     "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
     | {"declare", "workers"},
     "pytest_plugin": {"server", "names", "workers"},

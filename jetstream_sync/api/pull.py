@@ -7,10 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from .. import errors
 from ..codec import dumps
@@ -23,7 +24,7 @@ from ..headers import (
     parse_headers,
     parse_status,
 )
-from ..options import check_int
+from ..options import check_int, check_known
 from .consumer import ConsumerConfig
 
 _NS_PER_S: Final = 1_000_000_000
@@ -47,6 +48,48 @@ SINGLE_REPLIES: Final = 100
 SINGLE_REPLIES_LARGE: Final = 16
 
 
+class PriorityOptions(TypedDict, total=False):
+    """Options for a consumer with priority groups (ADR-42, server 2.11)."""
+
+    # Each one is a field of `PullRequest`, where its rules are.
+
+    group: str
+    """The group to pull for; required if the consumer has groups."""
+    min_pending: int
+    """Receive messages only while this many are pending; policy ``overflow``."""
+    min_ack_pending: int
+    """Receive messages only while this many await their acknowledgement; policy ``overflow``."""
+    priority: int
+    """Receive messages after clients with a lower number, 0 to 9; policy ``prioritized`` (server 2.12)."""
+
+
+class ContinuousOptions(PriorityOptions, total=False):
+    """Options of `PullConsumer.messages` and `PullConsumer.consume`; all are optional."""
+
+    max_messages: int
+    """Maximum number of buffered messages; default 500, or the consumer's ``max_batch`` if that is less.
+    With ``max_bytes`` the default is no limit."""
+    max_bytes: int
+    """Maximum number of buffered bytes; beside ``max_messages``, of the bytes of one request."""
+    threshold_messages: int
+    """Request more below this number of buffered messages; default half of ``max_messages``."""
+    threshold_bytes: int
+    """Request more below this number of buffered bytes; default half of ``max_bytes``."""
+    expires: float | timedelta
+    """How long each request lasts, in seconds, at least 1; default 30, or the consumer's
+    ``max_expires`` if that is less."""
+    heartbeat: float | timedelta
+    """Interval of the server's heartbeats, in seconds; default half of
+    ``expires``, from 0.5 to 30."""
+    stop_after: int
+    """Number of messages after which the iteration ends."""
+    auto_in_progress: bool
+    """Renew the ``ack_wait`` of messages that are buffered or being handled. A message counts as being
+    handled until it is acknowledged, its thread requests the next one, or its thread ends, for an hour at
+    most. Default false; not for ordered consumers."""
+
+
+_PRIORITY_OPTIONS: Final = frozenset(PriorityOptions.__annotations__)
 #: The options of a continuous pull that limit a number, which is at least 1.
 _LIMITS: Final = ("max_messages", "max_bytes", "stop_after")
 
@@ -135,13 +178,6 @@ class PullRequest:
         )
 
 
-#: The options of a request for a consumer with priority groups.
-GROUP_OPTIONS: Final = (
-    "group",
-    *(part.name for part in fields(PullRequest) if part.metadata["grouped"]),
-)
-
-
 def default_heartbeat_ns(expires_ns: int) -> int:
     """Return the default heartbeat of a fetch: none for a short expiry."""
     return _DEFAULT_HEARTBEAT_NS if expires_ns >= HEARTBEAT_FROM_NS else 0
@@ -167,13 +203,18 @@ class ContinuousPull:
     @classmethod
     def of(
         cls,
-        options: Mapping[str, Any],
+        options: ContinuousOptions,
         config: ConsumerConfig | None = None,
         *,
         on_demand: bool = False,
     ) -> ContinuousPull:
-        """Compute the limits from the options of a user for a consumer, with its config if known."""
-        get = options.get
+        """Check the options of a user for a consumer, and compute the limits."""
+        # `config`: that of the consumer; ``None``: it is an ordered one.
+        check_known(options, ContinuousOptions.__annotations__)
+        get: Callable[[str], Any] = options.get
+        if config is None and get("auto_in_progress"):
+            reason = "cannot be used with an ordered consumer, which does not acknowledge"
+            raise errors.InvalidOptionError("auto_in_progress", True, reason)
         if on_demand:
             for option in (*_LIMITS, "threshold_messages", "threshold_bytes"):
                 if get(option) is not None:
@@ -194,15 +235,15 @@ class ContinuousPull:
             reason = "requires max_bytes without max_messages"
             raise errors.InvalidOptionError("threshold_bytes", threshold_bytes, reason)
         expires_ns, heartbeat_ns = _times(options, config)
-        for_group: dict[str, Any] = {
-            name: options[name] for name in GROUP_OPTIONS if name in options
+        priority: dict[str, Any] = {
+            name: value for name, value in options.items() if name in _PRIORITY_OPTIONS
         }
         request = PullRequest(
             batch=batch,
             max_bytes=max_bytes,
             expires_ns=expires_ns,
             heartbeat_ns=heartbeat_ns,
-            **for_group,
+            **priority,
         )
         threshold = batch if on_demand else get("threshold_messages")
         return cls(
@@ -225,7 +266,7 @@ class ContinuousPull:
         )
 
 
-def _times(options: Mapping[str, Any], config: ConsumerConfig | None) -> tuple[int, int]:
+def _times(options: ContinuousOptions, config: ConsumerConfig | None) -> tuple[int, int]:
     """Return the expiry and the heartbeat of the requests of a continuous pull."""
     expires, heartbeat = options.get("expires"), options.get("heartbeat")
     if expires is not None:
@@ -424,18 +465,28 @@ _STATUSES: Final[tuple[tuple[int, str, PullStatusKind, type[errors.PullError] | 
     (409, "leadership change", PullStatusKind.AWAY, errors.LeadershipChangeError),
     (409, "server shutdown", PullStatusKind.AWAY, errors.PullError),
     (409, "exceeded max", PullStatusKind.WARNING, errors.RequestLimitError),
-    (
-        409,
-        "",
-        PullStatusKind.WARNING,
-        errors.PullError,
-    ),  # other texts, including those of newer servers
+    # Other texts, including those of newer servers.
+    (409, "", PullStatusKind.WARNING, errors.PullError),
     (400, "", PullStatusKind.FATAL, errors.BadRequestStatusError),
     (412, "", PullStatusKind.FATAL, errors.PullError),  # the server is too old for the request
     (423, "", PullStatusKind.WARNING, errors.PinIDMismatchError),
     # No responders: the consumer has no leader now, or it or its stream was deleted.
     (503, "", PullStatusKind.AWAY, errors.PullError),
 )
+
+
+def _effect(code: int, text: str) -> tuple[PullStatusKind, type[errors.PullError] | None]:
+    """Return the effect of a status, and the class of its error."""
+    text = text.lower()
+    for known, fragment, kind, error in _STATUSES:
+        if code == known and fragment in text:
+            return kind, error
+    return PullStatusKind.WARNING, errors.PullError
+
+
+def is_away(error: errors.PullError) -> bool:
+    """Return whether the consumer was temporarily unavailable, so that another request can succeed."""
+    return _effect(error.code, error.description)[0] is PullStatusKind.AWAY
 
 
 def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
@@ -447,15 +498,7 @@ def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
         return None
     if status.code == 100:
         return _HEARTBEAT
-    text = status.description.lower()
-    kind, error = next(
-        (
-            (kind, error)
-            for code, fragment, kind, error in _STATUSES
-            if code == status.code and fragment in text
-        ),
-        (PullStatusKind.WARNING, errors.PullError),
-    )
+    kind, error = _effect(status.code, status.description)
     described = status.description
     if status.code == NO_RESPONDERS and not described:
         described = "No Responders: the consumer or its stream does not exist, or has no leader now"

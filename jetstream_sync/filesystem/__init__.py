@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .. import JetStream, ObjectInfo, ObjectReader, ObjectStore, Stream, errors, shared_connection
+from ..jetstream.buckets.object_writing import TextFile, Unstored
 from ..version import needs_extra
 
 with needs_extra("fsspec"):
@@ -493,7 +494,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         file = super().open(path, binary, block_size, cache_options, compression, **kw)
         if packing is not None:
             file = _PackedFile(compr[packing](file, mode="w"), file)
-        return file if "b" in mode else _TextFile(file, **text)
+        return file if "b" in mode else TextFile(file, **text)
 
     def _open(self, path: str, mode: str = "rb", *_: Any, autocommit: Any = True, **kw: Any) -> Any:
         if mode == "rb":
@@ -706,18 +707,7 @@ class _ReadFile(io.BufferedReader):
         return int(self.raw.size)
 
 
-class _Unstored:
-    """A file that is not closed when it is collected: that would store half of an object."""
-
-    def __del__(self) -> None:
-        pass
-
-
-class _TextFile(_Unstored, io.TextIOWrapper):
-    """A text file."""
-
-
-class _WrittenFile(_Unstored, io.BufferedWriter):
+class _WrittenFile(Unstored, io.BufferedWriter):
     """A file that is written; without ``autocommit``, `commit` or `discard` ends it."""
 
     def __init__(self, file: Any, path: str, autocommit: bool) -> None:
@@ -749,7 +739,7 @@ class _WrittenFile(_Unstored, io.BufferedWriter):
         self.close()
 
 
-class _PackedFile(_Unstored, io.RawIOBase):
+class _PackedFile(Unstored, io.RawIOBase):
     """A file whose data is compressed; its end is that of the compressed file."""
 
     def __init__(self, packer: Any, target: _WrittenFile) -> None:

@@ -37,8 +37,6 @@ log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-# The error of nats-server if JetStream is disabled; raised for "no responders".
-_NOT_ENABLED: Final = errors.JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
 #: The error of nats-server while there is no leader, and the delay before a request is repeated.
 _UNAVAILABLE: Final = 10008
 _UNAVAILABLE_DELAY_S: Final = 0.25
@@ -190,7 +188,8 @@ class APIRequests:
             try:
                 return self.call(route.encode(), payload, deadline, read, repeat_after)
             except errors.NoRespondersError as error:
-                raise errors.JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
+                text = "JetStream is not enabled here"
+                raise errors.JetStreamNotEnabledError.found_here(text) from error
             except errors.APIError as error:
                 if error.err_code == _LEVEL_TOO_LOW and self._headers is not None:
                     raise self._level_error(int(self._headers[REQUIRED_API_LEVEL])) from error
@@ -374,7 +373,7 @@ def names_by_subject(api: APIRequests, subject: str) -> list[str]:
     route = api.routes.to("STREAM.NAMES")
     found = listed(api.ask(route, {"subject": subject}), "streams", route)
     if not found:
-        raise errors.StreamNotFoundError(404, 10059, f"no stream has the subject {subject!r}")
+        raise errors.StreamNotFoundError.found_here(f"no stream has the subject {subject!r}")
     return [name_of(name, "streams", route) for name in found]
 
 

@@ -266,7 +266,7 @@ class Batch:
         headers = publish_headers(headers, options, BATCH_OPTIONS)
         if len(self._items) >= MAX_BATCH:
             text = f"an atomic batch has at most {MAX_BATCH} messages"
-            raise errors.BatchTooLargeError(400, 10199, text)
+            raise errors.BatchTooLargeError.found_here(text)
         where = self._core.encoder.encode_subject(subject)
         lines = self._stream
         if headers or payload.__class__ is not bytes:

@@ -104,7 +104,7 @@ class Counters:
         ack = self._publish(subject, b"", timeout, None, headers, msg_id)
         if ack.stream != self.stream:
             text = f"{subject!r} is a counter of stream {ack.stream!r}, which has added the value"
-            raise errors.WrongStreamError(400, 10060, text)
+            raise errors.WrongStreamError.found_here(text)
         if ack.val is None:
             if not ack.duplicate:
                 text = f"adding to {subject!r}"

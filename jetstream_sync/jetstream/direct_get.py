@@ -41,9 +41,6 @@ _REPLY: Final = (
 _ONE_REPLY: Final = re.compile(_REPLY + rb"\r\n")
 _NO_HEADERS: Final = b"NATS/1.0\r\n"
 
-# The server's error for a missing message; a direct get reports it as a status.
-_NOT_FOUND: Final = errors.MessageNotFoundError(404, 10037, "no message found")
-
 
 class StoredMsg(NamedTuple):
     """A message as a stream holds it."""
@@ -164,7 +161,7 @@ def _refusal(block: bytes) -> errors.APIError | errors.InvalidResponseError:
             f"a direct get answered without a message: {block[:60]!r}"
         )
     if status.code == 404:
-        return errors.MessageNotFoundError(*_NOT_FOUND.args)
+        return errors.MessageNotFoundError.found_here("no message found")
     return errors.APIError.from_response({"code": status.code, "description": status.description})
 
 

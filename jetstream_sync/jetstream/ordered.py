@@ -21,9 +21,8 @@ from weakref import WeakSet
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
-from ..api.pull import ContinuousPull, PullRequest
+from ..api.pull import ContinuousOptions, ContinuousPull, PullRequest, is_away
 from ..client.mailbox import copy_exception, first_items
-from ..headers import NO_RESPONDERS
 from ..locks import new_lock
 from ..net.clock import Deadline, call_and_record, seconds
 from ..options import ErrorCallback, check_callback
@@ -34,12 +33,7 @@ from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
 from .ordered_cursor import CursorHooks, OrderedCursor, OrderedOptions, check_options, pull_cursor
 from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
-from .pull_consumer import (
-    ContinuousOptions,
-    continuous_pull,
-    fetch_request,
-    no_wait_request,
-)
+from .pull_consumer import fetch_request, no_wait_request
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -398,7 +392,7 @@ class OrderedConsumer:
         cursor = self._new_cursor(report)
         if self._first is not None:
             cursor.start_as(self._first)
-        puller = OrderedPuller(self._api, cursor, continuous_pull(options))
+        puller = OrderedPuller(self._api, cursor, ContinuousPull.of(options))
         self._pullers.add(puller)
         return puller
 
@@ -528,9 +522,10 @@ class OrderedConsumer:
                 raise  # no consumer can answer this request
             except _CONSUMER_LOST as error:
                 complete = False
-                # Not a consumer or server that is gone: the next consumer may be answered.
-                gone = "Shutdown" in str(error) or getattr(error, "code", 0) == NO_RESPONDERS
-                refusal = error if type(error) is errors.PullError and not gone else None
+                # If the consumer or its server is gone, the next consumer may be answered.
+                refusal = None
+                if type(error) is errors.PullError and not is_away(error):
+                    refusal = error
             found = len(messages) > count
             if self._api.single_replies and found and len(messages) < request.batch:
                 complete = found = False  # the other messages are requested one by one

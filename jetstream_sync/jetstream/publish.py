@@ -58,7 +58,7 @@ _watched: weakref.WeakSet[PubAckFuture] = weakref.WeakSet()
 def _wrong_stream(ack: PubAck, expected: str) -> errors.WrongStreamError:
     """Return the error for the acknowledgement of another stream."""
     text = f"expected stream {expected!r}, but {ack.stream!r} has stored the message"
-    return errors.WrongStreamError(400, 10060, text)
+    return errors.WrongStreamError.found_here(text)
 
 
 class PubAckFuture(speedups.FutureFields, Future[PubAck]):

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
 from ..api.pull import (
     UNLIMITED_BATCH,
+    ContinuousOptions,
     ContinuousPull,
+    PriorityOptions,
     PullRequest,
     default_heartbeat_ns,
 )
@@ -27,45 +29,6 @@ from .pull import MAX_EXPIRES_NS, Fetch, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-class PriorityOptions(TypedDict, total=False):
-    """Options for a consumer with priority groups (ADR-42, server 2.11)."""
-
-    group: str
-    """The group to pull for; required if the consumer has groups."""
-    min_pending: int
-    """Receive messages only while this many are pending; policy ``overflow``."""
-    min_ack_pending: int
-    """Receive messages only while this many await their acknowledgement; policy ``overflow``."""
-    priority: int
-    """Receive messages after clients with a lower number, 0 to 9; policy ``prioritized`` (server 2.12)."""
-
-
-class ContinuousOptions(PriorityOptions, total=False):
-    """Options of `PullConsumer.messages` and `PullConsumer.consume`; all are optional."""
-
-    max_messages: int
-    """Maximum number of buffered messages; default 500, or the consumer's ``max_batch`` if that is less.
-    With ``max_bytes`` the default is no limit."""
-    max_bytes: int
-    """Maximum number of buffered bytes; beside ``max_messages``, of the bytes of one request."""
-    threshold_messages: int
-    """Request more below this number of buffered messages; default half of ``max_messages``."""
-    threshold_bytes: int
-    """Request more below this number of buffered bytes; default half of ``max_bytes``."""
-    expires: float | timedelta
-    """How long each request lasts, in seconds, at least 1; default 30, or the consumer's
-    ``max_expires`` if that is less."""
-    heartbeat: float | timedelta
-    """Interval of the server's heartbeats, in seconds; default half of
-    ``expires``, from 0.5 to 30."""
-    stop_after: int
-    """Number of messages after which the iteration ends."""
-    auto_in_progress: bool
-    """Renew the ``ack_wait`` of messages that are buffered or being handled. A message counts as being
-    handled until it is acknowledged, its thread requests the next one, or its thread ends, for an hour at
-    most. Default false; not for ordered consumers."""
 
 
 class PullConsumer:
@@ -297,27 +260,13 @@ class PullConsumer:
         return ConsumeHandle(core, self.name, puller, callback, config, error_cb)
 
     def _puller(self, options: ContinuousOptions, *, on_demand: bool = False) -> MessagePuller:
-        pull = continuous_pull(options, self._requester.config, on_demand=on_demand)
+        pull = ContinuousPull.of(options, self._requester.config, on_demand=on_demand)
         self._requester.check(pull.request)
         renew = bool(options.get("auto_in_progress"))
         return MessagePuller(self._requester, pull, auto_in_progress=renew)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} on {self.stream_name!r}>"
-
-
-def continuous_pull(
-    options: ContinuousOptions, config: ConsumerConfig | None = None, *, on_demand: bool = False
-) -> ContinuousPull:
-    """Return the limits for these options."""
-    check_known(options, ContinuousOptions.__annotations__)
-    if config is None and options.get("auto_in_progress"):
-        raise errors.InvalidOptionError(
-            "auto_in_progress",
-            True,
-            "cannot be used with an ordered consumer, which does not acknowledge",
-        )
-    return ContinuousPull.of(options, config, on_demand=on_demand)
 
 
 @lru_cache(maxsize=64, typed=True)  # because True == 1

@@ -195,7 +195,7 @@ class StreamSelection:
         """Check that all streams selected by name exist."""
         for name in self.names:
             if stream_key(name, self.domain) not in views:
-                raise errors.StreamNotFoundError(404, 10059, f"stream {name!r} does not exist")
+                raise errors.StreamNotFoundError.found_here(f"stream {name!r} does not exist")
 
 
 def stream_key(stream: str, domain: str | None) -> str:

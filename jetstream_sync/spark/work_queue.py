@@ -232,8 +232,8 @@ def _acknowledge(core: ConnectionCore, replies: Sequence[str], timeout: float) -
             confirmations.ask(reply.encode(), _ACK)
         for _, _, header, _ in confirmations.wait(timeout):
             if header and parse_status(header) is not None:
-                raise errors.ConsumerNotFoundError(
-                    404, 10014, "no responders for the acknowledgements: the consumer was deleted"
+                raise errors.ConsumerNotFoundError.found_here(
+                    "no responders for the acknowledgements: the consumer was deleted"
                 )
     finally:
         confirmations.close()

@@ -289,7 +289,7 @@ class DeadLetters:
         msg = self.get_msg(letter)
         if msg is None:
             text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
-            raise errors.MessageNotFoundError(404, 10037, text)
+            raise errors.MessageNotFoundError.found_here(text)
         return letter, msg
 
     def _original(self, letter: DeadLetter) -> StoredMsg | None:
@@ -332,7 +332,7 @@ class DeadLetters:
             msg = self.get_msg(letter)
         if msg is None:
             text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
-            raise errors.MessageNotFoundError(404, 10037, text)
+            raise errors.MessageNotFoundError.found_here(text)
         # The headers of a copy name the subject, and any client that may write to its stream wrote them.
         if is_reserved(msg.subject):
             raise errors.BadSubjectError(

@@ -205,7 +205,7 @@ class GroupPuller(Puller):
             raise handle.error
         else:
             text = f"group {consumer.group.key!r} was deleted"
-            raise errors.ConsumerGroupNotFoundError(404, 10037, text)
+            raise errors.ConsumerGroupNotFoundError.found_here(text)
 
     # --- for the thread that follows the config of the group ------------------------------------
 

@@ -88,11 +88,11 @@ class _Publisher:
 
     def get_stream(self, name: str, /) -> NoReturn:
         """Return no stream: there is no server."""
-        raise errors.StreamNotFoundError(404, 10059, f"a test client has no stream {name!r}")
+        raise errors.StreamNotFoundError.found_here(f"a test client has no stream {name!r}")
 
     def key_value(self, bucket: str, /) -> NoReturn:
         """Return no bucket: there is no server."""
-        raise errors.BucketNotFoundError(404, 10059, f"a test client has no bucket {bucket!r}")
+        raise errors.BucketNotFoundError.found_here(f"a test client has no bucket {bucket!r}")
 
     def publish(
         self,

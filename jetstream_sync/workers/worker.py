@@ -697,7 +697,7 @@ class Worker(QueueOwner):
             if self.ensure != "none":
                 warnings.append(f"{step.name} does not exist: it is created at start")
             else:
-                missing = errors.StreamNotFoundError(404, 10059, "does not exist")
+                missing = errors.StreamNotFoundError.found_here("does not exist")
                 problems.append((f"{step.name}: ", missing))
         return absent
 

@@ -184,6 +184,13 @@ def test_a_known_err_code_has_its_class(err_code):
     )
 
 
+def test_an_error_found_by_the_client_has_the_codes_of_the_server():
+    """The codes are those of the class, or of its base."""
+    error = errors.BucketNotFoundError.found_here("no such bucket")
+    assert error.args == (404, 10059, "no such bucket")
+    assert errors.ConsumerGroupNotFoundError.found_here("gone").args == (404, 10037, "gone")
+
+
 def test_another_meaning_of_a_known_err_code():
     """An err_code with several meanings has its class only with the right description."""
     refusal = {"code": 503, "err_code": 10077, "description": "file system is read-only"}

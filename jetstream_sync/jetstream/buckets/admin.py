@@ -160,7 +160,7 @@ class BucketAdmin(StreamAdmin):
         if not is_bucket(info.config):
             name = info.config.name
             text = f"stream {name!r} is not a key-value bucket: it has no subjects '$KV.<bucket>.>'"
-            raise errors.BucketNotFoundError(404, 10059, text)
+            raise errors.BucketNotFoundError.found_here(text)
         return info
 
     def key_value(self, bucket: str, *, validate_keys: bool = True) -> KeyValue:
@@ -329,7 +329,7 @@ class BucketAdmin(StreamAdmin):
         if not is_object_store(info.config):
             name = info.config.name
             text = f"stream {name!r} is not an object store: it has no subjects {infos_subject(bucket)!r}"
-            raise errors.BucketNotFoundError(404, 10059, text)
+            raise errors.BucketNotFoundError.found_here(text)
         return info
 
     def delete_object_store(self, bucket: str) -> None:

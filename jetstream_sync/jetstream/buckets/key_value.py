@@ -57,7 +57,7 @@ _MAX_WATCHED_KEYS: Final = 500
 
 def bucket_not_found(bucket: str) -> errors.BucketNotFoundError:
     """Return the error for a bucket that does not exist."""
-    return errors.BucketNotFoundError(404, 10059, f"bucket {bucket!r} does not exist")
+    return errors.BucketNotFoundError.found_here(f"bucket {bucket!r} does not exist")
 
 
 class WatchOptions(TypedDict, total=False):

@@ -46,7 +46,7 @@ _REPEAT_INTERVAL_S: Final = 2.0
 
 def object_store_not_found(bucket: str) -> errors.BucketNotFoundError:
     """Return the error for an object store that does not exist."""
-    return errors.BucketNotFoundError(404, 10059, f"object store {bucket!r} does not exist")
+    return errors.BucketNotFoundError.found_here(f"object store {bucket!r} does not exist")
 
 
 class ObjectBucket:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from ... import errors
 from ...api.object_store import ObjectInfo, chunk_subject, digest_text, new_sha256, parse_digest
+from ...api.pull import ContinuousPull
 from ...net.clock import Backoff, Deadline
 from ..direct_get import leader_get
 from ..message import JetStreamMsg
 from ..ordered import HEARTBEAT_S, OrderedPuller
 from ..ordered_cursor import UNREAD_LIMIT_S, OrderedOptions, pull_cursor
-from ..pull_consumer import continuous_pull
 from .object_bucket import ObjectBucket
 from .object_writing import ProgressCallback
 
@@ -127,7 +127,7 @@ class Download:
         bucket = self.bucket
         api = bucket.api
         buffered = max(_BUFFERED_BYTES, 2 * (api.core.max_payload + _HEADER_RESERVE))
-        pull = continuous_pull({"max_bytes": buffered, "heartbeat": HEARTBEAT_S})
+        pull = ContinuousPull.of({"max_bytes": buffered, "heartbeat": HEARTBEAT_S})
         options: OrderedOptions = {"filter_subjects": self._subject}
         cursor = pull_cursor(api, bucket.stream, options, UNREAD_LIMIT_S)
         puller = OrderedPuller(api, cursor, pull)

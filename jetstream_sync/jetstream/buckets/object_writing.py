@@ -436,11 +436,15 @@ def _view(piece: Any) -> memoryview:
 # --- writable files -----------------------------------------------------------------------------
 
 
-class TextFile(io.TextIOWrapper):
-    """A text file that is not closed when it is collected, but left to its buffer."""
+class Unstored:
+    """A file that is not closed when it is collected: that would store half of an object."""
 
     def __del__(self) -> None:
-        """Do nothing: the base class would call `close()`, which would store half of an object."""
+        pass
+
+
+class TextFile(Unstored, io.TextIOWrapper):
+    """A text file, left to its buffer when it is collected."""
 
 
 class ObjectWriter(io.RawIOBase):

@@ -65,7 +65,6 @@ from ..ordered_cursor import (
     pull_cursor,
 )
 from ..pull import PullRequester
-from ..pull_consumer import continuous_pull
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -101,7 +100,7 @@ class _BusyError(errors.TimeoutError):
 
 @lru_cache(maxsize=4)
 def _pull(max_messages: int, heartbeat_s: float) -> ContinuousPull:
-    return continuous_pull({"max_messages": max_messages, "heartbeat": heartbeat_s})
+    return ContinuousPull.of({"max_messages": max_messages, "heartbeat": heartbeat_s})
 
 
 class _DeliveryRequester(PullRequester):

@@ -118,7 +118,7 @@ class ConsumerGroup:
 
     def _not_found(self) -> errors.ConsumerGroupNotFoundError:
         text = f"stream {self._stream!r} has no consumer group {self._name!r}"
-        return errors.ConsumerGroupNotFoundError(404, 10037, text)
+        return errors.ConsumerGroupNotFoundError.found_here(text)
 
     @with_one_deadline
     def partitions(self) -> dict[str, list[int]]:
@@ -587,7 +587,7 @@ class ConsumerGroups:
                 group.config()
                 return group
         text = f"stream {stream!r} has no consumer group {name!r}"
-        raise errors.ConsumerGroupNotFoundError(404, 10037, text)
+        raise errors.ConsumerGroupNotFoundError.found_here(text)
 
     @with_one_deadline
     def list(

@@ -23,9 +23,7 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
     views = access.snapshot()
     access.selection.check_all_exist(views)
     if not views:
-        raise errors.StreamNotFoundError(
-            404, 10059, f"no stream matches {options.stream_pattern!r}"
-        )
+        raise errors.StreamNotFoundError.found_here(f"no stream matches {options.stream_pattern!r}")
     parts: dict[str, tuple[MessageCounter, int, int]] = {}
     rows: dict[str, int] = {}
     for key, view in views.items():

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from jetstream_sync.api.consumer import ConsumerConfig
 from jetstream_sync.api.pull import (
     ContinuousPull,
+    PriorityOptions,
     PullLedger,
     PullRequest,
     default_heartbeat_ns,
@@ -52,6 +53,14 @@ def test_invalid_requests_are_refused(blamed, arguments):
     with pytest.raises(InvalidOptionError) as caught:
         PullRequest(**arguments)
     assert caught.value.option == blamed
+
+
+@pytest.mark.parametrize("option", PriorityOptions.__annotations__)
+def test_each_option_of_a_priority_group_is_part_of_a_continuous_request(option):
+    """`PullConsumer.messages` and `PullConsumer.consume` forward all of them."""
+    value = "g" if option == "group" else 3
+    request = ContinuousPull.of({"group": "g", option: value}, ConsumerConfig()).request
+    assert getattr(request, option) == value
 
 
 @pytest.mark.parametrize(
