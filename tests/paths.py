@@ -27,6 +27,7 @@ from jetstream_sync.workers import Worker
 
 #: Measured calls; the shortest way counts: on a busy machine, a call takes steps of other threads, too.
 _RUNS = 10
+_WORKER_RUNS = 3
 PACKAGE = str(Path(jetstream_sync.__file__).parent)
 #: A call -> the greatest number of files and functions.
 AIMS = {
@@ -106,16 +107,18 @@ def worker_message(js: JetStream, url: str) -> set[CodeType]:
         for _ in range(3):
             client.send(b"PUB w 4\r\ndata\r\n")
             assert handled.acquire(timeout=20)
-        time.sleep(0.3)  # the acknowledgements are sent and confirmed
-        called.clear()
-        client.send(b"PUB w 4\r\ndata\r\n")
-        assert handled.acquire(timeout=20)
-        time.sleep(0.3)
-        found = set(called)
+        runs = []
+        for _ in range(_WORKER_RUNS):
+            time.sleep(0.3)  # the acknowledgements are sent and confirmed
+            called.clear()
+            client.send(b"PUB w 4\r\ndata\r\n")
+            assert handled.acquire(timeout=20)
+            time.sleep(0.3)
+            runs.append(set(called))
         worker.stop()
         thread.join(20)
         client.close()
-    return found
+    return min(runs, key=len)
 
 
 def measured() -> dict[str, set[CodeType]]:
