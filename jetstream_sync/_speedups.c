@@ -1232,6 +1232,9 @@ parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *args)
     if (PyTuple_GET_ITEM(ack, 0) == NULL || PyTuple_GET_ITEM(ack, 1) == NULL) {
         Py_CLEAR(ack);
     }
+    else {
+        PyObject_GC_UnTrack(ack); /* its items, and a named tuple has nothing else, refer to no object */
+    }
     return ack;
 }
 
