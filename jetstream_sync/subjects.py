@@ -14,9 +14,6 @@ from . import errors
 #: Maximum length of a protocol command in bytes, without line end and payload: the default of
 #: nats-server (``MAX_CONTROL_LINE_SIZE``). The server closes the connection on a longer command.
 MAX_CONTROL_LINE: Final = 4096
-#: Length in bytes up to which the subject of a request always fits into a command, with headers, payload
-#: and the reply inbox of any usual length.
-MAX_REQUEST_SUBJECT: Final = MAX_CONTROL_LINE - 256
 #: Maximum length of a stream or consumer name in bytes (nats-server's ``JSMaxNameLen``).
 _MAX_NAME_BYTES: Final = 255
 
@@ -63,13 +60,6 @@ def is_reserved(subject: str, api_prefix: str | None = None) -> bool:
     if subject.partition(".")[0] in _RESERVED:
         return True
     return api_prefix is not None and f"{subject}.".startswith(f"{api_prefix}.")
-
-
-def fits_request(subject: str) -> bool:
-    """Return whether a subject is within `MAX_REQUEST_SUBJECT`."""
-    # Without encoding: a character has at most four bytes.
-    limit = MAX_REQUEST_SUBJECT
-    return 4 * len(subject) <= limit or len(subject.encode("utf-8", "surrogatepass")) <= limit
 
 
 def check_queue(queue: str) -> str:

@@ -18,9 +18,10 @@ from .. import errors
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
 from ..records import record
-from ..subjects import MAX_REQUEST_SUBJECT, fits_request, subjects_overlap
+from ..subjects import subjects_overlap
 from .enums import DiscardPolicy, StorageType, StoreCompression
 from .key_value import BucketConfig, check_bucket, shared_fields
+from .routes import MAX_REQUEST_SUBJECT, fits_request
 from .stream import StreamConfig, StreamInfo, duplicate_window
 
 if TYPE_CHECKING:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from .. import errors
-from ..subjects import check_publish_subject, check_stream_name, fits_request
+from ..subjects import MAX_CONTROL_LINE, check_publish_subject, check_stream_name
 
 #: The API prefix without a domain or a custom prefix.
 DEFAULT_PREFIX: Final = "$JS.API"
+#: Length in bytes up to which the subject of a request always fits into a command, with headers, payload
+#: and the reply inbox of any usual length.
+MAX_REQUEST_SUBJECT: Final = MAX_CONTROL_LINE - 256
 #: How the subjects of requests that change nothing begin, after the prefix.
 _READING: Final = (
     "INFO",
@@ -23,6 +26,13 @@ _READING: Final = (
     "CONSUMER.LIST.",
     "CONSUMER.NAMES.",
 )
+
+
+def fits_request(subject: str) -> bool:
+    """Return whether a subject is within `MAX_REQUEST_SUBJECT`."""
+    # Without encoding: a character has at most four bytes.
+    limit = MAX_REQUEST_SUBJECT
+    return 4 * len(subject) <= limit or len(subject.encode("utf-8", "surrogatepass")) <= limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from ..protocol.session import ServerInfo
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
 from .engine import Engine
-from .events import closed_error_for, is_deliberate_close
+from .events import is_deliberate_close
 from .mailbox import copy_exception
 from .message import Msg
 from .replies import ReplyIterator, Sentinel
-from .state import ConnectionStatus
+from .state import ConnectionStatus, closed_error_for
 from .subscription import MsgCallback, Subscription
 from .threads import in_callback
 

@@ -15,7 +15,6 @@ import threading
 import warnings
 
 from .. import errors
-from ..address import ServerAddress
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
@@ -23,13 +22,13 @@ from ..protocol.session import ServerInfo, Session
 from .connector import Connector
 from .direct_reads import DirectReads
 from .encoder import FastEncoder, MessageEncoder
-from .events import CallbackThreads, Events, closed_error_for, is_deliberate_close
+from .events import CallbackThreads, Events, is_deliberate_close
 from .keepalive import KeepAlive
 from .login import Login
 from .mailbox import MessageReceiver
 from .reader import Reader
 from .request import RequestMux
-from .state import ConnectionState, ConnectionStatus, Event
+from .state import ConnectionState, ConnectionStatus, Event, closed_error_for
 from .subscription_table import SubscriptionTable
 from .threads import after_fork, at_exit, check_patches, join, spawn
 from .tracing import Tracer
@@ -87,6 +86,8 @@ class Engine:
         opener = TransportOpener(options, Login(options, client_version), wrap)
         self.connector: Connector = Connector(options, opener, self.events)
         self._threads: list[threading.Thread] = []
+        #: Whether this process has started the threads of the connection.
+        self.is_served: bool = False
         self._finished = False  # whether `_finish()` has run
         #: The error of the drain that ended the connection; ``None``: there was none.
         self.drain_error: BaseException | None = None
@@ -118,6 +119,7 @@ class Engine:
                 ("flusher", lambda: self.writer.flusher(self.keepalive.due)),
             ):
                 self._threads.append(spawn(f"{name}-{self.name}", target, self._on_thread_error))
+                self.is_served = True
         except BaseException:
             # Too many threads, or a KeyboardInterrupt: the caller has no object to close.
             self._end(errors.ConnectionClosedError("connecting was interrupted"))
@@ -135,11 +137,6 @@ class Engine:
             if not self.options.retry_on_failed_connect:
                 raise
             return None, error
-
-    @property
-    def is_served(self) -> bool:
-        """Whether this process has started the threads of the connection."""
-        return bool(self._threads)
 
     def close(self) -> None:
         """Close: send buffered data for at most a second, then wake every waiting thread."""
@@ -231,6 +228,7 @@ class Engine:
         self.connector.pool.forked()
         self._finished = True
         self._threads = []
+        self.is_served = False
         self.state.forked()
         self.direct.forked()
         self.requests.forked(reason)
@@ -261,7 +259,7 @@ class Engine:
     def _read(self, transport: Transport | None, failure: errors.Error | None) -> None:
         """Run the reader thread: read, and reconnect whenever the transport breaks, until closed."""
         if transport is None and failure is not None:
-            transport = self._connect_again(None, failure)
+            transport = self._replace_transport(None, failure)
         while transport is not None:
             error = self.reader.read(transport)
             transport = self._replace_transport(transport, error)
@@ -287,26 +285,17 @@ class Engine:
             self.reader.stop_reading(transport, _FINAL_READ_TIMEOUT_S, reason)
             self.writer.flush_and_shutdown(transport.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
 
-    def _replace_transport(self, broken: Transport, cause: BaseException) -> Transport | None:
+    def _replace_transport(
+        self, broken: Transport | None, cause: BaseException
+    ) -> Transport | None:
         """Reconnect after a transport broke, and return the new one; ``None``: closed instead."""
-        # The whole story of a reconnect; the design page shows it as a diagram.
-        #
-        # 1. The old transport is closed. The buffer keeps what is published from now on, and the flushes
-        #    whose pong cannot arrive fail.
-        if not self._detach(broken, cause):
+        # The whole story of a reconnect; the design page shows it as a diagram. It begins with step 3 if no
+        # server has accepted the connection yet.
+        if broken is not None and not self._leave(broken, cause):
             return None
-        # 2. The program and the receivers learn of the outage: requests fail, pulls drop their requests.
-        self.events.tell(ConnectionEvent(EventKind.DISCONNECTED, broken.address.url, cause))
-        self.table.on_connection_change(connected=False)
-        if isinstance(cause, errors.Error) and type(cause) is not errors.ConnectionLostError:
-            # The server sent an error or stopped answering pings: more than a lost connection.
-            self.events.error(cause)
-        return self._connect_again(broken.address, cause)
-
-    def _connect_again(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
-        """Connect to a server of the pool; the second half of the story in `_replace_transport`."""
         # 3. The servers are tried in rounds, until one accepts the connection and the login.
         try:
+            lost = None if broken is None else broken.address
             transport = self.connector.reconnect(lost, cause)
         except errors.Error as error:
             error.__cause__ = error.__cause__ or cause
@@ -322,12 +311,26 @@ class Engine:
         self.events.tell(ConnectionEvent(EventKind.RECONNECTED, transport.address.url))
         return transport
 
+    def _leave(self, broken: Transport, cause: BaseException) -> bool:
+        """Close a broken transport and report it, the first half of a reconnect; return whether one follows."""
+        # 1. The old transport is closed. The buffer keeps what is published from now on, and the flushes
+        #    whose pong cannot arrive fail.
+        if not self._detach(broken, cause):
+            return False
+        # 2. The program and the receivers learn of the outage: requests fail, pulls drop their requests.
+        self.events.tell(ConnectionEvent(EventKind.DISCONNECTED, broken.address.url, cause))
+        self.table.on_connection_change(connected=False)
+        if isinstance(cause, errors.Error) and type(cause) is not errors.ConnectionLostError:
+            # The server sent an error or stopped answering pings: more than a lost connection.
+            self.events.error(cause)
+        return True
+
     def _detach(self, broken: Transport, cause: BaseException) -> bool:
         """Close a broken transport; return whether a reconnect follows."""
-        reason = closed_error_for(cause)
         # Before the status, so that a thread that sees the outage also meets the limits that apply
         # while disconnected.
         self.writer.pause()
+        reason = closed_error_for(cause)
         with self.state.lock:
             self.state.detach()
             over = self.state.status is ConnectionStatus.CLOSED

@@ -278,15 +278,6 @@ def _takes(signature: inspect.Signature, *arguments: object) -> bool:
     return True
 
 
-def closed_error_for(cause: BaseException) -> errors.ConnectionClosedError:
-    """Return ``cause`` if it is a `ConnectionClosedError`, else a new one caused by it."""
-    if isinstance(cause, errors.ConnectionClosedError):
-        return cause
-    closed = errors.ConnectionClosedError(f"the connection is closed: {cause}")
-    closed.__cause__ = cause
-    return closed
-
-
 def closed_before(what: str, reason: E) -> E | errors.ConnectionClosedError:
     """Return the error of a call that waits for something when the connection is closed."""
     # Other reasons name an outage. The class and the cause stay, for `is_deliberate_close`.

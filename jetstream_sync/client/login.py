@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from .. import errors
@@ -16,7 +17,6 @@ from ..address import Secret, ServerAddress
 from ..options import ConnectionOptions, FilePath
 from ..protocol.auth import (
     BadCredentialsError,
-    Credentials,
     Key,
     find_jwt,
     find_seed,
@@ -28,6 +28,30 @@ T = TypeVar("T")
 
 #: Maximum size of a credentials file in bytes; a .creds file has about a thousand.
 _MAX_FILE_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The credentials of a client; ``repr`` shows none of them."""
+
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    jwt: str | None = field(default=None, repr=False)
+    nkey: str | None = field(default=None, repr=False)
+    signature: str | None = field(default=None, repr=False)
+
+    def connect_fields(self) -> dict[str, Any]:
+        """Return the fields of CONNECT for this login; none without credentials."""
+        fields = {
+            "user": self.user,
+            "pass": self.password,
+            "auth_token": self.token,
+            "jwt": self.jwt,
+            "nkey": self.nkey,
+            "sig": self.signature,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 class Login:

@@ -88,6 +88,15 @@ def next_status(status: ConnectionStatus, event: Event) -> ConnectionStatus:
         raise AssertionError(f"{event} is not permitted for a connection in {status}") from None
 
 
+def closed_error_for(cause: BaseException) -> errors.ConnectionClosedError:
+    """Return ``cause`` if it is a `ConnectionClosedError`, else a new one caused by it."""
+    if isinstance(cause, errors.ConnectionClosedError):
+        return cause
+    closed = errors.ConnectionClosedError(f"the connection is closed: {cause}")
+    closed.__cause__ = cause
+    return closed
+
+
 class ConnectionState:
     """The state that all parts of a connection share."""
 

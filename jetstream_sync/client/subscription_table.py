@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections.abc import Callable
 
 from .. import errors
 from ..protocol.session import Session, SubscriptionState
@@ -35,6 +36,8 @@ class SubscriptionTable:
         self._session = session
         #: The subscriptions by their id.
         self.by_sid: dict[int, SubscriptionState[MessageReceiver]] = session.subscriptions
+        #: Returns the commands that restore all subscriptions; the lock of the state is held.
+        self.restore: Callable[[], bytes] = session.resubscribe
         self._state = state
         self._writer = writer
         self._direct = direct
@@ -144,10 +147,6 @@ class SubscriptionTable:
                 # An UNSUB with a limit that was buffered over a reconnect makes the new server count
                 # from zero, so it would keep the subscription.
                 self._writer.append(self._session.unsubscribe(subscription))
-
-    def restore(self) -> bytes:
-        """Return the commands that restore all subscriptions; the lock is held."""
-        return self._session.resubscribe()
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Notify all receivers."""

@@ -151,9 +151,19 @@ class _Opening:
         handshake = Handshake(self._connect_fields)
         parser = Parser()
         while True:
-            operations = parser.feed(self._receive(keep=handshake.info is None))
+            self.stream.set_timeout(self._deadline.left_or_raise())
+            data = self.stream.receive()
+            if not data:
+                raise errors.ConnectionLostError(
+                    "the server closed the connection during the handshake"
+                )
+            if handshake.info is None:
+                self._greeting += data
+            self._received_secure = self._received_secure or self._secure
+            operations = parser.feed(data)
             for position, operation in enumerate(operations):
-                self._send(handshake.receive(operation))
+                if command := handshake.receive(operation):
+                    self._send(command)
                 if handshake.done and handshake.info is not None:
                     self.stream.set_timeout(None)
                     early = operations[position + 1 :]
@@ -241,20 +251,7 @@ class _Opening:
             )
         return explain(error, self._name)
 
-    # --- bytes --------------------------------------------------------------------------------------
-
-    def _receive(self, *, keep: bool) -> bytes:
-        """Receive some bytes; ``keep`` them to check for data after INFO."""
-        self.stream.set_timeout(self._deadline.left_or_raise())
-        data = self.stream.receive()
-        if not data:
-            raise errors.ConnectionLostError(
-                "the server closed the connection during the handshake"
-            )
-        if keep:
-            self._greeting += data
-        self._received_secure = self._received_secure or self._secure
-        return data
+    # --- sending ------------------------------------------------------------------------------------
 
     def _send(self, data: bytes) -> None:
         """Send all of ``data``; it is small, so this rarely waits."""

@@ -248,6 +248,13 @@ class APIRequests:
             log.exception("api_cb raised")
             self.core.events.callback_raised("api_cb", fault)
 
+    def send(self, route: str, body: Mapping[str, Any] | None = None) -> None:
+        """Send a request without waiting for the reply; raises as `Writer.publish`."""
+        core = self.core
+        core.writer.count_internal(1)
+        payload = b"" if body is None else dumps(body)
+        core.writer.publish(*core.encoder.encode_command(route.encode(), payload))
+
     def command(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
     ) -> None:

@@ -1,4 +1,4 @@
-"""The login fields of CONNECT, created from the user's credentials and the server's nonce."""
+"""Read credentials, and sign the nonce of a server with them."""
 
 # This module neither reads files nor calls user functions: their results are passed in. Errors describe
 # a credential without repeating it. Signing needs the ``nkeys`` package, which is imported on demand.
@@ -8,38 +8,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ..version import install_command
 
 
 class BadCredentialsError(Exception):
     """Invalid credentials; the text has the reason, never the secret. The caller adds the option's name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """The credentials of a client; ``repr`` shows none of them."""
-
-    user: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
-    jwt: str | None = field(default=None, repr=False)
-    nkey: str | None = field(default=None, repr=False)
-    signature: str | None = field(default=None, repr=False)
-
-    def connect_fields(self) -> dict[str, Any]:
-        """Return the fields of CONNECT for this login; none without credentials."""
-        fields = {
-            "user": self.user,
-            "pass": self.password,
-            "auth_token": self.token,
-            "jwt": self.jwt,
-            "nkey": self.nkey,
-            "sig": self.signature,
-        }
-        return {name: value for name, value in fields.items() if value is not None}
 
 
 # --- credentials files ------------------------------------------------------------------------

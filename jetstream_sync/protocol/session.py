@@ -71,13 +71,10 @@ class ServerInfo:
     """The servers that accept WebSockets, if the server lists them separately."""
     nonce: str = field(default="", repr=False)
     """The nonce that a key has to sign for the login."""
+    accepts_headers: bool = field(default=True, repr=False)
+    """Whether the server accepts messages with headers: not with its option ``no_header_support``."""
     fields: dict[str, object] = field(default_factory=dict, repr=False)
     """All fields of the INFO, unchanged."""
-
-    @property
-    def accepts_headers(self) -> bool:
-        """Whether the server accepts messages with headers: not with its option ``no_header_support``."""
-        return self.fields.get("headers") is not False
 
     @classmethod
     def from_fields(cls, fields: dict[str, object]) -> ServerInfo:
@@ -99,14 +96,14 @@ class ServerInfo:
             urls = fields.get(name)
             if isinstance(urls, list):
                 known[name] = tuple(url for url in urls if isinstance(url, str))
-        return cls(**known, fields=fields)
+        return cls(**known, accepts_headers=fields.get("headers") is not False, fields=fields)
 
 
 _INFO_LISTS: Final = ("connect_urls", "ws_connect_urls")
 _INFO_DEFAULTS: Final = {
     name: getattr(ServerInfo(), name)
     for name in ServerInfo.__slots__
-    if name not in (*_INFO_LISTS, "fields")
+    if name not in (*_INFO_LISTS, "accepts_headers", "fields")
 }
 
 

@@ -18,14 +18,13 @@ from ...api.key_value import (
     check_writable,
 )
 from ...api.reply import metadata_of
+from ...api.routes import MAX_REQUEST_SUBJECT, fits_request
 from ...api.stream import StreamConfig
 from ...durations import duration_from_text, time_from_ns, time_to_ns
 from ...headers import Headers, parse_headers
 from ...subjects import (
-    MAX_REQUEST_SUBJECT,
     check_publish_subject,
     check_subject,
-    fits_request,
 )
 from .codecs import KeyCodec, ValueCodec, encode_pattern
 

@@ -15,6 +15,7 @@ from ...api.key_value import (
     KEY_PREFIX,
     OPERATION,
     ROLLUP,
+    STREAM_PREFIX,
     KeyValueStatus,
     bucket_of,
     check_writable,
@@ -789,7 +790,7 @@ class KeyValue(ForeignNames):
         follows: bool = True,
     ) -> Watch[KeyValueEntry]:
         """Watch the stored forms of keys and patterns; ``follows``: see `Watch`."""
-        subjects, config = self._subjects, self._stream.cached_info.config
+        subjects = self._subjects
         filters, select = merge_patterns(stored)
         options["filter_subjects"] = [subjects.read + pattern for pattern in filters]
         markers = None
@@ -801,7 +802,7 @@ class KeyValue(ForeignNames):
             )
         return Watch(
             self._api,
-            config.name,
+            f"{STREAM_PREFIX}{subjects.bucket}",
             options,
             _entry_maker(subjects, select, ignore_deletes),
             partial(bucket_not_found, subjects.bucket),

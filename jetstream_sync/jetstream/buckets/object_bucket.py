@@ -26,7 +26,6 @@ from ...api.object_store import (
 )
 from ...api.publish import PubAck
 from ...api.routes import DEFAULT_PREFIX
-from ...codec import dumps
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...net.clock import Deadline
 from ..api_requests import APIRequests
@@ -149,10 +148,7 @@ class ObjectBucket:
 
     def request_purge(self, subject: str) -> None:
         """Request the purge of a subject without waiting for it."""
-        core = self.api.core
-        route = self.api.routes.to("STREAM.PURGE", self.stream)
-        core.writer.count_internal(1)
-        core.writer.publish(*core.encoder.encode_message(route, dumps({"filter": subject})))
+        self.api.send(self.api.routes.to("STREAM.PURGE", self.stream), {"filter": subject})
 
     def purge_chunks(self, nuid: str, deadline: Deadline, count: int = 0) -> None:
         """Delete the chunks of an object that no reader can find; a failure is only logged."""

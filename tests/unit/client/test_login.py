@@ -1,7 +1,8 @@
-"""Logins: secrets that were read are removed from memory."""
+"""Logins: the fields of CONNECT, and secrets that are removed from memory."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from fixtures.jwt import Account, User
 
 from jetstream_sync.address import parse_servers
 from jetstream_sync.client import login
-from jetstream_sync.client.login import Login
+from jetstream_sync.client.login import Credentials, Login
 from jetstream_sync.options import ConnectionOptions
 from jetstream_sync.protocol.session import ServerInfo
 
@@ -30,6 +31,28 @@ def options(way: str, path: Path) -> ConnectionOptions:
         path.write_text(USER.seed)
         return ConnectionOptions(servers=SERVERS, nkeys_seed=str(path))
     return ConnectionOptions(servers=SERVERS, nkeys_seed_str=USER.seed)
+
+
+@pytest.mark.parametrize(
+    ("credentials", "fields"),
+    [
+        (Credentials(), {}),
+        (Credentials("u", ""), {"user": "u", "pass": ""}),
+        (Credentials(token="t"), {"auth_token": "t"}),
+        (Credentials(jwt="j", signature="s"), {"jwt": "j", "sig": "s"}),
+        (Credentials(nkey="n", signature="s"), {"nkey": "n", "sig": "s"}),
+    ],
+)
+def test_the_fields_are_those_of_the_protocol(credentials, fields):
+    """Missing values are not in CONNECT; empty ones are."""
+    assert credentials.connect_fields() == fields
+
+
+def test_credentials_do_not_show():
+    """Neither `repr` nor `str` shows a value."""
+    credentials = Credentials(*["s3cret"] * 6)
+    assert "s3cret" not in f"{credentials!r} {credentials}"
+    assert all(not field.repr for field in dataclasses.fields(credentials))
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -1,9 +1,8 @@
-"""The login fields of CONNECT: reading credentials and signing."""
+"""Credentials: reading them, and signing."""
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import sys
 
 import nkeys
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from jetstream_sync.protocol.auth import (
     BadCredentialsError,
-    Credentials,
     Key,
     find_jwt,
     find_seed,
@@ -37,28 +35,6 @@ NKEYs are sensitive and should be treated as secrets.
 
 *************************************************************
 """.encode()
-
-
-@pytest.mark.parametrize(
-    ("credentials", "fields"),
-    [
-        (Credentials(), {}),
-        (Credentials("u", ""), {"user": "u", "pass": ""}),
-        (Credentials(token="t"), {"auth_token": "t"}),
-        (Credentials(jwt="j", signature="s"), {"jwt": "j", "sig": "s"}),
-        (Credentials(nkey="n", signature="s"), {"nkey": "n", "sig": "s"}),
-    ],
-)
-def test_the_fields_are_those_of_the_protocol(credentials, fields):
-    """Missing values are not in CONNECT; empty ones are."""
-    assert credentials.connect_fields() == fields
-
-
-def test_credentials_do_not_show():
-    """Neither `repr` nor `str` shows a value."""
-    credentials = Credentials(*["s3cret"] * 6)
-    assert "s3cret" not in f"{credentials!r} {credentials}"
-    assert all(not field.repr for field in dataclasses.fields(credentials))
 
 
 # --- what is in a file ----------------------------------------------------------------------------
