@@ -9,6 +9,7 @@ their handlers, and not stopping.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -19,7 +20,14 @@ from typing import TYPE_CHECKING, Final
 
 from ..locks import new_lock
 from .leases import LeaseKeeper, lease_clock
-from .metrics import GaugeSnapshot, HandlerSnapshot, Snapshot, counts_of, metrics_text
+from .metrics import (
+    GaugeSnapshot,
+    HandlerSnapshot,
+    Snapshot,
+    counts_of,
+    handler_snapshots,
+    metrics_text,
+)
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -30,13 +38,65 @@ if TYPE_CHECKING:
 _MAX_LEASE_CHECK_S: Final = 30.0
 
 
-class Monitor:
+class HealthSource:
+    """
+    What the views of the health of a worker show; `http_server` is another one.
+
+    systemd is told here, if the environment asks for it, as by the units with ``Type=notify``.
+    """
+
+    #: ``starting``, ``running``, ``stopping`` or ``stopped``.
+    phase: str = "starting"
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        path = environment.get("NOTIFY_SOCKET", "")
+        # An abstract address starts with a zero byte, which the variable has as "@".
+        self._socket = f"\0{path[1:]}" if path.startswith("@") else path
+        #: The last state that systemd was told.
+        self._told = ""
+        self._watchdog_s = math.inf
+        self._watchdog_at = 0.0
+        with suppress(KeyError, ValueError):
+            if environment.get("WATCHDOG_PID") in {None, str(os.getpid())}:
+                self._watchdog_s = int(environment["WATCHDOG_USEC"]) / 2e6
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops, or has stopped."""
+        return self.phase in {"stopping", "stopped"}
+
+    def not_live(self) -> list[str]:
+        """Return the reasons why the process should be restarted; empty: it is alive."""
+        raise NotImplementedError
+
+    def tell_systemd(self) -> None:
+        """Report a new state, and reset the watchdog if that is due and the worker is alive; call it often."""
+        if not self._socket:
+            return
+        states = {"starting": "", "running": "READY=1"}
+        state = states.get(self.phase, "STOPPING=1")
+        if state != self._told:
+            self._told = state
+            self._notify(state)
+        now = time.monotonic()
+        if self._watchdog_s < math.inf and now >= self._watchdog_at and not self.not_live():
+            self._watchdog_at = now + self._watchdog_s
+            self._notify("WATCHDOG=1")
+
+    def _notify(self, state: str) -> None:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.sendto(state.encode(), self._socket)
+
+
+class Monitor(HealthSource):
     """Health and numbers of one run of a worker."""
 
-    def __init__(self, gauges: Callable[[], list[GaugeSnapshot]]) -> None:
+    def __init__(
+        self, gauges: Callable[[], list[GaugeSnapshot]], environment: Mapping[str, str]
+    ) -> None:
+        super().__init__(environment)
         self._gauges = gauges
-        #: ``starting``, ``running``, ``stopping`` or ``stopped``.
-        self.phase: str = "starting"
         self._nc: Connection | None = None
         #: The handlers of a worker that runs.
         self.runners: Sequence[HandlerRunner] = ()
@@ -53,11 +113,6 @@ class Monitor:
         """Watch the parts of a worker that runs."""
         keeper.checked_at = lease_clock()  # it may have waited long for the server
         self._nc, self._keeper, self.runners, self._keeper_thread = nc, keeper, runners, thread
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the worker stops, or has stopped."""
-        return self.phase in {"stopping", "stopped"}
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
@@ -107,7 +162,7 @@ class Monitor:
         return {
             "not_live": self.not_live(),
             "not_ready": self.not_ready(),
-            "handlers": [item for runner in self.runners for item in runner.snapshots()],
+            "handlers": [item for runner in self.runners for item in handler_snapshots(runner)],
             "gauges": self._gauges(),
         }
 
@@ -120,7 +175,7 @@ class Monitor:
         return metrics_text(self.snapshots())
 
 
-class Processes:
+class Processes(HealthSource):
     """
     Health and numbers of the processes of a supervisor.
 
@@ -128,27 +183,26 @@ class Processes:
     """
 
     def __init__(self, expected: int) -> None:
+        super().__init__(os.environ)
         self._expected = expected
-        self._systemd = SystemdNotifier()
         self._lock = new_lock()
         # --- under _lock ---
         self._current: dict[int, Snapshot] = {}
         self._ended: dict[tuple[str, str, str], HandlerSnapshot] = {}
         self._ends = 0
-        self._was_ready = False
 
     def report(self, number: int, snapshot: Snapshot) -> None:
         """Use a new snapshot of a process."""
         with self._lock:
             self._current[number] = snapshot
-        if not self._was_ready and not self.not_ready():
-            self._was_ready = True
-            self._systemd.notify("READY=1")
-        self._systemd.watchdog(lambda: not self.not_live())
+        if self.phase == "starting" and not self.not_ready():
+            self.phase = "running"
+        self.tell_systemd()
 
     def stop(self) -> None:
-        """Report to systemd that the supervisor is stopping."""
-        self._systemd.notify("STOPPING=1")
+        """Report that the supervisor is stopping."""
+        self.phase = "stopping"
+        self.tell_systemd()
 
     def end(self, number: int) -> None:
         """Keep only the counters of a process."""
@@ -197,35 +251,3 @@ class Processes:
                 "gauges": [],
             }
             return metrics_text([*self._current.values(), ended], self._ends)
-
-
-class SystemdNotifier:
-    """Reports to systemd, if the environment asks for it, as the units ``Type=notify`` do."""
-
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        path = environment.get("NOTIFY_SOCKET", "")
-        #: An abstract address starts with a zero byte, which the variable has as "@".
-        self._address = f"\0{path[1:]}" if path.startswith("@") else path
-        self._interval = 0.0
-        self._due = 0.0
-        own = environment.get("WATCHDOG_PID") in {None, str(os.getpid())}
-        with suppress(ValueError):
-            if own:
-                self._interval = int(environment.get("WATCHDOG_USEC", "0")) / 2e6
-
-    def notify(self, state: str) -> None:
-        """Send a state, such as ``READY=1``; without systemd, or if it does not listen, do nothing."""
-        if not self._address:
-            return
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            sock.sendto(state.encode(), self._address)
-
-    def watchdog(self, is_live: Callable[[], bool]) -> None:
-        """Reset the watchdog if that is due and the worker is alive."""
-        if not self._interval or not self._address:
-            return
-        now = time.monotonic()
-        if now >= self._due and is_live():
-            self._due = now + self._interval
-            self.notify("WATCHDOG=1")

@@ -71,6 +71,11 @@ class HeldMessages:
         self.is_congested: bool = False
 
     @property
+    def waiting(self) -> int:
+        """Number of messages that wait for a thread."""
+        return self.count - len(self.running)
+
+    @property
     def is_over(self) -> bool:
         """Whether a thread that finds no message ends."""
         return self.phase is not Phase.RECEIVING and (self.alone is None or not self.ready)

@@ -19,6 +19,7 @@ from .. import errors
 from .events import spawn
 from .logs import log
 from .metrics import CONTENT_TYPE
+from .observer import DURATIONS
 
 if TYPE_CHECKING:
     from .health import Monitor, Processes
@@ -144,10 +145,9 @@ class _Request(BaseHTTPRequestHandler):
         status = 503 if reasons else 200
         if not verbose:
             return status, "".join(f"{reason}\n" for reason in reasons) or "ok\n", _TEXT
-        histograms = {"duration", "wait", "age"}
         processes = [
             [
-                {name: value for name, value in handler.items() if name not in histograms}
+                {name: value for name, value in handler.items() if name not in DURATIONS}
                 for handler in snapshot["handlers"]
             ]
             for snapshot in self.server.source.snapshots()

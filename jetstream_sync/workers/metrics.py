@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, Protocol, TypedDict, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypedDict, cast
 
-from .observer import BUCKETS_S, COUNTERS, OUTCOMES, HistogramSnapshot
+from .observer import BUCKETS_S, COUNTERS, DURATIONS, OUTCOMES, HistogramSnapshot
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+    from .threads import HandlerRunner
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "jetstream_worker_"
@@ -89,35 +91,116 @@ class _Family:
     samples: list[tuple[str, dict[str, str], float]] = field(default_factory=list)
 
 
-_PAUSED = "Seconds for which no messages are requested, because all failed."
-_MISMATCHES = "Properties of the consumer that do not fit the handler, such as a pause."
-_LAST_SUCCESS = "Time of the last acknowledgement, in seconds since 1970."
-#: Names of gauges, how the values of several processes are combined, and their help.
-_GAUGES: Final[tuple[tuple[str, str, Callable[[Iterable[float]], float], str], ...]] = (
-    ("running", "running", sum, "Messages whose handler is running."),
-    ("buffered", "buffered", sum, "Messages that were received and wait for a thread."),
-    ("paused_seconds", "paused", max, _PAUSED),
-    ("slots", "slots", sum, "Messages that can be handled at a time."),
-    ("consumer_pending", "pending", max, "Messages that the consumer has not delivered yet."),
-    ("consumer_ack_pending", "ack_pending", max, "Messages delivered and not acknowledged."),
-    ("consumer_delayed", "delayed", sum, "Failed messages that wait for their next attempt."),
-    ("consumer_mismatches", "mismatches", max, _MISMATCHES),
-    ("last_success_timestamp_seconds", "last_success", max, _LAST_SUCCESS),
-)
-_HISTOGRAMS: Final = (
-    ("duration_seconds", "duration", "Run time of the handler."),
-    ("wait_seconds", "wait", "Time from the receipt of a message to the start of its handler."),
-    ("age_seconds", "age", "Time from storing a message to the start of its handler."),
-)
-_COUNTER_HELP: Final = {
-    "leases_renewed": "Leases that were renewed.",
-    "leases_lost": "Leases that were lost: the message is delivered again.",
-    "settle_retries": "Acknowledgements and the like that were sent again.",
-    "dead_letter_failures": "Dead letters that could not be stored.",
-    "timeouts": "Handlers that exceeded their timeout.",
-    "unknown_tasks": "Deliveries of calls of tasks that the worker does not have.",
-    "restarts": "Processes that ended and were replaced.",
+class _Gauge(NamedTuple):
+    """A number of a handler that may fall."""
+
+    name: str
+    """The name of the metric; empty: it is only in the snapshot."""
+    combine: Callable[[Iterable[float]], float]
+    """Combines the values of several processes."""
+    help: str
+    read: Callable[[HandlerRunner], object] | None = None
+    """Returns the value; ``None``: the observer of the handler does."""
+    absent: object = 0
+    """The value of a task, whose messages its queue holds, and of a process that has ended."""
+
+
+#: The gauges, by their key in a `HandlerSnapshot`; each is declared there and here.
+_GAUGES: Final[dict[str, _Gauge]] = {
+    "delayed": _Gauge("consumer_delayed", sum, "Failed messages that wait for their next attempt."),
+    "last_success": _Gauge(
+        "last_success_timestamp_seconds",
+        max,
+        "Time of the last acknowledgement, in seconds since 1970.",
+        absent=None,
+    ),
 }
+_Read = Callable[["HandlerRunner"], object]
+
+
+def _gauge(
+    name: str, combine: Callable[[Iterable[float]], float] = sum, absent: object = 0
+) -> Callable[[_Read], _Read]:
+    """Declare a gauge by the function that returns its value, whose docstring is its help."""
+
+    def declare(read: _Read) -> _Read:
+        key = read.__name__.lstrip("_")
+        _GAUGES[key] = _Gauge(name, combine, read.__doc__ or "", read, absent)
+        return read
+
+    return declare
+
+
+@_gauge("")
+def _handled(runner: HandlerRunner) -> int:
+    """Messages that are done since the start."""
+    return runner.handled
+
+
+@_gauge("running")
+def _running(runner: HandlerRunner) -> int:
+    """Messages whose handler is running."""
+    return len(runner.held.running)
+
+
+@_gauge("buffered")
+def _buffered(runner: HandlerRunner) -> int:
+    """Messages that were received and wait for a thread."""
+    return runner.held.waiting
+
+
+@_gauge("paused_seconds", max)
+def _paused(runner: HandlerRunner) -> float:
+    """Seconds for which no messages are requested, because all failed."""
+    return runner.processor.breaker.seconds_left
+
+
+@_gauge("slots")
+def _slots(runner: HandlerRunner) -> int:
+    """Messages that can be handled at a time."""
+    return runner.handler.concurrency
+
+
+@_gauge("consumer_pending", max, None)
+def _pending(runner: HandlerRunner) -> int | None:
+    """Messages that the consumer has not delivered yet."""
+    info = runner.consumer.info
+    return None if info is None else info.num_pending
+
+
+@_gauge("consumer_ack_pending", max, None)
+def _ack_pending(runner: HandlerRunner) -> int | None:
+    """Messages delivered and not acknowledged."""
+    info = runner.consumer.info
+    return None if info is None else info.num_ack_pending
+
+
+@_gauge("consumer_mismatches", max)
+def _mismatches(runner: HandlerRunner) -> int:
+    """Properties of the consumer that do not fit the handler, such as a pause."""
+    return len(runner.consumer.mismatches)
+
+
+@_gauge("", absent={})
+def _unknown_tasks(runner: HandlerRunner) -> dict[str, int]:
+    """Deliveries of calls of tasks that the worker does not have, by task."""
+    return runner.processor.unknown_tasks()
+
+
+_ABSENT: Final = {key: gauge.absent for key, gauge in _GAUGES.items()}
+
+
+def handler_snapshots(runner: HandlerRunner) -> Iterator[HandlerSnapshot]:
+    """Yield the numbers of a handler; of a queue, also those of the tasks that have run."""
+    handler, observer = runner.handler, runner.observer
+    where = {"handler": handler.name, "stream": handler.stream, "consumer": handler.consumer}
+    read = {key: gauge.read(runner) for key, gauge in _GAUGES.items() if gauge.read is not None}
+    yield cast("HandlerSnapshot", where | observer.handler(handler).snapshot() | read)
+    # What is not counted belongs to the queue.
+    for name, task in (handler.tasks or {}).items():
+        counted = observer.handler(task).snapshot()
+        if any(counted["counts"].values()):
+            yield cast("HandlerSnapshot", where | {"handler": name} | _ABSENT | counted)
 
 
 def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_Family]:
@@ -136,8 +219,8 @@ def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_
             number = sum(item["counts"][outcome] for item in group)
             messages.samples.append(("_total", {**labels, "outcome": outcome}, number))
     yield messages
-    for name in COUNTERS:
-        family = _Family(name, "counter", _COUNTER_HELP[name])
+    for name, text in COUNTERS.items():
+        family = _Family(name, "counter", text)
         for labels, group in groups:
             number = sum(item["counts"][name] for item in group)
             family.samples.append(("_total", labels, number))
@@ -151,18 +234,20 @@ def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_
 def _durations_and_gauges(
     groups: Sequence[tuple[dict[str, str], list[HandlerSnapshot]]],
 ) -> Iterator[_Family]:
-    for name, key, text in _HISTOGRAMS:
-        family = _Family(name, "histogram", text)
+    for name, text in DURATIONS.items():
+        family = _Family(f"{name}_seconds", "histogram", text)
         for labels, group in groups:
-            family.samples += _histogram(labels, [item[key] for item in group])  # type: ignore[literal-required]
+            family.samples += _histogram(labels, [item[name] for item in group])  # type: ignore[literal-required]
         yield family
-    for name, key, combine, text in _GAUGES:
-        family = _Family(name, "gauge", text)
+    for key, gauge in _GAUGES.items():
+        if not gauge.name:
+            continue
+        family = _Family(gauge.name, "gauge", gauge.help)
         for labels, group in groups:
             values = [item[key] for item in group]  # type: ignore[literal-required]
             known = [value for value in values if value is not None]
             if known:
-                family.samples.append(("", labels, combine(known)))
+                family.samples.append(("", labels, gauge.combine(known)))
         yield family
 
 
@@ -210,20 +295,15 @@ def _escaped(text: str) -> str:
 def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
     """Return the sum of what processes have counted that have ended since."""
     successes = [part["last_success"] for part in parts if part["last_success"] is not None]
-    names = {name: parts[0][name] for name in _LABELS}
-    summed = {
+    where: dict[str, object] = {name: parts[0][name] for name in _LABELS}
+    counted = {
         "counts": {
-            name: sum(part["counts"][name] for part in parts) for name in (*OUTCOMES, *COUNTERS)
+            name: sum(part["counts"][name] for part in parts) for name in parts[0]["counts"]
         },
-        "duration": _sum([part["duration"] for part in parts]),
-        "wait": _sum([part["wait"] for part in parts]),
-        "age": _sum([part["age"] for part in parts]),
+        **{name: _sum([part[name] for part in parts]) for name in DURATIONS},  # type: ignore[literal-required]
         "last_success": max(successes, default=None),
     }
-    gauges = dict.fromkeys(
-        ("handled", "running", "buffered", "paused", "slots", "delayed", "mismatches"), 0
-    )
-    return cast("HandlerSnapshot", names | summed | gauges | {"pending": None, "ack_pending": None})
+    return cast("HandlerSnapshot", where | _ABSENT | counted)
 
 
 def _sum(parts: Sequence[HistogramSnapshot]) -> HistogramSnapshot:

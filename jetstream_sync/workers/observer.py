@@ -44,16 +44,22 @@ EventKind = Literal[
 ]
 #: The results of a delivery; the label ``outcome`` of a metric.
 OUTCOMES: Final = ("ack", "retry", "dead", "rejected", "lost", "given_back")
-#: Other things that are counted for a handler.
-COUNTERS: Final = (
-    "leases_renewed",
-    "leases_lost",
-    "settle_retries",
-    "dead_letter_failures",
-    "timeouts",
-    "restarts",
-    "unknown_tasks",
-)
+#: Other things that are counted for a handler, with their help.
+COUNTERS: Final = {
+    "leases_renewed": "Leases that were renewed.",
+    "leases_lost": "Leases that were lost: the message is delivered again.",
+    "settle_retries": "Acknowledgements and the like that were sent again.",
+    "dead_letter_failures": "Dead letters that could not be stored.",
+    "timeouts": "Handlers that exceeded their timeout.",
+    "restarts": "Processes that ended and were replaced.",
+    "unknown_tasks": "Deliveries of calls of tasks that the worker does not have.",
+}
+#: The durations of a message, with their help.
+DURATIONS: Final = {
+    "duration": "Run time of the handler.",
+    "wait": "Time from the receipt of a message to the start of its handler.",
+    "age": "Time from storing a message to the start of its handler.",
+}
 #: Upper bounds of the histograms, in seconds.
 BUCKETS_S: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -156,6 +162,11 @@ class Histogram:
             for seconds in values:
                 self.counts[bisect_left(BUCKETS_S, seconds)] += 1
 
+    def merge(self, other: Histogram) -> None:
+        """Add the counts of another one."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
     def snapshot(self) -> HistogramSnapshot:
         """Return the current counts."""
         return {"counts": list(self.counts), "total": self.total}
@@ -164,16 +175,7 @@ class Histogram:
 class Counters:
     """Numbers of one handler that one thread changes."""
 
-    __slots__ = (
-        "_lock",
-        "age",
-        "counts",
-        "due",
-        "duration",
-        "last_success",
-        "recent",
-        "wait",
-    )
+    __slots__ = ("_lock", "counts", "due", "durations", "last_success", "recent")
 
     def __init__(self) -> None:
         #: The messages whose handler has ended and that are not counted yet.
@@ -183,10 +185,8 @@ class Counters:
         # Held while they are counted.
         self._lock = new_lock()
         self.counts: dict[str, int] = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)
-        self.duration: Histogram = Histogram()
-        self.wait: Histogram = Histogram()
-        self.age: Histogram = Histogram()
-        #: Time of the last acknowledgement by the lease clock, in `total` since 1970; 0: none was.
+        self.durations: dict[str, Histogram] = {name: Histogram() for name in DURATIONS}
+        #: Time of the last acknowledgement by the lease clock; 0: none was.
         self.last_success: float = 0.0
 
     def count_recent(self, clock_offset: float) -> None:
@@ -195,10 +195,14 @@ class Counters:
             recent = [self.recent.popleft() for _ in range(len(self.recent))]
             if recent:
                 self.due = recent[-1].ended_at + _COUNT_INTERVAL_S
-                self.duration.add([item.ended_at - item.started_at for item in recent])
-                self.wait.add([item.started_at - item.lease.received_at for item in recent])
                 ages = [item.started_at + clock_offset - item.stored_ns / 1e9 for item in recent]
-                self.age.add([max(0.0, age) for age in ages] if min(ages) < 0 else ages)
+                durations = {
+                    "duration": [item.ended_at - item.started_at for item in recent],
+                    "wait": [item.started_at - item.lease.received_at for item in recent],
+                    "age": [max(0.0, age) for age in ages] if min(ages) < 0 else ages,
+                }
+                for name, seconds in durations.items():
+                    self.durations[name].add(seconds)
                 acked = [item.ended_at for item in recent if item.acked]
                 self.counts["ack"] += len(acked)
                 self.last_success = max(acked, default=self.last_success)
@@ -322,25 +326,24 @@ class HandlerObserver(DeliveryObserver):
 
     # --- reading --------------------------------------------------------------------------------
 
-    def total(self) -> Counters:
-        """Return the sums of the counters of all threads."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the counted part of a `HandlerSnapshot`: the sums of the counters of all threads."""
         total = Counters()
         for item in tuple(self._all):
             item.count_recent(self._clock_offset)
             for name, number in item.counts.items():
                 total.counts[name] += number
-            for mine, other in (
-                (total.duration, item.duration),
-                (total.wait, item.wait),
-                (total.age, item.age),
-            ):
-                mine.counts = [a + b for a, b in zip(mine.counts, other.counts, strict=True)]
-                mine.total += other.total
+            for name, histogram in item.durations.items():
+                total.durations[name].merge(histogram)
             total.last_success = max(total.last_success, item.last_success)
         self._clock_offset = _clock_offset()  # the time of the system may have been set
-        if total.last_success:
-            total.last_success += self._clock_offset
-        return total
+        last = total.last_success
+        return {
+            "counts": total.counts,
+            **{name: histogram.snapshot() for name, histogram in total.durations.items()},
+            "last_success": last + self._clock_offset if last else None,
+            "delayed": self.delayed,
+        }
 
 
 #: The names of all events.

@@ -140,6 +140,10 @@ class Processor:
         """Return whether this process returned the message after its last attempt, which it survived."""
         return self._failed_here.get(delivery.metadata.stream_seq) == delivery.lease.delivered - 1
 
+    def unknown_tasks(self) -> dict[str, int]:
+        """Return the number of deliveries of calls of unknown tasks, by task."""
+        return {}
+
     def process(self, delivery: Delivery, now: float) -> float | None:
         """Run the handler for a message, and settle it; return the delay of a retry in place, if there is one."""
         log_context.set(delivery)
@@ -507,8 +511,11 @@ class QueueProcessor(Processor):
             name: Processor(task, shared, dead_letters, processes, self.breaker)
             for name, task in (handler.tasks or {}).items()
         }
-        #: Number of deliveries of calls of unknown tasks, by task.
-        self.unknown: dict[str, int] = {}
+        self._unknown: dict[str, int] = {}
+
+    def unknown_tasks(self) -> dict[str, int]:
+        """Return as `Processor.unknown_tasks`."""
+        return dict(self._unknown)
 
     def failed_here(self, delivery: Delivery) -> bool:
         """Return as `Processor.failed_here`."""
@@ -529,10 +536,10 @@ class QueueProcessor(Processor):
     def _process_unknown(self, delivery: Delivery, task: str) -> None:
         grace = self.handler.unknown_task_grace
         age = max(0.0, datetime.now(timezone.utc).timestamp() - delivery.stored_ns / 1e9)
-        if task not in self.unknown:
+        if task not in self._unknown:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
             log.error(text, self.handler.name, task, grace)
-        self.unknown[task] = self.unknown.get(task, 0) + 1
+        self._unknown[task] = self._unknown.get(task, 0) + 1
         self.observer.count("unknown_tasks")
         if age >= grace:
             if self.handler.has_ended is not None and self.handler.has_ended(delivery.msg):

@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import math
-import os
 import queue
 import threading
 import time
@@ -25,7 +24,7 @@ from ..exit_status import ExitStatus, exit_status
 from .dead_letter_writer import DeadLetterWriter
 from .events import Event, spawn
 from .handler import Handler
-from .health import Monitor, SystemdNotifier
+from .health import Monitor
 from .heartbeat import SupervisorLink
 from .leases import LeaseKeeper
 from .limits import Limit
@@ -83,7 +82,6 @@ class WorkerRun:
     ) -> None:
         self._worker = worker
         self._monitor = monitor
-        self._systemd = SystemdNotifier(os.environ if link is None else {})
         self._observer = observer
         self._nc = nc
         self._events = events
@@ -116,7 +114,7 @@ class WorkerRun:
             return self._status
         self._wait_for_stop(burst=burst)
         self._monitor.phase = "stopping"
-        self._systemd.notify("STOPPING=1")
+        self._monitor.tell_systemd()
         self._observer.emit("drain")
         clean = self._drain(time.monotonic() + self._worker.drain_timeout)
         self._ended.set()
@@ -195,7 +193,7 @@ class WorkerRun:
         return event is not None and event.kind == "stop"
 
     def _next_event(self, seconds: float) -> Event | None:
-        self._systemd.watchdog(lambda: not self._monitor.not_live())
+        self._monitor.tell_systemd()
         try:
             event = self._events.get(timeout=seconds)
         except queue.Empty:
@@ -207,7 +205,6 @@ class WorkerRun:
     def _announce_ready(self) -> None:
         log.info("worker %r is ready: %d handlers", self._worker.name, len(self._runners))
         self._monitor.phase = "running"
-        self._systemd.notify("READY=1")
         self._observer.emit("ready")
         if self._link is not None:
             self._link.handled = lambda: sum(runner.handled for runner in self._runners)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from .. import errors
 from .consumers import MessageSource
@@ -25,12 +25,10 @@ from .held import HeldMessages, Phase
 from .leases import Delivery, lease_clock, log_context
 from .limits import Gate
 from .logs import log
+from .observer import Observer
 from .processes import HandlerProcesses
 from .processing import Processor, QueueProcessor, Shared
 from .pulling import Puller
-
-if TYPE_CHECKING:
-    from .metrics import HandlerSnapshot
 
 #: The largest age of the ack floor while messages are handled, in seconds: behind it, a consumer that is
 #: deleted and created again delivers them a second time.
@@ -55,20 +53,23 @@ class HandlerRunner:
         self.consumer: MessageSource = source[0]
         puller = source[1]
         self._shared = shared
-        self._observer = shared.observer.handler(handler)
+        #: What all handlers have counted.
+        self.observer: Observer = shared.observer
         self._processes: HandlerProcesses | None = None
         if handler.pool == "processes":
             self._processes = HandlerProcesses(handler, shared.js, shared.is_stopping)
         kind = Processor if handler.tasks is None else QueueProcessor
-        self._processor: Processor = kind(handler, shared, dead_letters, self._processes)
+        #: Runs the handler.
+        self.processor: Processor = kind(handler, shared, dead_letters, self._processes)
         isolates = self._processes is None and handler.max_messages is None
-        self._held = HeldMessages(isolates=isolates)
+        #: The messages that were received and are not settled.
+        self.held: HeldMessages = HeldMessages(isolates=isolates)
         #: Receives the messages.
         self.puller: Puller = puller(
-            handler, shared, self.consumer, self._held, self._processor, self._give_back
+            handler, shared, self.consumer, self.held, self.processor, self._give_back
         )
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
-        self._process: Callable[[Delivery, float], float | None] = self._processor.process
+        self._process: Callable[[Delivery, float], float | None] = self.processor.process
         if handler.limit is not None or handler.rate is not None:
             gate = Gate(self._limit, handler.rate, self.puller.interrupted)
             self._process = functools.partial(self._process_limited, gate)
@@ -100,11 +101,11 @@ class HandlerRunner:
         seconds = lease_clock() - at
         if self.consumer.is_foreign or self.consumer.has_foreign:
             return seconds >= _FOREIGN_REFRESH_S
-        return handled != self._held.handled and seconds >= FLOOR_S
+        return handled != self.held.handled and seconds >= FLOOR_S
 
     def refresh(self) -> None:
         """Read the state of the consumer again; an unreachable server changes nothing."""
-        self._refreshed = self._held.handled, lease_clock()
+        self._refreshed = self.held.handled, lease_clock()
         with contextlib.suppress(errors.Error):
             self.consumer.refresh()
             self._check_order(1)
@@ -128,7 +129,7 @@ class HandlerRunner:
         if self.puller.pin is not None:
             self.puller.pin.keep()
         self.puller.return_stale()
-        held, breaker, alone = self._held, self._processor.breaker, self._held.alone
+        held, breaker, alone = self.held, self.processor.breaker, self.held.alone
         is_stuck = alone is not None and alone.given_up
         resumes = self._was_foreign and not self.consumer.is_foreign
         self._was_foreign = self.consumer.is_foreign
@@ -138,62 +139,6 @@ class HandlerRunner:
                     held.end_isolation()
                 more = self.puller.next_request()
             self.puller.request(more)
-
-    def snapshots(self) -> list[HandlerSnapshot]:
-        """Return the numbers of the handler; of a queue, also those of the tasks that have run."""
-        handler, held, info = self.handler, self._held, self.consumer.info
-        total = self._observer.total()
-        with held.lock:
-            running, count = len(held.running), held.count
-        snapshot: HandlerSnapshot = {
-            "handler": handler.name,
-            "stream": handler.stream,
-            "consumer": handler.consumer,
-            "counts": total.counts,
-            "duration": total.duration.snapshot(),
-            "wait": total.wait.snapshot(),
-            "age": total.age.snapshot(),
-            "last_success": total.last_success or None,
-            "handled": held.handled,
-            "running": running,
-            "buffered": count - running,
-            "paused": self._processor.breaker.seconds_left,
-            "slots": handler.concurrency,
-            "delayed": self._observer.delayed,
-            "pending": None if info is None else info.num_pending,
-            "ack_pending": None if info is None else info.num_ack_pending,
-            "mismatches": len(self.consumer.mismatches),
-            "unknown_tasks": {},
-        }
-        if isinstance(self._processor, QueueProcessor):
-            snapshot["unknown_tasks"] = dict(self._processor.unknown)
-        return [snapshot, *self._task_snapshots(snapshot)]
-
-    def _task_snapshots(self, queue: HandlerSnapshot) -> Iterator[HandlerSnapshot]:
-        """Yield what the tasks of a queue have counted; what is not counted belongs to the queue."""
-        for name, task in (self.handler.tasks or {}).items():
-            observer = self._shared.observer.handler(task)
-            total = observer.total()
-            if any(total.counts.values()):
-                yield {
-                    **queue,
-                    "handler": name,
-                    "counts": total.counts,
-                    "delayed": observer.delayed,
-                    "duration": total.duration.snapshot(),
-                    "wait": total.wait.snapshot(),
-                    "age": total.age.snapshot(),
-                    "last_success": total.last_success or None,
-                    "handled": 0,
-                    "running": 0,
-                    "buffered": 0,
-                    "slots": 0,
-                    "mismatches": 0,
-                    "pending": None,
-                    "ack_pending": None,
-                    "paused": 0.0,
-                    "unknown_tasks": {},
-                }
 
     @property
     def is_stuck(self) -> bool:
@@ -208,8 +153,8 @@ class HandlerRunner:
 
     def running(self) -> list[Delivery]:
         """Return the messages whose handler runs."""
-        with self._held.lock:
-            return list(self._held.running)
+        with self.held.lock:
+            return list(self.held.running)
 
     def terminate(self, subject: str) -> bool:
         """End the process that runs the call with a subject, and record that; return whether one did."""
@@ -223,7 +168,7 @@ class HandlerRunner:
 
     def delivered_if_empty(self) -> int | None:
         """Return how many messages the consumer has delivered; ``None``: it is not empty, or not reachable."""
-        if self._held.count:
+        if self.held.count:
             return None
         try:
             return self.consumer.delivered_if_empty()
@@ -233,7 +178,7 @@ class HandlerRunner:
     @property
     def handled(self) -> int:
         """Number of messages that a handler thread is done with."""
-        return self._held.handled
+        return self.held.handled
 
     @property
     def is_prepared(self) -> bool:
@@ -254,20 +199,20 @@ class HandlerRunner:
 
     def stop_pulling(self) -> None:
         """Pull no more; the threads end when they have handled the waiting messages."""
-        with self._held.lock:
-            self._held.phase = Phase.DRAINING
-            self._held.work.notify_all()
+        with self.held.lock:
+            self.held.phase = Phase.DRAINING
+            self.held.work.notify_all()
         if self._limit is not None:
             self._limit.stop()
         self.puller.stop()
 
     def return_waiting(self) -> int:
         """Return the waiting messages to the server, and those that arrive; return how many there were."""
-        with self._held.lock:
-            self._held.phase = Phase.RETURNING
+        with self.held.lock:
+            self.held.phase = Phase.RETURNING
         count = self.puller.return_waiting()
-        with self._held.lock:
-            self._held.work.notify_all()
+        with self.held.lock:
+            self.held.work.notify_all()
         return count
 
     def abandon(self) -> int:
@@ -279,7 +224,7 @@ class HandlerRunner:
 
     def _give_back(self, delivery: Delivery, delay: float = 0) -> None:
         if self._shared.settlements.nak(delivery, delay):
-            self._observer.settled(delivery, "given_back")
+            self.observer.handler(self.handler).settled(delivery, "given_back")
 
     def close(self) -> None:
         """End the processes of the handler."""
@@ -307,12 +252,12 @@ class HandlerRunner:
         except errors.InvalidArgumentError as error:
             self._shared.on_fatal(error)
             return
-        with self._held.lock:
+        with self.held.lock:
             self._prepared += 1
         self._shared.on_change()
 
     def _run_single(self) -> None:
-        held, window, settlements = self._held, self.puller.window, self._shared.settlements
+        held, window, settlements = self.held, self.puller.window, self._shared.settlements
         # Messages that took less than the mean time, and their time, since the window was told.
         count, seconds = 0, 0.0
         try:
@@ -351,7 +296,7 @@ class HandlerRunner:
 
     def _wait(self) -> Delivery | None:
         """Wait for a message, and return it; ``None``: stop."""
-        held = self._held
+        held = self.held
         with held.lock:
             while (delivery := held.take()) is None and not held.is_over:
                 held.work.wait()
@@ -372,7 +317,7 @@ class HandlerRunner:
         """Process a message when the limit and the rate permit it; as `Processor.process`."""
         with gate.opened() as may_start:
             if may_start:
-                return self._processor.process(delivery, lease_clock())
+                return self.processor.process(delivery, lease_clock())
         self._give_back(delivery)
         return None
 
@@ -381,7 +326,7 @@ class HandlerRunner:
     def _run_batches(self, size: int) -> None:
         while batch := self._take_batch(size):
             try:
-                self._processor.process_batch(batch)
+                self.processor.process_batch(batch)
             finally:
                 log_context.set(None)
                 self._shared.settlements.send_acks()
@@ -389,7 +334,7 @@ class HandlerRunner:
 
     def _take_batch(self, size: int) -> list[Delivery]:
         """Wait for a batch, at most ``max_wait`` after its first message; empty: stop."""
-        held = self._held
+        held = self.held
         with held.lock:
             while True:
                 stopping = held.phase is not Phase.RECEIVING
@@ -412,8 +357,8 @@ class HandlerRunner:
         """Make room for as many messages."""
         for delivery in batch:
             self._shared.keeper.held.discard(delivery)
-        with self._held.lock:
+        with self.held.lock:
             for delivery in batch:
-                self._held.finish(delivery)
+                self.held.finish(delivery)
             more = self.puller.next_request()
         self.puller.request(more)

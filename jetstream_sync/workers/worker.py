@@ -583,10 +583,10 @@ class Worker(QueueOwner):
         link = supervisor_link()
         for handler in self.handlers:
             handler.check_processes(1 if link is None else link.count)
-        monitor = Monitor(self.gauges)
+        # A supervisor serves the reports of its processes, and reports to systemd.
+        monitor = Monitor(self.gauges, os.environ if link is None else {})
         stop_once = StopOnce(self._events)
         on_stop = self._events.put if link is None else stop_once
-        # A supervisor serves the reports of its processes.
         http = self.http if link is None else None
         where = f"worker {self.name!r}"
         with self._signals(on_stop), monitoring(http, monitor, where) as may_run:
