@@ -30,7 +30,7 @@ from ..workers.calls import (
     new_record,
     sent_call,
 )
-from ..workers.handler import TASK_OPTIONS, check_result
+from ..workers.handler import TASK_OPTIONS, check_returned
 from .publishing import connection
 
 try:
@@ -236,7 +236,7 @@ class JetStreamBackend(BaseTaskBackend):
             raise Reject(f"the task cannot be found: {error}") from error
         given = [TaskContext(task_result=result)] if result.task.takes_context else []
         value = result.task.call(*given, *result.args, **result.kwargs)
-        check_result(value)
+        check_returned(value)
         if context.call is not None:
             context.value = encoded_value(value, context.result_limit)
 

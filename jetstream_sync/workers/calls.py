@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from .arguments import check_numbers, to_json
+from .context import Context, RunState
 from .logs import log, traceback_text
 from .resources import Resource, has_schedules
 from .retries import Reject
@@ -35,7 +36,6 @@ from .tracing import publishing
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, KeyValue, KeyValueEntry
-    from .context import Context
 
 READY, RUNNING, CANCELLED, EXPIRED = "READY", "RUNNING", "CANCELLED", "EXPIRED"
 SUCCESSFUL, FAILED = "SUCCESSFUL", "FAILED"
@@ -444,9 +444,9 @@ class CallStates:
         return True
 
 
-class TaskState:
+class TaskState(RunState):
     """
-    Records the runs of the calls of a task; a `RunState`.
+    Records the runs of the calls of a task.
 
     Args:
         calls: the states.
@@ -472,8 +472,9 @@ class TaskState:
     def _sent(self, message: JetStreamMsg) -> Record:
         return sent_record(self._task, call_id(message), message.data)
 
-    def has_ended(self, _message_id: str, message: JetStreamMsg) -> bool:
+    def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
         """Return whether a call that is delivered too often has ended; not if it needs a dead letter."""
+        del message_id
         status = self._calls.status(call_id(message))
         return status in DONE or (status == FAILED and self._acks_failures)
 

@@ -34,7 +34,7 @@ from ..locks import new_rlock
 from .context import Context, ContextActions
 from .dead_letters import one_line
 from .events import spawn
-from .handler import Handler, Middleware, Reply, check_result
+from .handler import CallHandler, Handler, Invocation, Middleware, Reply, check_returned
 from .leases import Delivery, log_context
 from .logs import log, traceback_text
 from .tracing import traced, tracing_middleware
@@ -254,11 +254,11 @@ class _Child:
         log_context.set(delivery)
         try:
             delivery.handler = handler.name
-            if self._handler.tasks is not None:
+            if isinstance(handler, CallHandler):
                 delivery.task = handler.name
-            result = handler.inside(self._middleware)(context)
+            result = Invocation(handler, self._middleware).run(context)
             if not isinstance(result, Reply):
-                check_result(result)
+                check_returned(result)
                 return "result", (None, context.value)
             try:
                 pickle.dumps(result)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from .. import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ..differences import differences
 from .calls import OWNER, check_owner
-from .handler import Handler, start_of
+from .handler import Handler, QueueHandler, start_of
 from .leases import MIN_WAIT_S, LeaseTimes
 from .logs import log
 from .parking import check_parking
@@ -270,7 +270,7 @@ def _updated(config: ConsumerConfig, handler: Handler) -> ConsumerConfig:
         )
     if handler.ack_wait is not None and not config.backoff:
         config = replace(config, ack_wait=handler.ack_wait)
-    if handler.owner:
+    if isinstance(handler, QueueHandler):
         config = replace(config, metadata={**(config.metadata or {}), OWNER: handler.owner})
     filters = handler.filter_subjects
     if len(filters) == 1:
@@ -297,7 +297,7 @@ def plan_consumer(js: JetStream, handler: Handler) -> SetupStep | None:
 
 def _check_owner(config: ConsumerConfig, handler: Handler) -> None:
     """Refuse the consumer of the queue of another program."""
-    if handler.owner:
+    if isinstance(handler, QueueHandler):
         check_owner(config.metadata, handler.stream, handler.consumer, handler.owner)
 
 
@@ -409,7 +409,7 @@ def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
     queues = {
         handler.filter_subjects[0].rsplit(".", 2)[0]: handler
         for handler in handlers
-        if handler.tasks
+        if isinstance(handler, QueueHandler) and handler.tasks
     }
     found: Counter[str] = Counter()
     for stream, prefix in {
@@ -420,7 +420,7 @@ def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
             queue, task, _ = subject.rsplit(".", 2)
             if queue not in queues:
                 found[f"no queue {queue.rpartition('.')[2]!r}"] += count
-            elif task not in (queues[queue].tasks or ()):
+            elif task not in queues[queue].tasks:
                 found[f"unknown task {task!r}"] += count
     return [
         f"{what}: {count} calls wait, and no worker of this program runs them"

@@ -210,23 +210,38 @@ class Publishing(Protocol):
         """Return a bucket, as `JetStream.key_value`."""
 
 
-class RunState(Protocol):
-    """Records the runs of the messages of a handler; see `Once` and `TaskState`."""
+class RunState:
+    """
+    Records the runs of the messages of a handler; this one records nothing.
+
+    `Once` and `TaskState` do. Any thread may call the methods.
+    """
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
-        """Return whether the message needs no run."""
+        """Return whether a message that is delivered too often needs no run and no dead letter."""
+        del message_id, message
+        return False
 
     def begin(self, context: Context) -> bool:
         """Record that the handler is about to run; return false if it must not."""
+        del context
+        return True
 
     def done(self, context: Context) -> None:
         """Record that the handler and its middleware have succeeded."""
 
-    def cancel(self, message: JetStreamMsg) -> bool:
-        """Have a message that runs not run again; return whether that is recorded."""
-
     def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
         """Record that they have raised; return whether the message is acknowledged all the same."""
+        del context, error, is_last
+        return False
+
+    def cancel(self, message: JetStreamMsg) -> bool:
+        """Have a message that runs not run again; return whether that is recorded."""
+        del message
+        return False
+
+    def give_up(self, message: JetStreamMsg, reason: str) -> None:
+        """Record that a message is about to be terminated, after its dead letter is stored."""
 
 
 #: Attributes that `LogContextFilter` adds.

@@ -45,6 +45,41 @@ _WITHOUT_GROUP: Final[dict[str, object]] = {
     "exclusive": False,
     "max_messages": None,
 }
+#: Numbers that may be None, with their least value.
+_COUNTS: Final = {"prefetch": 0, "max_bytes": 1, "max_messages": 1}
+
+
+def _is_seconds(value: Any, least: float) -> bool:
+    return value is None or (is_number(value) and value >= least)
+
+
+#: Options with the values that they may have; `Handler` checks what depends on others.
+_RULES: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
+    ("confirm", lambda value: isinstance(value, bool), "must be True or False"),
+    ("exclusive", lambda value: isinstance(value, bool), "must be True or False"),
+    ("group", lambda value: isinstance(value, str | None), "must be a name"),
+    ("member", lambda value: isinstance(value, str | None), "must be a name"),
+    (
+        "timeout",
+        lambda value: is_number(value) and value > 0,
+        "must be a number of seconds above 0",
+    ),
+    ("ack_wait", lambda value: _is_seconds(value, 3), "must be at least 3 seconds"),
+    ("park_after", lambda value: _is_seconds(value, 1), "must be at least 1 seconds"),
+    ("ack", lambda value: value in ("after", "before"), "must be 'after' or 'before'"),
+    ("pool", lambda value: value in ("threads", "processes"), "must be 'threads' or 'processes'"),
+    ("key", lambda value: value is None or callable(value), "must be a function of the message"),
+    (
+        "decode",
+        lambda value: callable(value) or value in tuple(DECODERS),
+        f"must be a function or one of {sorted(DECODERS)}",
+    ),
+    (
+        "max_wait",
+        lambda value: is_number(value) and 0 <= value <= _LONGEST_WAIT_S,
+        f"must be from 0 to {_LONGEST_WAIT_S} seconds",
+    ),
+)
 #: The header of a message with the subject for a `Reply`.
 REPLY_TO: Final = "Reply-To"
 
@@ -79,7 +114,7 @@ class UnfinishedError(TypeError):
 _UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
-def check_result(result: object) -> None:
+def check_returned(result: object) -> None:
     """Raise `UnfinishedError` if the result of a function is code that has not run."""
     if isinstance(result, _UNFINISHED):
         if isinstance(result, CoroutineType):
@@ -199,121 +234,74 @@ class Handler:
     """Seconds after its first message in which a batch may become full."""
     module: str = field(repr=False, default="")
     """The module that defines the handler."""
-    process_setup: str = field(repr=False, default="")
-    """``MODULE:FUNCTION``, called in a new process before the module is imported; empty: none."""
-    on_given_up: Callable[[JetStreamMsg, str], object] | None = field(repr=False, default=None)
-    """Called with a message and the reason before it is terminated; an error delays that. ``None``: none."""
-    has_ended: Callable[[JetStreamMsg], bool] | None = field(repr=False, default=None)
-    """Of a queue: returns whether a call of an unknown task has ended, and needs no dead letter."""
-    state: RunState | None = field(repr=False, default=None)
-    """Records the runs; ``None``: the bucket of ``once`` does, or nothing."""
-    tasks: dict[str, Handler] | None = field(repr=False, default=None)
-    """The handlers of the tasks of a queue, by name; ``None``: this is no queue."""
-    owner: str = field(repr=False, default="")
-    """The program to which the consumer belongs; empty: any."""
-    unknown_task_grace: float = 300.0
-    """Of a queue: seconds for which calls of unknown tasks are given back, before they are dead letters."""
-    _arity: str = field(init=False, repr=False, default="both")
-    _decode: Callable[[bytes], Any] = field(init=False, repr=False, default=bytes)
-    accepts: Callable[[str], bool] | None = field(init=False, repr=False, default=None)
-    """Returns whether a subject is one of the filters; ``None``: there are none."""
-    of_payload: Callable[[bytes], object] | None = field(init=False, repr=False, default=None)
-    """Runs the function for a payload; ``None``: it takes a context."""
 
     def __post_init__(self) -> None:
         """Check and complete the options."""
-        _check_function(self.function)
+        check_plain("handler", self.function)
+        is_named = getattr(self.function, "__name__", "") != "<lambda>"
+        _check("handler", self.function, is_named, "must have a name: define it with def")
+        arity_of(self.function)
         check_name("stream", self.stream, check_stream_name)
         check_name("consumer", self.consumer, check_consumer_name)
         check_target(self.dead_letters)
         if self.once is not None:
             check_bucket("once", self.once)
-        for option in ("confirm", "exclusive"):
-            value = getattr(self, option)
-            _check(option, value, isinstance(value, bool), "must be True or False")
-        for option in ("group", "member"):
-            value = getattr(self, option)
-            _check(option, value, value is None or isinstance(value, str), "must be a name")
-        for item in () if isinstance(self.ensure, str) else self.ensure:
-            ok = isinstance(item, (StreamConfig, KeyValueConfig))
-            _check("ensure", item, ok, "must be a list of configs of streams and buckets")
-        _check("ensure", self.ensure, not isinstance(self.ensure, str), "must be a list of configs")
-        grace = self.unknown_task_grace
-        ok = is_number(grace) and grace >= 0
-        _check("unknown_task_grace", grace, ok, "must be a number of seconds, 0 or above")
         check_count("concurrency", self.concurrency)
-        for option, least in (("prefetch", 0), ("max_bytes", 1), ("max_messages", 1)):
+        for option, least in _COUNTS.items():
             if getattr(self, option) is not None:
                 check_count(option, getattr(self, option), least)
-        ok = is_number(self.timeout) and self.timeout > 0
-        _check("timeout", self.timeout, ok, "must be a number of seconds above 0")
+        _check("ensure", self.ensure, not isinstance(self.ensure, str), "must be a list of configs")
+        for item in self.ensure:
+            ok = isinstance(item, (StreamConfig, KeyValueConfig))
+            _check("ensure", item, ok, "must be a list of configs of streams and buckets")
+        for option, is_valid, rule in _RULES:
+            _check(option, getattr(self, option), is_valid(getattr(self, option)), rule)
+        for option in ("key", "decode"):
+            value = getattr(self, option)
+            if value is not None and not isinstance(value, (str, type)):
+                check_plain(option, value)
         soft = self.soft_timeout
         ok = soft is None or (is_number(soft) and 0 < soft < self.timeout)
         _check("soft_timeout", soft, ok, "must be a number of seconds above 0 and below 'timeout'")
-        for option, shortest in (("ack_wait", 3), ("park_after", 1)):
-            value = getattr(self, option)
-            ok = value is None or (is_number(value) and value >= shortest)
-            _check(option, value, ok, f"must be at least {shortest} seconds")
         start_of(self.deliver)
-        _check("ack", self.ack, self.ack in ("after", "before"), "must be 'after' or 'before'")
-        for option in ("key", "decode"):
-            if getattr(self, option) is not None and not isinstance(
-                getattr(self, option), (str, type)
-            ):
-                check_plain(option, getattr(self, option))
-        ok = self.key is None or callable(self.key)
-        _check("key", self.key, ok, "must be a function of the message")
         if self.rate is not None:
             rate_interval(self.rate)
-        if self.tasks is None:
-            check_pool(self.pool, self.function)
-        elif self.pool not in {"threads", "processes"}:
-            raise errors.InvalidOptionError("pool", self.pool, "must be 'threads' or 'processes'")
-        ok = callable(self.decode) or self.decode in tuple(DECODERS)
-        rule = f"must be a function or one of {sorted(DECODERS)}"
-        _check("decode", self.decode, ok, rule)
+        if self.pool == "processes":
+            _check_importable(self.function)
         retried = self.retry_on
+        in_place = self.key is not None or self.group is not None
         for name, value in (
             ("filter_subjects", _subjects(self.filter_subject, self.filter_subjects)),
             ("reject_on", _exceptions("reject_on", self.reject_on)),
             ("retry_on", None if retried is None else _exceptions("retry_on", retried)),
-            (
-                "retry",
-                backoff_for(self.retry, in_place=self.key is not None or self.group is not None),
-            ),
-            ("_arity", _arity(self.function)),
-            ("_decode", self.decode if callable(self.decode) else DECODERS[self.decode]),
+            ("retry", backoff_for(self.retry, in_place=in_place)),
         ):
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "of_payload", self._without_context())
-        object.__setattr__(self, "accepts", _acceptor(self.filter_subjects))
         self._check_combinations()
 
     def _check_combinations(self) -> None:
         """Refuse options that exclude each other."""
-        in_order = self.retry.in_place
-        ok = self.park_after is None or not in_order
-        _check("park_after", self.park_after, ok, "excludes 'key', 'group' and retries in place")
-        ok = self.soft_timeout is None or self.pool == "threads"
-        _check("soft_timeout", self.soft_timeout, ok, "is not for processes")
-        ok = self.once is None or self.ack == "after"
-        rule = "excludes ack='before': the message is not delivered again"
-        _check("once", self.once, ok, rule)
-        _check("member", self.member, self.member is None or bool(self.group), "needs 'group'")
-        if self.group is not None:
-            for option, least in _WITHOUT_GROUP.items():
-                value = getattr(self, option)
-                _check(option, value, value == least, "is not for groups")
-        if self.max_messages is None:
-            return
-        ok = is_number(self.max_wait) and 0 <= self.max_wait <= _LONGEST_WAIT_S
-        _check("max_wait", self.max_wait, ok, f"must be from 0 to {_LONGEST_WAIT_S} seconds")
-        for option in ("key", "once", "limit", "rate"):
-            value = getattr(self, option)
-            _check(option, value, value is None, "is not for batches")
-        _check("retry", self.retry, not self.retry.in_place, "is not for batches")
-        _check("ack", self.ack, self.ack == "after", "is not for batches")
-        _check("pool", self.pool, self.pool == "threads", "must be 'threads' for batches")
+        is_batch, in_place = self.max_messages is not None, self.retry.in_place
+        after = "excludes ack='before': the message is not delivered again"
+        not_in_order = "excludes 'key', 'group' and retries in place"
+        for option, is_refused, rule in (
+            ("park_after", self.park_after is not None and in_place, not_in_order),
+            ("soft_timeout", self.soft_timeout and self.pool != "threads", "is not for processes"),
+            ("once", self.once is not None and self.ack != "after", after),
+            ("member", self.member is not None and not self.group, "needs 'group'"),
+            ("retry", is_batch and in_place, "is not for batches"),
+            ("ack", is_batch and self.ack != "after", "is not for batches"),
+            ("pool", is_batch and self.pool != "threads", "must be 'threads' for batches"),
+            *(
+                (name, is_batch and getattr(self, name) is not None, "is not for batches")
+                for name in ("key", "once", "limit", "rate")
+            ),
+            *(
+                (name, self.group is not None and getattr(self, name) != value, "is not for groups")
+                for name, value in _WITHOUT_GROUP.items()
+            ),
+        ):
+            _check(option, getattr(self, option), not is_refused, rule)
 
     @property
     def is_pinned(self) -> bool:
@@ -332,13 +320,18 @@ class Handler:
 
     def of(self, subject: str) -> Handler | None:
         """Return the handler of the messages with a subject: of a queue, that of the task, if it is known."""
-        return self if self.tasks is None else self.tasks.get(subject.rsplit(".", 2)[-2])
+        del subject
+        return self
+
+    @property
+    def parts(self) -> Sequence[Handler]:
+        """What runs for the messages: the handler, or the tasks of a queue."""
+        return (self,)
 
     @property
     def most_attempts(self) -> int:
         """The largest number of attempts of a message."""
-        tasks = (self.tasks or {}).values()
-        return max([self.retry.attempts, *(task.retry.attempts for task in tasks)])
+        return max(part.retry.attempts for part in (self, *self.parts))
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -348,10 +341,7 @@ class Handler:
 
     def options(self) -> dict[str, str]:
         """Return the values of all options as text, by name."""
-        names = [*HANDLER_OPTIONS, *BATCH_OPTIONS]
-        if self.tasks is not None:
-            names.append("unknown_task_grace")
-        return {name: repr(getattr(self, name)) for name in names}
+        return {name: repr(getattr(self, name)) for name in (*HANDLER_OPTIONS, *BATCH_OPTIONS)}
 
     def check_processes(self, count: int) -> None:
         """
@@ -381,6 +371,86 @@ class Handler:
         """Call the function itself."""
         return self.function(*args, **kwargs)
 
+
+@dataclass(frozen=True, kw_only=True)
+class CallHandler(Handler):
+    """The handler of a task, whose messages are calls."""
+
+    state: RunState = field(repr=False)
+    """Records the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueHandler(CallHandler):
+    """The handler of a queue, whose calls are run by its tasks; ``state`` is for calls of unknown ones."""
+
+    tasks: dict[str, CallHandler] = field(repr=False)
+    """The handlers of the tasks, by name."""
+    owner: str = field(repr=False)
+    """The program to which the consumer belongs."""
+    unknown_task_grace: float
+    """Seconds for which calls of unknown tasks are given back, before they are dead letters."""
+
+    def __post_init__(self) -> None:
+        """Check and complete the options."""
+        super().__post_init__()
+        grace = self.unknown_task_grace
+        ok = is_number(grace) and grace >= 0
+        _check("unknown_task_grace", grace, ok, "must be a number of seconds, 0 or above")
+
+    def of(self, subject: str) -> Handler | None:
+        """Return the handler of the task of a call; ``None``: it is unknown."""
+        return self.tasks.get(task_of(subject))
+
+    @property
+    def parts(self) -> Sequence[Handler]:
+        """The handlers of the tasks."""
+        return tuple(self.tasks.values())
+
+    def options(self) -> dict[str, str]:
+        """Return the values of all options as text, by name."""
+        return {**super().options(), "unknown_task_grace": repr(self.unknown_task_grace)}
+
+
+def task_of(subject: str) -> str:
+    """Return the name of the task in the subject of a call."""
+    return subject.rsplit(".", 2)[-2]
+
+
+#: The options of `Worker.batch` that other handlers do not have.
+BATCH_OPTIONS: Final = ("max_messages", "max_wait")
+#: The options of all handlers.
+HANDLER_OPTIONS: Final = tuple(
+    item.name
+    for item in fields(Handler)
+    if item.name not in {"function", "module", "stream", "consumer", *BATCH_OPTIONS}
+)
+#: Those that belong to a task, and those that belong to a queue.
+TASK_OPTIONS: Final = ("once", "reject_on", "retry", "retry_on", "soft_timeout", "timeout")
+QUEUE_OPTIONS: Final = (
+    *("ack", "ack_wait", "confirm", "dead_letters", "ensure", "exclusive", "key"),
+    *("limit", "max_bytes", "park_after", "pool", "prefetch", "rate"),
+)
+
+
+class Invocation:
+    """Runs the function of a handler inside the middleware, with the arguments that it takes."""
+
+    def __init__(self, handler: Handler, middleware: Sequence[Middleware]) -> None:
+        self._function = handler.function
+        self._middleware = middleware
+        self._arity = arity_of(handler.function)
+        self._decode = handler.decode if callable(handler.decode) else DECODERS[handler.decode]
+        #: Runs the function for a payload; ``None``: something needs the context.
+        self.of_payload: Callable[[bytes], object] | None = None
+        if not middleware and self._arity == "none":
+            self.of_payload = lambda _: self._function()
+        elif not middleware and self._arity == "payload":
+            is_plain = handler.decode == "bytes"
+            self.of_payload = (
+                self._function if is_plain else lambda data: self._function(self.decoded(data))
+            )
+
     def decoded(self, data: bytes) -> Any:
         """
         Return the decoded payload.
@@ -394,38 +464,18 @@ class Handler:
         except Exception as error:
             raise DecodeError(f"the payload cannot be decoded: {one_line(error)}") from error
 
-    def inside(self, middleware: Sequence[Middleware]) -> Callable[[Context], object]:
-        """Return a function that runs the handler for a message, inside the middleware."""
-        if not middleware:
-            return self._call
+    def run(self, context: Context) -> object:
+        """Run the function for a message; return and raise what they do."""
+        return self._inside(lambda: self._function(*self._arguments(context)), context)
 
-        def run(context: Context) -> object:
-            return _inside(middleware, partial(self._call, context), context)
+    def _arguments(self, context: Context) -> tuple[object, ...]:
+        if self._arity in {"none", "context"}:
+            return (context,) if self._arity == "context" else ()
+        payload = self.decoded(context.message.data)
+        return (payload, context) if self._arity == "both" else (payload,)
 
-        return run
-
-    def _without_context(self) -> Callable[[bytes], object] | None:
-        if self._arity == "none":
-            return lambda _: self.function()
-        if self._arity != "payload":
-            return None
-        return (
-            self.function
-            if self.decode == "bytes"
-            else lambda data: self.function(self.decoded(data))
-        )
-
-    def _call(self, context: Context) -> object:
-        if self.of_payload is not None:
-            return self.of_payload(context.message.data)
-        if self._arity == "context":
-            return self.function(context)
-        return self.function(self.decoded(context.message.data), context)
-
-    def run_batch(
-        self, payloads: list[Any], contexts: list[Context], middleware: Sequence[Middleware]
-    ) -> object:
-        """Run the function for a batch, inside the middleware; return and raise what they do."""
+    def run_batch(self, payloads: list[Any], contexts: list[Context]) -> object:
+        """Run the function for a batch; return and raise what they do."""
         arguments: dict[str, tuple[object, ...]] = {
             "none": (),
             "context": (contexts,),
@@ -433,38 +483,15 @@ class Handler:
             "both": (payloads, contexts),
         }
         contexts[0].batch = [context.message for context in contexts]
-        call = partial(self.function, *arguments[self._arity])
-        return _inside(middleware, call, contexts[0])
+        return self._inside(partial(self._function, *arguments[self._arity]), contexts[0])
+
+    def _inside(self, call: Callable[[], object], context: Context) -> object:
+        for item in reversed(self._middleware):
+            call = partial(item, call, context)
+        return call()
 
 
-#: The options of `Worker.batch` that other handlers do not have.
-BATCH_OPTIONS: Final = ("max_messages", "max_wait")
-#: The options of all handlers.
-HANDLER_OPTIONS: Final = tuple(
-    item.name
-    for item in fields(Handler)
-    if item.init
-    and item.repr
-    and item.name not in {"stream", "consumer", "unknown_task_grace", *BATCH_OPTIONS}
-)
-#: Those that belong to a task, and those that belong to a queue.
-TASK_OPTIONS: Final = ("once", "reject_on", "retry", "retry_on", "soft_timeout", "timeout")
-QUEUE_OPTIONS: Final = (
-    *("ack", "ack_wait", "confirm", "dead_letters", "ensure", "exclusive", "key"),
-    *("limit", "max_bytes", "park_after", "pool", "prefetch", "rate"),
-)
-
-
-def _inside(
-    middleware: Sequence[Middleware], call: Callable[[], object], context: Context
-) -> object:
-    """Call a function inside the middleware; return and raise what they do."""
-    for item in reversed(middleware):
-        call = partial(item, call, context)
-    return call()
-
-
-def _acceptor(filters: Sequence[str]) -> Callable[[str], bool] | None:
+def acceptor(filters: Sequence[str]) -> Callable[[str], bool] | None:
     """Return a function that returns whether a subject is one of the filters; ``None``: there are none."""
     if not filters:
         return None
@@ -587,31 +614,19 @@ def check_plain(option: str, function: object) -> None:
         raise errors.InvalidOptionError(option, function, rule)
 
 
-def _check_function(function: HandlerFunction) -> None:
-    """Refuse what cannot run in a thread to its end."""
-    check_plain("handler", function)
-    if getattr(function, "__name__", "") == "<lambda>":
-        rule = "must have a name: define it with def"
-        raise errors.InvalidOptionError("handler", function, rule)
-
-
-def check_pool(pool: str, function: Callable[..., object]) -> None:
-    """Check that a function can run in a pool."""
-    if pool not in {"threads", "processes"}:
-        raise errors.InvalidOptionError("pool", pool, "must be 'threads' or 'processes'")
-    if pool == "threads":
-        return
+def _check_importable(function: Callable[..., object]) -> None:
+    """Check that a process can import a function."""
     if os.name != "posix":
-        raise errors.InvalidOptionError("pool", pool, "needs a POSIX system")
+        raise errors.InvalidOptionError("pool", "processes", "needs a POSIX system")
     if "<locals>" in getattr(function, "__qualname__", ""):
         raise errors.InvalidOptionError(
             "pool",
-            pool,
+            "processes",
             f"a process imports its handler: define {function.__qualname__} at the top level of a module",
         )
 
 
-def _arity(function: HandlerFunction) -> str:
+def arity_of(function: HandlerFunction) -> str:
     """Return which arguments the function takes: none, payload, context or both."""
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -197,10 +197,10 @@ def handler_snapshots(runner: HandlerRunner) -> Iterator[HandlerSnapshot]:
     read = {key: gauge.read(runner) for key, gauge in _GAUGES.items() if gauge.read is not None}
     yield cast("HandlerSnapshot", where | observer.handler(handler).snapshot() | read)
     # What is not counted belongs to the queue.
-    for name, task in (handler.tasks or {}).items():
+    for task in handler.parts:
         counted = observer.handler(task).snapshot()
-        if any(counted["counts"].values()):
-            yield cast("HandlerSnapshot", where | {"handler": name} | _ABSENT | counted)
+        if task is not handler and any(counted["counts"].values()):
+            yield cast("HandlerSnapshot", where | {"handler": task.name} | _ABSENT | counted)
 
 
 def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_Family]:

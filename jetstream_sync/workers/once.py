@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..locks import new_lock
+from .context import Context, RunState
 from .logs import log
 from .retries import Retry
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg, KeyValue
-    from .context import Context
 
 _RUNNING: Final = b"running"
 _FAILED: Final = b"failed"
@@ -45,8 +45,8 @@ class Start(Enum):
     """No."""
 
 
-class Once:
-    """The states of the messages of one handler, a `RunState`; any thread may call the methods."""
+class Once(RunState):
+    """The states of the messages of one handler."""
 
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
@@ -89,16 +89,13 @@ class Once:
             raise Retry("another worker begins with the message, too") from None
         return (Start.NEW if entry.value == _FAILED else Start.AGAIN), revision
 
-    def has_ended(self, message_id: str, _message: JetStreamMsg) -> bool:
+    def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
         """Return whether the handler has succeeded; ``False`` also if that cannot be read."""
+        del message
         try:
             return self._bucket.value(_key(message_id)) == _DONE
         except errors.Error:
             return False
-
-    def cancel(self, _message: JetStreamMsg) -> bool:
-        """Return false: only calls with results can be cancelled while they run."""
-        return False
 
     def done(self, context: Context) -> None:
         """Record that the handler has succeeded."""
@@ -109,15 +106,15 @@ class Once:
         except errors.Error as error:
             log.warning("message %s was handled, but that was not recorded: %s", message_id, error)
 
-    def failed(self, context: Context, _error: BaseException, *, is_last: bool) -> bool:
+    def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
         """Record that the handler has raised; if that fails, the next run may repeat an effect."""
-        del is_last
+        del error, is_last
         revision = self._forget(context.id)
         if revision is not None:
             try:
                 self._bucket.update(_key(context.id), _FAILED, last=revision)
-            except errors.Error as error:
-                log.debug("the failure of message %s was not recorded: %s", context.id, error)
+            except errors.Error as failure:
+                log.debug("the failure of message %s was not recorded: %s", context.id, failure)
         return False
 
     def _forget(self, message_id: str) -> int | None:

@@ -130,6 +130,7 @@ class DefinedWorker(WorkerOptions):
     handlers: list[Handler]
     limits: dict[str, int]
     schedules: list[Schedule]
+    process_setup: str
 
     def resources(self, nc: Connection) -> Sequence[Wanted]:
         """Return the streams and buckets of the worker."""

@@ -76,11 +76,13 @@ class _StartError(Exception):
 class HandlerProcesses:
     """The processes of one handler."""
 
-    def __init__(self, handler: Handler, js: JetStream, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, handler: Handler, js: JetStream, is_stopping: Callable[[], bool], setup: str
+    ) -> None:
         self._handler = handler
         self._js = js
         self._is_stopping = is_stopping
-        self._job = _job(handler)
+        self._job = _job(handler, setup)
         self._closed = threading.Event()
         self._lock = new_lock()
         # --- under _lock ---
@@ -346,19 +348,18 @@ class _HandlerProcess:
         os.close(self._lifeline)
 
 
-def _job(handler: Handler) -> ChildJob:
+def _job(handler: Handler, setup: str) -> ChildJob:
     """Return how a new process finds the handler."""
     preparation = get_preparation_data(f"handler-{handler.name}")
     del preparation["authkey"], preparation["start_method"]
-    function = handler.function
     names = ("", log.name)
-    modules = [handler.module, function.__module__]
-    if handler.tasks is not None:
-        modules = [task.module for task in handler.tasks.values()]
+    modules = [part.module for part in handler.parts]
+    if handler in handler.parts:
+        modules.append(handler.function.__module__)
     return ChildJob(
         preparation=preparation,
         modules=modules,
-        setup=handler.process_setup,
+        setup=setup,
         identity=handler.identity,
         log_levels={name: logging.getLogger(name).level for name in names},
     )

@@ -22,7 +22,18 @@ from .calls import StateUnknownError
 from .context import Context, ContextActions, Publishing, RunState
 from .dead_letter_writer import DeadLetterTooLargeError, DeadLetterWriter
 from .dead_letters import one_line
-from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply, check_result
+from .handler import (
+    REPLY_TO,
+    CallHandler,
+    DecodeError,
+    Handler,
+    Invocation,
+    Middleware,
+    QueueHandler,
+    Reply,
+    check_returned,
+    task_of,
+)
 from .leases import Delivery, LeaseKeeper, lease_clock, log_context
 from .limits import CircuitBreaker, Limit, SoftTimeouts
 from .logs import log, without_own_frames
@@ -94,6 +105,8 @@ class Shared(Parts):
     on_thread_end: Callable[[], object]
     """Called at the end of each thread that runs handlers, in that thread."""
     limits: Mapping[str, Limit]
+    process_setup: str
+    """As `Worker.process_setup`."""
 
 
 class Processor:
@@ -106,14 +119,13 @@ class Processor:
         dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None = None,
         breaker: CircuitBreaker | None = None,
+        state: RunState | None = None,
     ) -> None:
         self.handler = handler
         self._shared = shared
         self._dead_letters = dead_letters
         self.observer: HandlerObserver = shared.observer.handler(handler)
-        self._state: RunState | None = handler.state
-        if handler.once is not None:
-            self._state = Once(shared.js.key_value(handler.once))
+        self._state: RunState = state or _state_of(handler, shared.js)
         self._processes = processes
         #: Pauses the handler while all messages fail.
         self.breaker: CircuitBreaker = breaker or CircuitBreaker(handler.name, handler.concurrency)
@@ -129,9 +141,11 @@ class Processor:
         self._forks = fork_count()
         self._hooks = shared.observer.hooks
         # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
-        self._run = self._soft_timed(handler.inside(shared.middleware))
-        needs = (self._state, processes, handler.soft_timeout, shared.middleware or None)
-        self._of_payload = handler.of_payload if needs == (None,) * 4 else None
+        self._invocation = Invocation(handler, shared.middleware)
+        self._run = self._soft_timed(self._invocation.run)
+        self._of_payload = self._invocation.of_payload
+        if processes is not None or handler.soft_timeout or type(self._state) is not RunState:
+            self._of_payload = None
         self._actions = ContextActions(
             self._message_id, traced(shared.js.publish), shared.is_stopping, self._ack_early
         )
@@ -171,7 +185,7 @@ class Processor:
                 if isinstance(result, Reply):
                     self._reply(delivery, result)
                 else:
-                    check_result(result)
+                    check_returned(result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             end_fork(self._forks, 1)
             delivery.give_up_at = math.inf
@@ -196,7 +210,7 @@ class Processor:
             if not self._may_run(delivery, now):
                 continue
             try:
-                payloads.append(self.handler.decoded(delivery.msg.data))
+                payloads.append(self._invocation.decoded(delivery.msg.data))
             except DecodeError as error:
                 self._failed(delivery, error)
                 continue
@@ -215,8 +229,7 @@ class Processor:
         failed: Mapping[int, BaseException] = {}
         alone = True
         try:
-            run = self._soft_timed(self.handler.run_batch)
-            run(payloads, batch, self._shared.middleware)
+            self._soft_timed(self._invocation.run_batch)(payloads, batch)
             end_fork(self._forks)
         except BatchError as error:
             wrong = sorted(set(error.errors) - set(range(len(batch))))
@@ -251,7 +264,7 @@ class Processor:
         if delivery.attempt > self._max_deliveries:
             # Its attempts ended without a reply: the processes were killed, or the leases were lost.
             message_id = self._message_id(delivery)
-            if self._state is not None and self._state.has_ended(message_id, delivery.msg):
+            if self._state.has_ended(message_id, delivery.msg):
                 if self._ack(delivery):
                     self.observer.settled(delivery, "ack")
             else:
@@ -282,15 +295,13 @@ class Processor:
         is acknowledged after that.
         """
         state = self._state
-        if state is None:
-            return self._run_anew(delivery, context)
         if not state.begin(context):
             return None
         try:
             result = self._run_anew(delivery, context)
             end_fork(self._forks)
             if not isinstance(result, Reply):
-                check_result(result)
+                check_returned(result)
         except BaseException as error:
             end_fork(self._forks, 1)
             if state.failed(context, error, is_last=self._is_last(delivery, error)):
@@ -471,8 +482,7 @@ class Processor:
             else:
                 name = "" if error is None else type(error).__name__
                 self._dead_letters.write(delivery, self._message_id(delivery), reason, name)
-            if handler.on_given_up is not None:
-                handler.on_given_up(delivery.msg, reason)
+            self._state.give_up(delivery.msg, reason)
         except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
             too_large = isinstance(failure, DeadLetterTooLargeError)
             delay = handler.retry.maximum if too_large else handler.retry.delay(delivery.attempt)
@@ -491,6 +501,12 @@ class Processor:
             self.observer.settled(delivery, "rejected" if rejected else "dead", error)
 
 
+def _state_of(handler: Handler, js: Publishing) -> RunState:
+    if handler.once is not None:
+        return Once(js.key_value(handler.once))
+    return handler.state if isinstance(handler, CallHandler) else RunState()
+
+
 class QueueProcessor(Processor):
     """
     Processes the calls of a queue: each one by the processor of its task.
@@ -499,9 +515,11 @@ class QueueProcessor(Processor):
     process that knows the task, and is a dead letter afterwards.
     """
 
+    handler: QueueHandler
+
     def __init__(
         self,
-        handler: Handler,
+        handler: QueueHandler,
         shared: Parts,
         dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None = None,
@@ -509,7 +527,7 @@ class QueueProcessor(Processor):
         super().__init__(handler, shared, dead_letters, processes)
         self._tasks = {
             name: Processor(task, shared, dead_letters, processes, self.breaker)
-            for name, task in (handler.tasks or {}).items()
+            for name, task in handler.tasks.items()
         }
         self._unknown: dict[str, int] = {}
 
@@ -519,12 +537,12 @@ class QueueProcessor(Processor):
 
     def failed_here(self, delivery: Delivery) -> bool:
         """Return as `Processor.failed_here`."""
-        found = self._tasks.get(delivery.msg.subject.rsplit(".", 2)[1])
+        found = self._tasks.get(task_of(delivery.msg.subject))
         return super().failed_here(delivery) if found is None else found.failed_here(delivery)
 
     def process(self, delivery: Delivery, now: float) -> float | None:
         """Process a call; as `Processor.process`."""
-        task = delivery.msg.subject.rsplit(".", 2)[1]
+        task = task_of(delivery.msg.subject)
         processor = self._tasks.get(task)
         if processor is None:
             self._process_unknown(delivery, task)
@@ -542,7 +560,7 @@ class QueueProcessor(Processor):
         self._unknown[task] = self._unknown.get(task, 0) + 1
         self.observer.count("unknown_tasks")
         if age >= grace:
-            if self.handler.has_ended is not None and self.handler.has_ended(delivery.msg):
+            if self._state.has_ended("", delivery.msg):
                 if self._ack(delivery):
                     self.observer.settled(delivery, "ack")
                 return

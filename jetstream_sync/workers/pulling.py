@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from .. import errors
 from ..locks import new_lock
 from .consumers import MessageSource
-from .handler import Handler
+from .handler import Handler, acceptor
 from .held import SUSPICIOUS_DELIVERY, HeldMessages, Phase
 from .leases import Delivery, Lease, delivery_number, lease_clock
 from .limits import CircuitBreaker
@@ -122,6 +122,7 @@ class Puller:
         self._processor = processor
         self._breaker: CircuitBreaker = processor.breaker
         self._give_back = give_back
+        self._accepts = acceptor(handler.filter_subjects)
         # The reply subjects of messages that are delivered for the first time begin with it (ADR-15).
         self._first = f"$JS.ACK.{handler.stream}.{handler.consumer}.1.".encode()
         self._stopped = threading.Event()
@@ -291,7 +292,7 @@ class Puller:
         now, times = lease_clock(), self._consumer.times
         leases = {1: Lease(times, 1, now)}
         deliveries = []
-        accepts = self._handler.accepts
+        accepts = self._accepts
         for msg in run:
             # Most are delivered for the first time, which the reply subject tells without parsing it.
             number = 1 if msg.ack_subject.startswith(self._first) else delivery_number(msg)

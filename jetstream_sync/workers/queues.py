@@ -16,7 +16,15 @@ from .. import errors
 from .arguments import to_json
 from .calls import DONE, CallQueue, CallStates, TaskState, call_id, check_token, may_be_lost
 from .celery_words import refuse_unknown
-from .handler import TASK_OPTIONS, Handler, HandlerFunction, check_plain
+from .context import RunState
+from .handler import (
+    TASK_OPTIONS,
+    CallHandler,
+    Handler,
+    HandlerFunction,
+    QueueHandler,
+    check_plain,
+)
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided
 from .resources import Resource, create_missing, resources_of
 from .schedules import module_of
@@ -44,8 +52,25 @@ class QueueOwner(DefinedWorker):
 
 class _Queue(NamedTuple):
     calls: CallQueue
-    handler: Handler
-    tasks: dict[str, Handler]
+    handler: QueueHandler
+
+
+class _UnknownCalls(RunState):
+    """The states of calls of unknown tasks: any of the buckets may have them."""
+
+    def __init__(self, states: Mapping[str, CallStates]) -> None:
+        self._states = states
+
+    def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
+        """Return whether a call has ended: a process that has the task was killed after that."""
+        del message_id
+        call = call_id(message)
+        return any(states.status(call) in DONE for states in self._states.values())
+
+    def give_up(self, message: JetStreamMsg, reason: str) -> None:
+        """Record that a call has failed."""
+        for states in self._states.values():
+            states.give_up(call_id(message), None, reason)
 
 
 class TaskQueues:
@@ -55,7 +80,7 @@ class TaskQueues:
         self,
         owner: QueueOwner,
         *,
-        new_handler: Callable[[HandlerFunction, dict[str, Any]], Handler],
+        new_handler: Callable[..., Any],
         add_handler: Callable[[Handler], object],
         sender: Callable[[], Connection],
     ) -> None:
@@ -91,7 +116,7 @@ class TaskQueues:
             stream=where.stream,
             subject=where.subject,
         )
-        tasks: dict[str, Handler] = {}
+        tasks: dict[str, CallHandler] = {}
         own = {
             "concurrency": owner.concurrency if where.concurrency is None else where.concurrency,
             "stream": where.stream,
@@ -99,12 +124,11 @@ class TaskQueues:
             "owner": calls.owner,
             "filter_subject": calls.filter_subject,
             "unknown_task_grace": where.unknown_task_grace,
-            "on_given_up": self._give_up,
-            "has_ended": self._has_ended,
+            "state": _UnknownCalls(self._states),
             "tasks": tasks,
         }
-        handler = self._new_handler(_queue_function(name), {**others, **own})
-        self._queues[name] = _Queue(calls, handler, tasks)
+        handler = self._new_handler(QueueHandler, _queue_function(name), {**others, **own})
+        self._queues[name] = _Queue(calls, handler)
 
     def find(self, name: str, options: Mapping[str, Any] | None = None) -> CallQueue:
         """Return where the calls of a queue are sent; with options, define it if it is not."""
@@ -148,19 +172,20 @@ class TaskQueues:
         function: HandlerFunction,
         states: CallStates | None,
         options: Mapping[str, Any],
-    ) -> Handler:
+    ) -> CallHandler:
         """Add what runs the calls of a task, by the name of the function, to a queue."""
-        calls, handler, tasks = self._find(queue)
+        calls, handler = self._find(queue)
+        tasks = handler.tasks
         name = getattr(function, "__name__", "")
         if name in tasks or name in self.tasks:
             raise errors.InvalidOptionError("name", name, "is the name of another task already")
         shared = {option: getattr(handler, option) for option in _SHARED}
         where: dict[str, Any] = {"stream": calls.stream, "consumer": calls.consumer}
         where["module"] = calling_module()
-        state = options.get("state")
-        if state is not None:
-            where["on_given_up"] = state.give_up
-        found = self._new_handler(function, {**shared, **where, **options})
+        where["state"] = RunState()
+        found: CallHandler = self._new_handler(
+            CallHandler, function, {**shared, **where, **options}
+        )
         tasks[name] = found
         if len(tasks) == 1:
             self._add_handler(handler)
@@ -168,22 +193,12 @@ class TaskQueues:
             self._states.setdefault(states.bucket, states)
         return found
 
-    def _give_up(self, message: JetStreamMsg, reason: str) -> None:
-        """Record that a call of an unknown task has failed, if one of the buckets has it."""
-        for states in self._states.values():
-            states.give_up(call_id(message), None, reason)
-
-    def _has_ended(self, message: JetStreamMsg) -> bool:
-        """Return whether a call of an unknown task has ended: a process that has the task was killed after that."""
-        call = call_id(message)
-        return any(states.status(call) in DONE for states in self._states.values())
-
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the configs of the streams and buckets."""
         streams = [
             resource
             for queue in self._queues.values()
-            if queue.tasks
+            if queue.handler.tasks
             for resource in queue.calls.resources(nc)
         ]
         return [*streams, *(states.resource() for states in self._states.values())]

@@ -82,10 +82,9 @@ class Wanted(NamedTuple):
 
 
 def _of_handler(handler: Handler) -> Iterator[Resource]:
-    for task in (handler.tasks or {}).values():
-        yield from _of_handler(task)
-    if handler.once is not None:
-        yield KeyValueConfig(bucket=handler.once, ttl=_ONCE_TTL)
+    for part in handler.parts:
+        if part.once is not None:
+            yield KeyValueConfig(bucket=part.once, ttl=_ONCE_TTL)
     if isinstance(handler.dead_letters, str):
         yield StreamConfig(
             name=handler.dead_letters,

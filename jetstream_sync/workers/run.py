@@ -105,6 +105,7 @@ class WorkerRun:
             on_change=lambda: events.put(Event("changed")),
             on_thread_end=worker.on_thread_end,
             has_committed=worker.has_committed,
+            process_setup=worker.process_setup,
             limits={name: Limit(count) for name, count in worker.limits.items()},
         )
 

@@ -38,7 +38,7 @@ from .calls import (
     sent_call,
 )
 from .celery_words import hint_of, refuse_unknown
-from .handler import check_result
+from .handler import check_returned
 from .logs import RemoteTraceback, log
 from .retries import Reject, is_number
 from .running import terminate as end_call
@@ -437,7 +437,7 @@ class Task(Generic[P, R]):
     def _run_bound(self, call: Record, context: Context | None) -> R:
         bound = self._bound(call, context)
         result = self.function(*bound.args, **bound.kwargs)
-        check_result(result)
+        check_returned(result)
         return result
 
     def _bound(self, call: Record, context: Context | None) -> inspect.BoundArguments:

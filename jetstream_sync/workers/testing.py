@@ -11,21 +11,21 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
 from .calls import FINISHED, CallStates, Record, TaskState
+from .context import Context, RunState
 from .dead_letter_writer import DeadLetterWriter
-from .handler import Handler
+from .handler import CallHandler, Handler
 from .leases import Delivery, Lease, LeaseTimes, lease_clock
 from .observer import Observer
 from .processing import Parts, Processor
 from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
-    from .context import Context
     from .options import DefinedWorker
 
 P = ParamSpec("P")
@@ -254,7 +254,7 @@ class TestClient:
 
         """
         found = self._find(handler, batches=False)
-        if isinstance(payload, dict) and found.state is not None:
+        if isinstance(payload, dict) and _has_results(found):
             subject = subject or f"tasks.test.test.{found.name}.{uuid.uuid4().hex}"
         return self._process(
             found,
@@ -344,12 +344,10 @@ class TestClient:
         writer = None
         if handler.dead_letters is not None:
             writer = DeadLetterWriter(dead_letters, handler.dead_letters, self._worker.name)
-        state = None
-        if handler.state is not None:
+        state = RunState()
+        if _has_results(handler):
             state = TaskState(MemoryCalls() if self._calls is None else self._calls, handler.name)
-        given_up = None if state is None else state.give_up
-        copy = replace(handler, once=None, on_given_up=given_up, state=state)
-        processor = Processor(copy, parts, writer)
+        processor = Processor(handler, parts, writer, state=state)
         if handler.max_messages is not None:
             processor.process_batch(list(outcomes))
         else:
@@ -369,11 +367,7 @@ class TestClient:
         return list(outcomes.values())
 
     def _find(self, handler: str | Handler | Task[..., Any], *, batches: bool) -> Handler:
-        handlers = [
-            item
-            for found in self._worker.handlers
-            for item in ([found] if found.tasks is None else found.tasks.values())
-        ]
+        handlers = [part for item in self._worker.handlers for part in item.parts]
         wanted = handler if isinstance(handler, (str, Handler)) else handler.handler
         for item in handlers:
             if wanted is item or wanted == item.name:
@@ -409,6 +403,10 @@ class TestClient:
         block = Headers(headers) if headers else None
         received = (subject.encode(), reply.encode(), block, _encoded(payload))
         return JetStreamMsg(cast("Any", received), cast("Any", link))
+
+
+def _has_results(handler: Handler) -> bool:
+    return isinstance(handler, CallHandler) and isinstance(handler.state, TaskState)
 
 
 class MemoryCalls(CallStates):

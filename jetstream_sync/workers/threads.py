@@ -20,7 +20,7 @@ from .. import errors
 from .consumers import MessageSource
 from .dead_letter_writer import DeadLetterWriter
 from .events import spawn
-from .handler import Handler
+from .handler import CallHandler, Handler, QueueHandler
 from .held import HeldMessages, Phase
 from .leases import Delivery, lease_clock, log_context
 from .limits import Gate
@@ -57,10 +57,15 @@ class HandlerRunner:
         self.observer: Observer = shared.observer
         self._processes: HandlerProcesses | None = None
         if handler.pool == "processes":
-            self._processes = HandlerProcesses(handler, shared.js, shared.is_stopping)
-        kind = Processor if handler.tasks is None else QueueProcessor
+            self._processes = HandlerProcesses(
+                handler, shared.js, shared.is_stopping, shared.process_setup
+            )
         #: Runs the handler.
-        self.processor: Processor = kind(handler, shared, dead_letters, self._processes)
+        self.processor: Processor
+        if isinstance(handler, QueueHandler):
+            self.processor = QueueProcessor(handler, shared, dead_letters, self._processes)
+        else:
+            self.processor = Processor(handler, shared, dead_letters, self._processes)
         isolates = self._processes is None and handler.max_messages is None
         #: The messages that were received and are not settled.
         self.held: HeldMessages = HeldMessages(isolates=isolates)
@@ -158,8 +163,8 @@ class HandlerRunner:
 
     def terminate(self, subject: str) -> bool:
         """End the process that runs the call with a subject, and record that; return whether one did."""
-        handler = self.handler.of(subject) if self.handler.tasks else None
-        if self._processes is None or handler is None or handler.state is None:
+        handler = self.handler.of(subject)
+        if self._processes is None or not isinstance(handler, CallHandler):
             return False
         for delivery in self.running():
             if delivery.msg.subject == subject and handler.state.cancel(delivery.msg):

@@ -87,6 +87,7 @@ _CONNECTION: Final[dict[str, Any]] = {
 
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H", bound=Handler)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,7 +331,7 @@ class Worker(QueueOwner):
         module = calling_module()
 
         def decorate(function: HandlerFunction) -> Handler:
-            handler = self._new_handler(function, {"module": module, **options})
+            handler = self._new_handler(Handler, function, {"module": module, **options})
             self._add_handler(handler)
             return handler
 
@@ -341,11 +342,11 @@ class Worker(QueueOwner):
             rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
             raise errors.InvalidOptionError("limit", limit, rule)
 
-    def _new_handler(self, function: HandlerFunction, options: dict[str, Any]) -> Handler:
+    def _new_handler(self, kind: type[H], function: HandlerFunction, options: dict[str, Any]) -> H:
         self._check_limit(options.get("limit"))
         if options.get("dead_letters") is None:
             options["dead_letters"] = self.dead_letters
-        return Handler(function=function, process_setup=self.process_setup, **options)
+        return kind(function=function, **options)
 
     def _add_handler(self, handler: Handler) -> None:
         for other in self.handlers:
