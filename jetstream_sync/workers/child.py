@@ -35,7 +35,7 @@ from .context import Context, ContextActions
 from .dead_letters import one_line
 from .events import spawn
 from .handler import CallHandler, Handler, Invocation, Middleware, Reply, check_returned
-from .leases import Delivery, log_context
+from .leases import Delivery, DeliveryState, log_context
 from .logs import log, traceback_text
 from .tracing import traced, tracing_middleware
 
@@ -71,7 +71,7 @@ class HandlerRequest:
     received: tuple[bytes, bytes, Headers | None, bytes]
     """Subject, reply subject, headers and payload."""
     attempt: int
-    claimed: bool
+    state: DeliveryState
     deadline: float
     message_id: str
     maybe_done: bool
@@ -302,7 +302,7 @@ class _RemoteDelivery(Delivery):
         self._deadline = request.deadline
         self.msg = JetStreamMsg(cast("Any", request.received), cast("Any", _RefusingLink(child)))
         self.attempt = request.attempt
-        self.claimed = request.claimed
+        self.state = request.state
         self.handler = handler
 
     @property

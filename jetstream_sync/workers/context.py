@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .leases import Delivery, LeaseLostError, lease_clock, log_context
+from .leases import Delivery, DeliveryState, LeaseLostError, lease_clock, log_context
 from .logs import LOGGER_NAME, WorkerLogger
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Context:
         self.result_limit = sys.maxsize
         self._delivery = delivery
         self._actions = actions
-        self.acked: bool = delivery.claimed
+        self.acked: bool = delivery.state is DeliveryState.SETTLED
         self._published = itertools.count(1)
         self.maybe_done = False
         self.batch = ()
@@ -159,7 +159,7 @@ class Context:
 
     def extend(self, seconds: float) -> None:
         """Let the handler run for this many seconds from now, instead of its ``timeout``; a ``soft_timeout`` stays."""
-        if not self._delivery.given_up:
+        if self._delivery.state is not DeliveryState.OVERDUE:
             self._delivery.give_up_at = lease_clock() + seconds
 
     def publish(

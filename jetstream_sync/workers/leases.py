@@ -28,6 +28,7 @@ import traceback
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from copy import copy
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -137,6 +138,19 @@ def delivery_number(msg: JetStreamMsg) -> int:
     return int(tokens[4]) if len(tokens) == _SHORT_FORM else msg.metadata.num_delivered
 
 
+class DeliveryState(Enum):
+    """The life of a delivery; each state may follow any of the former ones."""
+
+    LEASED = "leased"
+    """Its lease is renewed, while it waits and while its handler runs."""
+    OVERDUE = "overdue"
+    """The handler has exceeded its timeout: the lease is not renewed."""
+    LOST = "lost"
+    """The lease is over, and that is reported."""
+    SETTLED = "settled"
+    """Ack, nak or term was chosen, also after its lease was lost; see `Settlements.claim`."""
+
+
 class DeliveryObserver:
     """Counts what happens to deliveries; this one ignores it."""
 
@@ -163,24 +177,17 @@ class Delivery:
     """Total delay of the retries in place, in seconds."""
     failure: BaseException | None = None
     """The error of the handler's ``key`` function; ``None``: there was none."""
-    claimed: bool = False
-    """Whether ack, nak or term was chosen, see `Settlements.claim`."""
+    state: DeliveryState = DeliveryState.LEASED
     thread: int = 0
     """The thread that runs the handler; 0: the handler does not run."""
     give_up_at: float = math.inf
     """Time by the lease clock at which the handler's timeout is over."""
-    given_up: bool = False
-    """Whether the timeout is over."""
-    reported: bool = False
-    """Whether the loss of the lease was reported."""
     trace_id: str = ""
     """The trace of the handler; empty: it is not traced."""
     started_at: float = 0.0
     """Time of the last start of the handler by the lease clock."""
     ended_at: float = 0.0
     """Time of its end."""
-    acked: bool = False
-    """Whether the message was acknowledged then."""
     consumer: str = ""
     """The name in `metadata` instead of that of the consumer; empty: none."""
     task: str = ""
@@ -222,6 +229,16 @@ class Delivery:
     def is_lost(self) -> bool:
         """Return whether the lease is over."""
         return lease_clock() >= self.lease.lost_at
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the message was settled, by the worker or by the handler itself."""
+        return self.state is DeliveryState.SETTLED or self.msg.is_acked
+
+    @property
+    def exceeds_timeout(self) -> bool:
+        """Whether the handler runs for longer than its timeout."""
+        return lease_clock() >= self.give_up_at
 
     def __repr__(self) -> str:
         """Return the position of the message, for log records."""
@@ -276,7 +293,7 @@ class LeaseKeeper:
         try:
             for delivery in due:
                 # Checked again right before sending: the process may have been suspended.
-                if not (delivery.is_lost() or delivery.claimed or delivery.msg.is_acked):
+                if not (delivery.is_lost() or delivery.is_settled):
                     delivery.msg.in_progress()
                     renewed.append(delivery)
             if renewed:
@@ -292,10 +309,10 @@ class LeaseKeeper:
                 delivery.observer.count("leases_renewed")
 
     def _report_lost(self, delivery: Delivery) -> None:
-        if delivery.reported or delivery.claimed:
+        if delivery.state in {DeliveryState.LOST, DeliveryState.SETTLED}:
             return
         delivery.observer.lease_lost(delivery)
-        delivery.reported = True
+        delivery.state = DeliveryState.LOST
         log.warning(
             "%s: the lease of %r is lost; the message is delivered again",
             delivery.handler,
@@ -303,9 +320,9 @@ class LeaseKeeper:
         )
 
     def _give_up(self, delivery: Delivery) -> None:
-        if delivery.given_up:
+        if delivery.state is not DeliveryState.LEASED:
             return
-        delivery.given_up = True
+        delivery.state = DeliveryState.OVERDUE
         delivery.lease = copy(delivery.lease)  # that of the others may be renewed
         delivery.observer.count("timeouts")
         frame = sys._current_frames().get(delivery.thread)  # noqa: SLF001 - documented for this use

@@ -38,7 +38,7 @@ from .consumers import (
 from .events import spawn
 from .handler import Handler
 from .held import Phase
-from .leases import LeaseTimes
+from .leases import DeliveryState, LeaseTimes
 from .logs import log
 from .pulling import Puller
 
@@ -240,8 +240,9 @@ class GroupPuller(Puller):
             if not self._stopped.is_set():
                 self.return_waiting()
             with held.lock:
-                running = [item for item in held.running if not (item.given_up or item.reported)]
-                is_settled = not running and held.count == len(held.running)
+                given_up = {DeliveryState.OVERDUE, DeliveryState.LOST}
+                running = [item for item in held.running if item.state not in given_up]
+                is_settled = not (running or held.waiting)
             if is_settled:
                 break
             time.sleep(_SETTLED_POLL_S)

@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
 from ..locks import new_lock
-from .leases import Delivery, DeliveryObserver, lease_clock
+from .leases import Delivery, DeliveryObserver, DeliveryState, lease_clock
 from .logs import log, outcome_log
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Counters:
     __slots__ = ("_lock", "counts", "due", "durations", "last_success", "recent")
 
     def __init__(self) -> None:
-        #: The messages whose handler has ended and that are not counted yet.
+        #: The acknowledged messages that are not counted yet.
         self.recent: deque[Delivery] = deque()
         #: Time when the next one has them counted.
         self.due: float = 0.0
@@ -189,10 +189,15 @@ class Counters:
         #: Time of the last acknowledgement by the lease clock; 0: none was.
         self.last_success: float = 0.0
 
-    def count_recent(self, clock_offset: float) -> None:
-        """Count the messages whose handler has ended; for any thread."""
+    def count_recent(self, clock_offset: float, failed: Delivery | None = None) -> None:
+        """Count the acknowledged messages whose handler has ended, and one that has failed; for any thread."""
         with self._lock:
             recent = [self.recent.popleft() for _ in range(len(self.recent))]
+            self.counts["ack"] += len(recent)
+            if recent:
+                self.last_success = recent[-1].ended_at
+            if failed is not None:
+                recent.append(failed)
             if recent:
                 self.due = recent[-1].ended_at + _COUNT_INTERVAL_S
                 ages = [item.started_at + clock_offset - item.stored_ns / 1e9 for item in recent]
@@ -203,9 +208,6 @@ class Counters:
                 }
                 for name, seconds in durations.items():
                     self.durations[name].add(seconds)
-                acked = [item.ended_at for item in recent if item.acked]
-                self.counts["ack"] += len(acked)
-                self.last_success = max(acked, default=self.last_success)
 
 
 def _clock_offset() -> float:
@@ -250,13 +252,13 @@ class HandlerObserver(DeliveryObserver):
         except AttributeError:
             counters = self._counters()
         delivery.ended_at = now = lease_clock()
-        delivery.acked = acked
-        recent = counters.recent
-        recent.append(delivery)
-        # A failed message may run again: its times change.
-        if now >= counters.due or not acked or len(recent) >= _MAX_RECENT:
-            counters.count_recent(self._clock_offset)
-        if acked:
+        if not acked:
+            # A failed message may run again: its times change.
+            counters.count_recent(self._clock_offset, delivery)
+        else:
+            counters.recent.append(delivery)
+            if now >= counters.due or len(counters.recent) >= _MAX_RECENT:
+                counters.count_recent(self._clock_offset)
             if outcome_log.logger.isEnabledFor(logging.INFO):
                 outcome_log.info("%s: %r: %s", self.handler.name, delivery, "ack")
             if "success" in self._hooks:
@@ -291,9 +293,10 @@ class HandlerObserver(DeliveryObserver):
 
     def lease_lost(self, delivery: Delivery) -> None:
         """Record that the lease of a message is lost; only the first call for it counts."""
-        if delivery.reported:
+        if delivery.state is DeliveryState.LOST:
             return
-        delivery.reported = True
+        if delivery.state is not DeliveryState.SETTLED:
+            delivery.state = DeliveryState.LOST
         self.count("leases_lost")
         if self._observer.wants("lease_lost"):
             self._observer.defer(lambda: self._emit("lease_lost", delivery))

@@ -230,7 +230,7 @@ class _Call:
         self.request = HandlerRequest(
             received=(msg.subject.encode(), msg.ack_subject, msg.headers, msg.data),
             attempt=delivery.attempt,
-            claimed=delivery.claimed,
+            state=delivery.state,
             deadline=self.deadline,
             message_id=context.id,
             maybe_done=context.maybe_done,

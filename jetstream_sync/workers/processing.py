@@ -313,7 +313,7 @@ class Processor:
 
     def _is_last(self, delivery: Delivery, error: BaseException) -> bool:
         """Return whether a message that has failed is not run again."""
-        if delivery.claimed or delivery.msg.is_acked:
+        if delivery.is_settled:
             return True
         if delivery.is_lost() or isinstance(error, StateUnknownError):
             return False
@@ -408,7 +408,7 @@ class Processor:
         what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
         if isinstance(error, MemoryError):
             self._shared.on_fatal(error)
-        if delivery.claimed or delivery.msg.is_acked:
+        if delivery.is_settled:
             log.error("%s: %r was settled, then failed", what, delivery, exc_info=logged)
             self.observer.settled(delivery, "ack", error)
             return None

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from .. import errors
 from .health import Monitor
-from .leases import Delivery, lease_clock
+from .leases import Delivery, DeliveryState, lease_clock
 from .logs import log
 from .metrics import Snapshot
 
@@ -184,8 +184,8 @@ def _message(delivery: Delivery, now: float, thread: str, stack: str | None) -> 
         "attempt": delivery.attempt,
         "since": since.isoformat(timespec="milliseconds"),
         "seconds": round(seconds, 3),
-        "over_timeout": delivery.given_up,
-        "lease_lost": delivery.reported or delivery.is_lost(),
+        "over_timeout": delivery.exceeds_timeout,
+        "lease_lost": delivery.state is DeliveryState.LOST or delivery.is_lost(),
         "thread": thread,
         "stack": stack,
     }

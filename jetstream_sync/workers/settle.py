@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from .. import errors
 from ..locks import new_lock
-from .leases import Delivery, LeaseKeeper, lease_clock
+from .leases import Delivery, DeliveryState, LeaseKeeper, lease_clock
 from .logs import log
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .. import Connection, Headers
 
 _ACK: Final = b"+ACK"
+_SETTLED: Final = DeliveryState.SETTLED
 #: Seconds after which an unconfirmed settlement is sent again.
 _CONFIRM_TIMEOUT_S: Final = 5.0
 #: Shortest interval of the acks that a thread sends before it goes on with another message, in seconds.
@@ -136,7 +137,7 @@ class Settlements:
             self._held.remove(delivery)
         except KeyError:
             return False
-        delivery.claimed = True
+        delivery.state = _SETTLED
         return True
 
     def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
@@ -149,7 +150,7 @@ class Settlements:
             self._held.remove(delivery)
         except KeyError:
             return False
-        delivery.claimed = True
+        delivery.state = _SETTLED
         if delivery.msg.is_acked:
             return True  # the handler did
         if confirm or not self._nc.is_connected:

@@ -20,7 +20,7 @@ from .calls import FINISHED, CallStates, Record, TaskState
 from .context import Context, RunState
 from .dead_letter_writer import DeadLetterWriter
 from .handler import CallHandler, Handler
-from .leases import Delivery, Lease, LeaseTimes, lease_clock
+from .leases import Delivery, DeliveryState, Lease, LeaseTimes, lease_clock
 from .observer import Observer
 from .processing import Parts, Processor
 from .tasks import Task, TaskResult
@@ -160,8 +160,8 @@ class _Settlements:
 
     def claim(self, delivery: Delivery) -> bool:
         """Return whether the caller may settle the message."""
-        claimed, delivery.claimed = delivery.claimed, True
-        return not claimed
+        before, delivery.state = delivery.state, DeliveryState.SETTLED
+        return before is not DeliveryState.SETTLED
 
     def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
         """Acknowledge, unless the handler did."""

@@ -135,7 +135,7 @@ class HandlerRunner:
             self.puller.pin.keep()
         self.puller.return_stale()
         held, breaker, alone = self.held, self.processor.breaker, self.held.alone
-        is_stuck = alone is not None and alone.given_up
+        is_stuck = alone is not None and alone.exceeds_timeout
         resumes = self._was_foreign and not self.consumer.is_foreign
         self._was_foreign = self.consumer.is_foreign
         if resumes or is_stuck or (breaker.pause and not breaker.seconds_left):
@@ -148,7 +148,7 @@ class HandlerRunner:
     @property
     def is_stuck(self) -> bool:
         """Whether the handler exceeds its timeout in all threads."""
-        stuck = {delivery.thread for delivery in self.running() if delivery.given_up}
+        stuck = {item.thread for item in self.running() if item.exceeds_timeout}
         return len(stuck) >= self.handler.concurrency
 
     @property
@@ -263,6 +263,7 @@ class HandlerRunner:
 
     def _run_single(self) -> None:
         held, window, settlements = self.held, self.puller.window, self._shared.settlements
+        leased = self._shared.keeper.held
         # Messages that took less than the mean time, and their time, since the window was told.
         count, seconds = 0, 0.0
         try:
@@ -272,8 +273,7 @@ class HandlerRunner:
                 delay = self._process(delivery, now)
                 if delay is not None:
                     self._retry_in_place(delivery, delay)
-                if not delivery.claimed:
-                    self._shared.keeper.held.discard(delivery)  # it is lost
+                leased.discard(delivery)  # it is lost, unless it was settled
                 began, now = now, lease_clock()
                 if now - began > window.mean_s:
                     window.handled(now - began)
