@@ -50,6 +50,8 @@ class CircuitBreaker:
         self.limit: int = max(_FAILURES, 2 * threads)
         self._lock = new_lock()
         self._failures = 0
+        #: Whether messages have failed since the last success.
+        self.has_failures: bool = False
         #: The pause in seconds, of which `seconds_left` is the rest; 0: the handler is not paused, and does
         #: not try some messages after a pause.
         self.pause: float = 0.0
@@ -61,11 +63,10 @@ class CircuitBreaker:
         return max(0.0, self._until - time.monotonic()) if self.pause else 0.0
 
     def succeeded(self) -> None:
-        """Note a success."""
-        if not (self._failures or self.pause):
-            return
+        """Note a success; needed if `has_failures`."""
         with self._lock:
             was_paused, self._failures, self.pause = self.pause > 0, 0, 0.0
+            self.has_failures = False
         if was_paused:
             log.warning("%s: a message was handled, all are requested again", self._name)
 
@@ -75,6 +76,7 @@ class CircuitBreaker:
             if self.seconds_left:
                 return  # it was requested before the pause
             self._failures += 1
+            self.has_failures = True
             if self._failures < self.limit:
                 return
             self._failures = 0

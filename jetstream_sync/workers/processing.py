@@ -193,8 +193,8 @@ class Processor:
             return self._failed(delivery, error)
         if len(_forks) != self._forks:
             end_fork(self._forks)
-        delivery.give_up_at = math.inf
-        self.breaker.succeeded()
+        if self.breaker.has_failures:
+            self.breaker.succeeded()
         acked = self._settlements.ack(delivery, confirm=self._confirm)
         self.observer.ended(delivery, acked=acked or (context is not None and context.acked))
         return None
@@ -250,8 +250,11 @@ class Processor:
             cause = failed.get(index)
             if cause is not None:
                 self._failed(delivery, cause, traceback=alone)
-            elif self._ack(delivery) or context.acked:
-                self.observer.settled(delivery, "ack")
+            else:
+                if self.breaker.has_failures:
+                    self.breaker.succeeded()
+                if self._ack(delivery) or context.acked:
+                    self.observer.settled(delivery, "ack")
 
     def _may_run(self, delivery: Delivery, now: float) -> bool:
         """Return whether a message is run; else it is settled or lost."""

@@ -158,18 +158,26 @@ def test_a_new_handler_starts_where_it_says(js, stream, worker, deliver, expecte
         wait_until(lambda: runs == [*expected, b"new"], 10)
 
 
-def test_failures_of_all_messages_pause_the_handler(js, stream, worker, caplog):
+@pytest.mark.parametrize("batches", [False, True])
+def test_failures_of_all_messages_pause_the_handler(js, stream, worker, caplog, batches):
     """While all messages fail, no more are requested; the first success ends the pause."""
     broken = threading.Event()
     broken.set()
     runs: list[bytes] = []
 
-    @worker.handler(stream=stream.name, consumer="C", prefetch=1, retry=Backoff(first=30))
     def handle(data: bytes) -> None:
         if broken.is_set():
             raise OSError("no database")
         runs.append(data)
 
+    def handle_batch(payloads: list[bytes]) -> None:
+        handle(*payloads)
+
+    options = {"stream": stream.name, "consumer": "C", "prefetch": 1, "retry": Backoff(first=30)}
+    if batches:
+        worker.batch(max_messages=1, **options)(handle_batch)
+    else:
+        worker.handler(**options)(handle)
     publish_numbers(js, stream, 50)
     with running(worker) as run:
         wait_until(lambda: "the last 10 messages failed" in caplog.text, 10)
