@@ -141,6 +141,21 @@ def test_a_worker_with_no_free_thread_is_not_alive(js, stream, worker, endpoint)
         wait_until(lambda: endpoint.status("/livez") == 200)
 
 
+def test_a_thread_that_hangs_behind_its_acknowledgement_is_not_free(js, stream, worker, endpoint):
+    """/livez fails when all threads exceed the timeout, also if their messages are acknowledged."""
+    release = threading.Event()
+
+    @worker.handler(stream=stream.name, consumer="C", ack="before", timeout=0.1)
+    def hang() -> None:
+        release.wait(30)
+
+    with running(worker):
+        js.publish(f"{stream.name}.a", b"1")
+        wait_until(lambda: endpoint.status("/livez") == 503)
+        release.set()
+        wait_until(lambda: endpoint.status("/livez") == 200)
+
+
 def worker_counts(endpoint: Monitored, handler: str) -> dict[str, int]:
     (process,) = json.loads(endpoint.get("/livez?verbose")[1])["processes"]
     return next(item["counts"] for item in process if item["handler"] == handler)
