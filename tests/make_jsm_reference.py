@@ -1,6 +1,8 @@
 """
 Write the reference of the commands, ``docs/reference/jsm.rst`` and a page for each group, from their help.
 
+The help has examples from the pages, and texts from the docstrings of fields; both are written as well.
+
     python tests/make_jsm_reference.py
 
 ``test_reference.py`` checks that the pages are up to date.
@@ -18,14 +20,15 @@ from pathlib import Path
 import click
 
 from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
-from jetstream_sync.cli import config
+from jetstream_sync.cli import config, groups
 from jetstream_sync.cli.commands import Node, default_of, parameters, walk
 from jetstream_sync.cli.config import FieldOption
 from jetstream_sync.cli.main import jsm
 from jetstream_sync.cli.status import MEANINGS
 from jetstream_sync.records import field_docs
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "jsm.rst"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "reference" / "jsm.rst"
 _NOTE = (
     ".. This page is made by tests/make_jsm_reference.py, of what the commands say of themselves.\n"
 )
@@ -258,7 +261,34 @@ def helps() -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
+EXAMPLES_FILE = Path(groups.__file__).with_name("data") / "examples.txt"
+#: The number of examples of a command, and the longest one.
+_MAX_EXAMPLES = 2
+_MAX_LENGTH = 110
+#: A command line in a block of a page.
+_LINE = re.compile(r"^   (?:\$ )?((?:[\w ./-]+ \| )?jsm .*)$", re.MULTILINE)
+#: What is more than one command.
+_SCRIPT = re.compile(r"&&|\$\(|\$HOSTNAME|[\\{;]$|; do$|>/dev/null")
+
+
+def examples() -> str:
+    """Return the examples of all commands, one a line: the first ones on the how-to pages."""
+    first = ("streams", "consumers", "buckets", "messages", "operate")
+    pages = [DOCS / "howto" / f"jsm-{name}.rst" for name in first]
+    pages += sorted({*(DOCS / "howto").glob("*.rst")} - {*pages})
+    text = "".join(path.read_text("utf-8") for path in pages)
+    # The help is read at a terminal, which asks.
+    lines = [line.replace(" --force", "") for line in _LINE.findall(text)]
+    usable = [line for line in lines if len(line) <= _MAX_LENGTH and not _SCRIPT.search(line)]
+    found: list[str] = []
+    for path in (" ".join(node.path) for node in nodes() if not node.is_group):
+        matching = (line for line in usable if groups.is_example(path, line))
+        found += list(dict.fromkeys(matching))[:_MAX_EXAMPLES]
+    return "".join(f"{line}\n" for line in found)
+
+
 if __name__ == "__main__":
+    EXAMPLES_FILE.write_text(examples(), "utf-8")
     HELP_FILE.write_text(helps(), "utf-8")
     made = pages()
     for old in PAGE.with_suffix("").glob("*.rst"):

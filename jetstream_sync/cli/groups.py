@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-#: Examples of all commands, one a line.
+#: Examples of all commands, one a line, from the pages; tests/make_jsm_reference.py writes it.
 _EXAMPLES: Final = "data/examples.txt"
 
 
+def is_example(path: str, line: str) -> bool:
+    """Return whether a line runs a command; `path`: its name with those of its groups: ``stream add``."""
+    return re.search(rf"^(?:.*\| )?jsm {re.escape(path)}(?: |$)", line) is not None
+
+
 def examples_of(path: str) -> list[str]:
-    """Return the examples of a command; `path`: its name with those of its groups, such as ``stream add``."""
+    """Return the examples of a command."""
     text = (pkgutil.get_data(__package__, _EXAMPLES) or b"").decode()
-    return re.findall(rf"^(?:.*\| )?jsm {re.escape(path)}(?: .*)?$", text, re.MULTILINE)
+    return [line for line in text.splitlines() if is_example(path, line)]
 
 
 @dataclass(frozen=True)

@@ -83,11 +83,7 @@ def add(
 
     On a terminal, asks for the options that are not given; elsewhere the defaults of the server
     apply. Succeeds without a change if the stream already exists with the same config.
-
-    \b
-      jsm stream add ORDERS --subjects "ORDERS.*" --max-age 1y
-      jsm stream add --config orders.json
-    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    """
     if if_not_exists and update:
         raise click.UsageError("--if-not-exists and --update exclude each other")
     fields = take_fields(StreamConfig, options)

@@ -8,7 +8,7 @@ import shlex
 import click
 import pytest
 from fixtures.jsm import run_jsm
-from make_jsm_reference import HELP_FILE, PAGE, helps, nodes, pages, root
+from make_jsm_reference import EXAMPLES_FILE, HELP_FILE, PAGE, examples, helps, nodes, pages, root
 
 from jetstream_sync.cli.commands import parameters
 from jetstream_sync.cli.main import jsm
@@ -26,6 +26,11 @@ def test_the_pages_are_what_the_commands_say():
 def test_the_help_of_fields_is_that_of_their_docstrings():
     """Run ``python tests/make_jsm_reference.py`` when this fails; an installation needs no sources."""
     assert HELP_FILE.read_text("utf-8") == helps()
+
+
+def test_the_examples_of_commands_are_those_of_the_pages():
+    """Run ``python tests/make_jsm_reference.py`` when this fails; each command needs one on a how-to page."""
+    assert EXAMPLES_FILE.read_text("utf-8") == examples()
 
 
 def test_many_options_are_grouped():

@@ -17,10 +17,10 @@ JSM = str(Path(sys.executable).with_name("jsm"))
 RUNS = 7
 #: The largest multiple of each command; `{url}` is a server.
 LIMITS = {
-    "--help": 8,
-    "stream add --help": 13,
-    "consumer add --help": 13,
-    "-s {url} stream ls": 20,
+    "--help": 7,
+    "stream add --help": 10,
+    "consumer add --help": 10,
+    "-s {url} stream ls": 14,
 }
 
 
