@@ -28,7 +28,7 @@ from ..declare import (
 )
 from ..exit_status import ExitStatus
 from ..subjects import check_stream_name
-from .config import config_of, difference_documents, read_documents, update_error
+from .config import config_of, difference_documents, read_documents, run_step
 from .listings import Lister, lister
 from .output import counted, emit
 from .prompts import Asker
@@ -171,7 +171,7 @@ def _deletions(lists: Lister, declared: Sequence[Declared], name: str) -> list[S
             gone.add(info.config.name)
             steps.append(Step(action=DELETE, declared=found, messages=info.state.messages))
     for item in consumers.found:
-        found = Declared(config=item.config, stream=item.stream_name, fields=frozenset())
+        found = Declared(config=item.config, stream=item.stream_name)
         # Those of a deleted stream are deleted with it.
         if set_of(item.config) == name and found.title not in kept and found.stream not in gone:
             steps.append(Step(action=DELETE, declared=found, messages=item.num_pending))
@@ -183,8 +183,8 @@ def _declared_of(config: StreamConfig) -> Declared:
     for prefix, kind in _PREFIXES.items():
         if config.name.startswith(prefix):
             bucket = kind(bucket=config.name.removeprefix(prefix))
-            return Declared(config=bucket, fields=frozenset())
-    return Declared(config=config, fields=frozenset())
+            return Declared(config=bucket)
+    return Declared(config=config)
 
 
 def _confirm(settings: Settings, steps: Sequence[Step], *, force: bool) -> None:
@@ -284,7 +284,7 @@ def apply(
         done: list[Step] = []
         try:
             for step in [*steps, *deletions]:
-                _execute(lists, step)
+                run_step(lists.js, step)
                 done.append(step)
         finally:
             # Also report the steps that were completed before an error.
@@ -304,16 +304,6 @@ def _plan(
         if name is not None and other not in (None, name):
             raise CommandError(f"{step.declared.title} belongs to set {other!r}, not to {name!r}")
     return steps
-
-
-def _execute(lists: Lister, step: Step) -> None:
-    title = step.declared.title
-    try:
-        step.run(lists.js)
-    except errors.APIError as error:
-        if step.action == UPDATE:
-            raise update_error(title, error, step.found) from error
-        raise CommandError(f"{title}: {error}", ExitStatus.FAILED) from error
 
 
 def _report(settings: Settings, steps: list[Step], *, dry_run: bool) -> None:

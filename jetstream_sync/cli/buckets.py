@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import click
 
 from .. import StreamInfo, errors
-from ..differences import without_server_labels
+from ..declare import CREATE, DELETE, NOTHING, Declared, Step
 from ..durations import duration_to_ns, time_to_text
 from ..exit_status import ExitStatus
 from ..net.clock import Deadline
-from .config import changed, config_options, display_fields, take_fields
+from .config import change_config, changed, config_options, display_fields, take_fields
 from .env import single_line, visible
 from .listings import Listed, emit_listed_names, lister
 from .long_running import reconnect_options, wait_interruptibly
@@ -81,9 +81,6 @@ class BucketKind(Generic[_B]):
     names: Callable[[JetStream], list[str]]
     list: Callable[[JetStream], Listing[Any]]
     """Return the status of all buckets."""
-    create: Callable[[JetStream, Any], _B]
-    update: Callable[[JetStream, Any], _B]
-    delete: Callable[[JetStream, str], object]
     info: Callable[[Any], StreamInfo]
     """Return the stream of a bucket from its status."""
     own_document: Callable[[Any], dict[str, Any]]
@@ -225,7 +222,7 @@ class BucketKind(Generic[_B]):
         def add(settings: Settings, bucket: str, **options: Any) -> None:
             config = changed(self.config(bucket=bucket), take_fields(self.config, options))
             with settings.jetstream() as js:
-                status = self.create(js, config).status()
+                status = Step(action=CREATE, declared=Declared(config=config)).run(js).status()
             self.show(settings, status, "was created")
 
         return add
@@ -242,11 +239,11 @@ class BucketKind(Generic[_B]):
             if not fields:
                 raise click.UsageError("pass at least one option to change")
             with settings.jetstream() as js:
-                before = self.find(js, bucket).status().config
-                config = changed(without_server_labels(before), fields)
-                Asker(settings).confirm(f"Change the config of bucket {bucket}?", force=force)
-                status = self.update(js, config).status()
-            self.show(settings, status, "was changed")
+                found = self.find(js, bucket).status()
+                step = Declared(config=changed(found.config, fields)).change_from(found.config)
+                if step.action != NOTHING:
+                    found = change_config(settings, js, step, force=force).status()
+            self.show(settings, found, "is unchanged" if step.action == NOTHING else "was changed")
 
         return edit
 
@@ -313,7 +310,8 @@ class BucketKind(Generic[_B]):
             held = size(self.info(found.status()).state.bytes)
             text = f"Delete {self.noun.lower()} {bucket} with {held}?"
             Asker(settings).confirm(text, force=force)
-            self.delete(js, bucket)
+            declared = Declared(config=self.config(bucket=bucket))
+            Step(action=DELETE, declared=declared).run(js)
         emit_text(settings, {"deleted": [] if absent else [bucket]}, "")
         if not absent and not settings.json:
             settings.env.stderr.write(f"{self.noun} {bucket} was deleted\n")

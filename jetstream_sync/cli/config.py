@@ -22,13 +22,13 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from enum import Enum
 from types import NoneType
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from .. import StreamConfig, StreamSource, errors
+from .. import ConsumerConfig, StreamConfig, StreamSource, errors
 from ..codec import Record, decode, encode, loads
-from ..differences import Difference, differences, without_server_labels
+from ..differences import Difference, without_server_labels
 from ..durations import duration_text, duration_to_ns, time_to_text
 from ..exit_status import ExitStatus
 from ..options import closest_match
@@ -53,8 +53,13 @@ from .values import (
     with_options,
 )
 
+if TYPE_CHECKING:
+    from .. import JetStream
+    from ..declare import Step
+
 R = TypeVar("R", bound=Record)
-T = TypeVar("T")
+#: A config that is edited with `edit_config`.
+C = TypeVar("C", StreamConfig, ConsumerConfig)
 
 #: The help texts of options, by record and field; tests/make_jsm_reference.py writes it.
 HELP_FILE: Final = "data/help.json"
@@ -584,18 +589,32 @@ edit_options: Decorator = with_options(
 )
 
 
-def show_differences(settings: Settings, found: list[Difference]) -> None:
+def show_differences(settings: Settings, found: Sequence[Difference]) -> None:
     """Write the differences, one field per line."""
     document = {"changed": bool(found), "differences": difference_documents(found)}
     lines = [f"  {item.text}\n" for item in found] or ["No differences\n"]
     emit(settings, document, lambda: settings.env.stdout.writelines(lines))
 
 
-def update_error(title: str, error: errors.APIError, found: Sequence[Difference]) -> CommandError:
-    """Return the error for a change that the server rejected, with the differences."""
-    listed = "; ".join(item.text for item in found)
-    text = f"{title} cannot be changed: {error} [{listed}]"
-    return CommandError(text, ExitStatus.FAILED, cause=error)
+def run_step(js: JetStream, step: Step) -> Any:
+    """Create, update or delete an object, and return what the call returned; name it in an error."""
+    title = step.declared.title
+    try:
+        return step.run(js)
+    except errors.APIError as error:
+        text = f"{title}: {error}"
+        if step.found:
+            listed = "; ".join(item.text for item in step.found)
+            text = f"{title} cannot be changed: {error} [{listed}]"
+        raise CommandError(text, ExitStatus.FAILED, cause=error) from error
+
+
+def change_config(settings: Settings, js: JetStream, step: Step, *, force: bool) -> Any:
+    """Show a change, make it after a confirmation, and return what the call returned."""
+    if not settings.json:
+        show_differences(settings, step.found)
+    Asker(settings).confirm(f"Change {step.declared.title}?", force=force)
+    return run_step(js, step)
 
 
 def _in_editor(config: R, names: Mapping[str, Any]) -> R:
@@ -615,21 +634,25 @@ def _in_editor(config: R, names: Mapping[str, Any]) -> R:
 
 def edit_config(
     settings: Settings,
-    before: R,
+    js: JetStream,
+    before: C,
     fields: Mapping[str, Any],
-    names: Mapping[str, Any],
-    update: Callable[[R], T],
     *,
-    title: str,
     options: Mapping[str, Any],
-    check: Callable[[R], object] = lambda _config: None,
-) -> T | None:
+    stream: str = "",
+    check: Callable[[C], object] = lambda _config: None,
+) -> Any:
     """
-    Change a config as the options of `edit_options` say.
+    Change a config as the options of `edit_options` say; `stream`: that of a consumer.
 
     Returns:
-        The result of the update; ``None`` if nothing differs.
+        What the update returned; ``None`` if nothing differs.
     """
+    from ..declare import NOTHING, Declared  # noqa: PLC0415 - not needed for help
+
+    names = {
+        name: getattr(before, name) for name in ("name", "durable_name") if hasattr(before, name)
+    }
     base = before
     if options["file"] is not None:
         # The file may contain another name, such as that of the original.
@@ -638,19 +661,13 @@ def edit_config(
     after = changed(base, fields)
     if options["interactive"]:
         after = _in_editor(after, {key: text for key, text in names.items() if text})
-    found = differences(before, after)
+    step = Declared(config=after, stream=stream).change_from(before)
     if options["dry_run"]:
-        show_differences(settings, found)
+        show_differences(settings, step.found)
         raise click.exceptions.Exit(
-            ExitStatus.FAILED if options["exit_code"] and found else ExitStatus.OK
+            ExitStatus.FAILED if options["exit_code"] and step.found else ExitStatus.OK
         )
-    if not found:
+    if step.action == NOTHING:
         return None
     check(after)
-    if not settings.json:
-        show_differences(settings, found)
-    Asker(settings).confirm(f"Change {title}?", force=options["force"])
-    try:
-        return update(without_server_labels(after))
-    except errors.APIError as error:
-        raise update_error(title, error, found) from error
+    return change_config(settings, js, step, force=options["force"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from .. import ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamConfig, errors
+from ..declare import CREATE, UPDATE, Declared, Step
 from ..differences import without_server_labels
 from ..durations import duration_text
 from ..exit_status import ExitStatus
@@ -40,7 +42,7 @@ from .status import CommandError
 from .values import FILE, Parsed, option, parse_time
 
 if TYPE_CHECKING:
-    from .. import JetStream
+    from .. import JetStream, PullConsumer
 
 _STARTS: Final[Mapping[str, DeliverPolicy]] = {
     "all": DeliverPolicy.ALL,
@@ -177,7 +179,7 @@ def add(
         if output is not None:
             write_config(settings, config, output)
             return
-        info = put(js, stream, config, update=update)
+        info = _create(js, stream, config, update=update)
         show(settings, info)
         _warn_inactive(settings, info)
 
@@ -236,20 +238,17 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
         )
 
 
-def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> ConsumerInfo:
+def _create(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> ConsumerInfo:
     """Create or update a pull or push consumer."""
+    declared = Declared(config=config, stream=stream)
     name = config.durable_name or config.name
+    action = CREATE
     if update and name is not None:
-        try:
+        with suppress(errors.ConsumerNotFoundError):
             js.consumer_info(stream, name)
-        except errors.ConsumerNotFoundError:
-            pass
-        else:
-            return _update(js, stream, config)
+            action = UPDATE
     try:
-        if config.deliver_subject is not None:
-            return js.create_push_consumer(stream, config)
-        return js.create_consumer(stream, config).cached_info
+        return _info_of(Step(action=action, declared=declared).run(js))
     except errors.ConsumerExistsError as error:
         raise CommandError(
             f"consumer {name} exists with another configuration",
@@ -257,6 +256,10 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
             hint="change it with 'edit' or --update",
             cause=error,
         ) from error
+
+
+def _info_of(found: PullConsumer | ConsumerInfo) -> ConsumerInfo:
+    return found if isinstance(found, ConsumerInfo) else found.cached_info
 
 
 def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
@@ -285,7 +288,6 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
     """
     fields = _fields_of(options)
     with consumer_of(settings, stream, consumer) as (js, info):
-        before = info.config
 
         def check(config: ConsumerConfig) -> None:
             stored = js.get_stream(info.stream_name).cached_info.config
@@ -293,22 +295,17 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
 
         updated = edit_config(
             settings,
-            before,
+            js,
+            info.config,
             fields,
-            {"durable_name": before.durable_name, "name": before.name},
-            lambda config: _update(js, info.stream_name, config),
-            title=f"consumer {title(info)}",
-            check=check,
             options=options,
+            stream=info.stream_name,
+            check=check,
         )
-    verb = "is unchanged" if updated is None else "was changed"
-    show(settings, updated or info, verb)
-
-
-def _update(js: JetStream, stream: str, config: ConsumerConfig) -> ConsumerInfo:
-    if config.deliver_subject is not None:
-        return js.update_push_consumer(stream, config)
-    return js.update_consumer(stream, config).cached_info
+    if updated is None:
+        show(settings, info, "is unchanged")
+    else:
+        show(settings, _info_of(updated), "was changed")
 
 
 @command(headings=_HEADINGS)
@@ -352,5 +349,5 @@ def copy(
         same = config.deliver_subject
         if same is not None and same == source.config.deliver_subject:
             note(settings, f"warning: both deliver to {same}; set another subject with --target")
-        info = put(js, stream, config, update=False)
+        info = _create(js, stream, config, update=False)
     show(settings, info, f"was copied from {title(source)}")

@@ -192,14 +192,11 @@ def edit(settings: Settings, name: str | None, **options: Any) -> None:
     fields = {**removed, **take_fields(StreamConfig, options)}
     with settings.jetstream() as js:
         stream = named_stream(settings, js, name)
-        before = stream.cached_info.config
         updated = edit_config(
             settings,
-            before,
+            js,
+            stream.cached_info.config,
             fields,
-            {"name": before.name},
-            js.update_stream,
-            title=f"stream {before.name}",
             options=options,
         )
     verb = "already has this config" if updated is None else "was changed"

@@ -37,7 +37,7 @@ class Declared:
     config: Config
     stream: str = ""
     """The stream of a consumer."""
-    fields: frozenset[str]
+    fields: frozenset[str] = frozenset()
     """The fields that are declared."""
 
     @property
@@ -46,14 +46,19 @@ class Declared:
         return _KINDS[type(self.config)].name
 
     @property
-    def name(self) -> str:
-        """The name, with that of the stream for a consumer."""
+    def own_name(self) -> str:
+        """The name."""
         config = self.config
         if isinstance(config, StreamConfig):
             return config.name
         if isinstance(config, ConsumerConfig):
-            return f"{self.stream} > {config.durable_name or config.name}"
+            return str(config.durable_name or config.name)
         return config.bucket
+
+    @property
+    def name(self) -> str:
+        """The name, with that of the stream for a consumer."""
+        return f"{self.stream} > {self.own_name}" if self.stream else self.own_name
 
     @property
     def title(self) -> str:
@@ -65,6 +70,13 @@ class Declared:
         labels = {**(self.config.metadata or {}), SET_LABEL: name}
         config = replace(self.config, metadata=labels)
         return replace(self, config=config, fields=self.fields | {"metadata"})
+
+    def change_from(self, found: Config) -> Step:
+        """Return the step from the present config of the object to the declared one."""
+        changes = differences(found, self.config)
+        action = UPDATE if changes else NOTHING
+        declared = replace(self, config=without_server_labels(self.config))
+        return Step(action=action, declared=declared, found=changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,76 +93,52 @@ class Step:
     messages: int | None = None
     """For the deletion of a stream, bucket or store: the number of its messages."""
 
-    def run(self, js: JetStream) -> None:
+    def run(self, js: JetStream) -> Any:
         """
         Do it.
+
+        Returns:
+            What the call returned; ``None`` if there was nothing to do.
 
         Raises:
             Error: the server refused.
 
         """
-        kind = _KINDS[type(self.declared.config)]
-        if self.action != NOTHING:
-            getattr(kind, self.action)(js, self.declared)
+        config, stream = self.declared.config, self.declared.stream
+        if self.action == NOTHING:
+            return None
+        is_push = self.action != DELETE and getattr(config, "deliver_subject", None)
+        kind = f"push_{_KINDS[type(config)].noun}" if is_push else _KINDS[type(config)].noun
+        call = getattr(js, f"{self.action}_{kind}")
+        where = [stream] if stream else []
+        return call(*where, self.declared.own_name if self.action == DELETE else config)
 
 
 class _Kind(NamedTuple):
-    """What a kind of object is called, and how it is read and changed."""
+    """What a kind of object is called, and how it is read."""
 
     name: str
+    #: Its name in the methods of `JetStream` that create, update and delete one.
+    noun: str
     find: Callable[[JetStream, Declared], Config]
-    create: Callable[[JetStream, Declared], object]
-    update: Callable[[JetStream, Declared], object]
-    delete: Callable[[JetStream, Declared], object]
-
-
-def _consumer(action: str) -> Callable[[JetStream, Declared], object]:
-    def change(js: JetStream, declared: Declared) -> object:
-        push = "push_" if getattr(declared.config, "deliver_subject", None) else ""
-        return getattr(js, f"{action}_{push}consumer")(declared.stream, declared.config)
-
-    return change
-
-
-def _consumer_name(declared: Declared) -> str:
-    return declared.name.removeprefix(f"{declared.stream} > ")
 
 
 _KINDS: Final[dict[type, _Kind]] = {
     StreamConfig: _Kind(
-        "stream",
-        lambda js, item: js.get_stream(item.name).cached_info.config,
-        lambda js, item: js.create_stream(_of(StreamConfig, item)),
-        lambda js, item: js.update_stream(_of(StreamConfig, item)),
-        lambda js, item: js.delete_stream(item.name),
+        *("stream", "stream"), lambda js, item: js.get_stream(item.name).cached_info.config
     ),
     ConsumerConfig: _Kind(
-        "consumer",
-        lambda js, item: js.consumer_info(item.stream, _consumer_name(item)).config,
-        _consumer("create"),
-        _consumer("update"),
-        lambda js, item: js.delete_consumer(item.stream, _consumer_name(item)),
+        *("consumer", "consumer"),
+        lambda js, item: js.consumer_info(item.stream, item.own_name).config,
     ),
     KeyValueConfig: _Kind(
-        "bucket",
-        lambda js, item: js.key_value(item.name).status().config,
-        lambda js, item: js.create_key_value(_of(KeyValueConfig, item)),
-        lambda js, item: js.update_key_value(_of(KeyValueConfig, item)),
-        lambda js, item: js.delete_key_value(item.name),
+        *("bucket", "key_value"), lambda js, item: js.key_value(item.name).status().config
     ),
     ObjectStoreConfig: _Kind(
-        "object store",
+        *("object store", "object_store"),
         lambda js, item: js.object_store(item.name).status().config,
-        lambda js, item: js.create_object_store(_of(ObjectStoreConfig, item)),
-        lambda js, item: js.update_object_store(_of(ObjectStoreConfig, item)),
-        lambda js, item: js.delete_object_store(item.name),
     ),
 }
-
-
-def _of(kind: type[Any], declared: Declared) -> Any:
-    assert isinstance(declared.config, kind)
-    return declared.config
 
 
 # --- comparing ----------------------------------------------------------------------------------
@@ -180,15 +168,9 @@ def _step(js: JetStream, declared: Declared, created: set[str], *, strict: bool)
         return Step(action=CREATE, declared=declared)
     merged = _merged(found, declared)
     bare = replace(declared.config, metadata=merged.metadata)
-    wanted = bare if strict else merged
-    changes = differences(found, wanted)
-    return Step(
-        action=UPDATE if changes else NOTHING,
-        declared=replace(declared, config=wanted),
-        found=changes,
-        # The values that a strict comparison would replace.
-        unmanaged=() if strict else differences(merged, bare),
-    )
+    step = replace(declared, config=bare if strict else merged).change_from(found)
+    # The values that a strict comparison would replace.
+    return step if strict else replace(step, unmanaged=differences(merged, bare))
 
 
 def _require_stream(js: JetStream, declared: Declared) -> None:
