@@ -116,9 +116,7 @@ class BucketKind(Generic[_B]):
         """Open a connection and yield the bucket with a name, by default the answer to a prompt."""
         with settings.jetstream(**options) as js:
             if name is None:
-                ask = Asker(settings)
-                name = ask.select("Select a bucket", lambda: self.names(js), "BUCKET")
-                ask.done()
+                name = Asker(settings).choose("Select a bucket", lambda: self.names(js), "BUCKET")
             store = self.find(js, name)
             note_without_leader(settings, f"bucket {name}", self.info(store.status()))
             yield store

@@ -70,17 +70,29 @@ class _Group:
 
     def wait_leader(self, timeout: float) -> str:
         """Return the new leader; raise `CommandError` if the leader is the same after a timeout."""
-        deadline = Deadline(timeout)
-        while not deadline.expired():
-            pause(_CHECK_INTERVAL_S)
-            try:
-                now = self.refresh()
-            except (errors.NoStreamResponseError, errors.TimeoutError, errors.APIError):
-                continue  # there is no leader during the election
-            if now is not None and now.leader and now.leader != self.leader:
-                return now.leader
-        text = f"{self.name}: no new leader was elected within {timeout:g} s"
-        raise CommandError(text, ExitStatus.TIMED_OUT)
+
+        def leader() -> str | None:
+            now = self.refresh()
+            return None if now is None else now.leader
+
+        return _new_leader(self.name, leader, self.leader, timeout)
+
+
+def _new_leader(
+    name: str, leader: Callable[[], str | None], before: str | None, timeout: float
+) -> str:
+    """Return the new leader of a group; raise `CommandError` if there is none after a timeout."""
+    deadline = Deadline(timeout)
+    while not deadline.expired():
+        pause(_CHECK_INTERVAL_S)
+        try:
+            now = leader()
+        except (errors.NoStreamResponseError, errors.TimeoutError, errors.APIError):
+            continue  # there is no leader during the election
+        if now and now != before:
+            return now
+    text = f"{name}: no new leader was elected within {timeout:g} s"
+    raise CommandError(text, ExitStatus.TIMED_OUT)
 
 
 def _stream_group(js: JetStream, info: StreamInfo) -> _Group:
@@ -157,8 +169,7 @@ def peer_remove(settings: Settings, *, name: str | None, peer: str | None, force
         group.check()
         servers = [*([group.leader] if group.leader else []), *group.replicas]
         if peer is None:
-            peer = ask.select("Select a server", servers, "PEER")
-            ask.done()
+            peer = ask.choose("Select a server", servers, "PEER")
         if peer not in servers:
             text = f"{peer!r} has no replica of {stream.name}; the servers are {', '.join(servers)}"
             raise CommandError(text, ExitStatus.NOT_FOUND)
@@ -294,14 +305,9 @@ def meta_step_down(settings: Settings, *, preferred: str | None) -> None:
         before = _meta_group(settings, nc).leader
         body = {"placement": {"preferred": preferred}} if preferred else {}
         _meta_request(settings, nc, "META.LEADER.STEPDOWN", body)
-        deadline = Deadline(settings.timeout)
-        after = None
-        while after in (None, before):
-            if deadline.expired():
-                text = f"no new meta leader was elected within {settings.timeout:g} s"
-                raise CommandError(text, ExitStatus.TIMED_OUT)
-            pause(_CHECK_INTERVAL_S)
-            after = _meta_group(settings, nc).leader
+        after = _new_leader(
+            *("meta group", lambda: _meta_group(settings, nc).leader, before, settings.timeout)
+        )
     text = f"The meta leader was {before or 'unknown'} and is {after}"
     emit_text(settings, {"previous_leader": before, "leader": after}, text)
 

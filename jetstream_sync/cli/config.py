@@ -372,6 +372,16 @@ def _merged(config: Record, fields: Mapping[str, Any]) -> Iterator[tuple[str, An
             yield name, {k: text for k, text in {**old, **value}.items() if text or k not in old}
 
 
+def ask_for_field(
+    ask: Asker, field: ConfigField, default: str, *, value: Any = None, kind: Any = None
+) -> Any:
+    """Return the value of a field: the given one, else the answer to a prompt; `kind`: the type of its option."""
+    kind = kind or option_type(field)
+    parse: Callable[[str], Any] = str if kind is None else kind.parse
+    answers = {"default": default, "blank": parse(default)}
+    return ask.value(field.title, field.flags[0], parse, value=value, **answers)
+
+
 # --- output -------------------------------------------------------------------------------------
 
 

@@ -16,13 +16,13 @@ from ..durations import duration_text
 from ..exit_status import ExitStatus
 from ..subjects import check_consumer_name, subjects_overlap
 from .config import (
+    ask_for_field,
     changed,
     config_fields,
     config_of_file,
     config_options,
     edit_config,
     edit_options,
-    option_type,
     take_fields,
     write_config,
 )
@@ -207,13 +207,9 @@ def _ask_for_rest(ask: Asker, fields: dict[str, Any]) -> None:
     for name, (default, push_only) in _PROMPTED.items() if ask.interactive else ():
         if name in fields or (push_only and fields["deliver_subject"] is None):
             continue
-        option = declared[name]
-        kind = _TYPES.get(name) or option_type(option)
-        parse = str if kind is None else kind.parse
-        value = ask.value(
-            option.title, option.flags[0], parse, default=default, blank=parse(default)
-        )
-        fields.update(_fields_of({name: (value,) if option.many else value}))
+        field = declared[name]
+        value = ask_for_field(ask, field, default, kind=_TYPES.get(name))
+        fields.update(_fields_of({name: (value,) if field.many else value}))
 
 
 def check_against_stream(settings: Settings, config: ConsumerConfig, stream: StreamConfig) -> None:

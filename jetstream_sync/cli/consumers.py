@@ -116,10 +116,8 @@ def find_consumers(
 ) -> Listed[ConsumerInfo]:
     """Return the consumers of a stream, or of all streams, that match all options."""
     listed = lists.consumers(stream)
-    given = given_conditions(options)
-    invert = given.pop("invert", False)
-    if given or invert:
-        select(lists.js, listed, _CONDITIONS, given, invert=invert, missing=_not_known)
+    if given := given_conditions(options):
+        select(lists.js, listed, _CONDITIONS, given, missing=_not_known)
     return listed
 
 
@@ -275,8 +273,7 @@ def unpin(
         if group is None and len(groups) == 1:
             group = groups[0]
         if group is None:
-            group = ask.select("Select a group", groups, "GROUP")
-            ask.done()
+            group = ask.choose("Select a group", groups, "GROUP")
         client = next(
             (item.pinned_client_id for item in info.priority_groups or () if item.group == group),
             None,

@@ -85,10 +85,7 @@ _NAME = click.argument("name", required=False, shell_complete=complete_context)
 
 
 def _ask(settings: Settings) -> str:
-    ask = Asker(settings)
-    name = ask.select("Select a context", _contexts(settings).names(), "NAME")
-    ask.done()
-    return name
+    return Asker(settings).choose("Select a context", _contexts(settings).names(), "NAME")
 
 
 _LIST: Final = (

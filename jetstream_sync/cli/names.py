@@ -41,9 +41,7 @@ def note_without_leader(settings: Settings, what: str, info: StreamInfo) -> None
 def named_stream(settings: Settings, js: JetStream, name: str | None) -> Stream:
     """Return the stream with a name, by default the answer to a prompt."""
     if name is None:
-        ask = Asker(settings)
-        name = ask.select("Select a stream", js.stream_names, "STREAM")
-        ask.done()
+        name = Asker(settings).choose("Select a stream", js.stream_names, "STREAM")
     return find_stream(js, name)
 
 

@@ -111,6 +111,14 @@ class Asker:
             )
         )
 
+    def choose(
+        self, label: str, names: Sequence[str] | Callable[[], Sequence[str]], flag: str
+    ) -> str:
+        """Return a name chosen from a list; without a terminal, raise that it is missing."""
+        name = self.select(label, names, flag)
+        self.done()
+        return name
+
     def agrees(self, text: str, *, default: bool = False) -> bool:
         """Return the answer to a question; the default without a terminal."""
         return bool(self._ask("confirm", text, default=default)) if self.interactive else default

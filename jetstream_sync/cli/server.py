@@ -798,15 +798,8 @@ _LINK: Final = (
     Field("Subs", "subscriptions", drop=2, sort="subs"),
 )
 _ROUTES: Final = (_LINK[0], Field("Remote", "remote_name"), Field("Account", "account"), *_LINK[1:])
-_GATEWAYS: Final = (
-    *(
-        _LINK[0],
-        Field("Gateway", "gateway"),
-        Field("Direction", "direction"),
-        Field("Remote", "name"),
-    ),
-    *(_LINK[1:]),
-)
+_GATEWAY: Final = (Field("Gateway", "gateway"), Field("Direction", "direction"))
+_GATEWAYS: Final = (_LINK[0], *_GATEWAY, Field("Remote", "name"), *_LINK[1:])
 _LEAFNODES: Final = (_LINK[0], Field("Remote", "name"), Field("Account", "account"), *_LINK[1:])
 
 
@@ -831,21 +824,22 @@ def leafnodes(settings: Settings, **options: Any) -> None:
     _report(settings, options, f"{PING}.LEAFZ", _LEAFNODES, "Leaf nodes", {}, _listed("leafs"))
 
 
-_KINDS: Final = (
-    *(
-        "varz",
-        "connz",
-        "routez",
-        "gatewayz",
-        "leafz",
-        "subsz",
-        "jsz",
-        "accountz",
-        "healthz",
-        "statsz",
-    ),
-    *("profilez", "expvarz", "ipqueuesz", "raftz"),
-)
+_KINDS: Final = [
+    "varz",
+    "connz",
+    "routez",
+    "gatewayz",
+    "leafz",
+    "subsz",
+    "jsz",
+    "accountz",
+    "healthz",
+    "statsz",
+    "profilez",
+    "expvarz",
+    "ipqueuesz",
+    "raftz",
+]
 
 
 @command()

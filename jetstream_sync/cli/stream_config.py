@@ -11,13 +11,13 @@ from .. import StreamConfig, errors
 from ..differences import without_server_labels
 from ..subjects import check_stream_name
 from .config import (
+    ask_for_field,
     changed,
     config_fields,
     config_of_file,
     config_options,
     edit_config,
     edit_options,
-    option_type,
     parse_list,
     take_fields,
     write_config,
@@ -134,15 +134,7 @@ def _prompt_for_config(
         )
     declared = {field.name: field for field in config_fields(StreamConfig)}
     for field, default in _PROMPTED.items() if ask.interactive else ():
-        kind = option_type(declared[field])
-        fields[field] = ask.value(
-            declared[field].title,
-            declared[field].flags[0],
-            kind.parse,
-            value=fields.get(field),
-            default=default,
-            blank=kind.parse(default),
-        )
+        fields[field] = ask_for_field(ask, declared[field], default, value=fields.get(field))
     ask.done()
     if not has_origin:
         fields.setdefault("allow_direct", True)

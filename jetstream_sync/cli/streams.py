@@ -69,13 +69,12 @@ find_options: Final = with_options(
 def find_streams(lists: Lister, options: dict[str, Any], *, everything: bool) -> Listed[StreamInfo]:
     """Return the streams that match all of the `find_options`; without any, all of them."""
     given = given_conditions(options)
-    invert = given.pop("invert", False)
-    if given.keys() <= {"subject"} and not invert:
+    if given.keys() <= {"subject"}:
         return lists.streams(given.get("subject"), everything=everything)
     listed = lists.streams(everything=everything)
     if "subject" in given:
         given["subject"] = set(lists.js.stream_names(given["subject"]))
-    select(lists.js, listed, _CONDITIONS, given, invert=invert, missing=_not_known)
+    select(lists.js, listed, _CONDITIONS, given, missing=_not_known)
     return listed
 
 
@@ -96,13 +95,12 @@ def select(
     conditions: Mapping[str, Callable[[JetStream, Info, Any], bool | None]],
     given: Mapping[str, Any],
     *,
-    invert: bool,
     missing: Callable[[Info, str], Missing],
 ) -> None:
     """
     Keep the infos that meet the conditions of all options that were given.
 
-    ``invert`` inverts each condition. A condition of ``None`` does not apply to an info, which does not match
+    The option ``invert`` inverts each condition. A condition of ``None`` does not apply to an info, which does not match
     either way. An info whose condition raises an error is ``missing``: whether it matches is not known. A
     duration is passed to its condition as the time that long ago.
     """
@@ -110,7 +108,9 @@ def select(
     values = {
         name: now - value if isinstance(value, timedelta) else value
         for name, value in given.items()
+        if name != "invert"
     }
+    invert = "invert" in given
 
     def matches(info: Info) -> bool | errors.Error:
         met = (conditions[name](js, info, value) for name, value in values.items())
