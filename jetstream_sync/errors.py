@@ -152,6 +152,17 @@ class TimeoutError(Error, _builtins.TimeoutError):  # noqa: A001 - also a subcla
     """The timeout of a call expired."""
 
 
+@_with_fields
+class RequestTimeoutError(TimeoutError):
+    """No reply to a request arrived in time; its receiver may have carried it out."""
+
+    subject: str
+    """The subject of the request."""
+    outage: str = ""
+    """How long there has been no connection, as the end of the text; empty: there is one."""
+    _template = "no reply on {subject!r} in time{outage}"
+
+
 class DrainTimeoutError(TimeoutError):
     """Draining took longer than ``drain_timeout``; the remaining messages are dropped."""
 

@@ -102,15 +102,15 @@ _CHANGES: Final = {
     "LEADER.STEPDOWN": "changed",
     "PEER.REMOVE": "changed",
 }
-#: The texts of errors that mean that an object has no leader, or that its servers are down.
-_UNREACHABLE: Final = (
-    rf"no reply on '(?:\S+\.)?(?:(STREAM|CONSUMER)\.({'|'.join(_CHANGES)}|INFO|LIST|NAMES|SNAPSHOT|MSG\.GET)"
-    r"|DIRECT\.GET)\.([^.\s']+)(?:\.([^.\s']+)\S*)?' in time"
+#: The subject of a request that the leader of a stream or consumer answers.
+_OF_OBJECT: Final = (
+    rf"(?:\S+\.)?(?:(STREAM|CONSUMER)\.({'|'.join(_CHANGES)}|INFO|LIST|NAMES|SNAPSHOT|MSG\.GET)"
+    r"|DIRECT\.GET)\.([^.\s]+)(?:\.([^.\s]+)\S*)?"
 )
-#: The text of the error of a request that only the meta leader answers.
-_NO_LEADER: Final = r"no reply on '(?:\S+\.)?API\.(?:INFO|STREAM\.NAMES|STREAM\.LIST)' in time"
-#: The text of the error of a message that was published to a stream.
-_UNCONFIRMED: Final = r"no reply on '(?!\$JS\.|\$SYS\.|\$SRV\.|(?:\S+\.)?API\.)\S+' in time"
+#: The subject of a request that only the meta leader answers.
+_OF_META_LEADER: Final = r"(?:\S+\.)?API\.(?:INFO|STREAM\.NAMES|STREAM\.LIST)"
+#: The start of a subject that no stream stores.
+_OF_SERVER: Final = r"\$JS\.|\$SYS\.|\$SRV\.|(?:\S+\.)?API\."
 #: The err_code of a server that has no meta leader.
 _NO_META_LEADER: Final = 10008
 #: The err_codes of a stream and of a consumer whose servers are down; their texts have no name.
@@ -146,23 +146,30 @@ def _reworded(error: BaseException, text: str) -> str:
         return f"the {_OFFLINE[error.err_code]} is unreachable: its servers are offline"
     if isinstance(error, errors.NoStreamResponseError):
         return f"no stream stores {error.subject!r}, or the stream has no leader"
-    if not isinstance(error, errors.TimeoutError):
-        return text
-    if re.fullmatch(_NO_LEADER, text):
-        return "JetStream does not answer: it may have no meta leader"
-    found = re.fullmatch(_UNREACHABLE, text)
-    if found is None:
-        stored = re.fullmatch(_UNCONFIRMED, text)
-        return f"{text}: a stream may have stored the message" if stored else text
-    kind, request, stream, consumer = found.groups()
+    return _silence(error)[0] if isinstance(error, errors.RequestTimeoutError) else text
+
+
+def _silence(error: errors.RequestTimeoutError) -> tuple[str, str]:
+    """Return what it means that a request has no reply, and the remedy."""
+    found = re.fullmatch(_OF_OBJECT, error.subject)
+    kind, request, stream, consumer = found.groups() if found is not None else [None] * 4
     what = f"stream {stream}"
     if kind == "CONSUMER" and consumer is not None:
         what = f"consumer {stream} > {consumer}"
     elif kind == "CONSUMER" and request in _CHANGES:
         what = f"a consumer of stream {stream}"
     if request in _CHANGES:
-        return f"the servers did not confirm in time; {what} may have been {_CHANGES[request]}"
-    return f"{what} is unreachable: its servers do not answer"
+        done = f"{what} may have been {_CHANGES[request]}"
+        return f"the servers did not confirm in time; {done}{error.outage}", _SEE_LISTS
+    if not re.match(_OF_SERVER, error.subject):
+        return f"{error}: a stream may have stored the message", ""
+    if error.outage:
+        return str(error), ""
+    if re.fullmatch(_OF_META_LEADER, error.subject):
+        return "JetStream does not answer: it may have no meta leader", _SEE_HEALTH
+    if found is None:
+        return str(error), ""
+    return f"{what} is unreachable: its servers do not answer", _SEE_LISTS
 
 
 def hint_of(error: BaseException) -> str:
@@ -173,10 +180,8 @@ def hint_of(error: BaseException) -> str:
         return _SEE_HEALTH
     if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
         return _SEE_LISTS
-    if isinstance(error, errors.TimeoutError) and re.fullmatch(_UNREACHABLE, str(error)):
-        return _SEE_LISTS
-    if isinstance(error, errors.TimeoutError) and re.fullmatch(_NO_LEADER, str(error)):
-        return _SEE_HEALTH
+    if isinstance(error, errors.RequestTimeoutError):
+        return _silence(error)[1]
     for kind, text in _HINT_OF:
         if isinstance(error, kind):
             return text

@@ -102,7 +102,8 @@ class RequestMux(MessageReceiver):
                     break
                 if not repeat_after or deadline.expired():
                     if self._waiting.pop(token, None) is not None:
-                        raise self._state.timed_out(f"no reply on {subject.decode()!r} in time")
+                        outage = self._state.with_outage("")
+                        raise errors.RequestTimeoutError(subject.decode(), outage)
                     # Another thread has just removed the request and is about to settle it.
                     slot.arrived(FOREVER)
                     break
