@@ -21,7 +21,7 @@ import os
 from base64 import urlsafe_b64encode
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .. import JetStream, ObjectInfo, ObjectReader, ObjectStore, Stream, errors, shared_connection
+from ..jetstream.buckets.object_reading import replacing
 from ..jetstream.buckets.object_writing import TextFile, Unstored
 from ..version import needs_extra
 
@@ -56,6 +57,8 @@ _FSSPEC_OPTIONS: Final = (
 #: The listings of the current call, by filesystem and bucket; ``None``: they are not kept.
 _listings: ContextVar[dict[tuple[int, str], list[ObjectInfo]] | None]
 _listings = ContextVar("_listings", default=None)
+#: The sources and targets of the copies that `cp_file` was called for instead; ``None``: it copies.
+_planned: ContextVar[list[tuple[str, str]] | None] = ContextVar("_planned", default=None)
 
 
 @contextmanager
@@ -359,9 +362,13 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     def _pairs(self, *args: Any, **options: Any) -> list[tuple[str, str]]:
         """Return the sources and targets of a copy; see fsspec."""
-        plan = _CopyPlan(self)
-        AbstractFileSystem.copy(plan, *args, **options)
-        return plan.pairs
+        pairs: list[tuple[str, str]] = []
+        token = _planned.set(pairs)
+        try:
+            super().copy(*args, **options)
+        finally:
+            _planned.reset(token)
+        return pairs
 
     def copy(
         self,
@@ -559,21 +566,16 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         ):
             super().get_file(rpath, lpath, *args, **kw)
             return
-        # A part of the name: file systems allow 255 bytes, and a character has up to four.
-        part = target.with_name(f".{target.name[:50]}.{os.urandom(6).hex()}.part")
-        try:
+        with replacing(target) as part:
             super().get_file(rpath, str(part), *args, **kw)
-            with suppress(FileNotFoundError):
-                part.chmod(target.stat().st_mode & 0o7777)
-            part.replace(target)  # also a new directory
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copy an object with its description, headers, metadata and chunk size."""
-        self._copy(path1, path2)
+        planned = _planned.get()
+        if planned is None:
+            self._copy(path1, path2)
+        else:
+            planned.append((path1, path2))
 
     def _copy(self, path1: str, path2: str) -> tuple[ObjectStore, ObjectInfo] | None:
         """Copy an object; return its store and its info, or that of a link; ``None``: a directory."""
@@ -613,21 +615,6 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             index.append((offset, message.metadata.stream_seq))
             offset += int(message.headers["Nats-Msg-Size"])
         return index
-
-
-class _CopyPlan:
-    """Takes the place of a filesystem in `AbstractFileSystem.copy`, and copies nothing."""
-
-    def __init__(self, fs: JetStreamFileSystem) -> None:
-        self._fs = fs
-        #: The source and the target of each copy.
-        self.pairs: list[tuple[str, str]] = []
-
-    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        self.pairs.append((path1, path2))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._fs, name)
 
 
 class _Chunks(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types

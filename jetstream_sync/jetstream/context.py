@@ -144,8 +144,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
                 error names; no stream is left.
             InvalidNameError: the name is invalid.
             ConnectionLostError: the connection was lost; start again.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: otherwise as `account_info()`.
 
         """
         name = info.config.name

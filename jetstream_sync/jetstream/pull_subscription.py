@@ -329,9 +329,7 @@ class PullSubscribeAPI:
             SubscribeError: the subscription does not match the consumer, or the subject matches
                 several streams; see its subclasses.
             InvalidOptionError, InvalidNameError, BadSubjectError: an argument is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
-                `JetStream.account_info`.
+            Error: otherwise as `JetStream.account_info`.
 
         """
         request = SubscribeRequest.of(

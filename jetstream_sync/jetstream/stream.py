@@ -164,9 +164,7 @@ class Stream(StreamConsumers):
                 range.
             BadSubjectError: the subject is invalid.
             MessageNotFoundError: there is no such message.
-            StreamNotFoundError: the stream does not exist.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+            Error: otherwise as `info()`.
 
         """
         request = _get_request(seq, last_by_subject, next_by_subject)
@@ -383,8 +381,7 @@ class Stream(StreamConsumers):
             InvalidOptionError: a size is out of range.
             StreamNotFoundError: the stream does not exist.
             ConnectionLostError: the connection was lost before the reply arrived.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+            Error: otherwise as `info()`.
 
         """
         request = SnapshotRequest(

@@ -68,8 +68,7 @@ class StreamAdmin:
             ServerTooOldError: the server does not support ``pedantic``, and nothing was sent; or it
                 does not support some of the fields, which the error names. A stream that this call created
                 is deleted; an existing one is unchanged.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: otherwise as `account_info()`.
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
@@ -168,8 +167,7 @@ class StreamAdmin:
         Raises:
             StreamNotFoundError: there is no stream with that name.
             InvalidNameError: the name is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: otherwise as `account_info()`.
 
         """
         return Stream(self._api, stream_info(self._api, check_stream_name(name)))

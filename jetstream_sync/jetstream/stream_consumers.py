@@ -60,8 +60,7 @@ class StreamConsumers:
                 what was changed.
             StreamNotFoundError: the stream does not exist.
             MaxConsumersError: the stream or the account has reached its limit of consumers.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+            Error: otherwise as `info()`.
 
         """
         return add_pull_consumer(self._api, self._name, config, fields, CREATE, pedantic)
@@ -177,8 +176,7 @@ class StreamConsumers:
             StreamNotFoundError: the stream does not exist.
             ConsumerIsPushBasedError: it is a push consumer.
             InvalidNameError: the name is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+            Error: otherwise as `info()`.
 
         """
         return pull_consumer(self._api, self._name, name)

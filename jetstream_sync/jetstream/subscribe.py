@@ -203,9 +203,7 @@ class PushSubscribeAPI:
             SubscribeError: the subscription does not match the consumer, or the subject matches several
                 streams; see its subclasses.
             InvalidOptionError, InvalidNameError, BadSubjectError: an argument is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
-                `JetStream.account_info`.
+            Error: otherwise as `JetStream.account_info`.
 
         """
         if cb is not None:
@@ -259,9 +257,7 @@ class PushSubscribeAPI:
             ConsumerNotFoundError, StreamNotFoundError: it does not exist.
             SubscribeError: the subscription does not match it; see its subclasses.
             InvalidOptionError, InvalidNameError: an argument is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
-                `JetStream.account_info`.
+            Error: otherwise as `JetStream.account_info`.
 
         """
         if cb is not None:
@@ -326,6 +322,5 @@ class PushSubscribeAPI:
 def _push_options(
     callback: JetStreamCallback | None, manual_ack: bool, options: BindOptions
 ) -> PushOptions:
-    names = {*BindOptions.__annotations__, "delete_consumer", "restart_if_recreated"}
-    given: dict[str, Any] = {name: value for name, value in options.items() if name in names}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in _FIELDS}
     return PushOptions(callback=callback, manual_ack=manual_ack, **given)

@@ -91,8 +91,7 @@ class BucketAdmin(StreamAdmin):
             InvalidOptionError: config and fields are both given, or a value is invalid.
             ServerTooOldError: the server is too old for some of the fields; no bucket was created, or it
                 was deleted again.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: otherwise as `account_info()`.
 
         """
         chosen = resolve_config(KeyValueConfig, config, fields)
@@ -175,8 +174,7 @@ class BucketAdmin(StreamAdmin):
         Raises:
             BucketNotFoundError: the bucket does not exist, or the stream of this name is not a bucket.
             InvalidNameError: the name is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: otherwise as `account_info()`.
 
         """
         stream = Stream(self._api, self._bucket_info(bucket))
@@ -252,8 +250,7 @@ class BucketAdmin(StreamAdmin):
             InvalidOptionError: config and fields are both given, or a value is invalid.
             ServerTooOldError: the server does not know some of the fields, which the error names. A
                 bucket that this call created is deleted.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: otherwise as `account_info()`.
 
         """
         chosen = resolve_config(ObjectStoreConfig, config, fields)
@@ -277,8 +274,7 @@ class BucketAdmin(StreamAdmin):
             BucketNotFoundError: it does not exist.
             InvalidNameError, InvalidOptionError: as `create_object_store()`.
             ServerTooOldError: the server does not know some of the fields.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: otherwise as `account_info()`.
 
         """
         chosen = resolve_config(ObjectStoreConfig, config, fields)
@@ -316,8 +312,7 @@ class BucketAdmin(StreamAdmin):
         Raises:
             BucketNotFoundError: it does not exist, or the stream of this name is not an object store.
             InvalidNameError: the name is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            Error: otherwise as `account_info()`.
 
         """
         self._object_store_info(bucket)

@@ -25,6 +25,7 @@ from ...api.publish import LAST_SEQUENCE
 from ...api.routes import DEFAULT_PREFIX, Routes
 from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
+from ...headers import EXPECTED_LAST_SUBJECT_SEQ
 from ...net.clock import Backoff, Deadline, monotonic, seconds
 from ...options import check_int, check_known
 from ...protocol.parser import Delivery
@@ -661,9 +662,11 @@ class KeyValue(ForeignNames):
     ) -> int:
         """Publish a message with the expected last revision of its key, and return its revision."""
         subject = self._subjects.write + stored
-        options = {"expected_last_subject_sequence": last, "msg_ttl": ttl}
+        headers = dict(headers or ())
+        if last is not None:
+            headers[EXPECTED_LAST_SUBJECT_SEQ] = str(last)
         publish, stream = self._publisher.publish_expecting, self._writes_to
-        return publish(subject, value, headers, deadline, stream, options).seq
+        return publish(subject, value, headers, deadline, stream, {"msg_ttl": ttl}).seq
 
     # --- watching -------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import io
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -26,6 +28,8 @@ from .object_bucket import ObjectBucket
 from .object_writing import ProgressCallback
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typing_extensions import Buffer
 
 #: Bytes that are requested ahead, or two messages if those can be larger.
@@ -39,6 +43,22 @@ _MAX_CHECK_S: Final = 1.0
 _CHECKS: Final = 2
 #: Reserve for subject and headers of a message with the maximum payload.
 _HEADER_RESERVE: Final = 4096
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield the path of a file that takes the place of another one at the end of the block, with its mode."""
+    # A part of the name: file systems allow 255 bytes, and a character has up to four.
+    part = target.with_name(f".{target.name[:50]}.{os.urandom(6).hex()}.part")
+    try:
+        yield part
+        with suppress(FileNotFoundError):
+            part.chmod(target.stat().st_mode & 0o7777)
+        part.replace(target)  # also a new directory
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
 
 
 class Download:

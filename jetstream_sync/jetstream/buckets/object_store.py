@@ -38,7 +38,7 @@ from ..api_requests import APIRequests, info_of, limited, stream_info, with_one_
 from ..direct_get import leader_get
 from ..publish import Publisher
 from .object_bucket import ObjectBucket
-from .object_reading import Download, ObjectReader
+from .object_reading import Download, ObjectReader, replacing
 from .object_writing import (
     ObjectData,
     ObjectWriter,
@@ -318,20 +318,12 @@ class ObjectStore(ForeignNames):
                 with target.open("wb") as file:
                     file.writelines(iter(reader.read_chunk, b""))
                 return reader.info
-        # A part of the name: file systems allow 255 bytes, and a character has up to four.
-        part = target.with_name(f".{target.name[:50]}.{os.urandom(6).hex()}.part")
-        try:
-            with (
-                ObjectReader(self._download(name, progress, timeout)) as reader,
-                part.open("xb") as file,
-            ):
-                file.writelines(iter(reader.read_chunk, b""))
-            with suppress(FileNotFoundError):
-                part.chmod(target.stat().st_mode & 0o7777)
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        with (
+            replacing(target) as part,
+            ObjectReader(self._download(name, progress, timeout)) as reader,
+            part.open("xb") as file,
+        ):
+            file.writelines(iter(reader.read_chunk, b""))
         return reader.info
 
     def _resolve(self, name: str, deadline: Deadline) -> tuple[ObjectBucket, ObjectInfo]:
