@@ -381,6 +381,15 @@ def message(settings: Settings, check: _Check) -> None:
         check.ok.append(f"valid message on {stream} > {found.subject}")
 
 
+#: The resources of an account, and the start of the names of their options.
+_RESOURCES: Final = {
+    "memory": "mem",
+    "storage": "store",
+    "streams": "streams",
+    "consumers": "consumers",
+}
+
+
 @_check("jetstream", "JetStream")
 @_levels("mem", "use of memory, in percent", 75, 90)
 @_levels("store", "use of files, in percent", 75, 90)
@@ -395,16 +404,15 @@ def jetstream(settings: Settings, check: _Check) -> None:
     with lister(settings) as lists:
         account = lists.js.account_info()
         streams = lists.streams() if options["replicas"] else Listed("stream")
-    limits = account.limits
-    for name, levels, used, most, unit in (
-        ("memory", "mem", account.memory, limits.max_memory, "B"),
-        ("storage", "store", account.storage, limits.max_storage, "B"),
-        ("streams", "streams", account.streams, limits.max_streams, ""),
-        ("consumers", "consumers", account.consumers, limits.max_consumers, ""),
-    ):
-        percent = 100 * used // most if most > 0 else 0
-        check.add(name, used, f"Use of {name}", unit)
-        check.add(f"{name}_pct", percent, f"Use of {name}", "%", levels=levels)
+    # The limits of an account with tiers are those of each tier.
+    for tier, usage in (account.tiers or {"": account}).items():
+        start, where = (f"{tier.lower()}_", f" in tier {tier}") if tier else ("", "")
+        for name, levels in _RESOURCES.items():
+            used, most = getattr(usage, name), getattr(usage.limits, f"max_{name}")
+            percent = 100 * used // most if most > 0 else 0
+            unit = "B" if name in ("memory", "storage") else ""
+            check.add(f"{start}{name}", used, f"Use of {name}{where}", unit)
+            check.add(f"{start}{name}_pct", percent, f"Use of {name}{where}", "%", levels=levels)
     lag, seen = options["replica_lag_critical"], options["replica_seen_critical"]
     problems = {info.config.name: _replica_problem(info, lag, seen) for info in streams.found}
     problems |= {item.name: f"{item.state}, {item.reason}" for item in streams.missing}

@@ -27,7 +27,18 @@ from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .config import PAIR, read_text
 from .long_running import failover_options
-from .output import Missing, announce, counted, document, emit_line, emit_list, limit, note, size
+from .output import (
+    Missing,
+    announce,
+    count,
+    counted,
+    document,
+    emit_line,
+    emit_list,
+    limit,
+    note,
+    size,
+)
 from .render import (
     Block,
     Field,
@@ -217,9 +228,10 @@ def _used(what: str, shown: Any = None) -> Field:
     name = what.lower()
 
     def text(tier: Any) -> str:
-        used = getattr(tier, name)
-        most = getattr(tier.limits, f"max_{name}")
-        return f"{size(used)} of {limit(most, size)}" if shown else f"{used:,} of {limit(most)}"
+        used, form = getattr(tier, name), shown or count
+        if getattr(tier, "tiers", None):
+            return form(used)  # the total, which has no limit
+        return f"{form(used)} of {limit(getattr(tier.limits, f'max_{name}'), form)}"
 
     return Field(what, text)
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from fixtures.jsm import NOWHERE, Jsm, Result, run_jsm
+from fixtures.jwt import Operator
 from fixtures.server import wait_for_peers
 from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import StreamSource
-from jetstream_sync.server import NatsCluster
+from jetstream_sync.server import NatsCluster, NatsServer
 
 
 def check(jsm: Jsm, *words: str) -> Any:
@@ -197,6 +198,29 @@ def test_credentials(tmp_path, left, options, status):
     path = creds(tmp_path / "user.creds", **claims)
     words = ("server", "check", "credential", "--credential", path)
     assert run_jsm(*words, *options).status == status
+
+
+def test_the_limits_of_an_account_with_tiers_are_those_of_each_tier(tmp_path):
+    """A tier that is nearly full is found, although the account as a whole has no limits."""
+    limits = {"mem_storage": 0, "disk_storage": 2000, "streams": 2, "consumer": -1}
+    operator = Operator(tiers={"R1": limits})
+    with NatsServer(config=operator.config()) as server:
+        creds = operator.creds(tmp_path)
+        with jetstream_sync.connect(server.url, user_credentials=creds) as nc:
+            js = nc.jetstream()
+            js.create_stream(name="S", subjects=["s"])
+            js.publish("s", b"x" * 1800)
+
+        def run(*words: str) -> Result:
+            return run_jsm("-s", server.url, "--creds", str(creds), *words)
+
+        found = run("server", "check", "jetstream", "-j")
+        assert (found.status, found.json["status"]) == (2, "CRITICAL")
+        assert metrics(found.json)["r1_storage_pct"] >= 90
+        assert found.json["critical"] == ["use of storage in tier R1: 91%"]
+        shown = run("account", "info").ok().out
+        assert "Streams: 1\n" in shown
+        assert "Streams: 1 of 2\n" in shown
 
 
 def test_broken_credentials(tmp_path):
