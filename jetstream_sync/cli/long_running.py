@@ -7,7 +7,9 @@ much reconnect for as long as a request may take, so that a cluster may lose a s
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -91,13 +93,24 @@ def reconnect_options(settings: Settings) -> dict[str, Any]:
 
 #: The longest single wait, in seconds.
 _MAX_SLICE_S: Final = 0.5
+_STANDARD_OUTPUT: Final = 1
 #: The maximum number of bytes of one read.
 _READ_SIZE: Final = 128 * 1024
+
+
+def check_reader() -> None:
+    """Raise `BrokenPipeError` if the reader of standard output has closed it: nothing would be read any more."""
+    output = select.poll()
+    output.register(_STANDARD_OUTPUT, 0)
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def wait_interruptibly(take: Callable[[float], T], deadline: Deadline) -> T:
     """
     Return the result of ``take``, called with short timeouts until the deadline.
+
+    A command that waits in a pipe, such as ``jsm kv watch APP | head -1``, ends with its reader.
 
     Python records a Ctrl-C and raises KeyboardInterrupt a moment later. When the signal arrives just
     before a wait for a lock, the wait still begins, and an unlimited wait would never be interrupted.
@@ -109,6 +122,7 @@ def wait_interruptibly(take: Callable[[float], T], deadline: Deadline) -> T:
         except errors.TimeoutError:
             if deadline.expired():
                 raise
+            check_reader()
 
 
 def pause(seconds: float) -> None:
@@ -116,6 +130,7 @@ def pause(seconds: float) -> None:
     never_set, deadline = threading.Event(), Deadline(seconds)
     while not deadline.expired():
         never_set.wait(min(deadline.left() or 0.0, _MAX_SLICE_S))
+        check_reader()
 
 
 def read_interruptibly(file: BinaryIO) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from ..headers import MSG_ID, MSG_TTL, NO_RESPONDERS
 from ..net.clock import Deadline, monotonic
 from .consumer_info import UNTIL
 from .env import readable, visible
-from .long_running import failover, failover_options, pause
+from .long_running import failover, failover_options, pause, reconnect_options
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
 from .output import count as count_text
 from .output import counted, emit_item, emit_line, say, to_json
@@ -392,10 +392,13 @@ def reply(
     queue: str,
     count: int | None,
 ) -> None:
-    """Answer the requests to SUBJECT with BODY until Ctrl-C."""
+    """Answer the requests to SUBJECT with BODY until Ctrl-C, also after a restart of the server."""
     if echo == (body is not None):
         raise click.UsageError("give either BODY or --echo")
-    with settings.connection() as nc, nc.subscribe(subject, queue) as requests:
+    with (
+        settings.connection(**reconnect_options(settings)) as nc,
+        nc.subscribe(subject, queue) as requests,
+    ):
         nc.flush(settings.timeout)
         raise_if_ended(requests)
         if not settings.json:

@@ -132,7 +132,7 @@ class Settings:
         if not env.variables.get("JSM_DEBUG") and not logger.handlers:
             # Commands report errors themselves; log records would mix with their output.
             logger.addHandler(logging.NullHandler())
-        long_running = bool(options.get("allow_reconnect"))
+        long_running = options.get("max_reconnect_attempts") == -1
         warnings: list[str] = []
 
         def on_error(error: Exception) -> None:

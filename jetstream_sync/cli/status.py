@@ -121,7 +121,8 @@ _OFFLINE: Final = {10118: "stream", 10119: "consumer"}
 _SUGGESTED: Final = r"(?P<typed>'?(?P<flag>--?[\w-]+)'?)\.? \(?(?:Possible options|Did you mean[^:']*):? ?(?P<options>.*)$"
 #: Texts of click and of records, and how they are written instead.
 _REWORDED: Final = (
-    # The text of the value says that it is invalid.
+    # The text of the value says that it is invalid, and that of an argument also what it is.
+    (r"^Invalid value for '\W?[A-Z]+\W*': (?=\w+ name .*\binvalid\b)", ""),
     (r"^Invalid value for ('[^']+'): (?=.*\binvalid\b)", r"\1: "),
     (r"\b[A-Z]\w+\.(\w+): required field is missing", r"the field '\1' is missing"),
 )

@@ -265,7 +265,14 @@ def get(
         raise CommandError("no message selected: use SEQ, --last-for or --next-for")
     writer = _writer(settings, single=True, **writing)
     with stream_of(settings, name) as stream:
-        writer.write(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))
+        try:
+            msg = stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for)
+        except errors.MessageNotFoundError as error:
+            subject = last_for or next_for
+            which = f"of {readable(subject)}" if subject is not None else f"{seq}"
+            text = f"stream {name} has no message {which}"
+            raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
+        writer.write(msg)
 
 
 @command()

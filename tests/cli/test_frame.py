@@ -258,6 +258,25 @@ def test_a_reader_that_goes_away(jsm, args):
         assert child.wait(10 * SCALE) == ExitStatus.BROKEN_PIPE
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("kv", "watch", "FRAME"),
+        ("sub", "--stream", "KV_FRAME", "--all", "-r"),
+        ("stream", "view", "KV_FRAME", "--follow", "-r"),
+    ],
+)
+def test_a_reader_that_goes_away_while_nothing_is_written(jsm, args):
+    """A command that waits ends with the reader of its output, as in ``jsm kv watch FRAME | head -1``."""
+    jsm("kv", "add", "FRAME").ok()
+    jsm("kv", "put", "FRAME", "a", "1").ok()
+    with jsm.spawn(*args) as child:
+        assert child.stdout
+        assert child.stdout.readline()
+        child.stdout.close()
+        assert child.wait(10 * SCALE) == ExitStatus.BROKEN_PIPE
+
+
 def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path):
     """An unexpected exception is one line with its location; JSM_DEBUG=1 adds the traceback."""
     code = (

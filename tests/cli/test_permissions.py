@@ -18,6 +18,7 @@ def strict() -> Iterator[NatsServer]:
         { user: a, password: a, permissions: {
             publish: ["$JS.API.>", "ok.>", "_INBOX.>"], subscribe: ["ok.>", "_INBOX.>"] } }
         { user: b, password: b, permissions: { publish: "ok.>", subscribe: "ok.>" } }
+        { user: c, password: c, permissions: { publish: "ok.>" } }
     ] }"""
     with NatsServer(config=users) as server:
         yield server
@@ -123,6 +124,18 @@ def test_what_was_deleted_before_an_error_is_reported(command):
             "kv": bucket.keys,
         }[command[0]]()
         assert sorted(left) == list(names[1:])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("stream", "rmm", "A", "1", "-f"), ("stream", "backup", "A", "{tmp}"), ("top", "--once")],
+)
+def test_a_refusal_is_one_line(strict, tmp_path, command):
+    """Commands that reconnect after a failover write the refusal that ends them once."""
+    words = [word.format(tmp=tmp_path / "backup") for word in command]
+    refused = as_user(strict, "c", *words)
+    assert (refused.status, refused.err.count("\n")) == (5, 1), refused
+    assert "Permissions Violation" in refused.err
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from fixtures.jsm import spawn_jsm
 from fixtures.threads import wait_until
 
-from jetstream_sync import Connection, NoRespondersError
+from jetstream_sync import Connection, NoRespondersError, connect
+from jetstream_sync.server import NatsServer
 from jetstream_sync.services import Service
 
 
@@ -161,3 +163,24 @@ def test_requests_are_answered(jsm, nc):
         out, _ = process.communicate(timeout=20)
         assert process.returncode == 0
         assert "Received [echo] : 'ping'" in str(out)
+
+
+def test_requests_are_answered_after_a_restart_of_the_server():
+    """The command continues as ``jsm sub`` does, with the subscription of before."""
+    with NatsServer() as server:
+        process = spawn_jsm("-s", server.url, "reply", "echo", "ok", "--count", "2")
+        for _ in range(2):
+            with connect(server.url) as nc:
+
+                def respond() -> bytes:
+                    try:
+                        return nc.request("echo", b"ping", timeout=5.0).data
+                    except NoRespondersError:
+                        return b""
+
+                assert wait_until(respond, limit=20.0) == b"ok"
+            if process.poll() is None:
+                server.restart()
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert b"reconnected" in err
