@@ -103,6 +103,18 @@ class Reply:
     headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None
 
 
+#: One item more in a process that was forked.
+forks: Final = [0]
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: forks.append(0))
+
+
+def end_fork(before: int, status: int = 0) -> None:
+    """End a process if ``forks`` was shorter before: a handler has forked it, and it has no worker."""
+    if len(forks) != before:
+        os._exit(status)
+
+
 class DecodeError(Exception):
     """The payload cannot be decoded; another attempt cannot succeed."""
 
@@ -466,7 +478,7 @@ class Invocation:
 
     def run(self, context: Context) -> object:
         """Run the function for a message; return and raise what they do."""
-        return self._inside(lambda: self._function(*self._arguments(context)), context)
+        return self._inside(lambda: self._call(*self._arguments(context)), context)
 
     def _arguments(self, context: Context) -> tuple[object, ...]:
         if self._arity in {"none", "context"}:
@@ -483,7 +495,18 @@ class Invocation:
             "both": (payloads, contexts),
         }
         contexts[0].batch = [context.message for context in contexts]
-        return self._inside(partial(self._function, *arguments[self._arity]), contexts[0])
+        return self._inside(partial(self._call, *arguments[self._arity]), contexts[0])
+
+    def _call(self, *arguments: object) -> object:
+        """Call the function; a copy of the process that returns from it does not go on to the middleware."""
+        before = len(forks)
+        try:
+            result = self._function(*arguments)
+        except BaseException:
+            end_fork(before, 1)
+            raise
+        end_fork(before)
+        return result
 
     def _inside(self, call: Callable[[], object], context: Context) -> object:
         for item in reversed(self._middleware):

@@ -8,7 +8,6 @@ letter: a message is terminated after its copy is stored.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -32,6 +31,8 @@ from .handler import (
     QueueHandler,
     Reply,
     check_returned,
+    end_fork,
+    forks,
     task_of,
 )
 from .leases import Delivery, LeaseKeeper, lease_clock, log_context
@@ -52,23 +53,6 @@ P = ParamSpec("P")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
-#: The number of forks between this process and the first one that has imported this module.
-_forks: Final = [0]
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _forks.append(0))
-
-
-def end_fork(forks: int, status: int = 0) -> None:
-    """End a process that a handler has forked and that has returned from it; it has no worker."""
-    if len(_forks) != forks:
-        os._exit(status)
-
-
-def fork_count() -> int:
-    """Return a number that is another one in a forked process."""
-    return len(_forks)
-
-
 #: The shortest time for which a call of an unknown task is given back, in seconds.
 _MIN_UNKNOWN_DELAY_S: Final = 1.0
 #: Number of failed messages that are remembered; their retries need not be run alone.
@@ -138,7 +122,7 @@ class Processor:
         #: Whether each message is checked before its handler runs, not only an unusual one.
         self._checks_all = handler.park_after is not None or handler.ack == "before"
         self._timeout = handler.timeout
-        self._forks = fork_count()
+        self._forks = len(forks)
         self._hooks = shared.observer.hooks
         # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
         self._invocation = Invocation(handler, shared.middleware)
@@ -191,7 +175,7 @@ class Processor:
             delivery.give_up_at = math.inf
             self.observer.ended(delivery)
             return self._failed(delivery, error)
-        if len(_forks) != self._forks:
+        if len(forks) != self._forks:
             end_fork(self._forks)
         if self.breaker.has_failures:
             self.breaker.succeeded()
@@ -230,7 +214,6 @@ class Processor:
         alone = True
         try:
             self._soft_timed(self._invocation.run_batch)(payloads, batch)
-            end_fork(self._forks)
         except BatchError as error:
             wrong = sorted(set(error.errors) - set(range(len(batch))))
             failed = error.errors
@@ -238,7 +221,6 @@ class Processor:
                 text = f"{wrong[0]} in a BatchError is no index of a batch of {len(batch)} messages"
                 failed = dict.fromkeys(range(len(batch)), IndexError(text))
         except BaseException as error:
-            end_fork(self._forks, 1)
             alone = False
             log.warning("%s: a batch of %d failed", self.handler.name, len(batch), exc_info=error)
             failed = dict.fromkeys(range(len(batch)), error)
@@ -302,11 +284,9 @@ class Processor:
             return None
         try:
             result = self._run_anew(delivery, context)
-            end_fork(self._forks)
             if not isinstance(result, Reply):
                 check_returned(result)
         except BaseException as error:
-            end_fork(self._forks, 1)
             if state.failed(context, error, is_last=self._is_last(delivery, error)):
                 log.exception("%s: %r has failed", self.handler.name, delivery)
                 return None
@@ -327,7 +307,6 @@ class Processor:
         try:
             return self._run_once(delivery, context)
         except BaseException as error:
-            end_fork(self._forks, 1)
             if not self._shared.has_committed(context):
                 raise
             if isinstance(error, MemoryError):

@@ -448,11 +448,18 @@ def sleep(seconds: float):
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])
 def test_a_handler_that_forks_leaves_no_process(worker, nats_server, js, tmp_path, pool):
-    """The copy that returns from the handler ends at once, without an acknowledgement."""
+    """The copy that returns from the handler ends at once, before its middleware and without an ack."""
     code = """
 import warnings
 warnings.simplefilter("ignore")
-worker = Worker(name="NAME", program="tests", dead_letters="DEAD", concurrency=1)
+
+def commit(call, ctx):
+    call()
+    record("committed")
+
+worker = Worker(
+    name="NAME", program="tests", dead_letters="DEAD", concurrency=1, middleware=[commit]
+)
 worker.queue("default", pool="POOL")
 
 @worker.task(name="fork")
@@ -464,12 +471,12 @@ def fork(number: int):
     fork.delay(1)
     code = code.replace("NAME", worker.name).replace("POOL", pool)
     with WorkerProgram(code, nats_server.url, tmp_path) as program:
-        program.wait_runs(2)
-        pid = max(int(run) for run in program.runs)
+        program.wait_runs(3)
+        pid = max(int(run) for run in program.runs if run != "committed")
         wait_until(lambda: not is_running(pid))
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
         program.stop()
-    assert len(program.runs) == 2
+    assert (len(program.runs), program.runs.count("committed")) == (3, 1)
 
 
 def is_running(pid: int) -> bool:
