@@ -61,10 +61,9 @@ class Task(workers.Task[P, R]):
             Error: there is no transaction, and sending failed.
 
         """
-        record, _ = self.calls.record(args, kwargs)
-        call = TaskResult[R](self, record["id"], self.states)
-        transaction.on_commit(lambda: self.calls.start(record, None))
-        return call
+        record, _ = self.record(args, kwargs)
+        transaction.on_commit(lambda: self.start(record, None))
+        return TaskResult[R](self, record["id"], self.states)
 
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class _TaskQueues(TaskQueues):
         from .models import Outbox  # noqa: PLC0415 - models exist after the apps are loaded
 
         target = task.queue.subject_of(task.name, record["id"])
-        data = task.calls.payload(record)
+        data = task.payload(record)
         using = None if task.outbox is True else task.outbox
         with publishing(target, data, None, target) as headers:
             found = Headers(headers or {})

@@ -45,6 +45,8 @@ _Convert = Callable[[Any], Any]
 
 #: Types that arrive as they were sent.
 _JSON_TYPES: Final = (int, float, str, bool, type(None))
+#: The type of no value.
+_NEVER: Final = object()
 #: Integers below that are exact in every JSON.
 _MAX_INT: Final = 2**53
 #: Types of what JSON has, and tuples, which arrive as lists.
@@ -481,38 +483,34 @@ class Arguments:
             if convert is not None:
                 self._converters[name] = convert
         self._annotations = annotations
-        # The types of parameters whose values need no conversion, by position and by name; ``None``: any.
-        plain = [
-            (
-                parameter.name,
-                annotations[parameter.name] if parameter.name in self._converters else None,
-            )
-            for parameter in self._sent.parameters.values()
-            if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY}
-        ]
-        self._types = [kind for _, kind in plain]
-        self._names = dict(plain)
-        kinds = {parameter.name: parameter for parameter in self._sent.parameters.values()}
-        self._keywords = {
-            name: index
-            for index, name in enumerate(self._names)
-            if kinds[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        }
-        self._required = {name for name, item in kinds.items() if item.default is item.empty}
+        parameters = self._sent.parameters.values()
+        # The types that values have if they need no conversion; ``None``: any.
+        self._types: list[Any] = []
+        # The positions of those that may be given by name.
+        self._keywords: dict[str, int] = {}
+        for parameter in parameters:
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                self._keywords[parameter.name] = len(self._types)
+            elif parameter.kind is not parameter.POSITIONAL_ONLY:
+                continue
+            kind = annotations.get(parameter.name)
+            converts = parameter.name in self._converters
+            self._types.append((kind if kind in _JSON_TYPES else _NEVER) if converts else None)
+        self._required = {item.name for item in parameters if item.default is item.empty}
         #: Whether every call may be passed on without a look at its signature.
-        self.is_simple: bool = not self.context and len(plain) == len(self._sent.parameters)
+        self.is_simple: bool = not self.context and len(self._types) == len(parameters)
 
     def are_plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether values can be passed as they are; if they do not fit, the call itself fails."""
-        types = self._types
-        if len(args) > len(types):
+        """Return whether values can be passed as they are; if some are missing, the call itself fails."""
+        types, keywords, count = self._types, self._keywords, len(args)
+        if count > len(types):
             return False
         for value, kind in zip(args, types, strict=False):
-            if kind is not None and (type(value) is not kind or kind not in _JSON_TYPES):
+            if kind is not None and type(value) is not kind:
                 return False
         for name, value in kwargs.items():
-            kind = self._names.get(name, _JSON_TYPES)
-            if kind is not None and (type(value) is not kind or kind not in _JSON_TYPES):
+            index = keywords.get(name, -1)
+            if index < count or (types[index] is not None and type(value) is not types[index]):
                 return False
         return True
 
@@ -563,20 +561,13 @@ class Arguments:
 
     def _is_kept(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call fits, and its values need no conversion: the usual case, which costs little."""
-        types = self._types
-        if not self.is_simple or len(args) > len(types):
-            return False
-        for value, kind in zip(args, types, strict=False):
-            if (kind is not None and type(value) is not kind) or not _is_plain(value):
-                return False
-        for name, value in kwargs.items():
-            index = self._keywords.get(name, -1)
-            if index < len(args) or not _is_plain(value):
-                return False
-            kind = types[index]
-            if kind is not None and type(value) is not kind:
-                return False
-        return self._required <= {*list(self._names)[: len(args)], *kwargs}
+        return (
+            self.is_simple
+            and self.are_plain(args, kwargs)
+            and all(map(_is_plain, args))
+            and all(map(_is_plain, kwargs.values()))
+            and self._required <= {*list(self._sent.parameters)[: len(args)], *kwargs}
+        )
 
     def bind(
         self,

@@ -13,20 +13,10 @@ from zoneinfo import ZoneInfo, available_timezones
 from .. import errors
 
 _NAMES: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-_MONTHS: Final = [
-    "jan",
-    "feb",
-    "mar",
-    "apr",
-    "may",
-    "jun",
-    "jul",
-    "aug",
-    "sep",
-    "oct",
-    "nov",
-    "dec",
-]
+_MONTHS: Final = (
+    *("jan", "feb", "mar", "apr", "may", "jun"),
+    *("jul", "aug", "sep", "oct", "nov", "dec"),
+)
 _DAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 #: Name, first and last value of the fields.
 _FIELDS: Final = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from .. import errors
 from .arguments import to_json
@@ -28,12 +28,15 @@ from .handler import (
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided
 from .resources import Resource, create_missing, resources_of
 from .schedules import module_of
-from .tasks import Task
+from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
     from .. import Connection, JetStreamMsg
     from .calls import Record
     from .testing import EagerCalls
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Options of a queue that its tasks have, too.
 _SHARED: Final = ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters", "pool")
@@ -216,9 +219,18 @@ class TaskQueues:
             wanted = resources_of([], resources, owner.given, owner.num_replicas)
             create_missing(nc.jetstream(), wanted)
 
+    def start(self, task: Task[P, R], record: Record, at: datetime | None) -> TaskResult[R]:
+        """Send a call, or run it at once; see `Worker.eager`."""
+        eager = self.eager()
+        if eager is not None:
+            found: TaskResult[R] = eager.run(task, record)
+            return found
+        self.deliver(task, record, at)
+        return TaskResult(task, record["id"], task.states)
+
     def deliver(self, task: Task[Any, Any], record: Record, at: datetime | None) -> None:
         """Send a call."""
-        data = task.calls.payload(record)
+        data = task.payload(record)
         self.send(task.queue, task.states, task.name, record, data, at)
 
     def send(

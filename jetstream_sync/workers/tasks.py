@@ -84,11 +84,8 @@ class Sender(Protocol):
     def prepare(self, queue: CallQueue) -> None:
         """Create the stream of a queue if it is missing."""
 
-    def deliver(self, task: Task[Any, Any], record: Record, at: datetime | None) -> None:
-        """Send a call."""
-
-    def eager(self) -> Any:
-        """Return what runs calls at once, see `Worker.eager`; ``None``: workers do."""
+    def start(self, task: Task[P, R], record: Record, at: datetime | None) -> TaskResult[R]:
+        """Send a call, or run it at once; see `Worker.eager`."""
 
 
 class TaskResult(Generic[R_co]):
@@ -118,7 +115,7 @@ class TaskResult(Generic[R_co]):
             rule = "the task has no bucket for results"
             raise errors.InvalidOptionError("results", None, rule)
         if self._store.has_messages:
-            self._task.calls.prepare()
+            self._task.prepare()
         return self._store
 
     def _sent(self) -> Record | None:
@@ -221,65 +218,6 @@ def _no_attribute(owner: object, place: str, name: str) -> AttributeError:
     return AttributeError(text, name=name, obj=owner)
 
 
-class TaskCalls(Generic[P, R]):
-    """Makes and sends the calls of a task."""
-
-    def __init__(self, task: Task[P, R], arguments: Arguments, sender: Sender) -> None:
-        self._task = task
-        self._arguments = arguments
-        self._sender = sender
-
-    def record(
-        self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        countdown: float | None = None,
-        eta: datetime | None = None,
-        expires: float | datetime | None = None,
-        *,
-        task_id: str | None = None,
-    ) -> tuple[Record, datetime | None]:
-        """Return the record of a new call, and when it may start; see `Task.apply_async`."""
-        now = datetime.now(timezone.utc)
-        at = _time("eta", eta)
-        if countdown is not None:
-            at = _later("countdown", countdown, now, ok=at is None)
-        if task_id is not None:
-            _check_id(task_id)
-        name = self._task.name
-        received = self._arguments.check(name, args, kwargs)
-        record = new_record(name, received["args"], received["kwargs"])
-        if at is not None:
-            record["eta"] = at.isoformat()
-        if task_id is not None:
-            record["id"] = task_id
-        if expires is not None:
-            end = expires if isinstance(expires, datetime) else None
-            found = _time("expires", end) or _later("expires", expires, now, ok=True)
-            record["expires"] = found.timestamp()
-        return record, at
-
-    def payload(self, record: Record) -> bytes:
-        """Return the payload of the message of a call."""
-        if self._task.states is not None:
-            return to_json(record)
-        kept = {name: record[name] for name in ("args", "kwargs", "expires") if name in record}
-        return to_json(kept)
-
-    def prepare(self) -> None:
-        """Create the stream if it is missing."""
-        self._sender.prepare(self._task.queue)
-
-    def start(self, record: Record, at: datetime | None) -> TaskResult[R]:
-        """Send a call, or run it at once; see `Worker.eager`."""
-        eager = self._sender.eager()
-        if eager is not None:
-            found: TaskResult[R] = eager.run(self._task, record)
-            return found
-        self._sender.deliver(self._task, record, at)
-        return TaskResult(self._task, record["id"], self._task.states)
-
-
 class Task(Generic[P, R]):
     """
     A function whose calls are messages for workers; `Worker.task` returns it.
@@ -304,8 +242,7 @@ class Task(Generic[P, R]):
         self.queue = queue
         self.states = states
         self._arguments = Arguments(function)
-        #: Makes and sends its calls.
-        self.calls: TaskCalls[P, R] = TaskCalls(self, self._arguments, sender)
+        self._sender = sender
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
@@ -365,11 +302,73 @@ class Task(Generic[P, R]):
         """
         refuse_unknown("call", unknown, _CALL_OPTIONS)
         times = (countdown, eta, expires)
-        return self.calls.start(*self.calls.record(args, kwargs or {}, *times, task_id=task_id))
+        return self.start(*self.record(args, kwargs or {}, *times, task_id=task_id))
 
     def result_of(self, task_id: str) -> TaskResult[R]:
         """Return the call with this id, which another process may have sent."""
         return TaskResult(self, task_id, self.states)
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def record(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        *,
+        task_id: str | None = None,
+    ) -> tuple[Record, datetime | None]:
+        """
+        Return the record of a new call, and when it may start; see `apply_async`.
+
+        :meta private:
+        """
+        now = datetime.now(timezone.utc)
+        at = _time("eta", eta)
+        if countdown is not None:
+            at = _later("countdown", countdown, now, ok=at is None)
+        if task_id is not None:
+            _check_id(task_id)
+        received = self._arguments.check(self.name, args, kwargs)
+        record = new_record(self.name, received["args"], received["kwargs"])
+        if at is not None:
+            record["eta"] = at.isoformat()
+        if task_id is not None:
+            record["id"] = task_id
+        if expires is not None:
+            end = expires if isinstance(expires, datetime) else None
+            found = _time("expires", end) or _later("expires", expires, now, ok=True)
+            record["expires"] = found.timestamp()
+        return record, at
+
+    def payload(self, record: Record) -> bytes:
+        """
+        Return the payload of the message of a call.
+
+        :meta private:
+        """
+        if self.states is not None:
+            return to_json(record)
+        kept = {name: record[name] for name in ("args", "kwargs", "expires") if name in record}
+        return to_json(kept)
+
+    def prepare(self) -> None:
+        """
+        Create the stream if it is missing.
+
+        :meta private:
+        """
+        self._sender.prepare(self.queue)
+
+    def start(self, record: Record, at: datetime | None) -> TaskResult[R]:
+        """
+        Send a call, or run it at once; see `Worker.eager`.
+
+        :meta private:
+        """
+        return self._sender.start(self, record, at)
 
     # --- running --------------------------------------------------------------------------------
 

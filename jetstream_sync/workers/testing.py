@@ -489,7 +489,7 @@ class EagerCalls:
         client, attempt, kind = self._new_client(self._calls), 0, "retry"
         while kind == "retry":
             attempt += 1
-            payload = task.calls.payload(record)
+            payload = task.payload(record)
             outcome = client.deliver(task, payload, subject=subject, attempt=attempt)
             kind = outcome.kind
         if outcome.error is not None and self.raises:

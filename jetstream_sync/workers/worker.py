@@ -434,7 +434,7 @@ class Worker(QueueOwner):
     ) -> None:
         if missed not in {"last", "all"}:
             raise errors.InvalidOptionError("missed", missed, "must be 'last' or 'all'")
-        record, _ = task.calls.record(args, kwargs or {})
+        record, _ = task.record(args, kwargs or {})
         data = to_json({"args": record["args"], "kwargs": record["kwargs"]})
 
         def payload() -> bytes:

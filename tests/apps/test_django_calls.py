@@ -183,7 +183,7 @@ def test_a_call_of_the_outbox_can_be_cancelled(worker, database, js):
     def note(text: str) -> str:
         return text
 
-    note.calls.prepare()
+    note.prepare()
     with transaction.atomic(using=database):
         call = note.delay("never")
     assert not call.cancel()

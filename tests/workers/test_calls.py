@@ -63,9 +63,9 @@ def test_a_deleted_bucket_of_results_is_created_again(worker, js):
         js.delete_stream("KV_R")
         assert bill.delay(2).get(20 * SCALE) == 2
         # Also the worker finds no bucket at the start of a run.
-        call = bill.calls.record((3,), {})[0]
+        call = bill.record((3,), {})[0]
         js.delete_stream("KV_R")
-        bill.queue.send("bill", call["id"], bill.calls.payload(call))
+        bill.queue.send("bill", call["id"], bill.payload(call))
         wait_until(lambda: waiting(js) == 0, 20)
         assert bill.result_of(call["id"]).get(20 * SCALE) == 3
     assert runs == [1, 2, 3]
@@ -81,8 +81,8 @@ def test_a_call_whose_sender_was_killed_before_its_message_is_sent_again(worker,
         runs.append(text)
         return text
 
-    bill.calls.prepare()
-    record, _ = bill.calls.record(("first",), {}, task_id="same")
+    bill.prepare()
+    record, _ = bill.record(("first",), {}, task_id="same")
     assert bill.states.add({**record, "enqueued_at": "2026-01-01T00:00:00+00:00"})
     for _ in range(2):
         call = bill.apply_async(("second",), task_id="same")
