@@ -92,7 +92,6 @@ nitpick_ignore = [
     ("py:class", "pa.RecordBatch"),
     ("py:exc", "ImproperlyConfigured"),
     ("py:class", "RunState"),
-    ("py:class", "TaskCalls"),
     ("py:class", "TaskDecorator"),
     ("py:class", "TaskQueues"),
     ("py:class", "jetstream_sync.workers.queues.TaskQueues"),

@@ -238,7 +238,7 @@ class JetStreamBackend(BaseTaskBackend):
         value = result.task.call(*given, *result.args, **result.kwargs)
         check_returned(value)
         if context.call is not None:
-            context.value = encoded_value(value, context.result_limit)
+            context.value = encoded_value(value, context.value_limit)
 
     def _report(self, record: Mapping[str, Any]) -> None:
         """Send Django's signal for a change; in a failure, Django logs the current exception."""

@@ -484,7 +484,7 @@ class TaskState(RunState):
         try:
             record, revision = self._calls.change(sent["id"], sent, _begin)
             size = len(to_json(record)) + _RECORD_MARGIN
-            context.result_limit = self._calls.max_value - size
+            context.value_limit = self._calls.max_value - size
         except _EndedError as error:
             record = error.args[0]
             if record is None or record["status"] != FAILED or self._acks_failures:

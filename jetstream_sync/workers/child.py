@@ -75,7 +75,7 @@ class HandlerRequest:
     deadline: float
     message_id: str
     maybe_done: bool
-    result_limit: int
+    value_limit: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,23 +250,23 @@ class _Child:
             ),
         )
         context.maybe_done = request.maybe_done
-        context.result_limit = request.result_limit
+        context.value_limit = request.value_limit
         log_context.set(delivery)
         try:
             delivery.handler = handler.name
             if isinstance(handler, CallHandler):
                 delivery.task = handler.name
-            result = Invocation(handler, self._middleware).run(context)
-            if not isinstance(result, Reply):
-                check_returned(result)
-                return "result", (None, context.value)
+            returned = Invocation(handler, self._middleware).run(context)
+            if not isinstance(returned, Reply):
+                check_returned(returned)
+                return "returned", (None, context.value)
             try:
-                pickle.dumps(result)
+                pickle.dumps(returned)
             except Exception as error:  # noqa: BLE001 - another run would repeat what has succeeded
                 text = "%s: no reply was sent for %r: it cannot be pickled: %s"
                 log.error(text, self._handler.name, delivery, one_line(error))  # noqa: TRY400
-                return "result", (None, None)
-            return "result", (result, None)
+                return "returned", (None, None)
+            return "returned", (returned, None)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             return "failure", _report(error)
 

@@ -43,8 +43,8 @@ class Context:
         "batch",
         "call",
         "maybe_done",
-        "result_limit",
         "value",
+        "value_limit",
     )
 
     batch: Sequence[JetStreamMsg]
@@ -64,14 +64,14 @@ class Context:
 
     :meta private:"""
 
-    result_limit: int
+    value_limit: int
     """The largest `value`, in bytes.
 
     :meta private:"""
 
     def __init__(self, delivery: Delivery, actions: ContextActions) -> None:
         self.value = self.call = None
-        self.result_limit = sys.maxsize
+        self.value_limit = sys.maxsize
         self._delivery = delivery
         self._actions = actions
         self.acked: bool = delivery.state is DeliveryState.SETTLED

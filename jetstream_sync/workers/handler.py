@@ -87,7 +87,7 @@ REPLY_TO: Final = "Reply-To"
 @dataclass(frozen=True)
 class Reply:
     """
-    A result of a handler for the publisher of the message.
+    A return value of a handler for the publisher of the message.
 
     It is published to the subject in the header ``Reply-To`` of the message, before the message is
     acknowledged; without the header it is ignored. A subject that begins with ``$`` gets no reply. An
@@ -126,12 +126,12 @@ class UnfinishedError(TypeError):
 _UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
-def check_returned(result: object) -> None:
-    """Raise `UnfinishedError` if the result of a function is code that has not run."""
-    if isinstance(result, _UNFINISHED):
-        if isinstance(result, CoroutineType):
-            result.close()
-        kind = type(result).__name__.replace("_", " ")
+def check_returned(returned: object) -> None:
+    """Raise `UnfinishedError` if a function returned code that has not run."""
+    if isinstance(returned, _UNFINISHED):
+        if isinstance(returned, CoroutineType):
+            returned.close()
+        kind = type(returned).__name__.replace("_", " ")
         text = (
             f"the function returned a {kind}, whose code did not run: it must be a plain function"
         )
@@ -501,12 +501,12 @@ class Invocation:
         """Call the function; a copy of the process that returns from it does not go on to the middleware."""
         before = len(forks)
         try:
-            result = self._function(*arguments)
+            returned = self._function(*arguments)
         except BaseException:
             end_fork(before, 1)
             raise
         end_fork(before)
-        return result
+        return returned
 
     def _inside(self, call: Callable[[], object], context: Context) -> object:
         for item in reversed(self._middleware):

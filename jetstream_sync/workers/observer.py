@@ -42,7 +42,7 @@ EventKind = Literal[
     "drain",
     "stop",
 ]
-#: The results of a delivery; the label ``outcome`` of a metric.
+#: The outcomes of a delivery; the label ``outcome`` of a metric.
 OUTCOMES: Final = ("ack", "retry", "dead", "rejected", "lost", "given_back")
 #: Other things that are counted for a handler, with their help.
 COUNTERS: Final = {
@@ -246,7 +246,7 @@ class HandlerObserver(DeliveryObserver):
             self._emit("message", delivery)
 
     def ended(self, delivery: Delivery, *, acked: bool = False) -> None:
-        """Record that the handler has returned or raised, and, if it was ``acked``, its result."""
+        """Record that the handler has returned or raised, and, if it was ``acked``, its outcome."""
         try:  # as `_counters`: this runs once for each message
             counters: Counters = self._own.counters
         except AttributeError:
@@ -271,7 +271,7 @@ class HandlerObserver(DeliveryObserver):
         error: BaseException | None = None,
         delay: float | None = None,
     ) -> None:
-        """Record the result of a delivery, one of `OUTCOMES`; ``delay`` is that of the next attempt."""
+        """Record the outcome of a delivery, one of `OUTCOMES`; ``delay`` is that of the next attempt."""
         counters = self._counters()
         counters.counts[outcome] += 1
         if outcome == "ack":

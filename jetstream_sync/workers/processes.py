@@ -132,7 +132,7 @@ class HandlerProcesses:
                 publish=self._js.publish,
             )
             failure: BaseException | None
-            (result, context.value), failure = process.run(call)
+            (returned, context.value), failure = process.run(call)
             usable = not isinstance(failure, MemoryError)
         except (WorkerCrashedError, HandlerTimeoutError) as error:
             if isinstance(error, HandlerTimeoutError):
@@ -149,7 +149,7 @@ class HandlerProcesses:
                 self._discard(process)
         if failure is not None:
             raise failure
-        return result
+        return returned
 
     def kill(self, delivery: Delivery) -> bool:
         """End the process that runs the handler for a message; return whether there was one."""
@@ -234,7 +234,7 @@ class _Call:
             deadline=self.deadline,
             message_id=context.id,
             maybe_done=context.maybe_done,
-            result_limit=context.result_limit,
+            value_limit=context.value_limit,
         )
 
     def _extend(self, deadline: float) -> None:
@@ -290,12 +290,12 @@ class _HandlerProcess:
             raise _StartError(refusal)
 
     def run(self, call: _Call) -> tuple[tuple[object, bytes | None], BaseException | None]:
-        """Run the handler for a message; return its result and its encoded value, or its error."""
+        """Run the handler for a message; return its `Reply` and its encoded return value, or its error."""
         try:
             self.conn.send(call.request)
             while True:
                 kind, *content = self._receive(lambda: call.deadline)
-                if kind == "result":
+                if kind == "returned":
                     return content[0], None
                 if kind == "failure":
                     return (None, None), _error_of(content[0])

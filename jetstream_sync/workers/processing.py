@@ -1,5 +1,5 @@
 """
-Processing of messages: running their handler, and what follows from the result for each of them.
+Processing of messages: running their handler, and what follows from its outcome for each of them.
 
 The calling thread is a handler thread. It does not wait for settlements, only for the copy of a dead
 letter: a message is terminated after its copy is stored.
@@ -161,15 +161,15 @@ class Processor:
         context = None
         try:
             if self._of_payload is not None:
-                result = self._of_payload(delivery.msg.data)
+                returned = self._of_payload(delivery.msg.data)
             else:
                 context = Context(delivery, self._actions)
-                result = self._call(delivery, context)
-            if result is not None:
-                if isinstance(result, Reply):
-                    self._reply(delivery, result)
+                returned = self._call(delivery, context)
+            if returned is not None:
+                if isinstance(returned, Reply):
+                    self._reply(delivery, returned)
                 else:
-                    check_returned(result)
+                    check_returned(returned)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             end_fork(self._forks, 1)
             delivery.give_up_at = math.inf
@@ -283,16 +283,16 @@ class Processor:
         if not state.begin(context):
             return None
         try:
-            result = self._run_anew(delivery, context)
-            if not isinstance(result, Reply):
-                check_returned(result)
+            returned = self._run_anew(delivery, context)
+            if not isinstance(returned, Reply):
+                check_returned(returned)
         except BaseException as error:
             if state.failed(context, error, is_last=self._is_last(delivery, error)):
                 log.exception("%s: %r has failed", self.handler.name, delivery)
                 return None
             raise
         state.done(context)
-        return result
+        return returned
 
     def _is_last(self, delivery: Delivery, error: BaseException) -> bool:
         """Return whether a message that has failed is not run again."""

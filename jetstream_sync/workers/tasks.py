@@ -431,7 +431,7 @@ class Task(Generic[P, R]):
 
     def _run_stored(self, data: bytes, context: Context) -> None:
         value = self._run_bound(sent_call(data), context)
-        context.value = encoded_value(value, context.result_limit)
+        context.value = encoded_value(value, context.value_limit)
 
     def _run_bound(self, call: Record, context: Context | None) -> R:
         bound = self._bound(call, context)

@@ -246,7 +246,7 @@ class TestClient:
             stopping: whether the worker is stopping.
 
         Returns:
-            What the worker would do. An error of the handler is in the result and not raised, except
+            What the worker would do. An error of the handler is in the outcome and not raised, except
             `KeyboardInterrupt` and the like.
 
         Raises:
