@@ -360,10 +360,10 @@ class CallStates:
         return found
 
     def status(self, call: str) -> str:
-        """Return the status of a call; empty: it cannot be read."""
+        """Return the status of a call; empty: it has no record. Otherwise raises as `read`."""
         try:
             return str(self.read(call)["status"])
-        except (errors.Error, KeyError, ValueError):
+        except errors.KeyNotFoundError:
             return ""
 
     def wait(self, call: str, timeout: float | None) -> Record:
@@ -529,7 +529,9 @@ class TaskState(RunState):
         if is_last:
             record["finished_at"] = utc_now()
         if not self._store(context, record, revision):
-            return self.has_ended("", context.message)
+            with suppress(errors.Error):
+                return self.has_ended("", context.message)
+            return False
         if is_last:
             self._on_change(record)
         return is_last and self._acks_failures and not isinstance(error, Reject)

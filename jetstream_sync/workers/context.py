@@ -218,7 +218,7 @@ class RunState:
     """
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
-        """Return whether a message that is delivered too often needs no run and no dead letter."""
+        """Return whether a message that is delivered too often needs no run and no dead letter; may raise `Error`."""
         del message_id, message
         return False
 

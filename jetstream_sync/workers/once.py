@@ -90,12 +90,9 @@ class Once(RunState):
         return (Start.NEW if entry.value == _FAILED else Start.AGAIN), revision
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
-        """Return whether the handler has succeeded; ``False`` also if that cannot be read."""
+        """Return whether the handler has succeeded; raises as `KeyValue.value`."""
         del message
-        try:
-            return self._bucket.value(_key(message_id)) == _DONE
-        except errors.Error:
-            return False
+        return self._bucket.value(_key(message_id)) == _DONE
 
     def done(self, context: Context) -> None:
         """Record that the handler has succeeded."""

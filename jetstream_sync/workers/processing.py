@@ -248,12 +248,7 @@ class Processor:
             delivery.attempt += parked_attempts(delivery)
         if delivery.attempt > self._max_deliveries:
             # Its attempts ended without a reply: the processes were killed, or the leases were lost.
-            message_id = self._message_id(delivery)
-            if self._state.has_ended(message_id, delivery.msg):
-                if self._ack(delivery):
-                    self.observer.settled(delivery, "ack")
-            else:
-                self._bury(delivery, f"delivered {delivery.attempt} times, not started here", None)
+            self._end(delivery, f"delivered {delivery.attempt} times, not started here")
             return False
         if delivery.failure is not None:
             self._failed(delivery, delivery.failure)  # never retried in place
@@ -448,6 +443,19 @@ class Processor:
             return False
         return True
 
+    def _end(self, delivery: Delivery, reason: str, *, rejected: bool = False) -> None:
+        """End the deliveries of a message that is not run: an earlier run may have ended it."""
+        try:
+            has_ended = self._state.has_ended(self._message_id(delivery), delivery.msg)
+        except errors.Error as error:
+            delivery.failure = StateUnknownError(f"the state cannot be read: {error}")
+            self._failed(delivery, delivery.failure)
+            return
+        if not has_ended:
+            self._bury(delivery, reason, None, rejected=rejected)
+        elif self._ack(delivery):
+            self.observer.settled(delivery, "ack")
+
     def _bury(
         self,
         delivery: Delivery,
@@ -542,11 +550,7 @@ class QueueProcessor(Processor):
         self._unknown[task] = self._unknown.get(task, 0) + 1
         self.observer.count("unknown_tasks")
         if age >= grace:
-            if self._state.has_ended("", delivery.msg):
-                if self._ack(delivery):
-                    self.observer.settled(delivery, "ack")
-                return
-            self._bury(delivery, f"unknown task {task!r}", None, rejected=True)
+            self._end(delivery, f"unknown task {task!r}", rejected=True)
             return
         # The delays double, so that the deliveries are few.
         delay = max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age))

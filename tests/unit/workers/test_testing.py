@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync import InvalidOptionError, MsgAlreadyAckdError
+from jetstream_sync import InvalidOptionError, MsgAlreadyAckdError, TimeoutError
 from jetstream_sync.workers import (
     Backoff,
     BatchError,
@@ -19,7 +19,7 @@ from jetstream_sync.workers import (
     Retry,
     Worker,
 )
-from jetstream_sync.workers.testing import TestClient
+from jetstream_sync.workers.testing import MemoryCalls, TestClient
 
 RETRY = Backoff(first=2.0, factor=3.0, jitter=0.0, attempts=3)
 
@@ -141,6 +141,26 @@ def test_a_message_that_is_given_up_has_a_dead_letter(worker, payload, attempt, 
     found = {name: letter.headers[name] for name in ("Trace", "Dead-Error", "Dead-Attempts")}
     assert found == {"Trace": "t", "Dead-Error": error, "Dead-Attempts": str(attempt)}
     assert letter.headers["Dead-Reason"].startswith(reason)
+
+
+class Unreadable(MemoryCalls):
+    """States of calls whose bucket does not answer."""
+
+    def read(self, call: str) -> dict[str, Any]:
+        raise TimeoutError(call)
+
+
+@pytest.mark.parametrize(("calls", "kind"), [(MemoryCalls(), "dead"), (Unreadable(), "retry")])
+def test_a_call_with_an_unknown_state_is_not_given_up(calls, kind):
+    """A call that is delivered too often may have succeeded: no dead letter is stored without its state."""
+    worker = Worker("nats://127.0.0.1:1", name="shop", dead_letters="DEAD")
+
+    @worker.task(results="R", name="run")
+    def run() -> None: ...
+
+    outcome = TestClient(worker, calls).deliver("run", {"args": [], "kwargs": {}}, attempt=40)
+    assert outcome.kind == kind
+    assert (outcome.dead_letter is None) is (kind == "retry")
 
 
 def test_middleware_runs_and_may_fail():
