@@ -104,6 +104,29 @@ def test_a_nak_is_not_repeated_after_its_delay(js, stream, nats_server):
     assert stream.consumer_info("C").delivered.consumer_seq == 3
 
 
+def test_an_acknowledgement_that_is_never_confirmed_is_not_a_clean_end(
+    js, stream, worker, monkeypatch
+):
+    """The status tells that a settlement was given up while the worker stopped."""
+    monkeypatch.setattr("jetstream_sync.workers.settle._MAX_ABSENT_SENDS", 2)
+    monkeypatch.setattr("jetstream_sync.workers.settle._ABSENT_DELAY_S", 0.1)
+    began, release = threading.Event(), threading.Event()
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle() -> None:
+        began.set()
+        assert release.wait(30)
+
+    with running(worker) as run:
+        js.publish(f"{stream.name}.a", b"x")
+        assert began.wait(20)
+        worker.stop()
+        wait_until(lambda: worker.snapshot()["not_ready"] == ["the worker is stopping"])
+        stream.delete_consumer("C")
+        release.set()
+        assert run.ended() == 1
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs SIGKILL")
 def test_a_worker_killed_between_dead_letter_and_term(js, stream, nats_server, tmp_path):
     """The next worker stores the dead letter a second time: it is a duplicate, and the message ends."""
