@@ -176,7 +176,8 @@ class TaskResult(Generic[R_co]):
                 ``pool="processes"``, whose process is killed, and a worker with ``report``.
 
         Returns:
-            Whether the call was cancelled; ``False``: it runs, has ended, or is unknown.
+            Whether the call was cancelled, without ``results`` whether its message was deleted; ``False``: it runs,
+            has ended, or is unknown.
 
         Raises:
             InvalidOptionError: ``terminate``, and the task has no ``results``.
