@@ -25,11 +25,11 @@ from ..workers.calls import (
     CallQueue,
     CallStates,
     TaskState,
-    check_token,
     encoded_value,
     new_record,
     sent_call,
 )
+from ..workers.checks import check_token
 from ..workers.handler import TASK_OPTIONS, check_returned
 from .publishing import connection
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from .arguments import check_numbers, to_json
+from .checks import check_option, check_token
 from .context import Context, RunState
 from .logs import log, traceback_text
 from .resources import Resource, has_schedules
@@ -66,13 +67,6 @@ class StateUnknownError(Exception):
 
 class ReturnValueError(Reject):
     """The return value of a task cannot be stored; the call has failed, and is not retried."""
-
-
-def check_token(option: str, value: object) -> None:
-    """Check that a name can be a token of a subject, and a part of the name of a consumer."""
-    if not isinstance(value, str) or not value or set(value) & set(".*>/\\ \t\r\n"):
-        rule = "must be a token of a subject, without '.', '*', '>', '/', '\\' and spaces"
-        raise errors.InvalidOptionError(option, value, rule)
 
 
 def utc_now() -> str:
@@ -275,13 +269,11 @@ class CallQueue:
 def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, owner: str) -> None:
     """Raise `InvalidOptionError` if the consumer of a queue belongs to another program."""
     found = (metadata or {}).get(OWNER)
-    if found is not None and found != owner:
-        raise errors.InvalidOptionError(
-            "name",
-            consumer,
-            f"this queue of stream {stream} belongs to the program {found!r}, not to {owner!r}: "
-            "give the Worker another name",
-        )
+    rule = (
+        f"this queue of stream {stream} belongs to the program {found!r}, not to {owner!r}: "
+        "give the Worker another name"
+    )
+    check_option("name", consumer, found in {None, owner}, rule)
 
 
 class CallStates:

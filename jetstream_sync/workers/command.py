@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO
 
 from .. import errors
 from ..exit_status import ExitStatus
+from .checks import check_option
 from .context import LogContextFilter
 from .health import Processes
 from .heartbeat import supervisor_link
@@ -111,10 +112,8 @@ def run_options(target: str, given: argparse.Namespace) -> RunOptions:
 def load_worker(target: str) -> Worker:
     """Import the worker that ``MODULE:ATTRIBUTE`` names, from the current directory or the Python path."""
     module_name, _, attribute = target.partition(":")
-    if not module_name or not attribute:
-        raise errors.InvalidOptionError(
-            "worker", target, "must be MODULE:ATTRIBUTE, as in shop.workers:worker"
-        )
+    rule = "must be MODULE:ATTRIBUTE, as in shop.workers:worker"
+    check_option("worker", target, bool(module_name and attribute), rule)
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -201,10 +200,8 @@ def run_worker(
     command: Sequence[str] = _COMMAND,
 ) -> int:
     """Run a worker, in this process or in several, until it is stopped; return the exit status."""
-    if options.burst and options.supervised:
-        raise errors.InvalidOptionError(
-            "burst", True, "excludes several processes, limits and reload"
-        )
+    ok = not (options.burst and options.supervised)
+    check_option("burst", options.burst, ok, "excludes several processes, limits and reload")
     if options.supervised:
         configure_logging(options, stream, with_process=True)
         return _run_supervisor(options, command)

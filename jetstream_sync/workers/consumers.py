@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from .. import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ..differences import differences
 from .calls import OWNER, check_owner
+from .checks import check_option
 from .handler import Handler, QueueHandler, start_of
 from .leases import MIN_WAIT_S, LeaseTimes
 from .logs import log
@@ -304,34 +305,27 @@ def _check_owner(config: ConsumerConfig, handler: Handler) -> None:
 def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
     """Check that a consumer fits its handler."""
     name = f"{handler.stream}/{handler.consumer}"
-    if config.ack_policy != AckPolicy.EXPLICIT:
-        raise errors.InvalidOptionError(
-            "ack_policy", str(config.ack_policy), f"consumer {name} must use 'explicit'"
-        )
-    pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
-    if pinned is not handler.exclusive:
-        raise errors.InvalidOptionError(
-            "exclusive",
-            handler.exclusive,
-            f"consumer {name} has the priority_policy {str(config.priority_policy or 'none')!r}: "
-            "'pinned_client' belongs to exclusive=True",
-        )
+    is_explicit = config.ack_policy == AckPolicy.EXPLICIT
+    rule = f"consumer {name} must use 'explicit'"
+    check_option("ack_policy", str(config.ack_policy), is_explicit, rule)
+    fits = handler.exclusive is (config.priority_policy == PriorityPolicy.PINNED_CLIENT)
+    rule = (
+        f"consumer {name} has the priority_policy {str(config.priority_policy or 'none')!r}: "
+        "'pinned_client' belongs to exclusive=True"
+    )
+    check_option("exclusive", handler.exclusive, fits, rule)
     least = handler.most_attempts + MAX_EXTRA_DELIVERIES
     limit = config.max_deliver or -1
-    if 0 < limit <= least:
-        raise errors.InvalidOptionError(
-            "max_deliver",
-            limit,
-            f"consumer {name} must deliver more than {least} times ({handler.most_attempts} attempts of "
-            f"handler {handler.name} and {MAX_EXTRA_DELIVERIES} returned deliveries), or without limit (-1): "
-            "otherwise the server gives messages up silently",
-        )
+    rule = (
+        f"consumer {name} must deliver more than {least} times ({handler.most_attempts} attempts of "
+        f"handler {handler.name} and {MAX_EXTRA_DELIVERIES} returned deliveries), or without limit (-1): "
+        "otherwise the server gives messages up silently"
+    )
+    check_option("max_deliver", limit, not 0 < limit <= least, rule)
     shortest = LeaseTimes(config).shortest
-    if shortest < MIN_WAIT_S:
-        field = "backoff" if config.backoff else "ack_wait"
-        raise errors.InvalidOptionError(
-            field, shortest, f"consumer {name} must use at least {MIN_WAIT_S:g} seconds"
-        )
+    rule = f"consumer {name} must use at least {MIN_WAIT_S:g} seconds"
+    option = "backoff" if config.backoff else "ack_wait"
+    check_option(option, shortest, shortest >= MIN_WAIT_S, rule)
 
 
 def _mismatches(info: ConsumerInfo, expected: ConsumerConfig, handler: Handler) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from .. import errors
+from .checks import check_option
 
 _NAMES: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 _MONTHS: Final = (
@@ -43,9 +44,8 @@ def check_cron(cron: object) -> list[set[int]]:
         return []
     if len(parts) == len(_FIELDS) - 1:
         parts = ["0", *parts]
-    if len(parts) != len(_FIELDS):
-        rule = f"must have five or six fields, or be one of {', '.join(_NAMES)}"
-        raise errors.InvalidOptionError("cron", cron, rule)
+    rule = f"must have five or six fields, or be one of {', '.join(_NAMES)}"
+    check_option("cron", cron, len(parts) == len(_FIELDS), rule)
     fields = []
     for (name, first, last), text in zip(_FIELDS, parts, strict=True):
         try:

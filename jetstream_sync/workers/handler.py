@@ -5,19 +5,31 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
-from ..subjects import check_consumer_name, check_stream_name, check_subject, subject_matches
+from ..subjects import check_consumer_name, check_stream_name, subject_matches
+from .checks import (
+    check_bucket,
+    check_count,
+    check_importable,
+    check_name,
+    check_option,
+    check_plain,
+    check_target,
+    exceptions,
+    is_number,
+    subjects_of,
+)
 from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
 from .limits import rate_interval
-from .retries import Backoff, Reject, Retry, backoff_for, check_count, is_number
+from .retries import Backoff, Reject, Retry, backoff_for
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -251,7 +263,7 @@ class Handler:
         """Check and complete the options."""
         check_plain("handler", self.function)
         is_named = getattr(self.function, "__name__", "") != "<lambda>"
-        _check("handler", self.function, is_named, "must have a name: define it with def")
+        check_option("handler", self.function, is_named, "must have a name: define it with def")
         arity_of(self.function)
         check_name("stream", self.stream, check_stream_name)
         check_name("consumer", self.consumer, check_consumer_name)
@@ -262,30 +274,34 @@ class Handler:
         for option, least in _COUNTS.items():
             if getattr(self, option) is not None:
                 check_count(option, getattr(self, option), least)
-        _check("ensure", self.ensure, not isinstance(self.ensure, str), "must be a list of configs")
+        check_option(
+            "ensure", self.ensure, not isinstance(self.ensure, str), "must be a list of configs"
+        )
         for item in self.ensure:
             ok = isinstance(item, (StreamConfig, KeyValueConfig))
-            _check("ensure", item, ok, "must be a list of configs of streams and buckets")
+            check_option("ensure", item, ok, "must be a list of configs of streams and buckets")
         for option, is_valid, rule in _RULES:
-            _check(option, getattr(self, option), is_valid(getattr(self, option)), rule)
+            check_option(option, getattr(self, option), is_valid(getattr(self, option)), rule)
         for option in ("key", "decode"):
             value = getattr(self, option)
             if value is not None and not isinstance(value, (str, type)):
                 check_plain(option, value)
         soft = self.soft_timeout
         ok = soft is None or (is_number(soft) and 0 < soft < self.timeout)
-        _check("soft_timeout", soft, ok, "must be a number of seconds above 0 and below 'timeout'")
+        check_option(
+            "soft_timeout", soft, ok, "must be a number of seconds above 0 and below 'timeout'"
+        )
         start_of(self.deliver)
         if self.rate is not None:
             rate_interval(self.rate)
         if self.pool == "processes":
-            _check_importable(self.function)
+            check_importable(self.function)
         retried = self.retry_on
         in_place = self.key is not None or self.group is not None
         for name, value in (
-            ("filter_subjects", _subjects(self.filter_subject, self.filter_subjects)),
-            ("reject_on", _exceptions("reject_on", self.reject_on)),
-            ("retry_on", None if retried is None else _exceptions("retry_on", retried)),
+            ("filter_subjects", subjects_of(self.filter_subject, self.filter_subjects)),
+            ("reject_on", exceptions("reject_on", self.reject_on)),
+            ("retry_on", None if retried is None else exceptions("retry_on", retried)),
             ("retry", backoff_for(self.retry, in_place=in_place)),
         ):
             object.__setattr__(self, name, value)
@@ -313,7 +329,7 @@ class Handler:
                 for name, value in _WITHOUT_GROUP.items()
             ),
         ):
-            _check(option, getattr(self, option), not is_refused, rule)
+            check_option(option, getattr(self, option), not is_refused, rule)
 
     @property
     def is_pinned(self) -> bool:
@@ -408,7 +424,7 @@ class QueueHandler(CallHandler):
         super().__post_init__()
         grace = self.unknown_task_grace
         ok = is_number(grace) and grace >= 0
-        _check("unknown_task_grace", grace, ok, "must be a number of seconds, 0 or above")
+        check_option("unknown_task_grace", grace, ok, "must be a number of seconds, 0 or above")
 
     def of(self, subject: str) -> Handler | None:
         """Return the handler of the task of a call; ``None``: it is unknown."""
@@ -541,112 +557,9 @@ def start_of(deliver: str | int | datetime) -> dict[str, Any]:
         return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": deliver}
     if isinstance(deliver, int) and not isinstance(deliver, bool) and deliver >= 1:
         return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": deliver}
-    if deliver not in ("all", "new"):
-        raise errors.InvalidOptionError(
-            "deliver", deliver, "must be 'all', 'new', a sequence of at least 1, or a datetime"
-        )
+    rule = "must be 'all', 'new', a sequence of at least 1, or a datetime"
+    check_option("deliver", deliver, deliver in ("all", "new"), rule)
     return {"deliver_policy": DeliverPolicy(deliver)}
-
-
-def _check(option: str, value: object, ok: bool, rule: str) -> None:
-    """Raise `InvalidOptionError` for an option unless ``ok``."""
-    if not ok:
-        raise errors.InvalidOptionError(option, value, rule)
-
-
-def check_name(option: str, value: object, check: Callable[[str], object]) -> None:
-    """Check a name with a function of the package, whose error does not name the option."""
-    _check(option, value, isinstance(value, str) and bool(value), "must be a name")
-    try:
-        check(cast("str", value))
-    except errors.InvalidArgumentError as error:
-        raise errors.InvalidOptionError(option, value, str(error)) from error
-
-
-def check_bucket(option: str, value: object) -> None:
-    """Check the name of a key-value bucket."""
-    check_name(option, value, _check_bucket)
-
-
-def _check_bucket(name: str) -> None:
-    KeyValueConfig(bucket=name)
-
-
-def check_target(target: object) -> None:
-    """Check the option ``dead_letters``."""
-    if target is None:
-        return
-    if callable(target):
-        check_plain("dead_letters", target)
-    else:
-        check_name("dead_letters", target, check_stream_name)
-
-
-def _exceptions(option: str, given: object) -> tuple[type[BaseException], ...]:
-    """Return the exception classes of an option."""
-    classes = tuple(given) if isinstance(given, Collection) else (given,)
-    ok = isinstance(given, Collection) and all(
-        isinstance(item, type) and issubclass(item, BaseException) for item in classes
-    )
-    _check(option, given, ok, "must be a list of exception classes, such as (ValueError,)")
-    return classes
-
-
-def _subjects(one: object, several: object) -> tuple[str, ...]:
-    """Return the filters of a handler, given as one subject or as several."""
-    is_list = isinstance(several, Collection) and not isinstance(several, (str, bytes))
-    subjects: tuple[Any, ...] = tuple(cast("Collection[Any]", several)) if is_list else ()
-    rule = "must be a list of subjects: give a single one as 'filter_subject'"
-    ok = is_list and all(isinstance(subject, str) for subject in subjects)
-    _check("filter_subjects", several, ok, rule)
-    for subject in subjects:
-        check_name("filter_subjects", subject, check_subject)
-    if one is None:
-        return subjects
-    if not isinstance(one, str):
-        raise errors.InvalidOptionError("filter_subject", one, "must be a subject")
-    check_name("filter_subject", one, check_subject)
-    rule = "excludes 'filter_subject': give one of them"
-    _check("filter_subjects", several, subjects in ((), (one,)), rule)
-    return (one,)
-
-
-def check_plain(option: str, function: object) -> None:
-    """Raise `InvalidOptionError` unless a function runs to its end when it is called."""
-    rule, inner = "", function
-    while isinstance(inner, partial):
-        inner = inner.func
-    if isinstance(inner, type):
-        # Types of Python, such as list, are conversions; others would construct an object and drop it.
-        if inner.__module__ != "builtins":
-            rule = "must be a function, not a class"
-    elif not callable(inner):
-        rule = "must be a function"
-    else:
-        # A callable object is what its method is; a bound method is what its function is.
-        call = (
-            inner
-            if hasattr(inner, "__code__")
-            else getattr(inner, "__func__", type(inner).__call__)
-        )
-        if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
-            rule = "must not be async: handlers block, and run in threads"
-        elif inspect.isgeneratorfunction(call):
-            rule = "must not be a generator: its code would not run"
-    if rule:
-        raise errors.InvalidOptionError(option, function, rule)
-
-
-def _check_importable(function: Callable[..., object]) -> None:
-    """Check that a process can import a function."""
-    if os.name != "posix":
-        raise errors.InvalidOptionError("pool", "processes", "needs a POSIX system")
-    if "<locals>" in getattr(function, "__qualname__", ""):
-        raise errors.InvalidOptionError(
-            "pool",
-            "processes",
-            f"a process imports its handler: define {function.__qualname__} at the top level of a module",
-        )
 
 
 def arity_of(function: HandlerFunction) -> str:
@@ -666,10 +579,9 @@ def arity_of(function: HandlerFunction) -> str:
         for parameter in parameters
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
     ]
-    if len(positional) > 2 or keywords:
-        raise errors.InvalidOptionError(
-            "handler", function, "must take at most two arguments: the payload and the context"
-        )
+    ok = len(positional) <= 2 and not keywords
+    rule = "must take at most two arguments: the payload and the context"
+    check_option("handler", function, ok, rule)
     if len(positional) == 1:
         return "context" if is_context(positional[0].annotation) else "payload"
     return "both" if positional else "none"

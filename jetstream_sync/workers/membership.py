@@ -27,6 +27,7 @@ from .. import (
     StaticConsumerGroup,
     errors,
 )
+from .checks import check_option
 from .consumers import (
     ACK_WAIT_S,
     HandlerConsumer,
@@ -69,10 +70,8 @@ def check_handler(
     """Check the consumer or the group of a handler without a change on the server; return warnings."""
     if handler.group is None:
         return check_consumer(js, handler, may_change=may_change, processes=processes)
-    if handler.member is not None and processes > 1:
-        raise errors.InvalidOptionError(
-            "member", handler.member, "is one process: run several without it"
-        )
+    ok = handler.member is None or processes == 1
+    check_option("member", handler.member, ok, "is one process: run several without it")
     group = find_group(js, handler)
     stream = get_stream(js, group.consumer_stream_name)
     if not (may_change and is_managed(group)):
@@ -88,11 +87,8 @@ def is_managed(group: StaticConsumerGroup | ElasticConsumerGroup) -> bool:
 def check_member(group: StaticConsumerGroup | ElasticConsumerGroup, handler: Handler) -> None:
     """Check that a group with fixed members has that of a handler."""
     names = group.config().member_names
-    if handler.member not in names:
-        rule = (
-            f"must be a member of group {group.key!r}, whose members are fixed: {', '.join(names)}"
-        )
-        raise errors.InvalidOptionError("member", handler.member, rule)
+    rule = f"must be a member of group {group.key!r}, whose members are fixed: {', '.join(names)}"
+    check_option("member", handler.member, handler.member in names, rule)
 
 
 class GroupConsumer(MessageSource):

@@ -13,21 +13,19 @@ from dataclasses import MISSING, dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .. import KeyValueConfig, StreamConfig, errors
-from .dead_letters import DeadLetterTarget
-from .handler import (
-    HANDLER_OPTIONS,
-    QUEUE_OPTIONS,
-    TASK_OPTIONS,
-    Handler,
-    Middleware,
+from .. import KeyValueConfig, StreamConfig
+from .checks import (
     check_bucket,
+    check_count,
+    check_option,
     check_plain,
     check_target,
+    is_number,
 )
+from .dead_letters import DeadLetterTarget
+from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, Middleware
 from .http_server import parse_address
 from .resources import Resource
-from .retries import check_count, is_number
 from .running import REPORTS
 from .schedules import Schedule
 from .tracing import TRACE_MODES
@@ -93,33 +91,31 @@ class WorkerOptions:
         self.connection = {} if self.connection is None else self.connection
         self.given = [] if isinstance(self.ensure, str) else list(self.ensure)
         is_mode = not isinstance(self.ensure, str) or self.ensure in {"consumer", "none"}
-        if not (is_mode and all(isinstance(item, Resource) for item in self.given)):
-            rule = "must be 'consumer', 'none' or a list of configs of streams and buckets"
-            raise errors.InvalidOptionError("ensure", self.ensure, rule)
-        if not (is_number(self.drain_timeout) and self.drain_timeout >= 0):
-            rule = "must be 0 or above"
-            raise errors.InvalidOptionError("drain_timeout", self.drain_timeout, rule)
+        ok = is_mode and all(isinstance(item, Resource) for item in self.given)
+        rule = "must be 'consumer', 'none' or a list of configs of streams and buckets"
+        check_option("ensure", self.ensure, ok, rule)
+        ok = is_number(self.drain_timeout) and self.drain_timeout >= 0
+        check_option("drain_timeout", self.drain_timeout, ok, "must be 0 or above")
         check_count("concurrency", self.concurrency)
         if self.num_replicas is not None:
             check_count("num_replicas", self.num_replicas)
         check_target(self.dead_letters)
         for option, ok, rule in (
-            ("name", isinstance(self.name, str) and self.name, "must be a name"),
+            ("name", isinstance(self.name, str) and self.name != "", "must be a name"),
             ("program", isinstance(self.program, str), "must be a name"),
             ("connection", isinstance(self.connection, Mapping), "must be a dictionary"),
             ("http", isinstance(self.http, str | None), "must be HOST:PORT"),
             ("middleware", isinstance(self.middleware, list | tuple), "must be a list"),
         ):
-            if not ok:
-                raise errors.InvalidOptionError(option, getattr(self, option), rule)
+            check_option(option, getattr(self, option), ok, rule)
         self.middleware = tuple(self.middleware)
         self.connection = dict(self.connection)
         for item in self.middleware:
             check_plain("middleware", item)
         for option, known in (("trace", TRACE_MODES), ("report", REPORTS)):
             value = getattr(self, option)
-            if value is not None and value not in known:
-                raise errors.InvalidOptionError(option, value, f"must be None or one of {known}")
+            ok = value is None or value in known
+            check_option(option, value, ok, f"must be None or one of {known}")
         if self.http is not None:
             parse_address(self.http)
 
@@ -180,9 +176,11 @@ class TaskOptions:
         if self.results is not None:
             check_bucket("results", self.results)
         for option, default in (("time_zone", None), ("missed", "last")):
-            if self.cron is None and self.every is None and getattr(self, option) != default:
-                rule = "needs 'cron' or 'every'"
-                raise errors.InvalidOptionError(option, getattr(self, option), rule)
+            value, is_scheduled = (
+                getattr(self, option),
+                self.cron is not None or self.every is not None,
+            )
+            check_option(option, value, is_scheduled or value == default, "needs 'cron' or 'every'")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
-from .. import RetentionPolicy, errors
+from .. import RetentionPolicy
+from .checks import check_option
 from .dead_letters import copied_headers
 from .schedules import AT_LEVEL, check_scheduling, require_level
 
@@ -34,9 +35,8 @@ def check_parking(js: JetStream, handler: Handler) -> None:
     require_level(js, AT_LEVEL)
     stream = handler.stream
     retention = js.get_stream(stream).cached_info.config.retention
-    if retention != RetentionPolicy.WORK_QUEUE:
-        rule = f"stream {stream} must be a work queue for park_after"
-        raise errors.InvalidOptionError("retention", str(retention), rule)
+    rule = f"stream {stream} must be a work queue for park_after"
+    check_option("retention", str(retention), retention == RetentionPolicy.WORK_QUEUE, rule)
     check_scheduling(js, stream, f"parked.{stream}.{handler.consumer}.1", [handler])
 
 

@@ -14,17 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from .. import errors
 from .arguments import to_json
-from .calls import DONE, CallQueue, CallStates, TaskState, call_id, check_token, may_be_lost
+from .calls import DONE, CallQueue, CallStates, TaskState, call_id, may_be_lost
 from .celery_words import refuse_unknown
+from .checks import check_option, check_plain, check_token
 from .context import RunState
-from .handler import (
-    TASK_OPTIONS,
-    CallHandler,
-    Handler,
-    HandlerFunction,
-    QueueHandler,
-    check_plain,
-)
+from .handler import TASK_OPTIONS, CallHandler, Handler, HandlerFunction, QueueHandler
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided
 from .resources import Resource, create_missing, resources_of
 from .schedules import module_of
@@ -101,12 +95,11 @@ class TaskQueues:
 
     def define(self, name: str, options: Mapping[str, Any]) -> None:
         """Define a queue; see `Worker.queue`."""
-        if name in self._queues:
-            raise errors.InvalidOptionError("name", name, "is the name of another queue already")
+        ok = name not in self._queues
+        check_option("name", name, ok, "is the name of another queue already")
         for option, value in options.items():
-            if option in TASK_OPTIONS:
-                rule = f"belongs to the tasks of a queue: @worker.task({option}=...)"
-                raise errors.InvalidOptionError(option, value, rule)
+            rule = f"belongs to the tasks of a queue: @worker.task({option}=...)"
+            check_option(option, value, option not in TASK_OPTIONS, rule)
         refuse_unknown("queue", options, OPTIONS["queue"])
         where, others = divided(QueueOptions, options)
         owner = self._owner
@@ -139,11 +132,9 @@ class TaskQueues:
 
     def _find(self, name: str, options: Mapping[str, Any] | None = None) -> _Queue:
         if name not in self._queues:
-            if name != "default" and options is None:
-                rule = (
-                    f"must be one of {sorted(self._queues)}: define it with worker.queue() before"
-                )
-                raise errors.InvalidOptionError("queue", name, rule)
+            known = sorted(self._queues)
+            rule = f"must be one of {known}: define it with worker.queue() before"
+            check_option("queue", name, name == "default" or options is not None, rule)
             self.define(name, options or {})
         return self._queues[name]
 
@@ -154,9 +145,9 @@ class TaskQueues:
         check_plain("task", function)
         name = task_name(function) if own.name is None else own.name
         check_token("name", name)
-        if own.results is not None and options.get("once") is not None:
-            rule = "is not needed with 'results', which has the state of each call"
-            raise errors.InvalidOptionError("once", options["once"], rule)
+        once = options.get("once")
+        rule = "is not needed with 'results', which has the state of each call"
+        check_option("once", once, own.results is None or once is None, rule)
         calls = self.find(own.queue)
         states = None
         if own.results is not None:
@@ -180,8 +171,8 @@ class TaskQueues:
         calls, handler = self._find(queue)
         tasks = handler.tasks
         name = getattr(function, "__name__", "")
-        if name in tasks or name in self.tasks:
-            raise errors.InvalidOptionError("name", name, "is the name of another task already")
+        ok = name not in tasks and name not in self.tasks
+        check_option("name", name, ok, "is the name of another task already")
         shared = {option: getattr(handler, option) for option in _SHARED}
         where: dict[str, Any] = {"stream": calls.stream, "consumer": calls.consumer}
         where["module"] = calling_module()
@@ -286,9 +277,8 @@ def program_of(module: str) -> str:
 def task_name(function: Callable[..., object]) -> str:
     """Return the name of a task: module and function, with ``-`` in place of dots."""
     name = getattr(function, "__qualname__", "").rpartition("<locals>.")[2]
-    if not name or name == "<lambda>":
-        rule = "is needed: the function has no name of its own"
-        raise errors.InvalidOptionError("name", None, rule)
+    ok = name not in {"", "<lambda>"}
+    check_option("name", None, ok, "is needed: the function has no name of its own")
     module = module_of(function.__module__).removesuffix(".py")
     return f"{module}.{name}".replace(".", "-")
 

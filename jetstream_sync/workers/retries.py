@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from ..errors import InvalidOptionError
+from .checks import check_count, check_option, is_number
 
 #: The shortest delay before a message is delivered again, in seconds: a short failure of a database
 #: must not use up all attempts.
@@ -65,8 +65,8 @@ class BatchError(Exception):
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
         self.errors: dict[int, BaseException] = dict(errors)
         for index, error in self.errors.items():
-            if not isinstance(index, int) or not isinstance(error, BaseException):
-                raise InvalidOptionError("errors", errors, "must be exceptions by index")
+            ok = isinstance(index, int) and isinstance(error, BaseException)
+            check_option("errors", errors, ok, "must be exceptions by index")
         super().__init__(f"{len(self.errors)} messages of a batch failed")
 
 
@@ -107,16 +107,15 @@ class Backoff:
     def __post_init__(self) -> None:
         """Check the values."""
         for option in ("first", "factor", "maximum", "jitter"):
-            if not is_number(getattr(self, option)):
-                raise InvalidOptionError(option, getattr(self, option), "must be a number")
-        if not self.first >= MIN_DELAY_S:
-            raise InvalidOptionError("first", self.first, f"must be at least {MIN_DELAY_S} seconds")
-        if not self.factor >= 1:
-            raise InvalidOptionError("factor", self.factor, "must be at least 1")
-        if not self.maximum >= self.first:
-            raise InvalidOptionError("maximum", self.maximum, "must not be below 'first'")
-        if not 0 <= self.jitter < 1:
-            raise InvalidOptionError("jitter", self.jitter, "must be from 0 to below 1")
+            value = getattr(self, option)
+            check_option(option, value, is_number(value), "must be a number")
+        for option, ok, rule in (
+            ("first", self.first >= MIN_DELAY_S, f"must be at least {MIN_DELAY_S} seconds"),
+            ("factor", self.factor >= 1, "must be at least 1"),
+            ("maximum", self.maximum >= self.first, "must not be below 'first'"),
+            ("jitter", 0 <= self.jitter < 1, "must be from 0 to below 1"),
+        ):
+            check_option(option, getattr(self, option), ok, rule)
         check_count("attempts", self.attempts)
         if self.in_place:
             self._check_in_place()
@@ -126,13 +125,11 @@ class Backoff:
         total = 0.0
         for attempt in range(1, self.attempts):
             total += self._grown(attempt) * (1 + self.jitter)
-            if total > MAX_IN_PLACE_S:
-                raise InvalidOptionError(
-                    "in_place",
-                    True,
-                    f"needs delays of at most {MAX_IN_PLACE_S:g} seconds in all, and the first {attempt} of "
-                    f"them take up to {total:g}: lower 'attempts', 'first' or 'maximum'",
-                )
+            rule = (
+                f"needs delays of at most {MAX_IN_PLACE_S:g} seconds in all, and the first {attempt} of "
+                f"them take up to {total:g}: lower 'attempts', 'first' or 'maximum'"
+            )
+            check_option("in_place", True, total <= MAX_IN_PLACE_S, rule)
 
     def delay(self, attempt: int) -> float:
         """
@@ -160,21 +157,9 @@ class Backoff:
             return self.maximum
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value is an int or a float."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def check_count(option: str, value: object, least: int = 1) -> None:
-    """Raise `InvalidOptionError` unless a value is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidOptionError(option, value, f"must be a whole number, {least} or above")
-
-
 def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:
     """Return the back-off of a handler."""
-    if retry is not None and not isinstance(retry, Backoff):
-        raise InvalidOptionError("retry", retry, "must be a Backoff")
+    check_option("retry", retry, isinstance(retry, Backoff | None), "must be a Backoff")
     if not in_place:
         return Backoff() if retry is None else retry
     if retry is None:
@@ -184,6 +169,6 @@ def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:
 
 def _seconds(option: str, value: float | timedelta) -> float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise InvalidOptionError(option, value, "must be a number of seconds, 0 or above")
+    ok = is_number(seconds) and seconds >= 0
+    check_option(option, value, ok, "must be a number of seconds, 0 or above")
     return seconds

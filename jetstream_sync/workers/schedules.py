@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Final
 
 from .. import RetentionPolicy, errors
 from ..subjects import subject_matches
+from .checks import check_option, check_time, is_number
 from .cron import check_cron, check_zone, clock_changes
 from .handler import Handler
-from .retries import is_number
 
 if TYPE_CHECKING:
     from .. import JetStream, Stream, StreamConfig
@@ -69,30 +69,23 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Check the options that do not need the server."""
-        if not _TOKEN.fullmatch(self.name):
-            raise errors.InvalidOptionError(
-                "name", self.name, "must have letters, digits, '-' and '_'"
-            )
+        is_token = _TOKEN.fullmatch(self.name) is not None
+        check_option("name", self.name, is_token, "must have letters, digits, '-' and '_'")
         given = [name for name in ("cron", "every", "at") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise errors.InvalidOptionError("cron, every, at", given, "give exactly one of them")
+        check_option("cron, every, at", given, len(given) == 1, "give exactly one of them")
         if self.cron is not None:
             check_cron(self.cron)
         if self.time_zone is not None:
-            if self.cron is None:
-                raise errors.InvalidOptionError("time_zone", self.time_zone, "needs 'cron'")
+            check_option("time_zone", self.time_zone, self.cron is not None, "needs 'cron'")
             check_zone(self.time_zone)
         if self.every is not None:
             seconds = self.every
             if isinstance(seconds, timedelta):
                 seconds = seconds.total_seconds()
-            if not is_number(seconds) or not 1 <= seconds <= _LONGEST_S:
-                rule = "must be a number of seconds from 1 to a hundred years"
-                raise errors.InvalidOptionError("every", self.every, rule)
-        if self.at is not None and (
-            not isinstance(self.at, datetime) or self.at.utcoffset() is None
-        ):
-            raise errors.InvalidOptionError("at", self.at, "must be a datetime with a time zone")
+            ok = is_number(seconds) and 1 <= seconds <= _LONGEST_S
+            rule = "must be a number of seconds from 1 to a hundred years"
+            check_option("every", self.every, ok, rule)
+        check_time("at", self.at)
 
     @property
     def level(self) -> int:
@@ -131,9 +124,8 @@ def module_of(name: str) -> str:
 
 
 def _prefix(stream: str, worker: str) -> str:
-    if not _TOKEN.fullmatch(worker):
-        rule = "must have letters, digits, '-' and '_' for a worker with schedules"
-        raise errors.InvalidOptionError("name", worker, rule)
+    rule = "must have letters, digits, '-' and '_' for a worker with schedules"
+    check_option("name", worker, _TOKEN.fullmatch(worker) is not None, rule)
     return f"schedules.{stream}.{worker}"
 
 
@@ -349,22 +341,20 @@ def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterabl
     """Check that a stream can have a schedule with this subject, and that no handler receives it."""
     config: StreamConfig = js.get_stream(stream).cached_info.config
     area = f"{subject.partition('.')[0]}.{stream}.>"
-    if not config.allow_msg_schedules:
-        raise errors.InvalidOptionError(
-            "allow_msg_schedules", config.allow_msg_schedules, f"stream {stream} must have it"
-        )
-    if config.retention == RetentionPolicy.INTEREST:
-        rule = f"stream {stream} would drop schedules, which no consumer receives"
-        raise errors.InvalidOptionError("retention", str(config.retention), rule)
-    if not any(subject_matches(item, subject) for item in config.subjects or ()):
-        rule = f"stream {stream} must have the subject {area!r} for schedules"
-        raise errors.InvalidOptionError("subjects", config.subjects, rule)
+    allows = config.allow_msg_schedules
+    check_option("allow_msg_schedules", allows, bool(allows), f"stream {stream} must have it")
+    ok = config.retention != RetentionPolicy.INTEREST
+    rule = f"stream {stream} would drop schedules, which no consumer receives"
+    check_option("retention", str(config.retention), ok, rule)
+    ok = any(subject_matches(item, subject) for item in config.subjects or ())
+    rule = f"stream {stream} must have the subject {area!r} for schedules"
+    check_option("subjects", config.subjects, ok, rule)
     for handler in handlers:
         if handler.stream != stream or handler.group is not None:
             continue
         filters: Sequence[str] = handler.filter_subjects
         with suppress(errors.ConsumerNotFoundError):
             filters = filters or sorted(js.consumer_info(stream, handler.consumer).config.filters)
-        if not filters or any(subject_matches(item, subject) for item in filters):
-            rule = f"consumer {stream}/{handler.consumer} would receive schedules: exclude {area!r}"
-            raise errors.InvalidOptionError("filter_subjects", list(filters), rule)
+        ok = bool(filters) and not any(subject_matches(item, subject) for item in filters)
+        rule = f"consumer {stream}/{handler.consumer} would receive schedules: exclude {area!r}"
+        check_option("filter_subjects", list(filters), ok, rule)

@@ -27,11 +27,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import errors
+from .checks import check_count, check_option
 from .events import signals, spawn
 from .heartbeat import LINK_VARIABLE
 from .logs import log, status_text
-from .retries import check_count
 
 if TYPE_CHECKING:
     from .health import Processes
@@ -70,8 +69,7 @@ class RecycleRules:
         """Check the values."""
         for name in ("max_messages", "max_age", "max_rss"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise errors.InvalidOptionError(name, value, "must be above 0")
+            check_option(name, value, value is None or value > 0, "must be above 0")
 
     def exceeded(self, age: float, beat: Mapping[str, Any]) -> str:
         """Return which limit a process exceeds, or an empty string."""
@@ -170,8 +168,7 @@ class Supervisor:
         observer: Processes | None = None,
     ) -> None:
         check_count("processes", processes)
-        if os.name != "posix":
-            raise errors.InvalidOptionError("processes", processes, "needs a POSIX system")
+        check_option("processes", processes, os.name == "posix", "needs a POSIX system")
         self._command = list(command)
         self._environment = dict(environment or {})
         self._limits = RecycleRules() if limits is None else limits

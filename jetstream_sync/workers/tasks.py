@@ -8,6 +8,7 @@ and their states, are in `calls`.
 from __future__ import annotations
 
 import inspect
+import string
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import (
@@ -38,9 +39,10 @@ from .calls import (
     sent_call,
 )
 from .celery_words import hint_of, refuse_unknown
+from .checks import check_option, check_time, is_number
 from .handler import check_returned
 from .logs import RemoteTraceback, log
-from .retries import Reject, is_number
+from .retries import Reject
 from .running import terminate as end_call
 
 if TYPE_CHECKING:
@@ -53,8 +55,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 #: The options of a call, see `Task.apply_async`.
 _CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "task_id")
-#: Longest id of a call.
+#: Longest id of a call, and its characters.
 _MAX_ID: Final = 200
+_ID: Final = frozenset(f"{string.ascii_letters}{string.digits}-_=")
 
 
 class TaskError(errors.Error):
@@ -327,7 +330,7 @@ class Task(Generic[P, R]):
         :meta private:
         """
         now = datetime.now(timezone.utc)
-        at = _time("eta", eta)
+        at = check_time("eta", eta)
         if countdown is not None:
             at = _later("countdown", countdown, now, ok=at is None)
         if task_id is not None:
@@ -340,7 +343,7 @@ class Task(Generic[P, R]):
             record["id"] = task_id
         if expires is not None:
             end = expires if isinstance(expires, datetime) else None
-            found = _time("expires", end) or _later("expires", expires, now, ok=True)
+            found = check_time("expires", end) or _later("expires", expires, now, ok=True)
             record["expires"] = found.timestamp()
         return record, at
 
@@ -465,12 +468,6 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-def _time(option: str, value: datetime | None) -> datetime | None:
-    if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
-        raise errors.InvalidOptionError(option, value, "must be a datetime with a time zone")
-    return value
-
-
 def _later(option: str, seconds: object, now: datetime, *, ok: bool) -> datetime:
     """Return the time after some seconds."""
     try:
@@ -485,12 +482,6 @@ def _later(option: str, seconds: object, now: datetime, *, ok: bool) -> datetime
 
 
 def _check_id(task_id: object) -> None:
-    ok = isinstance(task_id, str) and 0 < len(task_id) <= _MAX_ID
-    if not ok or set(cast("str", task_id)) - _ID_CHARACTERS:
-        rule = f"must have 1 to {_MAX_ID} letters, digits, '-', '_' and '='"
-        raise errors.InvalidOptionError("task_id", task_id, rule)
-
-
-_ID_CHARACTERS: Final = frozenset(
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_="
-)
+    ok = isinstance(task_id, str) and 0 < len(task_id) <= _MAX_ID and _ID.issuperset(task_id)
+    rule = f"must have 1 to {_MAX_ID} letters, digits, '-', '_' and '='"
+    check_option("task_id", task_id, ok, rule)

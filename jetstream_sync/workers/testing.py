@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
 from .calls import FINISHED, CallStates, Record, TaskState
+from .checks import check_option
 from .context import Context, RunState
 from .dead_letter_writer import DeadLetterWriter
 from .handler import CallHandler, Handler
@@ -305,8 +306,7 @@ class TestClient:
         lease_lost: bool = False,
         stopping: bool,
     ) -> list[Outcome]:
-        if attempt < 1:
-            raise errors.InvalidOptionError("attempt", attempt, "must be at least 1")
+        check_option("attempt", attempt, attempt >= 1, "must be at least 1")
         settlements, publisher, dead_letters = _Settlements(), _Publisher(), _Publisher()
         outcomes: dict[Delivery, Outcome] = {}
         for payload in payloads:
@@ -371,11 +371,9 @@ class TestClient:
         wanted = handler if isinstance(handler, (str, Handler)) else handler.handler
         for item in handlers:
             if wanted is item or wanted == item.name:
-                if batches != (item.max_messages is not None):
-                    rule = "handles batches: use deliver_batch()"
-                    raise errors.InvalidOptionError(
-                        "handler", handler, "handles single messages" if batches else rule
-                    )
+                rule = "handles batches: use deliver_batch()"
+                rule = "handles single messages" if batches else rule
+                check_option("handler", handler, batches is (item.max_messages is not None), rule)
                 return item
         names = ", ".join(handler.name for handler in handlers) or "none"
         raise errors.InvalidOptionError(

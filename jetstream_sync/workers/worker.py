@@ -27,6 +27,7 @@ from ..exit_status import ExitStatus, exit_status
 from ..subjects import subject_matches
 from .arguments import to_json
 from .celery_words import refuse_unknown
+from .checks import check_count, check_option, check_plain
 from .child import refuse_to_run, register
 from .consumers import plan_consumer, unknown_calls
 from .context import Context
@@ -38,7 +39,6 @@ from .handler import (
     TASK_OPTIONS,
     Handler,
     HandlerFunction,
-    check_plain,
 )
 from .health import Monitor
 from .heartbeat import SupervisorLink, supervisor_link
@@ -56,7 +56,6 @@ from .options import (
 )
 from .queues import QueueOwner, TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
-from .retries import check_count
 from .run import WorkerRun
 from .schedules import (
     Schedule,
@@ -266,9 +265,8 @@ class Worker(QueueOwner):
 
         """
         for option, value in options.items():
-            if option in (*QUEUE_OPTIONS, "concurrency"):
-                rule = f"belongs to the queue of the task: worker.queue(name, {option}=...)"
-                raise errors.InvalidOptionError(option, value, rule)
+            rule = f"belongs to the queue of the task: worker.queue(name, {option}=...)"
+            check_option(option, value, option not in (*QUEUE_OPTIONS, "concurrency"), rule)
         refuse_unknown("task", options, OPTIONS["task"])
         own, others = divided(TaskOptions, options)
 
@@ -338,9 +336,8 @@ class Worker(QueueOwner):
         return decorate
 
     def _check_limit(self, limit: str | None) -> None:
-        if limit is not None and limit not in self.limits:
-            rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
-            raise errors.InvalidOptionError("limit", limit, rule)
+        rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
+        check_option("limit", limit, limit is None or limit in self.limits, rule)
 
     def _new_handler(self, kind: type[H], function: HandlerFunction, options: dict[str, Any]) -> H:
         self._check_limit(options.get("limit"))
@@ -350,9 +347,9 @@ class Worker(QueueOwner):
 
     def _add_handler(self, handler: Handler) -> None:
         for other in self.handlers:
-            if (other.stream, other.consumer) == (handler.stream, handler.consumer):
-                rule = f"is used by handler {other.name} already"
-                raise errors.InvalidOptionError("consumer", handler.consumer, rule)
+            ok = (other.stream, other.consumer) != (handler.stream, handler.consumer)
+            rule = f"is used by handler {other.name} already"
+            check_option("consumer", handler.consumer, ok, rule)
         self.handlers.append(handler)
 
     def schedule(
@@ -432,8 +429,7 @@ class Worker(QueueOwner):
         missed: str = "last",
         **times: Any,
     ) -> None:
-        if missed not in {"last", "all"}:
-            raise errors.InvalidOptionError("missed", missed, "must be 'last' or 'all'")
+        check_option("missed", missed, missed in {"last", "all"}, "must be 'last' or 'all'")
         record, _ = task.record(args, kwargs or {})
         data = to_json({"args": record["args"], "kwargs": record["kwargs"]})
 
@@ -452,10 +448,8 @@ class Worker(QueueOwner):
         )
 
     def _add_schedule(self, schedule: Schedule) -> None:
-        if any(item.name == schedule.name for item in self.schedules):
-            raise errors.InvalidOptionError(
-                "name", schedule.name, "is used by another schedule already"
-            )
+        ok = all(item.name != schedule.name for item in self.schedules)
+        check_option("name", schedule.name, ok, "is used by another schedule already")
         self.schedules.append(schedule)
 
     def find_schedules(self) -> list[ScheduleState]:
@@ -509,10 +503,8 @@ class Worker(QueueOwner):
             the thread that called `run`, which must not be kept busy.
 
         """
-        if kind not in EVENT_KINDS:
-            raise errors.InvalidOptionError(
-                "kind", kind, f"must be one of {', '.join(EVENT_KINDS)}"
-            )
+        known = ", ".join(EVENT_KINDS)
+        check_option("kind", kind, kind in EVENT_KINDS, f"must be one of {known}")
 
         def decorate(hook: Hook) -> Hook:
             check_plain("hook", hook)
@@ -538,8 +530,8 @@ class Worker(QueueOwner):
 
         """
         check_count("count", count)
-        if name in self.limits:
-            raise errors.InvalidOptionError("name", name, "is the name of another limit already")
+        ok = name not in self.limits
+        check_option("name", name, ok, "is the name of another limit already")
         self.limits[name] = count
 
     def stop(self) -> None:
@@ -574,10 +566,8 @@ class Worker(QueueOwner):
 
         """
         refuse_to_run()
-        if not self.handlers:
-            raise errors.InvalidOptionError(
-                "handlers", [], "the worker has none: add one with @handler"
-            )
+        rule = "the worker has none: add one with @handler"
+        check_option("handlers", self.handlers, bool(self.handlers), rule)
         observer = Observer(
             self.name, self._hooks, lambda call: self._events.put(Event("call", call=call))
         )
