@@ -14,7 +14,7 @@ from typing import Any
 import blocking_calls
 import pytest
 from blocking_calls import CALLS, KINDS
-from fixtures.internals import core_of
+from fixtures.internals import api_of, core_of, set_timeout
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 
@@ -104,12 +104,12 @@ class Objects:
     def set_timeout(self, timeout: float) -> None:
         """Set the timeout of the contexts, which was long while the objects were made."""
         for js in self.contexts:
-            js._api.timeout = js._publisher._timeout = timeout
+            set_timeout(js, timeout)
         self.started_fast._timeout = min(timeout, self.started_fast._timeout)
 
     def fast(self, timeout: float) -> Any:
         """Return a fast publish that was created while the server replied."""
-        self.js3._api.caches.levels.setdefault("$JS.API", (core_of(self.js3).reconnects, 4))
+        api_of(self.js3).caches.levels.setdefault("$JS.API", (core_of(self.js3).reconnects, 4))
         return self.js3.fast_publish(timeout=timeout)
 
     def writer(self, timeout: float) -> Any:

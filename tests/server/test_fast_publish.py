@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from fixtures.internals import open_subscriptions
+from fixtures.internals import core_of, open_subscriptions
 from fixtures.threads import run_all, within
 
 import jetstream_sync
@@ -44,15 +44,15 @@ def count(stream: Stream) -> int:
 
 def drop(fast: FastPublisher, *numbers: int) -> None:
     """Lose the messages with these numbers on their way to the server."""
-    send = fast._core.writer.send_deferred
+    send = core_of(fast).writer.send_deferred
     wanted = iter(range(fast._seq + 1, 10**9))
 
     def sometimes(command: bytes, size: int) -> None:
         if next(wanted) not in numbers:
             send(command, size)
 
-    fast._core = mock.Mock(wraps=fast._core)
-    fast._core.writer.send_deferred = sometimes
+    fast._core = mock.Mock(wraps=core_of(fast))
+    core_of(fast).writer.send_deferred = sometimes
 
 
 @fast_server

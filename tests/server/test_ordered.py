@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fixtures.ctrl_c import interrupted, sends_ctrl_c
+from fixtures.internals import buffered, cursor_of, redirected
 from fixtures.server import break_link, fill, paused
 from fixtures.threads import between, wait_until
 
@@ -255,11 +256,9 @@ def test_a_gap_is_read_again(js, stream):
     fill(js, stream.name, 100)
     with stream.ordered_consumer().messages(max_messages=20) as messages:
         got = numbers(messages, 5)
-        inner = messages._source._messages
-        assert inner is not None
-        wait_until(lambda: len(inner._inbox.mailbox) >= 10)
+        wait_until(lambda: len(buffered(messages)) >= 10)
         for _ in range(3):  # as if they had been dropped
-            inner._inbox.mailbox.items.popleft()
+            buffered(messages).items.popleft()
         got += numbers(messages, 95)
     assert got == list(range(100))
 
@@ -267,12 +266,10 @@ def test_a_gap_is_read_again(js, stream):
 def test_a_gap_does_not_end_the_wait_of_other_threads(js, stream):
     """A gap seen by one thread does not end the wait of another one on the same iterator."""
     with stream.ordered_consumer().messages() as messages, ThreadPoolExecutor(2) as pool:
-        inner = messages._source._messages
-        assert inner is not None
         waiting = [pool.submit(messages.next, 10) for _ in range(2)]
-        wait_until(lambda: len(inner._inbox.mailbox._gates) == 2)
+        wait_until(lambda: len(buffered(messages)._gates) == 2)
         # As if the first delivery had been dropped: the next one has the number 2.
-        messages._source._cursor.sequence.last = -1
+        cursor_of(messages).sequence.last = -1
         fill(js, stream.name, 2)
         assert sorted(int(item.result(5).data) for item in waiting) == [0, 1]
 
@@ -340,10 +337,10 @@ def test_attempts_may_be_limited(alone, filed, fresh_server, quick):
     with filed.ordered_consumer(max_reset_attempts=2).messages() as messages:
         numbers(messages, 1)
         # The API does not reply, so no consumer can be created.
-        messages._source._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
-        break_link(alone)
-        with between(0, 5), pytest.raises(OrderedConsumerResetError):
-            messages.next(10)
+        with redirected(messages, alone.jetstream(prefix="unserved.api")):
+            break_link(alone)
+            with between(0, 5), pytest.raises(OrderedConsumerResetError):
+                messages.next(10)
     del fresh_server
 
 
@@ -380,9 +377,7 @@ def test_drain_returns_the_buffered_messages(js, stream):
     """After ``drain`` buffered messages can be read, then the iteration ends."""
     fill(js, stream.name, 50)
     messages = stream.ordered_consumer().messages(max_messages=10)
-    inner = messages._source._messages
-    assert inner is not None
-    wait_until(lambda: len(inner._inbox.mailbox) == 10)
+    wait_until(lambda: len(buffered(messages)) == 10)
     messages.drain()
     assert [int(msg.data) for msg in messages] == list(range(10))
     wait_until(lambda: not stream.consumer_names(), 1)
@@ -391,8 +386,8 @@ def test_drain_returns_the_buffered_messages(js, stream):
 def test_another_thread_s_reset_keeps_to_the_time(alone, filed):
     """While one thread creates a consumer, a read of another thread keeps its timeout."""
     messages = filed.ordered_consumer().messages()
-    messages._source._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
-    with ThreadPoolExecutor(1) as pool:
+    unserved = redirected(messages, alone.jetstream(prefix="unserved.api"))
+    with unserved, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         break_link(alone)
         wait_until(messages._source._renewing.locked)
@@ -409,19 +404,16 @@ def test_polling_creates_few_consumers_while_none_is_created_in_time(fresh_serve
         creations = observer.subscribe("silent.api.CONSUMER.CREATE.>")
         observer.flush()
         messages = filed.ordered_consumer().messages()
-        cursor = messages._source._cursor
-        routes = cursor._api.routes
-        cursor._api.routes = alone.jetstream(prefix="silent.api")._api.routes
-        break_link(alone)
-        end = time.monotonic() + 1
-        while time.monotonic() < end:
-            with pytest.raises(jetstream_sync.TimeoutError):
-                messages.next(timeout=0.01)
-        alone.flush()
-        observer.flush()
-        # The delays after the first two attempts: 0.1, 0.2, 0.4 and 0.8 seconds.
-        assert 2 <= creations.pending_msgs <= 6
-        cursor._api.routes = routes
+        with redirected(messages, alone.jetstream(prefix="silent.api")):
+            break_link(alone)
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                with pytest.raises(jetstream_sync.TimeoutError):
+                    messages.next(timeout=0.01)
+            alone.flush()
+            observer.flush()
+            # The delays after the first two attempts: 0.1, 0.2, 0.4 and 0.8 seconds.
+            assert 2 <= creations.pending_msgs <= 6
         fill(alone.jetstream(), "S", 1)
         assert numbers(messages, 1, 30) == [0]
         messages.stop()
@@ -521,7 +513,7 @@ def test_a_lost_consumer_loses_no_accepted_message(js, stream):
         wait_until(lambda: len(inner._buffer_state()[0]) == 300)
         got = numbers(messages, 10)
         assert len(inner._ready) > 100
-        inner.abandon(ConnectionLostError("lost"), messages._source._cursor.rewind)
+        inner.abandon(ConnectionLostError("lost"), cursor_of(messages).rewind)
         assert got + [int(msg.data) for msg in messages] == list(range(300))
 
 
@@ -532,8 +524,8 @@ def test_a_ctrl_c_does_not_lock_out_the_next_call(js, stream):
     with stream.ordered_consumer().messages() as messages:
         source = messages._source
         for moment in range(1, 30):
-            source._cursor._pace._created_at = 0.0  # no delay, as after a long life
+            cursor_of(messages)._pace._created_at = 0.0  # no delay, as after a long life
             interrupted(lambda: source._recreate(source._messages, Deadline(5)), moment)
             assert not source._renewing.locked(), f"at {moment}"
-        source._cursor._pace._created_at = 0.0
+        cursor_of(messages)._pace._created_at = 0.0
         assert messages.next(5).metadata.stream_seq == 1

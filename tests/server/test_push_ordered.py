@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fixtures.internals import core_of
+from fixtures.internals import core_of, cursor_of
 from fixtures.server import break_link, fill
 from fixtures.threads import wait_until
 
@@ -44,14 +44,14 @@ def replace_slowly(
 ) -> threading.Event:
     """Start the creation of the next consumer, which waits for the event that is returned."""
     making, go_on = threading.Event(), threading.Event()
-    renew = sub._cursor.renew
+    renew = cursor_of(sub).renew
 
     def slow(*args: Any) -> Any:
         making.set()
         go_on.wait(10)
         return renew(*args)
 
-    monkeypatch.setattr(sub._cursor, "renew", slow)
+    monkeypatch.setattr(cursor_of(sub), "renew", slow)
     with sub._receive_lock:
         sub._replace_consumer("a test")
     assert making.wait(5)
