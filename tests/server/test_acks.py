@@ -16,16 +16,12 @@ import jetstream_sync
 from jetstream_sync import (
     AckPolicy,
     Connection,
-    ConnectionClosedError,
-    InvalidOptionError,
     JetStream,
     JetStreamMsg,
-    MsgAlreadyAckdError,
-    NoRespondersError,
-    NotJSMessageError,
     PullConsumer,
     Stream,
     Subscription,
+    errors,
 )
 
 #: All ways to settle a message, by name.
@@ -144,9 +140,9 @@ def test_a_message_is_settled_once(consumer, wire, nc, first):
     nc.flush()
     sent = nc.stats["out_msgs"]
     for second in SETTLE.values():
-        with pytest.raises(MsgAlreadyAckdError):
+        with pytest.raises(errors.MsgAlreadyAckdError):
             second(msg)
-    with pytest.raises(MsgAlreadyAckdError):
+    with pytest.raises(errors.MsgAlreadyAckdError):
         msg.in_progress()
     assert nc.stats["out_msgs"] == sent
 
@@ -181,10 +177,10 @@ def test_bad_arguments_leave_the_message_open(consumer):
     """A negative delay and a reason with a line break are refused; the message can be settled."""
     msg = consumer.next()
     for delay in (-1, timedelta(seconds=-1), "soon"):
-        with pytest.raises(InvalidOptionError):
+        with pytest.raises(errors.InvalidOptionError):
             msg.nak(delay)
     for reason in ("a\nb", "a\rb"):
-        with pytest.raises(InvalidOptionError):
+        with pytest.raises(errors.InvalidOptionError):
             msg.term(reason)
     msg.ack_sync()
 
@@ -195,7 +191,7 @@ def test_a_closed_connection_leaves_the_message_open(nats_server, consumer):
     msg = nc.jetstream().get_consumer(consumer.stream_name, "C").next()
     nc.close()
     for settle in SETTLE.values():
-        with pytest.raises(ConnectionClosedError):
+        with pytest.raises(errors.ConnectionClosedError):
             settle(msg)
         assert not msg.is_acked
 
@@ -220,7 +216,7 @@ def test_ack_sync_of_a_deleted_consumer_has_no_responders(stream, consumer):
     """``ack_sync`` after the consumer was deleted raises `NoRespondersError` at once."""
     msg = consumer.next()
     stream.delete_consumer("C")
-    with between(0, 0.5), pytest.raises(NoRespondersError):
+    with between(0, 0.5), pytest.raises(errors.NoRespondersError):
         msg.ack_sync(5)
     assert not msg.is_acked
 
@@ -229,9 +225,9 @@ def test_a_message_without_a_consumer_cannot_be_acknowledged(nc):
     """A message without a reply subject cannot be acknowledged."""
     msg = JetStreamMsg((b"s", b"", b"", b""), core_of(nc))
     for settle in SETTLE.values():
-        with pytest.raises(NotJSMessageError):
+        with pytest.raises(errors.NotJSMessageError):
             settle(msg)
-    with pytest.raises(NotJSMessageError):
+    with pytest.raises(errors.NotJSMessageError):
         msg.in_progress()
 
 

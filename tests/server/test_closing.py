@@ -14,16 +14,7 @@ from fixtures.server import paused
 from fixtures.threads import between, threads_in, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    BadSubscriptionError,
-    Connection,
-    ConnectionClosedError,
-    ConnectionDrainingError,
-    DrainTimeoutError,
-    Msg,
-    Subscription,
-    TimeoutError,
-)
+from jetstream_sync import Connection, Msg, Subscription, errors
 from jetstream_sync.server import NatsServer
 
 
@@ -74,7 +65,7 @@ def test_close_wakes_all_waiting_threads(fresh_server, subject):
             nc.close()
         assert iterating.result(5) == []
         for item in waiting:
-            assert isinstance(item.exception(5), ConnectionClosedError)
+            assert isinstance(item.exception(5), errors.ConnectionClosedError)
 
 
 def test_two_threads_close(own, subject):
@@ -92,7 +83,7 @@ def test_two_threads_close(own, subject):
         closing = [pool.submit(close) for _ in range(4)]
         for item in closing:
             item.result(5)
-        assert isinstance(waiting.exception(5), ConnectionClosedError)
+        assert isinstance(waiting.exception(5), errors.ConnectionClosedError)
 
 
 @pytest.mark.parametrize(
@@ -223,12 +214,12 @@ def test_every_call_after_a_close_raises(own, subject):
     msg = sub.next_msg(5)
     own.close()
     for name, use in uses(own, subject, sub, msg).items():
-        with within(1), pytest.raises(ConnectionClosedError) as caught:
+        with within(1), pytest.raises(errors.ConnectionClosedError) as caught:
             use()
-        assert type(caught.value) is ConnectionClosedError, name
+        assert type(caught.value) is errors.ConnectionClosedError, name
         assert caught.value.__cause__ is None, name
     assert list(sub) == []
-    assert isinstance(own.last_error, ConnectionClosedError)
+    assert isinstance(own.last_error, errors.ConnectionClosedError)
 
 
 def test_calls_raise_the_reason_of_the_close(fresh_server, subject):
@@ -244,11 +235,11 @@ def test_calls_raise_the_reason_of_the_close(fresh_server, subject):
             fresh_server.stop()
             wait_until(lambda: nc.is_closed)
             reason = nc.last_error
-            assert isinstance(reason, ConnectionClosedError)
-            assert type(reason) is not ConnectionClosedError or reason.__cause__ is not None
+            assert isinstance(reason, errors.ConnectionClosedError)
+            assert type(reason) is not errors.ConnectionClosedError or reason.__cause__ is not None
             assert type(iterating.exception(5)) is type(reason)
         for name, use in uses(nc, subject, sub, msg).items():
-            with within(1), pytest.raises(ConnectionClosedError) as caught:
+            with within(1), pytest.raises(errors.ConnectionClosedError) as caught:
                 use()
             assert (type(caught.value), str(caught.value)) == (type(reason), str(reason)), name
     finally:
@@ -271,9 +262,9 @@ def test_a_drain_waits_for_callbacks(nc, own, subject):
             assert gate.began.wait(5)
             draining = pool.submit(own.drain, 20)
             wait_until(lambda: own.is_draining)
-            with pytest.raises(ConnectionDrainingError):
+            with pytest.raises(errors.ConnectionDrainingError):
                 own.subscribe(f"{subject}.new")
-            with pytest.raises(DrainTimeoutError):
+            with pytest.raises(errors.DrainTimeoutError):
                 own.drain(0.05)
             second = pool.submit(own.drain, 20)
             wait_until(lambda: threads_in("drain") == 2)
@@ -322,7 +313,7 @@ def test_unread_messages_outlive_a_drain(own, subject):
     wanted = [b"%d" % number for number in range(10)]
     assert [sub.next_msg(0).data for _ in range(10)] == wanted
     assert [msg.data for msg in iterated] == wanted
-    with pytest.raises(BadSubscriptionError):
+    with pytest.raises(errors.BadSubscriptionError):
         sub.next_msg(5)
 
 
@@ -349,7 +340,7 @@ def test_a_subscription_drains_alone(nc, own, subject):
     assert gate.got == wanted
     assert [other.next_msg(5).data for _ in range(101)] == [*wanted, b"late"]
     assert own.is_connected
-    with pytest.raises(BadSubscriptionError):
+    with pytest.raises(errors.BadSubscriptionError):
         sub.drain()
 
 
@@ -379,9 +370,9 @@ def test_a_drain_gives_up_in_time(own, subject, what):
     own.flush(5)
     try:
         assert gate.began.wait(5)
-        with within(3), pytest.raises(DrainTimeoutError) as caught:
+        with within(3), pytest.raises(errors.DrainTimeoutError) as caught:
             (own if what == "connection" else sub).drain(timedelta(milliseconds=100))
-        assert isinstance(caught.value, TimeoutError)
+        assert isinstance(caught.value, errors.TimeoutError)
         assert own.is_closed is (what == "connection")
     finally:
         gate.go_on.set()
@@ -394,7 +385,7 @@ def test_a_drain_of_a_silent_server_gives_up(fresh_server, subject):
     nc = jetstream_sync.connect(fresh_server.url, drain_timeout=0.2)
     _kept = nc.subscribe(subject)
     with paused(fresh_server):
-        with within(3), pytest.raises(DrainTimeoutError):
+        with within(3), pytest.raises(errors.DrainTimeoutError):
             nc.drain()
         assert nc.is_closed
 
@@ -464,7 +455,7 @@ def test_a_flush_gives_up_in_time(alone, fresh_server, subject):
     alone.flush(5)
     with paused(fresh_server):
         for use in (alone.flush, alone.rtt):
-            with between(0.1, 1), pytest.raises(TimeoutError):
+            with between(0.1, 1), pytest.raises(errors.TimeoutError):
                 use(0.1)
     for number in range(1, 50):
         alone.publish(subject, b"x")

@@ -12,20 +12,7 @@ from fixtures.internals import api_of
 from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until, within
 
-from jetstream_sync import (
-    APIError,
-    BadRequestError,
-    Connection,
-    ConsumerConfig,
-    ConsumerDoesNotExistError,
-    ConsumerExistsError,
-    ConsumerIsPushBasedError,
-    ConsumerNotFoundError,
-    InvalidOptionError,
-    JetStream,
-    MaxConsumersError,
-    PullConsumer,
-)
+from jetstream_sync import Connection, ConsumerConfig, JetStream, PullConsumer, errors
 from jetstream_sync.codec import encode
 from jetstream_sync.jetstream.consumer_requests import CREATE, add_consumer
 
@@ -96,14 +83,14 @@ def test_creating_an_equal_consumer_twice_is_allowed(js, stream):
 def test_create_refuses_another_config(stream):
     """`create` never changes a consumer."""
     stream.create_consumer(durable_name="a", max_deliver=3)
-    with within(1), pytest.raises(ConsumerExistsError):
+    with within(1), pytest.raises(errors.ConsumerExistsError):
         stream.create_consumer(durable_name="a", max_deliver=4)
     assert stream.get_consumer("a").cached_info.config.max_deliver == 3
 
 
 def test_update_never_creates_a_consumer(stream):
     """`update` of a consumer that does not exist is an error, and creates nothing."""
-    with within(1), pytest.raises(ConsumerDoesNotExistError):
+    with within(1), pytest.raises(errors.ConsumerDoesNotExistError):
         stream.update_consumer(durable_name="a")
     assert stream.consumer_names() == []
 
@@ -123,7 +110,7 @@ def test_a_pedantic_server_corrects_nothing(js, stream):
             (owner.create_push_consumer, {"name": "new", **deliver}),
             (owner.update_push_consumer, {"name": "two", **deliver}),
         ):
-            with pytest.raises(BadRequestError, match="pedantic"):
+            with pytest.raises(errors.BadRequestError, match="pedantic"):
                 call(*first, pedantic=True, **fields)
     assert stream.consumer_names() == ["one", "two"]
 
@@ -149,7 +136,7 @@ def test_no_more_consumers_than_allowed(js, stream_name):
     """The stream's limit of consumers has its own error."""
     stream = js.create_stream(name=stream_name, storage="memory", max_consumers=1)
     stream.create_consumer(durable_name="a")
-    with within(1), pytest.raises(MaxConsumersError):
+    with within(1), pytest.raises(errors.MaxConsumersError):
         stream.create_consumer(durable_name="b")
 
 
@@ -180,7 +167,7 @@ def test_a_single_filter_is_in_the_route(nc, stream, fields, token):
 
 def test_filters_that_overlap_are_refused(stream):
     """Overlapping filters are refused by the server, and no consumer is created."""
-    with within(1), pytest.raises(APIError):
+    with within(1), pytest.raises(errors.APIError):
         stream.create_consumer(durable_name="a", filter_subjects=["x.*", "x.a"])
     assert stream.consumer_names() == []
 
@@ -195,7 +182,7 @@ def test_a_push_consumer_is_not_made_here(stream):
         stream.update_consumer,
         stream.create_or_update_consumer,
     ):
-        with pytest.raises(InvalidOptionError) as caught:
+        with pytest.raises(errors.InvalidOptionError) as caught:
             call(durable_name="a", deliver_subject="there")
         assert caught.value.option == "deliver_subject"
     assert stream.consumer_names() == []
@@ -206,7 +193,7 @@ def test_a_push_consumer_can_be_managed_and_not_pulled_from(js, stream):
     config = ConsumerConfig(durable_name="pushes", deliver_subject="there")
     made = add_consumer(api_of(js), stream.name, config, CREATE)
     assert made.config.deliver_subject == "there"
-    with within(1), pytest.raises(ConsumerIsPushBasedError, match="pushes"):
+    with within(1), pytest.raises(errors.ConsumerIsPushBasedError, match="pushes"):
         stream.get_consumer("pushes")
     assert [info.config.deliver_subject for info in stream.list_consumers()] == ["there"]
     stream.delete_consumer("pushes")
@@ -222,7 +209,7 @@ def test_calls_for_a_missing_consumer_raise_at_once(stream):
         lambda: stream.get_consumer("none"),
         lambda: stream.delete_consumer("none"),
     ):
-        with within(1), pytest.raises(ConsumerNotFoundError) as caught:
+        with within(1), pytest.raises(errors.ConsumerNotFoundError) as caught:
             call()
         assert caught.value.code == 404
 
@@ -247,14 +234,14 @@ def test_a_bad_config_is_refused_here(unanswered, config, fields, option):
         unanswered.update_consumer,
         unanswered.create_or_update_consumer,
     ):
-        with pytest.raises(InvalidOptionError) as caught:
+        with pytest.raises(errors.InvalidOptionError) as caught:
             call("S", config, **fields)
         assert caught.value.option == option
 
 
 def test_an_update_needs_a_name(unanswered):
     """An update without a name is refused by the client."""
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(errors.InvalidOptionError) as caught:
         unanswered.update_consumer("S", max_deliver=5)
     assert caught.value.option == "name"
 
@@ -272,7 +259,7 @@ def test_an_update_needs_a_name(unanswered):
 )
 def test_a_time_has_a_zone(unanswered, until):
     """A datetime without a time zone, or after the year 9999 in UTC, is refused."""
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(errors.InvalidOptionError) as caught:
         unanswered.pause_consumer("S", "C", until)
     assert caught.value.option == "until"
 

@@ -9,19 +9,7 @@ from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    AckPolicy,
-    BadRequestError,
-    ConsumerDoesNotExistError,
-    ConsumerExistsError,
-    ConsumerInvalidResetError,
-    ConsumerNotFoundError,
-    InvalidOptionError,
-    JetStream,
-    PriorityPolicy,
-    ServerTooOldError,
-    Stream,
-)
+from jetstream_sync import AckPolicy, JetStream, PriorityPolicy, Stream, errors
 
 
 @pytest.fixture
@@ -53,7 +41,7 @@ def test_a_push_consumer_is_made_and_changed(js, stream, nats_server):
 def test_a_push_consumer_needs_a_subject(js, stream):
     """A push consumer without a deliver subject is refused before anything is sent."""
     for call in (stream.create_push_consumer, stream.update_push_consumer):
-        with pytest.raises(InvalidOptionError, match="deliver_subject"):
+        with pytest.raises(errors.InvalidOptionError, match="deliver_subject"):
             call(durable_name="a")
     assert js.consumer_names(stream.name) == []
 
@@ -61,9 +49,9 @@ def test_a_push_consumer_needs_a_subject(js, stream):
 def test_creating_an_existing_consumer_with_another_config_is_refused(js, stream):
     """Creating an existing consumer with another config, or updating a missing one, is refused."""
     js.create_push_consumer(stream.name, durable_name="a", deliver_subject="one")
-    with pytest.raises(ConsumerExistsError):
+    with pytest.raises(errors.ConsumerExistsError):
         js.create_push_consumer(stream.name, durable_name="a", deliver_subject="two")
-    with pytest.raises(ConsumerDoesNotExistError):
+    with pytest.raises(errors.ConsumerDoesNotExistError):
         stream.update_push_consumer(durable_name="b", deliver_subject="two")
     assert js.consumer_info(stream.name, "a").config.deliver_subject == "one"
 
@@ -134,7 +122,7 @@ def test_the_config_bounds_a_reset(ten, start, seq):
     """A sequence that the start in the config excludes is refused; the consumer is unchanged."""
     ten.create_consumer(durable_name="a", **start)
     before = ten.consumer_info("a")
-    with pytest.raises(ConsumerInvalidResetError) as caught:
+    with pytest.raises(errors.ConsumerInvalidResetError) as caught:
         ten.reset_consumer("a", seq)
     assert caught.value.err_code == 10204
     assert ten.consumer_info("a").ack_floor == before.ack_floor
@@ -144,7 +132,7 @@ def test_the_config_bounds_a_reset(ten, start, seq):
 @pytest.mark.parametrize("seq", [0, 1.5])
 def test_a_sequence_has_a_range(js, stream, seq):
     """An invalid sequence is refused before anything is sent; 0 is not a valid sequence."""
-    with pytest.raises(InvalidOptionError, match="seq"):
+    with pytest.raises(errors.InvalidOptionError, match="seq"):
         js.reset_consumer(stream.name, "a", seq)
 
 
@@ -178,9 +166,9 @@ def test_unpinning_lets_another_client_in(js, ten, nats_server):
 def test_only_a_group_of_the_consumer_is_unpinned(js, stream):
     """A group or consumer that does not exist is an error."""
     stream.create_consumer(durable_name="a")
-    with pytest.raises(BadRequestError):
+    with pytest.raises(errors.BadRequestError):
         stream.unpin_consumer("a", "A")
-    with pytest.raises(ConsumerNotFoundError):
+    with pytest.raises(errors.ConsumerNotFoundError):
         js.unpin_consumer(stream.name, "none", "A")
 
 
@@ -197,7 +185,7 @@ def test_the_server_of_the_consumer_counts(nc):
         b'"num_waiting":0,"num_pending":0}'
     )
     nc.subscribe("far.API.CONSUMER.INFO.S.C", cb=lambda msg: nc.publish(msg.reply, body))
-    with pytest.raises(ServerTooOldError) as caught:
+    with pytest.raises(errors.ServerTooOldError) as caught:
         nc.jetstream(prefix="far.API").reset_consumer("S", "C")
     assert (caught.value.needs, caught.value.version) == ("2.14", "2.12.8")
     assert str(caught.value) == "resetting a consumer needs nats-server 2.14; this server is 2.12.8"

@@ -10,15 +10,7 @@ import pytest
 from fixtures.threads import between
 
 import jetstream_sync
-from jetstream_sync import (
-    BadSubjectError,
-    Error,
-    InvalidHeaderError,
-    MaxPayloadError,
-    Msg,
-    NoRespondersError,
-    TimeoutError,
-)
+from jetstream_sync import Msg, errors
 
 
 @pytest.mark.parametrize("where", ["same", "other"])
@@ -64,7 +56,7 @@ def test_the_first_reply_counts(nc, subject):
 @pytest.mark.parametrize("timeout", [5, None])
 def test_a_request_without_responders(nc, subject, timeout):
     """Without responders a request fails at once, whatever the timeout."""
-    with between(0, 2), pytest.raises(NoRespondersError) as caught:
+    with between(0, 2), pytest.raises(errors.NoRespondersError) as caught:
         nc.request(subject, b"?", timeout)
     assert caught.value.subject == subject
 
@@ -74,7 +66,7 @@ def test_a_late_reply_goes_to_no_other_request(nc, other, subject, timeout):
     """A request times out, and its late reply is not given to another one."""
     questions = other.subscribe(subject)
     other.flush(5)
-    with between(0.05, 1), pytest.raises(TimeoutError, match=subject) as caught:
+    with between(0.05, 1), pytest.raises(errors.TimeoutError, match=subject) as caught:
         nc.request(subject, b"1", timeout)
     assert isinstance(caught.value, builtins.TimeoutError)
     late = questions.next_msg(5)
@@ -125,18 +117,18 @@ def test_respond_without_a_reply_subject_raises(nc, subject):
     with nc.subscribe(subject) as sub:
         nc.publish(subject, b"x")
         msg = sub.next_msg(5)
-        with pytest.raises(Error, match="no reply"):
+        with pytest.raises(errors.Error, match="no reply"):
             msg.respond(b"y")
 
 
 def test_invalid_requests_are_refused(nc, subject):
     """An invalid request is refused like a message, and the next one works."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
-    with pytest.raises(BadSubjectError):
+    with pytest.raises(errors.BadSubjectError):
         nc.request("a.*", b"x", 5)
-    with pytest.raises(InvalidHeaderError):
+    with pytest.raises(errors.InvalidHeaderError):
         nc.request(subject, b"x", 5, {"A": "\r\n"})
-    with pytest.raises(MaxPayloadError):
+    with pytest.raises(errors.MaxPayloadError):
         nc.request(subject, bytes(nc.max_payload + 1), 5)
     assert nc.request(subject, b"good", 5).data == b"good"
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 from fixtures.threads import wait_until
 
-from jetstream_sync import (
-    CounterError,
-    Counters,
-    InvalidOptionError,
-    JetStream,
-    KeyNotFoundError,
-    WrongStreamError,
-)
+from jetstream_sync import Counters, JetStream, errors
 from jetstream_sync.api.stream import StreamSource, SubjectTransform
 
 
@@ -38,11 +31,11 @@ def test_totals_are_exact(counters):
     assert (entry.subject, entry.seq) == (subject, 4)
     assert counters[subject] == entry.value
     for wrong in (True, 1.0, "1"):
-        with pytest.raises(InvalidOptionError):
+        with pytest.raises(errors.InvalidOptionError):
             counters.add(subject, wrong)
     with pytest.raises(KeyError):
         counters[f"{counters.stream}.absent"]
-    with pytest.raises(KeyNotFoundError):
+    with pytest.raises(errors.KeyNotFoundError):
         counters.reset(f"{counters.stream}.absent")
 
 
@@ -51,7 +44,7 @@ def test_a_counter_of_another_stream(js, counters):
     """The error names the stream."""
     name = f"{counters.stream}_2"
     js.create_stream(name=name, subjects=[f"{name}.>"], allow_msg_counter=True)
-    with pytest.raises(WrongStreamError, match=name):
+    with pytest.raises(errors.WrongStreamError, match=name):
         counters.add(f"{name}.a")
 
 
@@ -130,12 +123,12 @@ def test_a_stream_adds_up_the_counters_of_its_sources(js, stream_name):
 def test_a_stream_without_counters_is_refused(js, counters, stream_name):
     """So are messages without an increment."""
     js.create_stream(name=f"{stream_name}_plain", subjects=[f"{stream_name}_plain"])
-    with pytest.raises(InvalidOptionError, match="allow_msg_counter"):
+    with pytest.raises(errors.InvalidOptionError, match="allow_msg_counter"):
         js.counters(f"{stream_name}_plain")
     js.create_stream(name=f"{stream_name}_2", subjects=[f"{stream_name}_2"], allow_msg_counter=True)
-    with pytest.raises(InvalidOptionError, match="allow_direct"):
+    with pytest.raises(errors.InvalidOptionError, match="allow_direct"):
         js.counters(f"{stream_name}_2")
-    with pytest.raises(CounterError):
+    with pytest.raises(errors.CounterError):
         js.publish(f"{counters.stream}.a", b"")
-    with pytest.raises(CounterError):
+    with pytest.raises(errors.CounterError):
         js.publish(f"{stream_name}_plain", headers={"Nats-Incr": "1"})

@@ -9,17 +9,7 @@ import pytest
 from fixtures.internals import api_of
 from fixtures.threads import between, wait_until
 
-from jetstream_sync import (
-    InvalidOptionError,
-    InvalidResponseError,
-    JetStream,
-    MessageNotFoundError,
-    Msg,
-    RePublish,
-    Stream,
-    StreamNotFoundError,
-    StreamSource,
-)
+from jetstream_sync import JetStream, Msg, RePublish, Stream, StreamSource, errors
 from jetstream_sync.durations import time_from_ns
 
 #: Servers before 2.11 send no 503 for an unserved direct get, so the fallback takes longer.
@@ -153,7 +143,7 @@ def test_a_missing_message_raises_the_same_error_for_each_selector(js, stream, s
     fill(js, stream, "a", "b")
     stream.delete_msg(1)
     selector = {key: subject.format(stream.name) for key, subject in selector.items()}
-    with between(0, 1), pytest.raises(MessageNotFoundError) as caught:
+    with between(0, 1), pytest.raises(errors.MessageNotFoundError) as caught:
         stream.get_msg(seq, **selector)
     assert (caught.value.code, caught.value.err_code) == (404, 10037)
 
@@ -170,7 +160,7 @@ def test_a_missing_message_raises_the_same_error_for_each_selector(js, stream, s
 )
 def test_exactly_one_selector_is_required(stream, seq, last, following, option):
     """No selector, two exclusive ones, or an invalid sequence is refused by the client."""
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(errors.InvalidOptionError) as caught:
         stream.get_msg(seq, last, following)
     assert caught.value.option == option
 
@@ -179,7 +169,7 @@ def test_a_missing_stream_is_named_in_the_error(js, stream):
     """If the stream does not exist, both ways raise the error that says so."""
     fill(js, stream, "a")
     js.delete_stream(stream.name)
-    with between(0, SOON), pytest.raises(StreamNotFoundError):
+    with between(0, SOON), pytest.raises(errors.StreamNotFoundError):
         stream.get_msg(1)
 
 
@@ -250,5 +240,5 @@ def test_a_reply_without_a_message_is_an_error(nc, js, stream_name, headers):
     # The config is real, the reply to the get is not.
     odd = nc.jetstream(prefix="odd.API")
     stream = Stream(api_of(odd), created.cached_info)
-    with pytest.raises(InvalidResponseError):
+    with pytest.raises(errors.InvalidResponseError):
         stream.get_msg(1)

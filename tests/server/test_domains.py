@@ -12,15 +12,7 @@ from fixtures.internals import api_of
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    Error,
-    JetStream,
-    JetStreamNotEnabledError,
-    MessageNotFoundError,
-    Stream,
-    StreamNotFoundError,
-)
+from jetstream_sync import Connection, JetStream, Stream, errors
 from jetstream_sync.server import NatsServer
 
 # JetStream belongs to one account; another one imports it as `acme.JS.API`, with its subjects.
@@ -100,7 +92,7 @@ def test_everything_works_there(js):
     stream.delete_msg(1)
     assert stream.purge() == 1
     js.delete_stream("ORDERS")
-    with pytest.raises(StreamNotFoundError):
+    with pytest.raises(errors.StreamNotFoundError):
         js.get_stream("ORDERS")
 
 
@@ -108,7 +100,7 @@ def read_messages(stream: Stream) -> None:
     assert stream.get_msg(1).data == b"1"
     assert stream.get_msg(last_by_subject="orders.b").data == b"2"
     assert stream.get_msg(next_by_subject="orders.*").data == b"1"
-    with pytest.raises(MessageNotFoundError):
+    with pytest.raises(errors.MessageNotFoundError):
         stream.get_msg(3)
     info = stream.info()
     by_leader = Stream(
@@ -150,9 +142,9 @@ def test_a_domain_without_responders_is_an_error_at_once(hub, where):
     with jetstream_sync.connect(hub.url) as nc:
         js = nc.jetstream(**where)
         with between(0, 1):
-            with pytest.raises(JetStreamNotEnabledError):
+            with pytest.raises(errors.JetStreamNotEnabledError):
                 js.account_info()
-            with pytest.raises(JetStreamNotEnabledError):
+            with pytest.raises(errors.JetStreamNotEnabledError):
                 js.create_stream(name="S")
 
 
@@ -185,7 +177,7 @@ def leaf() -> Iterator[Connection]:
 
 
 def responds(js: JetStream) -> bool:
-    with contextlib.suppress(Error):
+    with contextlib.suppress(errors.Error):
         js.account_info()
         return True
     return False

@@ -11,15 +11,7 @@ from fixtures.internals import core_of, open_subscriptions
 from fixtures.threads import run_all, within
 
 import jetstream_sync
-from jetstream_sync import (
-    BatchNotEnabledError,
-    FastPublishError,
-    InvalidOptionError,
-    JetStream,
-    NoStreamResponseError,
-    Stream,
-    WrongLastSequenceError,
-)
+from jetstream_sync import JetStream, Stream, errors
 from jetstream_sync.jetstream.fast_publish import FastPublisher
 from jetstream_sync.server import NatsServer
 
@@ -69,7 +61,7 @@ def test_all_messages_are_stored_in_order(js, target, flow, outstanding):
     assert [msg.data for msg in stored] == [b"%d" % number for number in range(1, 2002)]
     assert stored[-1].headers is not None
     assert stored[-1].headers["Kind"] == "last"
-    with pytest.raises(InvalidOptionError, match="ended"):
+    with pytest.raises(errors.InvalidOptionError, match="ended"):
         fast.add(f"{target.name}.a")
 
 
@@ -112,7 +104,10 @@ def test_ten_publishers_at_once(js, target):
 @fast_server
 def test_a_lost_message_ends_the_publish(js, target):
     """Everything before it is stored, nothing after it, and the error has its number."""
-    with pytest.raises(FastPublishError, match="15 to 15") as caught, js.fast_publish() as fast:
+    with (
+        pytest.raises(errors.FastPublishError, match="15 to 15") as caught,
+        js.fast_publish() as fast,
+    ):
         fast.add(f"{target.name}.a")
         drop(fast, 15)
         for _ in range(100):
@@ -125,7 +120,7 @@ def test_a_lost_message_ends_the_publish(js, target):
 @pytest.mark.parametrize("number", [2, 10])
 def test_a_message_lost_just_before_the_commit(js, target, number):
     """The commit raises, also if the acknowledgement of the others arrives after it was sent."""
-    with pytest.raises(FastPublishError) as caught, js.fast_publish() as fast:
+    with pytest.raises(errors.FastPublishError) as caught, js.fast_publish() as fast:
         fast.add(f"{target.name}.a")
         drop(fast, number)
         for _ in range(9):
@@ -154,7 +149,7 @@ def test_a_lost_commit_ends_the_publish_with_gaps_allowed(js, target):
     fast.add(f"{target.name}.a")
     fast.add(f"{target.name}.a")
     drop(fast, 3)
-    with within(20.0), pytest.raises(FastPublishError, match="no progress"):
+    with within(20.0), pytest.raises(errors.FastPublishError, match="no progress"):
         fast.commit()
 
 
@@ -182,26 +177,26 @@ def test_lost_acknowledgements_do_not_stall(js, target):
 @fast_server
 def test_refusals_are_typed(js, target, stream_name):
     """The first message raises the server's error; a later one ends the publish with it."""
-    with pytest.raises(NoStreamResponseError), js.fast_publish() as fast:
+    with pytest.raises(errors.NoStreamResponseError), js.fast_publish() as fast:
         fast.add("unknown.subject")
     js.create_stream(name=f"{stream_name}_plain", subjects=[f"{stream_name}_plain"])
-    with pytest.raises(BatchNotEnabledError), js.fast_publish() as fast:
+    with pytest.raises(errors.BatchNotEnabledError), js.fast_publish() as fast:
         fast.add(f"{stream_name}_plain")
-    with pytest.raises(WrongLastSequenceError), js.fast_publish() as fast:
+    with pytest.raises(errors.WrongLastSequenceError), js.fast_publish() as fast:
         fast.add(f"{target.name}.a", expected_last_subject_sequence=7)
     with within(10.0), pytest.raises(jetstream_sync.Error), js.fast_publish() as fast:
         fast.commit(f"{target.name}.a", headers={"Nats-Expected-Last-Subject-Sequence": "7"})
-    with pytest.raises(FastPublishError) as caught, js.fast_publish() as fast:
+    with pytest.raises(errors.FastPublishError) as caught, js.fast_publish() as fast:
         fast.add(f"{target.name}.b")
         fast.add(f"{target.name}.b", expected_last_subject_sequence=7)
         fast.commit()
-    assert isinstance(caught.value.__cause__, WrongLastSequenceError)
+    assert isinstance(caught.value.__cause__, errors.WrongLastSequenceError)
     with js.fast_publish(gaps="ok") as fast:
         fast.add(f"{target.name}.c")
         fast.add(f"{target.name}.c", expected_last_subject_sequence=7777)
         fast.add(f"{target.name}.c")
     assert [(number, type(error)) for number, error in fast.refused] == [
-        (2, WrongLastSequenceError)
+        (2, errors.WrongLastSequenceError)
     ]
 
 
@@ -217,7 +212,7 @@ def test_a_restarted_server_ends_the_publish(gaps):
         stream = js.create_stream(name="S", subjects=["s"], allow_batched=True)
         with (
             within(60.0),
-            pytest.raises(FastPublishError) as caught,
+            pytest.raises(errors.FastPublishError) as caught,
             js.fast_publish(gaps=gaps, timeout=10.0) as fast,
         ):
             for _ in range(3000):  # three times as many as may be unacknowledged
@@ -233,5 +228,5 @@ def test_a_restarted_server_ends_the_publish(gaps):
     [{"gaps": "no"}, {"flow": 0}, {"flow": 70_000}, {"outstanding": 4}, {"gap_cb": 1}],
 )
 def test_options_are_checked(js, options):
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         js.fast_publish(**options)

@@ -16,18 +16,7 @@ import pytest
 from fixtures.threads import SCALE, between, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    ConsumerDeletedError,
-    ConsumerNotFoundError,
-    JetStream,
-    Msg,
-    PullConsumer,
-    PullError,
-    Stream,
-    Subscription,
-    TimeoutError,
-)
+from jetstream_sync import Connection, JetStream, Msg, PullConsumer, Stream, Subscription, errors
 from jetstream_sync.server import NatsServer
 
 
@@ -99,13 +88,13 @@ pytestmark = pytest.mark.server(">=2.11")  # older servers send no 503 for such 
 def test_an_iterator_repeats_requests_in_growing_intervals(js, stream, consumer, absent, events):
     """Requests are repeated after 1/4, 1/2, 1 s and so on, with one event for the absence."""
     with consumer.messages(heartbeat=2, expires=4) as messages:
-        with pytest.raises(TimeoutError):
+        with pytest.raises(errors.TimeoutError):
             messages.next(2.5)
         waits = [b - a for a, b in zip(absent.asked, absent.asked[1:], strict=False)]
         assert len(waits) == 3
         for wait, least in zip(waits, (0.25, 0.5, 1.0), strict=True):
             assert least <= wait < least + 0.5 * SCALE
-        assert [type(event) for event in events] == [PullError]
+        assert [type(event) for event in events] == [errors.PullError]
         assert "has no leader now" in str(events[0])
         js.publish(stream.name, b"0")
         absent.is_back()
@@ -132,11 +121,11 @@ def test_a_fetch_returns_messages_when_the_consumer_is_served_again(js, stream, 
 
 def test_a_fetch_reports_missing_responders_in_time(consumer):
     """A fetch reports the last refusal when it times out; one that cannot wait does so at once."""
-    with between(0.8, 0.9 + 0.5), pytest.raises(PullError, match="No Responders") as caught:
+    with between(0.8, 0.9 + 0.5), pytest.raises(errors.PullError, match="No Responders") as caught:
         consumer.fetch(1, timeout=0.9)
     assert caught.value.code == 503
-    assert not isinstance(caught.value, ConsumerDeletedError)
-    with within(0.5), pytest.raises(PullError, match="No Responders"):
+    assert not isinstance(caught.value, errors.ConsumerDeletedError)
+    with within(0.5), pytest.raises(errors.PullError, match="No Responders"):
         consumer.fetch_no_wait(1)
 
 
@@ -149,14 +138,14 @@ def test_a_deleted_consumer_ends_all_readers(stream, consumer, events):
     def fetch() -> None:
         try:
             consumer.fetch(1, timeout=20)
-        except ConsumerNotFoundError as error:
+        except errors.ConsumerNotFoundError as error:
             caught.append(error)
 
     thread = threading.Thread(target=fetch)
     thread.start()
     stream.delete_consumer("C")
     handle.wait_closed(5 * SCALE)
-    assert isinstance(handle.error, ConsumerNotFoundError)
+    assert isinstance(handle.error, errors.ConsumerNotFoundError)
     thread.join(5 * SCALE)
     assert len(caught) == 1
 

@@ -12,15 +12,7 @@ from fixtures.server import running_cluster
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    Error,
-    JetStream,
-    NoHeartbeatError,
-    PullConsumer,
-    PullError,
-    TimeoutError,
-)
+from jetstream_sync import Connection, JetStream, PullConsumer, errors
 from jetstream_sync.server import NatsCluster, NatsServer
 
 OPTIONS: dict[str, Any] = {
@@ -98,7 +90,7 @@ def publish_until_stored(js: JetStream, msg_id: str) -> None:
     def acknowledged() -> bool:
         try:
             js.publish("s", msg_id.encode(), msg_id=msg_id, timeout=1 * SCALE)
-        except Error:
+        except errors.Error:
             return False
         return True
 
@@ -167,17 +159,17 @@ def test_without_a_majority_everything_ends_in_time(nodes, nc, js, durable, even
             server.kill()
     events.clear()
     for _ in range(4):
-        with within(2.5), pytest.raises(TimeoutError):
+        with within(2.5), pytest.raises(errors.TimeoutError):
             messages.next(1)
         # The check whether the consumer exists takes at most a second.
     with within(2.5):
         try:
             assert durable.fetch(1, timeout=1) == []
-        except PullError as error:
+        except errors.PullError as error:
             assert error.code == 503  # noqa: PT017 - either is right
-    with within(1.5), pytest.raises(Error):
+    with within(1.5), pytest.raises(errors.Error):
         js.publish("s", b"", timeout=1)
-    assert len([event for event in events if not isinstance(event, NoHeartbeatError)]) <= 1
+    assert len([event for event in events if not isinstance(event, errors.NoHeartbeatError)]) <= 1
     nodes.start()
     publish_until_stored(js, "1")
     # A message without an acknowledgement may be stored.

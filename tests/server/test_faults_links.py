@@ -14,15 +14,7 @@ from fixtures.internals import open_subscriptions
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    ConnectionLostError,
-    JetStream,
-    JetStreamMsg,
-    PullConsumer,
-    Stream,
-    TimeoutError,
-)
+from jetstream_sync import Connection, JetStream, JetStreamMsg, PullConsumer, Stream, errors
 from jetstream_sync.server import NatsServer
 
 #: Short reconnect delays; a silent server is given up after 0.6 s.
@@ -191,7 +183,7 @@ def test_a_fetch_ends_in_time_in_a_black_hole(far, line, durable, stream):
     line.hold()
     with within(1.7):
         assert durable.fetch(3, timeout=0.5) == []
-    with within(1.7), pytest.raises(TimeoutError):
+    with within(1.7), pytest.raises(errors.TimeoutError):
         durable.next(timeout=0.5)
     with within(2.7):
         assert far.jetstream().ordered_consumer(stream.name).fetch(1, timeout=0.5) == []
@@ -203,7 +195,7 @@ def test_a_fetch_ends_in_time_in_a_black_hole(far, line, durable, stream):
 def test_a_publish_whose_ack_is_lost_is_stored_once(far, line, stream):
     """Published again with its id, a message whose acknowledgement was lost is a duplicate."""
     line.hold(Toward.CLIENT)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(errors.TimeoutError):
         far.jetstream().publish(stream.name, b"0", msg_id="zero", timeout=0.3)
     break_link(far, line, "RST")
     ack = far.jetstream().publish(stream.name, b"0", msg_id="zero", timeout=5 * SCALE)
@@ -216,7 +208,7 @@ def test_a_publish_that_is_cut_off_is_not_stored_in_part(far, line, stream, coun
     """A partly sent message is an error in time, and complete when it is sent again."""
     payload = bytes(range(256)) * 40
     line.cut_after(count, Toward.SERVER, after=b"HPUB ")
-    with pytest.raises(TimeoutError):
+    with pytest.raises(errors.TimeoutError):
         far.jetstream().publish(stream.name, payload, msg_id="one", timeout=0.5)
     assert stream.info().state.messages == 0
     ack = far.jetstream().publish(stream.name, payload, msg_id="one", timeout=5 * SCALE)
@@ -239,7 +231,9 @@ def test_every_future_settles(far, line, stream, how):
     with within(4.5):
         for number, future in futures.items():
             error = future.exception(timeout=10 * SCALE)
-            assert error is None or isinstance(error, (TimeoutError, ConnectionLostError))
+            assert error is None or isinstance(
+                error, (errors.TimeoutError, errors.ConnectionLostError)
+            )
             if error is not None:
                 failed.append(number)
     line.heal()

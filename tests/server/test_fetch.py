@@ -12,12 +12,7 @@ from fixtures.server import fill
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    InvalidOptionError,
-    JetStreamMsg,
-    RequestLimitError,
-)
+from jetstream_sync import Connection, JetStreamMsg, errors
 
 
 def numbers(messages: list[JetStreamMsg]) -> list[int]:
@@ -132,7 +127,7 @@ def test_a_message_above_max_bytes_is_an_error_at_once(js, stream, consumer, tim
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, None, timeout, 200)
         try:
-            with between(0, 1), pytest.raises(RequestLimitError, match="max_bytes=200"):
+            with between(0, 1), pytest.raises(errors.RequestLimitError, match="max_bytes=200"):
                 fetched.result(3)
         finally:
             stream.delete_consumer("C")  # would end it as a last resort
@@ -157,7 +152,7 @@ def test_a_message_above_max_bytes_is_an_error_at_once(js, stream, consumer, tim
 def test_invalid_options_are_refused_by_the_client(consumer, nc, options, named):
     """The error names the option, nothing is sent, and no subscription is left."""
     sent = nc.stats["out_msgs"]
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(errors.InvalidOptionError) as caught:
         consumer.fetch(**options)
     assert caught.value.option == named
     assert nc.stats["out_msgs"] == sent
@@ -174,11 +169,11 @@ def test_limits_of_the_consumer_are_typed_errors(stream):
         {"batch": 1, "timeout": 3},
         {"batch": 1, "max_bytes": 1001, "timeout": 1},
     ):
-        with between(0, 1), pytest.raises(RequestLimitError) as caught:
+        with between(0, 1), pytest.raises(errors.RequestLimitError) as caught:
             consumer.fetch(**options)
         assert caught.value.code == 409
         assert "Exceeded Max" in caught.value.description
-    with pytest.raises(RequestLimitError):
+    with pytest.raises(errors.RequestLimitError):
         consumer.fetch_no_wait(11)
     assert consumer.fetch(10, timeout=0.1, max_bytes=1000) == []
 
@@ -189,7 +184,7 @@ def test_too_many_requests_at_a_time_are_a_typed_error(stream):
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(consumer.fetch, 1, 1) for _ in range(2)]
         wait_until(lambda: consumer.info().num_waiting == 2)
-        with between(0, 1), pytest.raises(RequestLimitError):
+        with between(0, 1), pytest.raises(errors.RequestLimitError):
             consumer.fetch(1, timeout=0.5)
         assert [fetched.result(5) for fetched in waiting] == [[], []]
 

@@ -16,12 +16,10 @@ from fixtures.server import paused
 import jetstream_sync
 from jetstream_sync import (
     JetStream,
-    ObjectIncompleteError,
     ObjectMeta,
     ObjectMetaOptions,
-    ObjectReplacedError,
     ObjectStore,
-    TimeoutError,
+    errors,
     shared_connection,
 )
 from jetstream_sync.filesystem import JetStreamFileSystem
@@ -158,7 +156,7 @@ def test_no_reply_is_not_absence(fresh_server):
         assert fs.exists("DATA/a")
         with paused(fresh_server):
             for name, call in CALLS.items():
-                with pytest.raises(TimeoutError):
+                with pytest.raises(errors.TimeoutError):
                     assert call(fs) is None, name  # shows what a call without an error returned
                     pytest.fail(name)
         assert {info.name: info.size for info in store.list()} == dict.fromkeys(
@@ -309,7 +307,7 @@ def test_a_call_lists_a_store_at_most_twice(fs, js, store, nc):
 def _next(subscription):
     try:
         return subscription.next_msg(timeout=0.1)
-    except TimeoutError:
+    except errors.TimeoutError:
         return None
 
 
@@ -405,7 +403,7 @@ def test_reading_over_a_deleted_chunk_raises(fs, store, js, tmp_path, how):
     stream.delete_msg(seq)
     local = tmp_path / "big"
     local.write_bytes(b"before")
-    with pytest.raises(ObjectIncompleteError):
+    with pytest.raises(errors.ObjectIncompleteError):
         if how == "range":
             fs.cat_file("DATA/big", 700_000, 1_200_000)
         elif how == "seek":
@@ -456,7 +454,7 @@ def test_a_file_that_is_replaced_during_its_move_stays(fs, store, monkeypatch):
         return copied
 
     monkeypatch.setattr(fs, "_copy", copy_first)
-    with pytest.raises(ObjectReplacedError):
+    with pytest.raises(errors.ObjectReplacedError):
         fs.mv("DATA/a.txt", "DATA/b")
     assert (store.get_bytes("a.txt"), store.get_bytes("b")) == (b"new", b"a.txt")
 
@@ -563,11 +561,11 @@ def test_an_object_that_is_replaced_meanwhile_is_read_again_once(nats_server, js
     fs.times = 1
     assert fs.cat_file("DATA/big", 0, 4) == b"new0"
     fs.times = 2
-    with pytest.raises(ObjectReplacedError):
+    with pytest.raises(errors.ObjectReplacedError):
         fs.cat("DATA/big")
     fs.times = 1
     file = fs.open("DATA/big")
-    with pytest.raises(ObjectReplacedError):
+    with pytest.raises(errors.ObjectReplacedError):
         file.read()
     shared_connection(nats_server.url).close()
 

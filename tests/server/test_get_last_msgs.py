@@ -11,22 +11,7 @@ from fixtures.fake_jetstream import scripted, send_block, send_end, send_msg
 from fixtures.server import paused
 from fixtures.threads import between
 
-from jetstream_sync import (
-    APIError,
-    BadSubjectError,
-    Connection,
-    InvalidOptionError,
-    InvalidResponseError,
-    JetStream,
-    MessagesChangedError,
-    Msg,
-    NoRespondersError,
-    ServerTooOldError,
-    StoredMsg,
-    Stream,
-    StreamNotFoundError,
-    TooManyResultsError,
-)
+from jetstream_sync import Connection, JetStream, Msg, StoredMsg, Stream, errors
 
 PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 FUTURE = datetime(2100, 1, 1, tzinfo=timezone.utc)
@@ -148,7 +133,7 @@ def test_a_message_replaced_between_two_pages_is_an_error(js, stream_name):
     js.publish(f"{stream_name}.c", b"new")
     assert next(found).data == b"a"
     assert next(found).data == b"b"
-    with pytest.raises(MessagesChangedError, match="read them again"):
+    with pytest.raises(errors.MessagesChangedError, match="read them again"):
         list(found)
     assert data(stream.get_last_msgs([f"{stream_name}.>"], batch=2)) == ["a", "b", "d", "new"]
 
@@ -172,7 +157,7 @@ def test_more_than_1024_subjects_are_refused(js, stream_name):
         js.publish_async(f"{stream_name}.{number}", b"x")
     js.publish_async_completed(20)
     for batch in (None, 10):
-        with pytest.raises(TooManyResultsError) as caught:
+        with pytest.raises(errors.TooManyResultsError) as caught:
             stream.get_last_msgs([f"{stream_name}.>"], batch=batch)
         assert caught.value.code == 413
     assert len(list(stream.get_last_msgs([f"{stream_name}.>"], up_to_seq=1024))) == 1024
@@ -195,20 +180,20 @@ def test_an_old_replica_is_named(nats_server, stream):
     with scripted(nats_server, respond) as user:
         found = user.jetstream(prefix="FAKE").get_stream(stream.name).get_last_msgs(["s.*"])
         assert next(found).seq == 1
-        with pytest.raises(ServerTooOldError, match="needs nats-server 2.11"):
+        with pytest.raises(errors.ServerTooOldError, match="needs nats-server 2.11"):
             next(found)
 
 
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"subjects": []}, InvalidOptionError),
-        ({"subjects": ["a..b"]}, BadSubjectError),
-        ({"subjects": None}, InvalidOptionError),
-        ({"subjects": ["a"], "up_to_seq": 0}, InvalidOptionError),
-        ({"subjects": ["a"], "batch": 0}, InvalidOptionError),
-        ({"subjects": ["a"], "up_to_seq": 5, "up_to_time": PAST}, InvalidOptionError),
-        ({"subjects": ["a"], "up_to_time": datetime(2026, 1, 1)}, InvalidOptionError),  # noqa: DTZ001
+        ({"subjects": []}, errors.InvalidOptionError),
+        ({"subjects": ["a..b"]}, errors.BadSubjectError),
+        ({"subjects": None}, errors.InvalidOptionError),
+        ({"subjects": ["a"], "up_to_seq": 0}, errors.InvalidOptionError),
+        ({"subjects": ["a"], "batch": 0}, errors.InvalidOptionError),
+        ({"subjects": ["a"], "up_to_seq": 5, "up_to_time": PAST}, errors.InvalidOptionError),
+        ({"subjects": ["a"], "up_to_time": datetime(2026, 1, 1)}, errors.InvalidOptionError),  # noqa: DTZ001
     ],
 )
 def test_invalid_arguments_of_get_last_msgs_are_refused(nc, stream, given, error):
@@ -224,10 +209,10 @@ def test_a_stream_without_direct_gets_has_no_responders(js, stream):
     """A deleted stream is not found; one without ``allow_direct`` has no responders."""
     js.update_stream(replace(stream.cached_info.config, allow_direct=False))
     with between(0, 2.0):
-        with pytest.raises(NoRespondersError):
+        with pytest.raises(errors.NoRespondersError):
             stream.get_last_msgs([all_subjects(stream)])
         js.delete_stream(stream.name)
-        with pytest.raises(StreamNotFoundError):
+        with pytest.raises(errors.StreamNotFoundError):
             stream.get_last_msgs([all_subjects(stream)])
 
 
@@ -276,10 +261,10 @@ def test_a_page_that_broke_off_is_requested_again(nats_server, stream):
 @pytest.mark.parametrize(
     ("block", "error"),
     [
-        (b"NATS/1.0 408 Bad Request\r\n\r\n", APIError),
-        (b"NATS/1.0 408 Empty Request\r\n\r\n", ServerTooOldError),
-        (b"NATS/1.0 204 EOB\r\n\r\n", InvalidResponseError),
-        (b"NATS/1.0\r\nA: b\r\n\r\n", InvalidResponseError),
+        (b"NATS/1.0 408 Bad Request\r\n\r\n", errors.APIError),
+        (b"NATS/1.0 408 Empty Request\r\n\r\n", errors.ServerTooOldError),
+        (b"NATS/1.0 204 EOB\r\n\r\n", errors.InvalidResponseError),
+        (b"NATS/1.0\r\nA: b\r\n\r\n", errors.InvalidResponseError),
     ],
 )
 def test_other_replies_to_get_last_msgs_are_errors(nats_server, stream, block, error):
@@ -342,7 +327,7 @@ def test_messages_from_a_time_on(js, stream, allow_direct):
 def test_invalid_start_times_are_refused(nc, stream, given):
     """A start time has a time zone, is in the years 1 to 9999, and excludes a sequence."""
     before = nc.stats["out_msgs"]
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         stream.get_msgs(5, **given)
     assert nc.stats["out_msgs"] == before
 
@@ -351,5 +336,5 @@ def test_an_old_replica_does_not_ignore_the_start_time(nats_server, stream):
     """A server before 2.11 ignores the start time; its reply is not used."""
     with scripted(nats_server, lambda nc, msg, _: send_msg(nc, msg, 1, None)) as user:
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
-        with pytest.raises(ServerTooOldError):
+        with pytest.raises(errors.ServerTooOldError):
             fake.get_msgs(5, start_time=PAST)

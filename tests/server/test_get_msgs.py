@@ -9,19 +9,7 @@ import pytest
 from fixtures.fake_jetstream import scripted, send_block, send_msg
 from fixtures.server import paused
 
-from jetstream_sync import (
-    APIError,
-    BadSubjectError,
-    Connection,
-    InvalidOptionError,
-    InvalidResponseError,
-    JetStream,
-    Msg,
-    StoredMsg,
-    Stream,
-    StreamNotFoundError,
-    TimeoutError,
-)
+from jetstream_sync import Connection, JetStream, Msg, StoredMsg, Stream, errors
 
 MESSAGES = 700
 
@@ -118,17 +106,17 @@ def test_a_deleted_stream_is_an_error_and_no_empty_list(js, stream_name, allow_d
     """The error of a deleted stream says so, instead of an empty list."""
     stream = js.create_stream(name=stream_name, allow_direct=allow_direct)
     js.delete_stream(stream_name)
-    with pytest.raises(StreamNotFoundError):
+    with pytest.raises(errors.StreamNotFoundError):
         stream.get_msgs(1, timeout=5.0)
 
 
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"max_messages": 0}, InvalidOptionError),
-        ({"max_messages": 1, "seq": 0}, InvalidOptionError),
-        ({"max_messages": 1, "max_bytes": 0}, InvalidOptionError),
-        ({"max_messages": 1, "next_by_subject": "a..b"}, BadSubjectError),
+        ({"max_messages": 0}, errors.InvalidOptionError),
+        ({"max_messages": 1, "seq": 0}, errors.InvalidOptionError),
+        ({"max_messages": 1, "max_bytes": 0}, errors.InvalidOptionError),
+        ({"max_messages": 1, "next_by_subject": "a..b"}, errors.BadSubjectError),
     ],
 )
 def test_invalid_arguments_are_refused(stream, given, error):
@@ -159,8 +147,8 @@ def test_without_responders_the_leader_is_asked(nats_server, stream):
 @pytest.mark.parametrize(
     ("block", "error"),
     [
-        (b"NATS/1.0 408 Bad Request\r\n\r\n", APIError),
-        (b"NATS/1.0\r\nA: b\r\n\r\n", InvalidResponseError),
+        (b"NATS/1.0 408 Bad Request\r\n\r\n", errors.APIError),
+        (b"NATS/1.0\r\nA: b\r\n\r\n", errors.InvalidResponseError),
     ],
 )
 def test_other_replies_are_errors(nats_server, stream, block, error):
@@ -175,7 +163,7 @@ def test_other_replies_are_errors(nats_server, stream, block, error):
 def test_a_server_that_is_silent_is_a_timeout(alone, fresh_server):
     """The whole call ends after its timeout."""
     stream = alone.jetstream().create_stream(name="S", allow_direct=True)
-    with paused(fresh_server), pytest.raises(TimeoutError):
+    with paused(fresh_server), pytest.raises(errors.TimeoutError):
         stream.get_msgs(5, timeout=1.5)
 
 

@@ -26,16 +26,13 @@ from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
-    APIError,
     Connection,
     JetStream,
     KeyValue,
-    NoRespondersError,
-    NotFoundError,
     ObjectStore,
     PullConsumer,
     Stream,
-    TimeoutError,
+    errors,
 )
 from jetstream_sync.server import NatsServer
 
@@ -141,7 +138,7 @@ def _lock(world: World) -> object:
 
 
 def _publish_async(world: World) -> None:
-    with suppress(TimeoutError):
+    with suppress(errors.TimeoutError):
         world.nc.jetstream().publish_async("s.x").result(5)
 
 
@@ -223,17 +220,17 @@ def failing(world: World, step: str, number: int, fault: Fault) -> Iterator[list
         patch.undo()
 
 
-_REFUSED = APIError(503, 10008, "JetStream system temporarily unavailable")
+_REFUSED = errors.APIError(503, 10008, "JetStream system temporarily unavailable")
 _NO_THREAD = RuntimeError("can't start new thread")
 
 #: Each fault, and the step that fails.
 FAULTS: dict[str, tuple[str, Callable[[], Fault]]] = {
     "no thread": ("thread", lambda: _raise(_NO_THREAD)),
     "refused": ("request", lambda: _raise(_REFUSED)),
-    "no responders": ("request", lambda: _raise(NoRespondersError("s"))),
-    "lost reply": ("request", lambda: _lost_reply(TimeoutError("no reply"))),
+    "no responders": ("request", lambda: _raise(errors.NoRespondersError("s"))),
+    "lost reply": ("request", lambda: _lost_reply(errors.TimeoutError("no reply"))),
     "interrupted": ("request", lambda: _lost_reply(KeyboardInterrupt())),
-    "flush": ("flush", lambda: _raise(TimeoutError("no reply"))),
+    "flush": ("flush", lambda: _raise(errors.TimeoutError("no reply"))),
     "interrupted flush": ("flush", lambda: _lost_reply(KeyboardInterrupt())),
 }
 
@@ -259,7 +256,7 @@ def fail_at_each_step(world: World, what: str, fault: str, call: Callable[[], An
             started = call()
         _stop(started)
         if (what, fault) in _STAYS:
-            with suppress(NotFoundError):
+            with suppress(errors.NotFoundError):
                 world.js.delete_consumer("S", "D")
         world.check(f"{what}, {fault} {number}")
         if len(steps) < number:
@@ -320,7 +317,7 @@ def test_a_ctrl_c_leaves_nothing_behind(world, call):
         for started in made:
             _stop(started)
         if call == "push durable":
-            with suppress(NotFoundError):
+            with suppress(errors.NotFoundError):
                 world.js.delete_consumer("S", "D")
         gc.collect()
         world.check(f"{call}, interrupted at {moment} of {moments}")

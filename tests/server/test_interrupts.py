@@ -25,15 +25,13 @@ from fixtures.threads import SCALE, wait_until
 import jetstream_sync
 from jetstream_sync import (
     Connection,
-    ConnectionLostError,
-    ConsumerNotFoundError,
-    Error,
     JetStream,
     JetStreamMsg,
     KeyValue,
     ObjectStore,
     Stream,
     Subscription,
+    errors,
 )
 from jetstream_sync.server import NatsServer
 
@@ -204,7 +202,7 @@ def world_on(server: NatsServer) -> Iterator[World]:
         )
         yield world
         for sub in world.subs:  # an end that was interrupted is completed by repeating it
-            with suppress(Error):
+            with suppress(errors.Error):
                 sub.unsubscribe()
     finally:
         nc.close()
@@ -233,7 +231,7 @@ def delete_consumers(server: NatsServer) -> None:
         for name in js.stream_names():
             stream = js.get_stream(name)
             for consumer in stream.consumer_names():
-                with suppress(ConsumerNotFoundError):
+                with suppress(errors.ConsumerNotFoundError):
                     stream.delete_consumer(consumer)
 
 
@@ -258,7 +256,7 @@ def use(world: World) -> None:
     while True:
         try:
             use_once(world)
-        except ConnectionLostError:
+        except errors.ConnectionLostError:
             assert time.monotonic() < give_up
         else:
             return
@@ -294,7 +292,7 @@ def check_on_another_thread(world: World, what: str, *, ending: bool) -> None:
 
 def interrupt(server: NatsServer, name: str, moments: Callable[[int], list[int]]) -> None:
     def call(world: World) -> None:
-        with suppress(Error):
+        with suppress(errors.Error):
             CALLS[name](world)
 
     with world_on(server) as world:
@@ -372,7 +370,7 @@ def test_reading_without_acks_continues_after_an_interrupt(server, name):
         stream = world.stream
 
         def start() -> Callable[[], list[JetStreamMsg]]:
-            with suppress(ConsumerNotFoundError):
+            with suppress(errors.ConsumerNotFoundError):
                 stream.delete_consumer("READ")
             stream.create_consumer(durable_name="READ", ack_policy="none")
             return READERS[name](stream)

@@ -15,28 +15,15 @@ import jetstream_sync
 from jetstream_sync import (
     APICall,
     Base64Keys,
-    BucketExistsError,
-    BucketNotFoundError,
-    InvalidArgumentError,
-    InvalidNameError,
-    InvalidOptionError,
     JetStream,
-    KeyExistsError,
-    KeyNotFoundError,
     KeyValue,
     KeyValueConfig,
     KeyValueEntry,
     KeyValueOperation,
-    NoStreamResponseError,
     PathKeys,
-    ServerTooOldError,
-    StreamFullError,
     StreamSource,
     SubjectTransform,
-    TimeoutError,
-    TooManyResultsError,
-    ValueTooLargeError,
-    WrongLastRevisionError,
+    errors,
 )
 from jetstream_sync.server import NatsServer
 
@@ -85,18 +72,18 @@ def test_the_error_for_an_existing_bucket_names_the_fields(js, bucket):
         discard="new",
         duplicate_window=120,
     )
-    with pytest.raises(BucketExistsError, match=r"which differs in allow_direct \("):
+    with pytest.raises(errors.BucketExistsError, match=r"which differs in allow_direct \("):
         js.create_key_value(bucket=bucket)
     assert js.create_or_update_key_value(bucket=bucket, history=2).status().history == 2
 
 
 def test_manage_buckets(js, bucket):
     """A bucket is created once, found, listed, changed and deleted."""
-    with pytest.raises(BucketNotFoundError):
+    with pytest.raises(errors.BucketNotFoundError):
         js.key_value(bucket)
     kv = js.create_key_value(KeyValueConfig(bucket=bucket, history=3, description="first"))
     assert js.create_key_value(bucket=bucket, history=3, description="first").bucket == bucket
-    with pytest.raises(BucketExistsError):
+    with pytest.raises(errors.BucketExistsError):
         js.create_key_value(bucket=bucket, history=4)
     kv.put("a", b"1")
     changed = js.update_key_value(bucket=bucket, ttl=3600, max_value_size=100)
@@ -116,11 +103,11 @@ def test_manage_buckets(js, bucket):
     assert bucket in [item.bucket for item in js.list_key_values()]
     js.delete_key_value(bucket)
     for call in (kv.status, lambda: kv.get("a"), lambda: js.delete_key_value(bucket), kv.watch):
-        with pytest.raises(BucketNotFoundError):
+        with pytest.raises(errors.BucketNotFoundError):
             call()
-    with pytest.raises(BucketNotFoundError):
+    with pytest.raises(errors.BucketNotFoundError):
         js.update_key_value(bucket=bucket)
-    with pytest.raises(NoStreamResponseError):
+    with pytest.raises(errors.NoStreamResponseError):
         kv.put("a", b"1")
     assert js.create_or_update_key_value(bucket=bucket).status().history == 1
 
@@ -132,7 +119,7 @@ def test_only_buckets_are_listed(js, bucket):
     js.create_key_value(bucket=f"{bucket}-m", mirror=StreamSource(name=bucket))
     found = [name for name in js.key_value_names() if name.startswith(bucket)]
     assert found == [bucket, f"{bucket}-m"]
-    with pytest.raises(BucketNotFoundError, match="not a key-value bucket"):
+    with pytest.raises(errors.BucketNotFoundError, match="not a key-value bucket"):
         js.key_value(f"{bucket}-x")
 
 
@@ -151,7 +138,7 @@ def test_refused_keys(kv, key):
         calls += [lambda: kv.get(key), lambda: kv.value(key), lambda: key in kv]
         calls += [lambda: kv.history(key)]
     for call in calls:
-        with pytest.raises(InvalidNameError):
+        with pytest.raises(errors.InvalidNameError):
             call()
     assert kv.status().values == 0
 
@@ -178,7 +165,7 @@ def test_the_longest_keys(kv):
         lambda key: kv.modify(key, lambda _: b""),
     ]
     for write in writes:
-        with pytest.raises(InvalidNameError, match=r"key name 'k+'.* exceed 3840 bytes"):
+        with pytest.raises(errors.InvalidNameError, match=r"key name 'k+'.* exceed 3840 bytes"):
             write(key + "k")
 
 
@@ -231,17 +218,17 @@ def test_get_without_a_value_raises_a_key_error(kv):
     kv.put("b", b"2")
     kv.delete("b")
     for key, marker in (("c", None), ("b", 3)):
-        with pytest.raises(KeyNotFoundError) as raised:
+        with pytest.raises(errors.KeyNotFoundError) as raised:
             kv.get(key)
         assert (raised.value.key, raised.value.marker) == (key, marker)
-    with pytest.raises(KeyNotFoundError, match="deleted at revision 3"):
+    with pytest.raises(errors.KeyNotFoundError, match="deleted at revision 3"):
         kv.get("b")
     for key, revision in (("a", 2), ("a", 99), ("b", 3)):
-        with pytest.raises(KeyNotFoundError):
+        with pytest.raises(errors.KeyNotFoundError):
             kv.get(key, revision=revision)
     with pytest.raises(KeyError):
         kv["c"]
-    with pytest.raises(InvalidOptionError, match=r"use put\(\)"):
+    with pytest.raises(errors.InvalidOptionError, match=r"use put\(\)"):
         kv.update("a", b"", None)
 
 
@@ -255,7 +242,7 @@ def test_revisions_that_are_refused(nc, kv, revision):
         lambda: kv.get_many("a", up_to_revision=revision),
         lambda: kv.watch("a", resume_from_revision=revision),
     ):
-        with pytest.raises(InvalidOptionError, match="revision="):
+        with pytest.raises(errors.InvalidOptionError, match="revision="):
             call()
     if revision != 0:
         for change in (
@@ -263,16 +250,16 @@ def test_revisions_that_are_refused(nc, kv, revision):
             lambda: kv.delete("a", revision),
             lambda: kv.purge("a", revision),
         ):
-            with pytest.raises(InvalidOptionError, match="last="):
+            with pytest.raises(errors.InvalidOptionError, match="last="):
                 change()
     assert nc.stats["out_msgs"] == sent
 
 
 def test_values_are_bytes(kv):
     """A text is refused; it is not encoded silently."""
-    with pytest.raises(InvalidArgumentError, match="must be bytes"):
+    with pytest.raises(errors.InvalidArgumentError, match="must be bytes"):
         kv.put("a", "text")
-    with pytest.raises(InvalidArgumentError, match="must be bytes"):
+    with pytest.raises(errors.InvalidArgumentError, match="must be bytes"):
         kv.create("a", "text")
     kv.put("a", bytearray(b"1"))
     assert kv["a"] == b"1"
@@ -321,11 +308,11 @@ def test_create_with_a_ttl(markers):
 def test_ttls_that_are_not_possible(js, markers, bucket):
     """Only create and purge take a TTL, and only in a bucket with markers."""
     plain = js.create_key_value(bucket=f"{bucket}-p", storage="memory")
-    with pytest.raises(InvalidOptionError, match="limit_marker_ttl"):
+    with pytest.raises(errors.InvalidOptionError, match="limit_marker_ttl"):
         plain.create("a", b"", ttl=1)
-    with pytest.raises(InvalidOptionError, match="limit_marker_ttl"):
+    with pytest.raises(errors.InvalidOptionError, match="limit_marker_ttl"):
         plain.purge("a", ttl=1)
-    with pytest.raises(InvalidOptionError, match="one second"):
+    with pytest.raises(errors.InvalidOptionError, match="one second"):
         markers.create("a", b"", ttl=0.5)
     assert markers.status().values == plain.status().values == 0
     # Another client allows them later.
@@ -339,12 +326,12 @@ def test_limits(js, bucket):
     """A value that is too large, and a full bucket, have their own errors, at once."""
     kv = js.create_key_value(bucket=bucket, max_value_size=100, max_bytes=1000)
     with within(2):
-        with pytest.raises(ValueTooLargeError):
+        with pytest.raises(errors.ValueTooLargeError):
             kv.put("a", b"x" * 101)
-        with pytest.raises(StreamFullError):
+        with pytest.raises(errors.StreamFullError):
             for number in range(50):
                 kv.put(f"k{number}", b"x" * 50)
-    assert not isinstance(StreamFullError(503, 10077, ""), TimeoutError)
+    assert not isinstance(errors.StreamFullError(503, 10077, ""), errors.TimeoutError)
 
 
 # --- several keys -------------------------------------------------------------------------------
@@ -363,7 +350,7 @@ def test_keys(kv):
     assert kv.keys("a.*", "*.b") == ["a.b"]
     assert kv.keys("none.>") == []
     assert list(kv.iter_keys("a.>", "foo")) == ["a.b", "a.c.d", "foo"]
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(errors.InvalidNameError):
         kv.keys("a*b")
 
 
@@ -377,7 +364,7 @@ def test_get_many(kv):
     assert {key: entry.value for key, entry in found.items()} == {"a": b"4", "b.c": b"2"}
     assert found["a"] == kv.get("a")
     assert kv.get_many("none") == kv.get_many([]) == {}
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(errors.InvalidNameError):
         kv.get_many("a..b")
 
 
@@ -405,11 +392,11 @@ def test_get_very_many(nc, js, kv):
     reader = nc.jetstream(api_cb=calls.append).key_value(kv.bucket)
     assert reader.get_many(sorted(found)) == found
     assert max(call.request_size for call in calls) < 20_000
-    with pytest.raises((TooManyResultsError, ServerTooOldError)):
+    with pytest.raises((errors.TooManyResultsError, errors.ServerTooOldError)):
         kv.get_many(">", up_to_revision=1100)
     # A deleted bucket is an error, not an empty result.
     js.delete_key_value(kv.bucket)
-    with pytest.raises(BucketNotFoundError):
+    with pytest.raises(errors.BucketNotFoundError):
         kv.get_many(">")
 
 
@@ -426,7 +413,7 @@ def test_purge_deletes_keeps_new_values(kv, monkeypatch):
 
     monkeypatch.setattr(kv._stream, "purge", write_first)
     assert kv.purge_deletes(0) == 40
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         kv.purge_deletes(-1)
     assert {key: entry.value for key, entry in kv.get_many(">").items()} == {
         f"k{number}": b"new" for number in range(20)
@@ -458,12 +445,12 @@ def test_modify_gives_up(kv):
         kv.put("a", b"other")
         return b"mine"
 
-    with pytest.raises(WrongLastRevisionError):
+    with pytest.raises(errors.WrongLastRevisionError):
         kv.modify("a", change, attempts=3)
     assert calls == 3
     with pytest.raises(ZeroDivisionError):
         kv.modify("a", lambda _: b"%d" % (1 // 0))
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         kv.modify("a", change, attempts=0)
     assert kv["a"] == b"other"
 
@@ -491,7 +478,7 @@ def test_modify_of_a_key_that_always_changes(nc, kv):
         return b"mine"
 
     begin = time.monotonic()
-    with pytest.raises((WrongLastRevisionError, TimeoutError)):
+    with pytest.raises((errors.WrongLastRevisionError, errors.TimeoutError)):
         impatient.modify("a", change)
     assert 0.3 < time.monotonic() - begin < 2 * SCALE
     assert kv["a"] == b"other"
@@ -499,11 +486,11 @@ def test_modify_of_a_key_that_always_changes(nc, kv):
 
 def test_extra_fields_that_would_be_ignored_are_refused(js, bucket):
     """A field that the bucket sets itself cannot be given as an unknown one; others reach the server."""
-    with pytest.raises(InvalidOptionError, match="'discard' is a field of StreamConfig"):
+    with pytest.raises(errors.InvalidOptionError, match="'discard' is a field of StreamConfig"):
         js.create_key_value(bucket=bucket, extra={"discard": "old"})
-    with pytest.raises(InvalidOptionError, match="'ttl' is a field of KeyValueConfig"):
+    with pytest.raises(errors.InvalidOptionError, match="'ttl' is a field of KeyValueConfig"):
         KeyValueConfig(bucket=bucket, extra={"ttl": 1})
-    with pytest.raises(ServerTooOldError, match="newer_field"):
+    with pytest.raises(errors.ServerTooOldError, match="newer_field"):
         js.create_key_value(bucket=bucket, extra={"newer_field": 1})
 
 
@@ -528,7 +515,7 @@ def test_mirror(js, kv, bucket):
         assert watch.next(10 * SCALE).value == b"3"
     found = js.key_value(f"{bucket}-m")
     assert found.create("c", b"4") == kv.get("c", consistent=True).revision
-    with pytest.raises(KeyExistsError):
+    with pytest.raises(errors.KeyExistsError):
         wait_until(lambda: "c" in found, 10 * SCALE)
         found.create("c", b"5")
 
@@ -551,7 +538,7 @@ def test_mirror_that_lags(js, kv, bucket, renamed):
     entry = mirror.get("a", consistent=True)
     assert (entry.key, entry.value, entry.bucket) == ("a", b"1", f"{bucket}-m")
     assert mirror.get("a", entry.revision, consistent=True) == entry
-    with pytest.raises(KeyExistsError):
+    with pytest.raises(errors.KeyExistsError):
         mirror.create("a", b"2")
     mirror.modify("a", lambda entry: entry and entry.value + b"3")
     assert kv["a"] == b"13"
@@ -630,7 +617,7 @@ def test_codec_without_patterns(kv):
     assert [entry.value for entry in coded.history("ab")] == [b"1", b"2"]
     assert set(coded.get_many(["ab"])) == {"ab"}
     assert set(coded.get_many(">")) == {"ab"}
-    with pytest.raises(InvalidOptionError, match="patterns"):
+    with pytest.raises(errors.InvalidOptionError, match="patterns"):
         coded.keys("a.*")
 
 
@@ -658,7 +645,7 @@ def test_codecs(kv):
     kv.put("X3Jvb3Rf.x", b"small")
     with coded.watch() as watch:
         *_, foreign = watch.initial()
-        with pytest.raises(InvalidNameError):
+        with pytest.raises(errors.InvalidNameError):
             _ = foreign.key
         with pytest.raises(ValueError, match="not encoded"):
             _ = foreign.value

@@ -11,14 +11,7 @@ from fixtures.server import running_cluster
 from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    Error,
-    JetStream,
-    KeyValueEntry,
-    StreamSource,
-    WrongLastRevisionError,
-)
+from jetstream_sync import Connection, JetStream, KeyValueEntry, StreamSource, errors
 from jetstream_sync.server import NatsCluster
 
 
@@ -51,7 +44,7 @@ def step_down(nc: Connection, stream: str) -> None:
     def leader() -> str | None:
         try:
             info = js.get_stream(stream).cached_info
-        except Error:
+        except errors.Error:
             return None
         return info.cluster and info.cluster.leader
 
@@ -70,7 +63,7 @@ def test_conflicts_of_replicated_keys(js):
         lambda: kv.delete("a", last=first),
         lambda: kv.purge("a", last=first),
     ):
-        with pytest.raises(WrongLastRevisionError):
+        with pytest.raises(errors.WrongLastRevisionError):
             call()
     assert [entry.value for entry in kv.history("a")] == [b"1", b"2"]
 

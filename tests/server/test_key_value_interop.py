@@ -12,13 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.kv import KeyValue as Theirs
 
-from jetstream_sync import (
-    BucketExistsError,
-    KeyExistsError,
-    KeyNotFoundError,
-    KeyValueOperation,
-    WrongLastRevisionError,
-)
+from jetstream_sync import KeyValueOperation, errors
 from jetstream_sync.server import NatsServer
 
 T = TypeVar("T")
@@ -71,9 +65,9 @@ def test_their_bucket_here(nats_server, js, bucket):
         "d": KeyValueOperation.PURGE,
     }
     assert kv.create("c", b"5") > 0
-    with pytest.raises(KeyExistsError):
+    with pytest.raises(errors.KeyExistsError):
         kv.create("a.b", b"6")
-    with pytest.raises(BucketExistsError):
+    with pytest.raises(errors.BucketExistsError):
         js.create_key_value(bucket=bucket, history=6)
 
 
@@ -104,8 +98,8 @@ def test_our_bucket_there(nats_server, js, bucket):
         await watcher.stop()
 
     with_nats_py(nats_server, read)
-    with pytest.raises(WrongLastRevisionError):
+    with pytest.raises(errors.WrongLastRevisionError):
         mine.update("a.b", b"5", last)
     assert mine["a.b"] == b"4"
-    with pytest.raises(KeyNotFoundError):
+    with pytest.raises(errors.KeyNotFoundError):
         mine.get("gone")

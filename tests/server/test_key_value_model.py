@@ -17,13 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from jetstream_sync import (
-    JetStream,
-    KeyExistsError,
-    KeyNotFoundError,
-    KeyValue,
-    WrongLastRevisionError,
-)
+from jetstream_sync import JetStream, KeyValue, errors
 
 HISTORY = 3
 KEYS = st.sampled_from(["a", "b", "a.b", "a.c"])
@@ -85,7 +79,7 @@ class Bucket(RuleBasedStateMachine):
     def create(self, key: str, value: bytes, second: bool) -> None:
         revision, operation, _ = self.newest(key)
         if operation == "PUT":
-            with pytest.raises(KeyExistsError) as raised:
+            with pytest.raises(errors.KeyExistsError) as raised:
                 self.writer(second).create(key, value)
             assert raised.value.revision == revision
         else:
@@ -98,7 +92,7 @@ class Bucket(RuleBasedStateMachine):
         if last == newest:
             self.store(key, self.kv.update(key, value, last), "PUT", value)
         else:
-            with pytest.raises(WrongLastRevisionError):
+            with pytest.raises(errors.WrongLastRevisionError):
                 self.kv.update(key, value, last)
 
     @rule(key=KEYS, expect=st.booleans())
@@ -113,7 +107,7 @@ class Bucket(RuleBasedStateMachine):
         if last == newest:
             self.store(key, self.kv.purge(key, last), "PURGE", b"")
         else:
-            with pytest.raises(WrongLastRevisionError):
+            with pytest.raises(errors.WrongLastRevisionError):
                 self.kv.purge(key, last)
 
     @rule(key=KEYS, value=st.none() | VALUES)
@@ -153,7 +147,7 @@ class Bucket(RuleBasedStateMachine):
         if stored.get(revision, [""])[0] == "PUT":
             assert self.kv.get(key, revision=revision).value == stored[revision][1]
         else:
-            with pytest.raises(KeyNotFoundError):
+            with pytest.raises(errors.KeyNotFoundError):
                 self.kv.get(key, revision=revision)
 
     @invariant()

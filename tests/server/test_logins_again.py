@@ -15,14 +15,7 @@ from fixtures.threads import wait_until
 from typing_extensions import Self
 
 import jetstream_sync
-from jetstream_sync import (
-    AuthenticationExpiredError,
-    AuthorizationError,
-    Connection,
-    ConnectionEvent,
-    CredentialsError,
-    Error,
-)
+from jetstream_sync import Connection, ConnectionEvent, errors
 from jetstream_sync.server import NatsServer
 
 #: More attempts than fit into a test, with a short delay between them.
@@ -67,7 +60,7 @@ def test_a_file_that_is_missing_for_a_while(tmp_path):
             seed.unlink()
             server.restart()
             error = reported.get(timeout=5)
-            assert isinstance(error, CredentialsError)
+            assert isinstance(error, errors.CredentialsError)
             assert (error.option, error.value) == ("nkeys_seed", str(seed))
             seed.write_text("garbage")
             error = reported.get(timeout=5)
@@ -99,7 +92,7 @@ def test_a_function_that_raises_while_the_link_is_mended(error):
             fails = True
             server.restart()
             told = reported.get(timeout=5)
-            assert isinstance(told, CredentialsError)
+            assert isinstance(told, errors.CredentialsError)
             assert told.option == "nkeys_seed_str"
             assert told.__cause__ is error
             fails = False
@@ -139,7 +132,7 @@ class Ids:
     def __init__(self, nc: Connection) -> None:
         self._js = nc.jetstream(timeout=5)
         self.acknowledged: list[int] = []
-        self.failed: list[Error] = []
+        self.failed: list[errors.Error] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -153,7 +146,7 @@ class Ids:
                 self.acknowledged.append(-number)
                 future.result(5)
                 self.acknowledged.append(number)
-            except Error as error:
+            except errors.Error as error:
                 self.failed.append(error)
 
     def __enter__(self) -> Self:
@@ -191,7 +184,7 @@ def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
         with Ids(nc) as ids:
             wait_until(lambda: is_back(nc, 1), 8)
             event = events.get(timeout=5)
-            assert isinstance(event.error, AuthenticationExpiredError)
+            assert isinstance(event.error, errors.AuthenticationExpiredError)
             before = len(ids.acknowledged)
             wait_until(lambda: len(ids.acknowledged) > before + 5, 10)
         nc.close()  # not in the middle of the next expiry
@@ -212,9 +205,9 @@ def test_credentials_that_have_run_out_for_good(jwt_server, operator, tmp_path):
     )
     with nc:
         wait_until(lambda: nc.is_closed, 8)
-        assert isinstance(nc.last_error, AuthorizationError)
+        assert isinstance(nc.last_error, errors.AuthorizationError)
         kinds = {type(reported.get(timeout=5)) for _ in range(2)}
-        assert kinds <= {AuthorizationError, AuthenticationExpiredError}
+        assert kinds <= {errors.AuthorizationError, errors.AuthenticationExpiredError}
 
 
 @pytest.fixture
@@ -248,7 +241,7 @@ def test_fresh_credentials_when_a_user_is_revoked(own_operator):
             f"$SYS.REQ.ACCOUNT.{operator.account.public}.CLAIMS.UPDATE", account.encode(), timeout=5
         )
         event = events.get(timeout=5)
-        assert isinstance(event.error, AuthenticationExpiredError)
+        assert isinstance(event.error, errors.AuthenticationExpiredError)
         assert "Revoked" in str(event.error)
         wait_until(lambda: is_back(nc, 1))
 
@@ -273,6 +266,9 @@ def test_the_first_connect_does_not_ask_twice():
         asked.append(Path())
         return user.seed
 
-    with nkey_server(User()) as server, pytest.raises(AuthorizationError, match=str(server.port)):
+    with (
+        nkey_server(User()) as server,
+        pytest.raises(errors.AuthorizationError, match=str(server.port)),
+    ):
         jetstream_sync.connect(server.url, nkeys_seed_str=seed)
     assert len(asked) == 1

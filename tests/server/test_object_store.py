@@ -21,28 +21,15 @@ from fixtures.threads import SCALE, run_all, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
-    BucketExistsError,
-    BucketNotFoundError,
-    DigestMismatchError,
-    InvalidOptionError,
-    IteratorClosedError,
     JetStream,
-    MaxPayloadError,
-    ObjectDeletedError,
-    ObjectExistsError,
-    ObjectIncompleteError,
     ObjectLink,
-    ObjectLinkError,
     ObjectMeta,
     ObjectMetaOptions,
-    ObjectNotFoundError,
-    ObjectReplacedError,
     ObjectStore,
     ObjectStoreConfig,
-    ObjectStoreSealedError,
     Stream,
     StreamConfig,
-    UnsupportedDigestError,
+    errors,
 )
 
 CHUNK = 131_072
@@ -96,7 +83,7 @@ def test_another_stream_is_no_object_store(js):
         lambda: js.object_store("OTHER"),
         lambda: js.update_object_store(bucket="OTHER", description="x"),
     ):
-        with pytest.raises(BucketNotFoundError, match="not an object store"):
+        with pytest.raises(errors.BucketNotFoundError, match="not an object store"):
             call()
     assert js.get_stream("OBJ_OTHER").cached_info.config.description is None
 
@@ -212,18 +199,18 @@ def test_data_that_is_refused(store, stream, tmp_path, kind):
             "int": 5,
             "dict": {"a": 1},
         }
-        with pytest.raises(InvalidOptionError, match="data="):
+        with pytest.raises(errors.InvalidOptionError, match="data="):
             store.put("a", data[kind])
     assert messages(stream) == 0
 
 
 def test_limits_of_the_server(store, stream, nc):
     """Chunks and infos that no message can hold are refused before anything is sent."""
-    with pytest.raises(InvalidOptionError, match="max_payload"):
+    with pytest.raises(errors.InvalidOptionError, match="max_payload"):
         store.put(small("a", nc.max_payload + 1), b"x")
-    with pytest.raises(InvalidOptionError, match="max_chunk_size"):
+    with pytest.raises(errors.InvalidOptionError, match="max_chunk_size"):
         small("a", 0)
-    with pytest.raises(MaxPayloadError):
+    with pytest.raises(errors.MaxPayloadError):
         store.put(ObjectMeta(name="a", metadata={"big": "x" * nc.max_payload}), b"x")
     assert messages(stream) == 0
     assert store.put(small("a", nc.max_payload), b"x" * (nc.max_payload + 1)).chunks == 2
@@ -273,7 +260,7 @@ def test_a_reader_that_raises(store, stream):
         raise OSError("disk failed")
 
     for data in (source(), iter([b"x" * 500, "text"])):
-        with pytest.raises((OSError, InvalidOptionError)):
+        with pytest.raises((OSError, errors.InvalidOptionError)):
             store.put(small(), data)
         assert store.get_bytes("a") == b"old"
         assert messages(stream) == 2
@@ -346,10 +333,13 @@ def test_get_file_that_fails(store, stream, tmp_path):
     target = tmp_path / "target.bin"
     target.write_bytes(b"before")
     damage(store, stream)
-    for path, error in ((target, DigestMismatchError), (tmp_path / "new", DigestMismatchError)):
+    for path, error in (
+        (target, errors.DigestMismatchError),
+        (tmp_path / "new", errors.DigestMismatchError),
+    ):
         with pytest.raises(error):
             store.get_file("a", path)
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(errors.ObjectNotFoundError):
         store.get_file("missing", target)
     with pytest.raises(IsADirectoryError):
         store.get_file("a", tmp_path)
@@ -422,7 +412,7 @@ def test_writable_file(store):
         assert file.write(b"hello ") == 6
         assert file.write(memoryview(b"world" * 60_000)) == 300_000
         assert file.info is None
-        with pytest.raises(ObjectNotFoundError):
+        with pytest.raises(errors.ObjectNotFoundError):
             store.info("a")
     assert file.info is not None
     assert (file.info.size, file.info.chunks, file.info.description) == (300_006, 3, "log")
@@ -434,7 +424,7 @@ def test_writable_file(store):
         lines.write("ä\n")
     assert store.get_bytes("text") == "ä\n".encode()
     with (
-        pytest.raises(InvalidOptionError, match="must be pieces of bytes"),
+        pytest.raises(errors.InvalidOptionError, match="must be pieces of bytes"),
         store.open("b", "wb") as out,
     ):
         out.write("text")
@@ -550,13 +540,13 @@ def test_a_collected_file_takes_no_lock(store, stream):
 
 def test_modes_of_open(store):
     """Another mode is refused, and so is a meta to read."""
-    with pytest.raises(InvalidOptionError, match="mode"):
+    with pytest.raises(errors.InvalidOptionError, match="mode"):
         store.open("a", "r+")
-    with pytest.raises(InvalidOptionError, match="meta"):
+    with pytest.raises(errors.InvalidOptionError, match="meta"):
         store.open("a", meta=ObjectMeta(name="a"))
-    with pytest.raises(InvalidOptionError, match="meta="):
+    with pytest.raises(errors.InvalidOptionError, match="meta="):
         store.put(5, b"1")
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(errors.ObjectNotFoundError):
         store.open("a")
 
 
@@ -578,7 +568,7 @@ def test_changed_bytes(store, stream, read):
     """Data that does not have the digest is an error, and its last chunk is not returned."""
     damage(store, stream)
     found: list[bytes] = []
-    with pytest.raises(DigestMismatchError) as caught:
+    with pytest.raises(errors.DigestMismatchError) as caught:
         if read == "get_bytes":
             store.get_bytes("a")
         else:
@@ -627,7 +617,7 @@ def test_missing_chunks(store, stream, position):
     else:
         stream.delete_msg(first + int(position))
     began = datetime.now(timezone.utc)
-    with pytest.raises(ObjectIncompleteError, match="chunks"):
+    with pytest.raises(errors.ObjectIncompleteError, match="chunks"):
         store.get_bytes("a", timeout=60)
     assert datetime.now(timezone.utc) - began < timedelta(seconds=5 * SCALE)
 
@@ -644,7 +634,7 @@ def test_chunks_that_disappear_while_being_read(store, stream, change):
             store.delete("a")
         else:
             stream.purge(f"$O.FILES.C.{info.nuid}")
-        error = ObjectIncompleteError if change == "purge" else ObjectReplacedError
+        error = errors.ObjectIncompleteError if change == "purge" else errors.ObjectReplacedError
         with within(5), pytest.raises(error):
             file.read()
 
@@ -652,12 +642,12 @@ def test_chunks_that_disappear_while_being_read(store, stream, change):
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"digest": "MD5=AAAA"}, UnsupportedDigestError),
-        ({"digest": None}, UnsupportedDigestError),
-        ({"digest": "SHA-256=%%%"}, UnsupportedDigestError),
+        ({"digest": "MD5=AAAA"}, errors.UnsupportedDigestError),
+        ({"digest": None}, errors.UnsupportedDigestError),
+        ({"digest": "SHA-256=%%%"}, errors.UnsupportedDigestError),
         ({"nuid": ">"}, jetstream_sync.InvalidResponseError),
-        ({"size": 4}, ObjectIncompleteError),
-        ({"chunks": 2}, ObjectIncompleteError),
+        ({"size": 4}, errors.ObjectIncompleteError),
+        ({"chunks": 2}, errors.ObjectIncompleteError),
         ({"chunks": "many"}, jetstream_sync.InvalidResponseError),
     ],
 )
@@ -712,13 +702,13 @@ def test_delete(store, stream):
     store.delete("a")
     assert messages(stream) == 1
     for call in (store.get_bytes, store.info, store.open):
-        with pytest.raises(ObjectDeletedError) as caught:
+        with pytest.raises(errors.ObjectDeletedError) as caught:
             call("a")
         assert (caught.value.bucket, caught.value.name) == ("FILES", "a")
     info = store.info("a", deleted=True)
     assert (info.deleted, info.size, info.chunks, info.digest) == (True, 0, 0, None)
     store.delete("a")
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(errors.ObjectNotFoundError):
         store.delete("missing")
     store.put("a", b"again")
     assert store.get_bytes("a") == b"again"
@@ -737,10 +727,10 @@ def test_update_meta(store):
     store.update_meta("a", replace(info, metadata={"k": "v"}))
     assert store.info("a").metadata == {"k": "v"}
     assert store.get_bytes("a") == b"x" * 30
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(errors.ObjectNotFoundError):
         store.update_meta("missing", ObjectMeta(name="missing"))
     store.delete("a")
-    with pytest.raises(ObjectDeletedError):
+    with pytest.raises(errors.ObjectDeletedError):
         store.update_meta("a", ObjectMeta(name="a"))
 
 
@@ -750,12 +740,12 @@ def test_rename(store):
     store.put("taken", b"y")
     store.put("gone", b"z")
     store.delete("gone")
-    with pytest.raises(ObjectExistsError):
+    with pytest.raises(errors.ObjectExistsError):
         store.update_meta("a", ObjectMeta(name="taken"))
     assert store.get_bytes("a") == b"x" * 30
     info = store.update_meta("a", ObjectMeta(name="b"))
     assert info.name == "b"
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(errors.ObjectNotFoundError):
         store.info("a", deleted=True)
     assert store.get_bytes("b") == b"x" * 30
     store.update_meta("b", ObjectMeta(name="gone"))
@@ -787,9 +777,9 @@ def test_rename_races_with_another_writer(store, monkeypatch, change):
         assert store.get_bytes("b") == b"x" * 30
         assert [info.name for info in store.list(deleted=True)] == ["b"]
         return
-    with pytest.raises(ObjectReplacedError):
+    with pytest.raises(errors.ObjectReplacedError):
         store.update_meta("a", ObjectMeta(name="b"))
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(errors.ObjectNotFoundError):
         store.info("b", deleted=True)
     if change == "put":
         assert store.get_bytes("a") == b"newer"
@@ -817,7 +807,7 @@ def test_links(js, store):
     assert other.get_bytes("far") == b"changed"
     other.delete("far")
     store.add_link("to far", far)
-    with pytest.raises(ObjectDeletedError):
+    with pytest.raises(errors.ObjectDeletedError):
         store.get_bytes("to far")
 
 
@@ -826,28 +816,28 @@ def test_links_that_are_refused(store):
     a = store.put("a", b"a")
     link = store.add_link("link", a)
     store.add_link("link", a)  # over a link
-    with pytest.raises(ObjectLinkError):
+    with pytest.raises(errors.ObjectLinkError):
         store.add_link("chain", link)
-    with pytest.raises(ObjectExistsError):
+    with pytest.raises(errors.ObjectExistsError):
         store.add_link("a", store.put("b", b"b"))
     assert store.get_bytes("a") == b"a"
     store.delete("b")
-    with pytest.raises(ObjectLinkError):
+    with pytest.raises(errors.ObjectLinkError):
         store.add_link("to b", store.info("b", deleted=True))
     store.add_link("b", a)  # over a deleted object
     assert store.get_bytes("b") == b"a"
-    with pytest.raises(ObjectLinkError):
+    with pytest.raises(errors.ObjectLinkError):
         store.put(ObjectMeta(name="c", options=link.options), b"c")
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         store.add_link("c", "a")
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         store.add_bucket_link("c", "FILES")
 
 
 def test_links_that_cannot_be_followed(store):
     """Links to buckets, loops and long chains are errors."""
     assert store.add_bucket_link("bucket", store).link == ObjectLink(bucket="FILES")
-    with pytest.raises(ObjectLinkError, match="bucket"):
+    with pytest.raises(errors.ObjectLinkError, match="bucket"):
         store.get_bytes("bucket")
     end = store.put("end", b"end")
     store.add_link("one", end)
@@ -855,18 +845,18 @@ def test_links_that_cannot_be_followed(store):
     rewrite(store, "one", options={"link": {"bucket": "FILES", "name": "two"}})
     assert store.get_bytes("one") == b"end"
     rewrite(store, "two", options={"link": {"bucket": "FILES", "name": "one"}})
-    with pytest.raises(ObjectLinkError, match="loop"):
+    with pytest.raises(errors.ObjectLinkError, match="loop"):
         store.get_bytes("one")
     for number in range(10):
         store.add_link(f"l{number}", end)
         rewrite(
             store, f"l{number}", options={"link": {"bucket": "FILES", "name": f"l{number + 1}"}}
         )
-    with pytest.raises(ObjectLinkError, match="more than 8"):
+    with pytest.raises(errors.ObjectLinkError, match="more than 8"):
         store.get_bytes("l0")
     for bucket, name in (("a.b", "end"), ("", "end"), ("*", "end"), ("FILES", "")):
         rewrite(store, "one", options={"link": {"bucket": bucket, "name": name}})
-        with pytest.raises(ObjectLinkError, match="must"):
+        with pytest.raises(errors.ObjectLinkError, match="must"):
             store.get_bytes("one")
 
 
@@ -908,7 +898,7 @@ def test_watch(store):
         assert (info.name, info.size) == ("c", 3)
         store.delete("a")
         assert watch.next(10 * SCALE).deleted
-    with pytest.raises(IteratorClosedError):
+    with pytest.raises(errors.IteratorClosedError):
         watch.next(1)
     with store.watch(ignore_deletes=True) as watch:
         assert [info.name for info in watch.initial()] == ["c"]
@@ -948,7 +938,7 @@ def test_seal(store, caplog):
         "link": lambda: store.add_link("b", info),
     }
     for name, change in changes.items():
-        with pytest.raises(ObjectStoreSealedError):
+        with pytest.raises(errors.ObjectStoreSealedError):
             change()
             pytest.fail(name)
     store.seal()
@@ -975,7 +965,7 @@ def test_a_missing_bucket(js, store):
         "remove": lambda: js.delete_object_store("FILES"),
     }
     for name, call in calls.items():
-        with pytest.raises(BucketNotFoundError, match="FILES"):
+        with pytest.raises(errors.BucketNotFoundError, match="FILES"):
             call()
             pytest.fail(name)
 
@@ -1007,7 +997,7 @@ def test_buckets(js):
     assert status.metadata is not None
     assert status.metadata["team"] == "a"
     js.create_object_store(config)
-    with pytest.raises(BucketExistsError, match="differs in storage"):
+    with pytest.raises(errors.BucketExistsError, match="differs in storage"):
         js.create_object_store(replace(config, storage="memory"))
     js.object_store("B").put("a", b"x")
     js.update_object_store(replace(config, description="new", compression=False))

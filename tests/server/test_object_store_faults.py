@@ -16,21 +16,7 @@ from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    ConnectionClosedError,
-    ConnectionLostError,
-    Error,
-    InvalidOptionError,
-    JetStream,
-    ObjectDeletedError,
-    ObjectIncompleteError,
-    ObjectMeta,
-    ObjectMetaOptions,
-    ObjectStore,
-    PermissionsError,
-    PubAck,
-    TimeoutError,
-)
+from jetstream_sync import JetStream, ObjectMeta, ObjectMetaOptions, ObjectStore, PubAck, errors
 from jetstream_sync.jetstream.buckets import object_writing
 from jetstream_sync.server import NatsServer
 
@@ -72,7 +58,7 @@ def test_server_killed_in_put(alone, fresh_server, share):
                 fresh_server.start()
             yield DATA[start : start + 1000]
 
-    with pytest.raises(ConnectionLostError):
+    with pytest.raises(errors.ConnectionLostError):
         store.put(small("a"), source(), timeout=10 * SCALE)
     assert store.get_bytes("a") == b"old" * 1000
     store.put(small("a"), b"new" * 1000)
@@ -99,7 +85,7 @@ def test_server_restarted_between_chunks(alone, fresh_server):
 
     store.put(small("a"), source(lose=False), timeout=10 * SCALE)
     assert store.get_bytes("a") == DATA[:20_000]
-    with pytest.raises(ObjectIncompleteError, match="19 of 20"):
+    with pytest.raises(errors.ObjectIncompleteError, match="19 of 20"):
         store.put(small("a"), source(lose=True), timeout=10 * SCALE)
     assert store.get_bytes("a") == DATA[:20_000]
     check_no_orphans(js, store)
@@ -109,7 +95,7 @@ def test_server_restarted_between_chunks(alone, fresh_server):
 def test_chunks_that_vanish_during_an_upload(js, how):
     """An object whose first chunks are not stored any more is not stored, and the earlier one stays."""
     store = js.create_object_store(bucket="B", storage="memory")
-    with pytest.raises(ObjectIncompleteError), store.open("a", "wb") as file:
+    with pytest.raises(errors.ObjectIncompleteError), store.open("a", "wb") as file:
         file.write(bytes(300_000))
         stream = js.get_stream("OBJ_B")
         wait_until(lambda: stream.info().state.messages == 2)
@@ -174,17 +160,17 @@ def test_server_that_does_not_answer(alone, fresh_server, monkeypatch, tmp_path)
         yield DATA[:20_000]
 
     try:  # the source suspends the server
-        with within(5), pytest.raises(TimeoutError):
+        with within(5), pytest.raises(errors.TimeoutError):
             store.put(small("b"), source(), timeout=0.3)
-        with within(5), pytest.raises(TimeoutError):
+        with within(5), pytest.raises(errors.TimeoutError):
             store.info("a", timeout=0.3)
     finally:
         fresh_server.resume()
     with store.open("a", timeout=0.3) as file:
         file.read(1)
-        with paused(fresh_server), within(5), pytest.raises(TimeoutError):
+        with paused(fresh_server), within(5), pytest.raises(errors.TimeoutError):
             file.read()
-    with pytest.raises(TimeoutError), paused(fresh_server):
+    with pytest.raises(errors.TimeoutError), paused(fresh_server):
         store.get_file("a", tmp_path / "a", timeout=0.3)
     assert list(tmp_path.iterdir()) == []
     store.purge_orphans(older_than=0)
@@ -219,13 +205,13 @@ def test_connection_closed_meanwhile(nats_server, js):
         closer.join()
         yield DATA
 
-    with within(5), pytest.raises(ConnectionClosedError):
+    with within(5), pytest.raises(errors.ConnectionClosedError):
         store.put(small("b"), source())
-    with within(5), pytest.raises(ConnectionClosedError):
+    with within(5), pytest.raises(errors.ConnectionClosedError):
         file.read()
     file.close()
     for call in (store.list, store.watch, store.status, lambda: store.info("a")):
-        with pytest.raises(ConnectionClosedError):
+        with pytest.raises(errors.ConnectionClosedError):
             call()
 
 
@@ -267,7 +253,7 @@ def test_permissions():
             idler.watch,
             lambda: idler.get_bytes("a"),
         ):
-            with within(5), pytest.raises(PermissionsError):
+            with within(5), pytest.raises(errors.PermissionsError):
                 call()
         check_no_orphans(js, shared)
 
@@ -300,7 +286,7 @@ def test_ctrl_c_anywhere(js, tmp_path, call):
             assert path.read_bytes() == old
         try:
             assert store.get_bytes("a") in (old, new)
-        except ObjectDeletedError:
+        except errors.ObjectDeletedError:
             assert call == "delete"
     assert struck > 15
     store.purge_orphans(older_than=0)  # removes what an interrupted purge left
@@ -313,7 +299,7 @@ def test_errors_of_a_forgotten_file(js):
     with jetstream_sync.connect(core_of(js).address.url) as nc:
         file = nc.jetstream().object_store("FILES").open("a", "wb", meta=small("a"))
         file.write(b"x" * 5000)
-    with pytest.raises(Error):
+    with pytest.raises(errors.Error):
         file.close()
     assert store.list() == []
 
@@ -335,5 +321,5 @@ def test_chunks_of_killed_writers_are_deleted(js):
     assert store.purge_orphans(older_than=0) == 3
     assert store.purge_orphans(older_than=0) == 0
     assert (len(store.get_bytes("kept")), len(store.get_bytes("open"))) == (300_000, 600_000)
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         store.purge_orphans(older_than="1d")

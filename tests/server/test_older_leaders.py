@@ -9,14 +9,7 @@ from contextlib import contextmanager
 import pytest
 from fixtures.threads import wait_until
 
-from jetstream_sync import BatchUncertainError, Connection, JetStream, Msg
-from jetstream_sync.errors import (
-    FastPublishError,
-    InvalidResponseError,
-    NoRespondersError,
-    ServerTooOldError,
-    WrongStreamError,
-)
+from jetstream_sync import Connection, JetStream, Msg, errors
 
 REFUSAL = {"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence: 7"}}
 
@@ -47,10 +40,10 @@ def test_an_old_leader_is_an_error_of_a_batch(other, nc, refused):
     leader = OldLeader(other, refused)
     js = nc.jetstream(timeout=5)
     messages = [("old.a", data) for data in (b"1", b"2", b"3")]
-    with pytest.raises(BatchUncertainError, match="an unknown part of them is stored"):
+    with pytest.raises(errors.BatchUncertainError, match="an unknown part of them is stored"):
         js.publish_batch(messages)
     wait_until(lambda: leader.stored == [data for _, data in messages if data not in refused])
-    with pytest.raises(BatchUncertainError), js.batch() as batch:
+    with pytest.raises(errors.BatchUncertainError), js.batch() as batch:
         batch.add("old.a", b"4")
     assert batch.ack is None
 
@@ -61,7 +54,7 @@ def test_an_ordinary_acknowledgement_does_not_end_a_fast_publish(other, nc, gaps
     """The first message of a fast publish is stored as an ordinary one: an error says so."""
     leader = OldLeader(other)
     publisher = nc.jetstream(timeout=5).fast_publish(gaps=gaps)
-    with pytest.raises(FastPublishError, match="stored an ordinary message"):
+    with pytest.raises(errors.FastPublishError, match="stored an ordinary message"):
         publisher.add("old.a", b"1")
     assert leader.stored == [b"1"]
 
@@ -72,7 +65,7 @@ def test_an_ordinary_message_is_no_increment(js, other):
     js.create_stream(name="OLD", subjects=["unused"], allow_msg_counter=True, allow_direct=True)
     try:
         OldLeader(other)
-        with pytest.raises(ServerTooOldError, match="which is not an increment"):
+        with pytest.raises(errors.ServerTooOldError, match="which is not an increment"):
             js.counters("OLD").add("old.a")
     finally:
         js.delete_stream("OLD")
@@ -84,7 +77,7 @@ def test_a_fast_publish_ends_at_a_message_without_a_stream(js, stream_name):
     js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], allow_batched=True)
     publisher = js.fast_publish(timeout=20)
     publisher.add(f"{stream_name}.a")
-    with pytest.raises(FastPublishError, match=f"no stream stores '{stream_name}_2.b'"):
+    with pytest.raises(errors.FastPublishError, match=f"no stream stores '{stream_name}_2.b'"):
         publisher.add(f"{stream_name}_2.b")
         publisher.add(f"{stream_name}.c")
         publisher.commit()
@@ -109,18 +102,18 @@ def test_an_acknowledgement_needs_a_sequence(nc, other, seq):
     """Sequences begin at 1; another one acknowledges nothing."""
     js = nc.jetstream(timeout=5)
     with replying(other, "ack.>", {"stream": "S", "seq": seq}):
-        with pytest.raises(InvalidResponseError):
+        with pytest.raises(errors.InvalidResponseError):
             js.publish("ack.a")
-        with pytest.raises(InvalidResponseError):
+        with pytest.raises(errors.InvalidResponseError):
             js.publish_async("ack.a").result(5)
 
 
 def test_the_acknowledgement_of_another_stream_is_an_error(other, js):
     """With ``stream=``, and for a bucket, the stream in the acknowledgement is compared."""
     with replying(other, "ack.>", {"stream": "OTHER", "seq": 1}):
-        with pytest.raises(WrongStreamError, match="'OTHER' has stored the message"):
+        with pytest.raises(errors.WrongStreamError, match="'OTHER' has stored the message"):
             js.publish("ack.a", stream="S")
-        with pytest.raises(WrongStreamError, match="'OTHER' has stored the message"):
+        with pytest.raises(errors.WrongStreamError, match="'OTHER' has stored the message"):
             js.publish_async("ack.a", stream="S").result(5)
         assert js.publish("ack.a").stream == "OTHER"
 
@@ -144,7 +137,7 @@ def test_the_info_of_another_object_is_an_error(nc, other, route, response, call
     """An info is only taken for the object that was asked for."""
     with (
         replying(other, f"wrong.API.{route}", response),
-        pytest.raises(InvalidResponseError, match="asked for"),
+        pytest.raises(errors.InvalidResponseError, match="asked for"),
     ):
         call(nc.jetstream(prefix="wrong.API", timeout=5))
 
@@ -164,7 +157,7 @@ def test_a_reply_with_another_message_is_an_error(nc, other, request_):
         replying(other, "wrong.API.STREAM.MSG.GET.S", response),
     ):
         stream = nc.jetstream(prefix="wrong.API", timeout=5).get_stream("S")
-        with pytest.raises(InvalidResponseError, match="asked for"):
+        with pytest.raises(errors.InvalidResponseError, match="asked for"):
             stream.get_msg(**request_)
 
 
@@ -172,5 +165,5 @@ def test_a_reply_with_another_message_is_an_error(nc, other, request_):
 def test_last_messages_need_direct_gets(js, stream_name):
     """Without ``allow_direct`` the error names the remedy."""
     stream = js.create_stream(name=stream_name, subjects=[stream_name])
-    with pytest.raises(NoRespondersError, match="allow_direct=True"):
+    with pytest.raises(errors.NoRespondersError, match="allow_direct=True"):
         stream.get_last_msgs(stream_name)

@@ -15,21 +15,7 @@ from fixtures.server import break_link, fill, paused
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    BadRequestError,
-    Connection,
-    ConnectionClosedError,
-    ConnectionLostError,
-    ConsumerNotFoundError,
-    DeliverPolicy,
-    InvalidOptionError,
-    IteratorClosedError,
-    JetStreamMsg,
-    OrderedConsumerResetError,
-    ReplayPolicy,
-    Stream,
-    StreamNotFoundError,
-)
+from jetstream_sync import Connection, DeliverPolicy, JetStreamMsg, ReplayPolicy, Stream, errors
 from jetstream_sync.jetstream.ordered import OrderedMessages
 from jetstream_sync.net.clock import Deadline
 
@@ -50,7 +36,7 @@ def delete_consumers(stream: Stream) -> int:
     for name in names:
         try:
             stream.delete_consumer(name)
-        except ConsumerNotFoundError:
+        except errors.ConsumerNotFoundError:
             continue  # it was deleted by the server
     return len(names)
 
@@ -189,9 +175,9 @@ def test_readers_of_one_prefix_do_not_share_a_consumer(js, stream):
 )
 def test_invalid_options_are_refused(stream, options):
     """An option that is unknown or out of range is an `InvalidOptionError`; no consumer is created."""
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         stream.ordered_consumer(**options)
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         stream.ordered_consumer().fetch(1, timeout=0)
     assert stream.consumer_names() == []
 
@@ -199,7 +185,7 @@ def test_invalid_options_are_refused(stream, options):
 def test_messages_raises_what_the_server_refuses(stream):
     """Filters that the server refuses raise in `messages`."""
     ordered = stream.ordered_consumer(filter_subjects=[f"{stream.name}.>", f"{stream.name}.a"])
-    with between(0, 1), pytest.raises(BadRequestError):
+    with between(0, 1), pytest.raises(errors.BadRequestError):
         ordered.messages()
 
 
@@ -208,7 +194,7 @@ def test_a_missing_stream_is_an_error_at_once(js, stream):
     ordered = stream.ordered_consumer()
     js.delete_stream(stream.name)
     for call in (ordered.messages, lambda: ordered.fetch(1), ordered.next):
-        with between(0, 1), pytest.raises(StreamNotFoundError):
+        with between(0, 1), pytest.raises(errors.StreamNotFoundError):
             call()
 
 
@@ -324,9 +310,9 @@ def test_a_deleted_stream_is_a_typed_error(js, stream, way):
         with between(0, 1):
             if way == "consume":
                 handle.wait_closed(5)
-                assert isinstance(handle.error, StreamNotFoundError)
+                assert isinstance(handle.error, errors.StreamNotFoundError)
             else:
-                with pytest.raises(StreamNotFoundError):
+                with pytest.raises(errors.StreamNotFoundError):
                     waiting.result(5)
 
 
@@ -339,7 +325,7 @@ def test_attempts_may_be_limited(alone, filed, fresh_server, quick):
         # The API does not reply, so no consumer can be created.
         with redirected(messages, alone.jetstream(prefix="unserved.api")):
             break_link(alone)
-            with between(0, 5), pytest.raises(OrderedConsumerResetError):
+            with between(0, 5), pytest.raises(errors.OrderedConsumerResetError):
                 messages.next(10)
     del fresh_server
 
@@ -355,7 +341,7 @@ def test_stop_deletes_the_server_s_consumer(js, stream):
     assert len(stream.consumer_names()) == 1
     messages.stop()
     messages.stop()
-    with pytest.raises(IteratorClosedError):
+    with pytest.raises(errors.IteratorClosedError):
         messages.next(1)
     assert list(messages) == []
     assert messages.closed
@@ -394,7 +380,7 @@ def test_another_thread_s_reset_keeps_to_the_time(alone, filed):
         with between(0.1, 0.5), pytest.raises(jetstream_sync.TimeoutError):
             messages.next(0.1)
         messages.stop()
-        with pytest.raises(IteratorClosedError):
+        with pytest.raises(errors.IteratorClosedError):
             waiting.result(5)
 
 
@@ -434,7 +420,7 @@ def test_closing_the_connection_ends_an_ordered_iteration(alone, filed, end):
             assert listed.result(5) == []
             handle.wait_closed(5)
     assert handle.error is None
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         messages.next(1)
 
 
@@ -513,7 +499,7 @@ def test_a_lost_consumer_loses_no_accepted_message(js, stream):
         wait_until(lambda: len(inner._buffer_state()[0]) == 300)
         got = numbers(messages, 10)
         assert len(inner._ready) > 100
-        inner.abandon(ConnectionLostError("lost"), cursor_of(messages).rewind)
+        inner.abandon(errors.ConnectionLostError("lost"), cursor_of(messages).rewind)
         assert got + [int(msg.data) for msg in messages] == list(range(300))
 
 

@@ -9,13 +9,7 @@ from fixtures.faults import Toward
 from fixtures.server import fill
 from fixtures.threads import between, wait_until
 
-from jetstream_sync import (
-    ConsumerNotFoundError,
-    IteratorClosedError,
-    JetStreamMsg,
-    OrderedConsumer,
-    RequestLimitError,
-)
+from jetstream_sync import JetStreamMsg, OrderedConsumer, errors
 
 pytestmark = pytest.mark.usefixtures("short_reply_margin")
 
@@ -106,7 +100,7 @@ def test_its_consumer_can_be_looked_at(js, stream):
         assert ordered.cached_info.name == ordered.info().name == ordered.name
     wait_until(lambda: ordered.name == name)
     stream.delete_consumer(name)
-    with pytest.raises(ConsumerNotFoundError):
+    with pytest.raises(errors.ConsumerNotFoundError):
         ordered.info()
     assert numbers(ordered.fetch(6)) == [4, 5, 6, 7, 8, 9]
     assert ordered.info().num_pending == 0
@@ -131,7 +125,7 @@ def test_close_deletes_its_consumers_on_the_server(js, stream):
         ordered.messages,
         ordered.info,
     ):
-        with pytest.raises(IteratorClosedError):
+        with pytest.raises(errors.IteratorClosedError):
             call()
     assert ordered.name is None
     assert stream.consumer_names() == []
@@ -153,7 +147,7 @@ def test_close_ends_a_fetch_that_waits(js, stream):
                 if count:
                     assert numbers(waiting.result(5)) == [0, 1, 2]
                 else:
-                    with pytest.raises(IteratorClosedError):
+                    with pytest.raises(errors.IteratorClosedError):
                         waiting.result(5)
         wait_until(lambda: not stream.consumer_names(), 1)
 
@@ -170,7 +164,7 @@ def test_close_ends_a_fetch_that_has_no_consumer(js, stream, far, proxy):
         wait_until(lambda: not far.is_connected)
         ordered.close()
         proxy.accept()
-        with pytest.raises(IteratorClosedError):
+        with pytest.raises(errors.IteratorClosedError):
             waiting.result(10)
     wait_until(lambda: not stream.consumer_names(), 2)
 
@@ -180,6 +174,6 @@ def test_a_fetch_whose_limit_no_message_fits_raises_at_once(js, stream):
     fill(js, stream.name, 1, size=5000)
     created = stream.info().state.consumer_count
     ordered = stream.ordered_consumer()
-    with pytest.raises(RequestLimitError, match="max_bytes=100"):
+    with pytest.raises(errors.RequestLimitError, match="max_bytes=100"):
         ordered.fetch(max_bytes=100, timeout=5)
     assert stream.info().state.consumer_count <= created + 1

@@ -10,14 +10,7 @@ import pytest
 from fixtures.threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    InvalidOptionError,
-    JetStream,
-    PinIDMismatchError,
-    PriorityPolicy,
-    PullConsumer,
-    Stream,
-)
+from jetstream_sync import JetStream, PriorityPolicy, PullConsumer, Stream, errors
 
 pytestmark = pytest.mark.server(">=2.11")
 
@@ -66,13 +59,13 @@ def test_the_group_is_checked_locally(overflow, stream, nc):
             lambda given: overflow.messages(**given),
             lambda given: overflow.consume(print, **given),
         ):
-            with pytest.raises(InvalidOptionError) as caught:
+            with pytest.raises(errors.InvalidOptionError) as caught:
                 call(options)
             assert caught.value.option == "group"
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         plain.fetch(1, group="A")
     for wrong in ({"min_pending": -1}, {"min_ack_pending": True}, {"priority": 10}):
-        with pytest.raises(InvalidOptionError):
+        with pytest.raises(errors.InvalidOptionError):
             overflow.fetch(1, group="A", **wrong)
     assert nc.stats["out_msgs"] == sent
 
@@ -130,7 +123,7 @@ def test_a_client_that_lost_the_pin_gets_an_error_and_can_pull_again(js, stream,
     same = other.jetstream().get_consumer(stream.name, "P")
     # The pin moves to the other client when the first one was silent for the priority_timeout.
     assert int(same.next(10, group="A").data) == 1
-    with pytest.raises(PinIDMismatchError) as caught:
+    with pytest.raises(errors.PinIDMismatchError) as caught:
         pinned.fetch(1, timeout=2, group="A")
     assert caught.value.code == 423
     assert pinned.fetch(1, timeout=0.3, group="A") == []

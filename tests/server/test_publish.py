@@ -10,16 +10,7 @@ from fixtures.server import paused
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    ConnectionClosedError,
-    Headers,
-    InvalidOptionError,
-    MessageTTLDisabledError,
-    NoStreamResponseError,
-    WrongLastMsgIDError,
-    WrongLastSequenceError,
-    WrongStreamError,
-)
+from jetstream_sync import Headers, errors
 
 # --- acknowledgements ---------------------------------------------------------------------------
 
@@ -65,23 +56,23 @@ def test_a_message_of_a_known_id_is_not_stored_again(js, stream):
 @pytest.mark.parametrize(
     ("met", "unmet", "error", "err_code"),
     [
-        ({"stream": "S"}, {"stream": "OTHER"}, WrongStreamError, 10060),
+        ({"stream": "S"}, {"stream": "OTHER"}, errors.WrongStreamError, 10060),
         (
             {"expected_last_sequence": 2},
             {"expected_last_sequence": 1},
-            WrongLastSequenceError,
+            errors.WrongLastSequenceError,
             10071,
         ),
         (
             {"expected_last_subject_sequence": 1},
             {"expected_last_subject_sequence": 2},
-            WrongLastSequenceError,
+            errors.WrongLastSequenceError,
             10071,
         ),
         (
             {"expected_last_msg_id": "two"},
             {"expected_last_msg_id": "one"},
-            WrongLastMsgIDError,
+            errors.WrongLastMsgIDError,
             10070,
         ),
     ],
@@ -106,7 +97,7 @@ def test_a_sequence_can_be_expected_of_other_subjects(js, stream):
     ack = js.publish(f"{stream.name}.c", expected_last_subject_sequence=1, expected_last_subject=a)
     assert ack.seq == 3
     js.publish(f"{stream.name}.a.two")
-    with pytest.raises(WrongLastSequenceError):
+    with pytest.raises(errors.WrongLastSequenceError):
         js.publish(f"{stream.name}.c", expected_last_subject_sequence=1, expected_last_subject=a)
     future = js.publish_async(
         f"{stream.name}.c", expected_last_subject_sequence=4, expected_last_subject=a
@@ -144,7 +135,7 @@ def test_a_message_with_a_ttl_goes_after_that_time(js, stream_name):
 @pytest.mark.server(">=2.11")
 def test_a_ttl_is_refused_if_the_stream_does_not_allow_it(js, stream):
     """With ``msg_ttl`` on another stream nothing is stored, and the error has its own class."""
-    with pytest.raises(MessageTTLDisabledError) as caught:
+    with pytest.raises(errors.MessageTTLDisabledError) as caught:
         js.publish(f"{stream.name}.a", msg_ttl=5)
     assert caught.value.err_code == 10166
     assert stream.info().state.messages == 0
@@ -159,7 +150,7 @@ def test_a_ttl_is_refused_if_the_stream_does_not_allow_it(js, stream):
 def test_without_a_stream_the_error_comes_after_two_retries(js, nc, stream_name):
     """Without responders it is sent three times, 250 ms apart, and then it is an error (ADR-22)."""
     sent = nc.stats["out_msgs"]
-    with between(0.45, 1.5), pytest.raises(NoStreamResponseError) as caught:
+    with between(0.45, 1.5), pytest.raises(errors.NoStreamResponseError) as caught:
         js.publish(stream_name)
     assert caught.value.subject == stream_name
     assert nc.stats["out_msgs"] == sent + 3
@@ -169,7 +160,7 @@ def test_without_a_stream_the_error_comes_after_two_retries(js, nc, stream_name)
 def test_without_a_stream_the_error_comes_within_a_short_time(js, nc, stream_name, timeout, most):
     """The retries stay within the timeout, and the error names the real reason."""
     sent = nc.stats["out_msgs"]
-    with between(0, timeout + 0.2), pytest.raises(NoStreamResponseError):
+    with between(0, timeout + 0.2), pytest.raises(errors.NoStreamResponseError):
         js.publish(stream_name, timeout=timeout)
     assert 1 <= nc.stats["out_msgs"] - sent <= most
 
@@ -178,7 +169,10 @@ def test_without_a_stream_the_error_comes_within_a_short_time(js, nc, stream_nam
 def test_the_caller_chooses_the_retries(js, nc, stream_name, attempts):
     """``retry_attempts`` and ``retry_wait`` set the number of attempts and their interval."""
     sent = nc.stats["out_msgs"]
-    with between(attempts * 0.1 - 0.05, attempts * 0.1 + 1), pytest.raises(NoStreamResponseError):
+    with (
+        between(attempts * 0.1 - 0.05, attempts * 0.1 + 1),
+        pytest.raises(errors.NoStreamResponseError),
+    ):
         js.publish(stream_name, retry_attempts=attempts, retry_wait=0.1)
     assert nc.stats["out_msgs"] == sent + 1 + attempts
 
@@ -186,7 +180,7 @@ def test_the_caller_chooses_the_retries(js, nc, stream_name, attempts):
 def test_retries_may_end_with_the_time_alone(js, nc, stream_name):
     """With -1 it is sent again until the timeout."""
     sent = nc.stats["out_msgs"]
-    with between(0.4, 1.5), pytest.raises(NoStreamResponseError):
+    with between(0.4, 1.5), pytest.raises(errors.NoStreamResponseError):
         js.publish(stream_name, timeout=0.6, retry_attempts=-1, retry_wait=0.05)
     assert nc.stats["out_msgs"] > sent + 5
 
@@ -202,7 +196,7 @@ def test_retries_may_end_with_the_time_alone(js, nc, stream_name):
 def test_invalid_retry_options_are_refused(js, option, value):
     """The error names the option, and nothing is sent."""
     for publish in (js.publish, js.publish_async):
-        with pytest.raises(InvalidOptionError) as caught:
+        with pytest.raises(errors.InvalidOptionError) as caught:
             publish("s", **{option: value})
         assert caught.value.option == option
     assert js.publish_async_pending == 0
@@ -226,7 +220,7 @@ def test_a_stream_that_comes_during_the_retries_gets_the_message(js, nc, stream_
 @pytest.mark.parametrize("name", ["publish", "publish_async"])
 def test_invalid_options_are_refused_without_the_server(alone, fresh_server, name):
     """An option that needs an API level is checked before that is requested."""
-    with paused(fresh_server), between(0, 1), pytest.raises(InvalidOptionError):
+    with paused(fresh_server), between(0, 1), pytest.raises(errors.InvalidOptionError):
         getattr(alone.jetstream(), name)("a", b"", msg_ttl=0)
 
 
@@ -257,9 +251,12 @@ def test_closing_wakes_a_call_that_waits_for_an_ack(fresh_server):
         nc.close()
         fresh_server.resume()
         # The error tells it from that of a message that was not sent.
-        with between(0, 1), pytest.raises(ConnectionClosedError, match="may have been processed"):
+        with (
+            between(0, 1),
+            pytest.raises(errors.ConnectionClosedError, match="may have been processed"),
+        ):
             waiting.result(5)
-    with pytest.raises(ConnectionClosedError, match="is closed"):
+    with pytest.raises(errors.ConnectionClosedError, match="is closed"):
         js.publish("s")
 
 
@@ -270,13 +267,13 @@ def test_closing_ends_the_retries(nats_server):
         waiting = pool.submit(mine.jetstream().publish, "no.stream.takes.this")
         wait_until(lambda: mine.stats["out_msgs"] > 0)
         mine.close()
-        with pytest.raises(ConnectionClosedError):
+        with pytest.raises(errors.ConnectionClosedError):
             waiting.result(5)
 
 
 def test_a_wait_that_timed_out_leaves_nothing_behind(js):
     """Calls that time out leave no entries for expected replies."""
     for _ in range(50):
-        with pytest.raises((jetstream_sync.TimeoutError, NoStreamResponseError)):
+        with pytest.raises((jetstream_sync.TimeoutError, errors.NoStreamResponseError)):
             js.publish("no.stream.takes.this", timeout=0)
     assert not waiting_requests(js)

@@ -13,17 +13,7 @@ from fixtures.internals import core_of
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    BadSubjectError,
-    ConnectionClosedError,
-    InvalidOptionError,
-    JetStream,
-    MaxPayloadError,
-    NoStreamResponseError,
-    PubAck,
-    TooManyStalledMsgsError,
-    WrongLastSequenceError,
-)
+from jetstream_sync import JetStream, PubAck, errors
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
@@ -79,22 +69,22 @@ def test_a_refusal_is_the_future_s_error(js, stream):
     more = js.publish_async(f"{stream.name}.a", msg_id="m")
     again = js.publish_async(f"{stream.name}.a", msg_id="m")
     assert good.result(5).seq == 1
-    with pytest.raises(WrongLastSequenceError):
+    with pytest.raises(errors.WrongLastSequenceError):
         bad.result(5)
-    assert isinstance(bad.exception(), WrongLastSequenceError)
+    assert isinstance(bad.exception(), errors.WrongLastSequenceError)
     assert more.result(5).seq == 2
     assert again.result(5).duplicate
 
 
 def test_an_invalid_message_is_an_error_at_once(js, stream, nc):
     """Invalid subjects, options and sizes raise in the call, and nothing is pending."""
-    with pytest.raises(BadSubjectError):
+    with pytest.raises(errors.BadSubjectError):
         js.publish_async("a b")
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         js.publish_async(f"{stream.name}.a", expected_last_sequence=-1)
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         js.publish_async(f"{stream.name}.a", timeout="soon")
-    with pytest.raises(MaxPayloadError):
+    with pytest.raises(errors.MaxPayloadError):
         js.publish_async(f"{stream.name}.a", bytes(nc.max_payload + 1))
     assert js.publish_async_pending == 0
     assert js.publish_async(f"{stream.name}.a").result(5).seq == 1
@@ -161,12 +151,12 @@ def test_the_window_is_an_option(nats_server):
         _kept = nc.subscribe("window.silent")  # accepts requests, and does not answer
         for _ in range(2):
             js.publish_async("window.silent", timeout=5)
-        with pytest.raises(TooManyStalledMsgsError, match="2"):
+        with pytest.raises(errors.TooManyStalledMsgsError, match="2"):
             js.publish_async("window.silent", timeout=0.1)
         nc.jetstream().publish_async("window.silent", timeout=0.1)
         nc.close()
         for wrong in (0, -1, True, 1.5, "2"):
-            with pytest.raises(InvalidOptionError, match="publish_async_max_pending"):
+            with pytest.raises(errors.InvalidOptionError, match="publish_async_max_pending"):
                 nc.jetstream(publish_async_max_pending=wrong)
 
 
@@ -199,7 +189,7 @@ def test_the_wait_at_a_full_window_has_its_own_limit(alone, fresh_server):
         js = nc.jetstream(timeout=None, publish_async_max_pending=2, publish_async_stall_wait=0.2)
         pause(fresh_server, alone)
         futures = [js.publish_async("s") for _ in range(2)]
-        with between(0.2, 0.6), pytest.raises(TooManyStalledMsgsError, match="2"):
+        with between(0.2, 0.6), pytest.raises(errors.TooManyStalledMsgsError, match="2"):
             js.publish_async("s")
         fresh_server.resume()
         assert all(future.result(5) for future in futures)
@@ -211,7 +201,7 @@ def test_a_full_window_without_a_connection_names_the_outage(alone, fresh_server
     fresh_server.stop()
     wait_until(lambda: core_of(alone).address is None)
     _kept = alone.publish_async("s")
-    with pytest.raises(TooManyStalledMsgsError, match="no connection to a server for"):
+    with pytest.raises(errors.TooManyStalledMsgsError, match="no connection to a server for"):
         alone.publish_async("s", timeout=0.1)
 
 
@@ -263,12 +253,12 @@ def test_each_future_has_retries_of_its_own(js, nc, stream_name):
     slow = js.publish_async(stream_name, retry_attempts=1, retry_wait=1)
     none = js.publish_async(stream_name, retry_attempts=0)
     often = js.publish_async(stream_name, retry_attempts=5, retry_wait=0.05)
-    with between(0, 0.2 + 0.5), pytest.raises(NoStreamResponseError):
+    with between(0, 0.2 + 0.5), pytest.raises(errors.NoStreamResponseError):
         none.result(5)
-    with between(0, 0.9), pytest.raises(NoStreamResponseError):
+    with between(0, 0.9), pytest.raises(errors.NoStreamResponseError):
         often.result(5)
     assert not slow.done()
-    with pytest.raises(NoStreamResponseError):
+    with pytest.raises(errors.NoStreamResponseError):
         slow.result(5)
     assert nc.stats["out_msgs"] == sent + 2 + 1 + 6
 
@@ -330,9 +320,9 @@ def test_futures_fail_when_the_connection_ends(fresh_server, how):
     fresh_server.resume()
     for future in futures:
         error = future.exception(1)
-        assert isinstance(error, ConnectionClosedError)
+        assert isinstance(error, errors.ConnectionClosedError)
         assert "may be stored" in str(error)
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         js.publish_async("s")
 
 

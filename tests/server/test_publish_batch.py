@@ -15,19 +15,7 @@ from fixtures.server import paused
 from fixtures.threads import run_all, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    BatchDuplicateError,
-    BatchNotEnabledError,
-    BatchTooLargeError,
-    BatchUncertainError,
-    ConnectionClosedError,
-    InvalidOptionError,
-    JetStream,
-    MaxPayloadError,
-    NoStreamResponseError,
-    Stream,
-    WrongLastSequenceError,
-)
+from jetstream_sync import JetStream, Stream, errors
 from jetstream_sync.server import NatsServer
 
 atomic = pytest.mark.server(">=2.12")
@@ -59,9 +47,9 @@ def test_a_batch_of_1000_messages_is_stored_in_order(js, target):
     assert (ack.stream, ack.seq, ack.batch_size) == (target.name, 1001, 1000)
     stored = target.get_msgs(max_messages=1000, seq=2)
     assert [(item.subject, item.data) for item in stored] == messages
-    with pytest.raises(BatchTooLargeError):
+    with pytest.raises(errors.BatchTooLargeError):
         js.publish_batch([*messages, (f"{target.name}.more", b"")])
-    with pytest.raises(InvalidOptionError, match="at least one"):
+    with pytest.raises(errors.InvalidOptionError, match="at least one"):
         js.publish_batch([])
     assert count(target) == 1001
 
@@ -86,7 +74,7 @@ def test_messages_with_headers_and_received_messages(nc, js, target):
     assert (first.headers["B"], first.headers["Nats-Msg-Id"]) == ("ü", "one")
     assert second.headers.get_all("A") == ["1", "2"]
     assert second.headers["Nats-TTL"] == "60"
-    with pytest.raises(InvalidOptionError, match="committed"):
+    with pytest.raises(errors.InvalidOptionError, match="committed"):
         batch.add(f"{target.name}.c")
     subscription.unsubscribe()
 
@@ -101,7 +89,7 @@ def test_an_exception_in_the_block_abandons_the_batch(js, target):
     with pytest.raises(KeyError), js.batch() as batch:
         batch.add(f"{target.name}.a")
         raise KeyError
-    with pytest.raises(InvalidOptionError, match="abandoned"):
+    with pytest.raises(errors.InvalidOptionError, match="abandoned"):
         batch.commit()
     assert count(target) == 0
 
@@ -111,7 +99,7 @@ def test_one_unmet_expectation_refuses_the_batch(js, target):
     """Of three expectations one is stale: the error names that, and nothing is stored."""
     seqs = [js.publish(f"{target.name}.{key}").seq for key in "abc"]
     js.publish(f"{target.name}.b")
-    with pytest.raises(WrongLastSequenceError) as caught, js.batch() as batch:
+    with pytest.raises(errors.WrongLastSequenceError) as caught, js.batch() as batch:
         for key, seq in zip("abc", seqs, strict=True):
             batch.add(f"{target.name}.{key}", expected_last_subject_sequence=seq)
     assert caught.value.err_code == 10071
@@ -132,21 +120,21 @@ def test_add_refuses_messages_that_a_batch_cannot_contain(js, target):
     subject = f"{target.name}.a"
     with js.batch() as batch:
         batch.add(subject, msg_id="one")
-        with pytest.raises(InvalidOptionError, match="twice"):
+        with pytest.raises(errors.InvalidOptionError, match="twice"):
             batch.add(subject, msg_id="one")
-        with pytest.raises(InvalidOptionError, match="first message"):
+        with pytest.raises(errors.InvalidOptionError, match="first message"):
             batch.add(subject, expected_last_sequence=1)
-        with pytest.raises(InvalidOptionError, match="Nats-Rollup"):
+        with pytest.raises(errors.InvalidOptionError, match="Nats-Rollup"):
             batch.add(subject, headers={"Nats-Rollup": "all"})
-        with pytest.raises(InvalidOptionError, match="Last-Msg-Id"):
+        with pytest.raises(errors.InvalidOptionError, match="Last-Msg-Id"):
             batch.add(subject, headers={"Nats-Expected-Last-Msg-Id": "x"})
         with pytest.raises(jetstream_sync.BadSubjectError):
             batch.add(f"{target.name}.*")
-        with pytest.raises(MaxPayloadError):
+        with pytest.raises(errors.MaxPayloadError):
             batch.add(subject, bytes(core_of(js).max_payload + 1))
     assert count(target) == 1
     almost = bytes(core_of(js).max_payload)
-    with pytest.raises(MaxPayloadError):
+    with pytest.raises(errors.MaxPayloadError):
         js.publish_batch([(subject, b""), (subject, almost)])
     assert count(target) == 1
 
@@ -155,9 +143,9 @@ def test_add_refuses_messages_that_a_batch_cannot_contain(js, target):
 def test_the_cause_of_a_refusal_is_raised(js, target):
     """The first error is raised, not the one that the batch is incomplete."""
     name = target.name
-    with pytest.raises(NoStreamResponseError, match=f"{name}.a, unknown.subject"):
+    with pytest.raises(errors.NoStreamResponseError, match=f"{name}.a, unknown.subject"):
         js.publish_batch([("unknown.subject", b""), (f"{name}.a", b"")])
-    with pytest.raises(NoStreamResponseError):
+    with pytest.raises(errors.NoStreamResponseError):
         js.publish_batch([(f"{name}.a", b""), ("unknown.subject", b""), (f"{name}.b", b"")])
     with pytest.raises(jetstream_sync.WrongStreamError):
         js.publish_batch([(f"{name}.a", b""), (f"{name}.b", b"")], stream="OTHER")
@@ -167,10 +155,10 @@ def test_the_cause_of_a_refusal_is_raised(js, target):
         with pytest.raises(jetstream_sync.APIError) as caught:
             js.publish_batch([(f"{name}.a", b""), (other, b""), (f"{name}.b", b"")])
         assert caught.value.err_code in (10174, 10176)
-    with pytest.raises(BatchNotEnabledError):
+    with pytest.raises(errors.BatchNotEnabledError):
         js.publish_batch([(f"{name}_3.x", b""), (f"{name}_3.y", b"")])
     js.publish(f"{name}.a", msg_id="used")
-    with pytest.raises(BatchDuplicateError), js.batch() as batch:
+    with pytest.raises(errors.BatchDuplicateError), js.batch() as batch:
         batch.add(f"{name}.a")
         batch.add(f"{name}.a", msg_id="used")
     assert (count(target), count(plain)) == (1, 0)
@@ -195,7 +183,7 @@ def test_no_acknowledgement_leaves_the_batch_uncertain(alone, fresh_server):
     js.create_stream(name="S", subjects=["s"], allow_atomic=True)
     js.publish_batch([("s", b"")])  # requests the level of the server
     with paused(fresh_server):
-        with within(5.0), pytest.raises(BatchUncertainError) as caught:
+        with within(5.0), pytest.raises(errors.BatchUncertainError) as caught:
             js.publish_batch([("s", b"")], timeout=0.5)
         assert len(caught.value.batch_id) == 32
 
@@ -212,12 +200,12 @@ def test_a_close_leaves_a_batch_in_flight_uncertain(fresh_server):
         waiting = pool.submit(js.publish_batch, [("s", b""), ("s", b"")], timeout=30)
         wait_until(lambda: nc.stats["out_msgs"] > sent)
         nc.close()
-        with pytest.raises(BatchUncertainError, match="closed"):
+        with pytest.raises(errors.BatchUncertainError, match="closed"):
             waiting.result(5)
     with jetstream_sync.connect(fresh_server.url) as other:
         stream = other.jetstream().get_stream("S")
         wait_until(lambda: stream.info().state.messages == 3)
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         js.publish_batch([("s", b"")])
 
 

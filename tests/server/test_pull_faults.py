@@ -12,20 +12,7 @@ from fixtures.server import paused
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    ConnectionClosedError,
-    ConsumerDeletedError,
-    ConsumerIsPushBasedError,
-    ConsumerNotFoundError,
-    JetStream,
-    JetStreamMsg,
-    NoHeartbeatError,
-    NotFoundError,
-    PullConsumer,
-    PullError,
-    Stream,
-)
+from jetstream_sync import Connection, JetStream, JetStreamMsg, PullConsumer, Stream, errors
 from jetstream_sync.api.pull import PullRequest
 from jetstream_sync.jetstream.pull import Fetch
 
@@ -68,11 +55,11 @@ def waiting(durable: PullConsumer) -> Iterator[Future[list[JetStreamMsg]]]:
 def test_a_missing_consumer_is_an_error_at_once(stream, consumer):
     """A consumer that does not exist is a typed error within a second, not after the timeout."""
     stream.delete_consumer("C")
-    with between(0, 1), pytest.raises(ConsumerNotFoundError):
+    with between(0, 1), pytest.raises(errors.ConsumerNotFoundError):
         consumer.fetch(1, timeout=30)
-    with between(0, 1), pytest.raises(ConsumerNotFoundError):
+    with between(0, 1), pytest.raises(errors.ConsumerNotFoundError):
         consumer.fetch(10, timeout=None)
-    with between(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
+    with between(0, 1), pytest.raises((errors.ConsumerDeletedError, errors.NotFoundError)):
         consumer.fetch_no_wait(1)
 
 
@@ -88,7 +75,7 @@ def test_a_deletion_ends_a_waiting_call_at_once(js, stream, consumer, nc, what):
             js.delete_stream(stream.name)
         with between(0, 1):
             for fetched in fetches:
-                with pytest.raises(ConsumerDeletedError) as caught:
+                with pytest.raises(errors.ConsumerDeletedError) as caught:
                     fetched.result(5)
                 assert caught.value.code == 409
     assert subscriptions(nc) == 0
@@ -105,7 +92,7 @@ def test_messages_that_came_before_the_failure_are_returned(js, stream, consumer
         stream.delete_consumer("C")
         with between(0, 1):
             assert [msg.data for msg in fetched.result(5)] == [b"0", b"1"]
-    with between(0, 1), pytest.raises(ConsumerNotFoundError):
+    with between(0, 1), pytest.raises(errors.ConsumerNotFoundError):
         consumer.fetch(1)
 
 
@@ -119,7 +106,7 @@ def test_a_push_consumer_cannot_be_pulled_from(nats_server, stream, consumer):
             config={"name": "C", "durable_name": "C", "deliver_subject": "there"},
         )
     assert "error" not in made
-    with between(0, 1), pytest.raises(ConsumerIsPushBasedError):
+    with between(0, 1), pytest.raises(errors.ConsumerIsPushBasedError):
         consumer.fetch(1, timeout=30)
 
 
@@ -130,7 +117,7 @@ def test_a_request_that_the_server_refuses_is_an_error(consumer):
         def encode(self) -> bytes:
             return b"{"
 
-    with between(0, 1), pytest.raises(PullError, match="Bad Request") as caught:
+    with between(0, 1), pytest.raises(errors.PullError, match="Bad Request") as caught:
         Fetch(consumer._requester, Mad(batch=1, expires_ns=5_000_000_000), 5).run()
     assert caught.value.code == 400
 
@@ -168,7 +155,7 @@ def test_the_end_of_the_connection_ends_a_fetch(alone, waiting, end):
     """A waiting call raises at once when the connection is closed or drained."""
     ends: dict[str, Callable[[], None]] = {"close": alone.close, "drain": alone.drain}
     ends[end]()
-    with between(0, 0.5), pytest.raises(ConnectionClosedError):
+    with between(0, 0.5), pytest.raises(errors.ConnectionClosedError):
         waiting.result(5)
 
 
@@ -187,7 +174,7 @@ def test_messages_that_came_are_returned_when_the_connection_ends(alone, durable
 def test_a_silent_server_is_noticed_by_its_heartbeats(durable, fresh_server):
     """With a heartbeat, silence of twice its length is a `NoHeartbeatError`."""
     # For servers before 2.11 the existence of the consumer is checked, too.
-    with paused(fresh_server), between(0.2, 1.9), pytest.raises(NoHeartbeatError) as caught:
+    with paused(fresh_server), between(0.2, 1.9), pytest.raises(errors.NoHeartbeatError) as caught:
         durable.fetch(1, timeout=10, heartbeat=0.1)
     assert (caught.value.consumer, caught.value.seconds) == ("C", 0.2)
 
@@ -201,7 +188,7 @@ def test_heartbeats_keep_a_fetch_alive(durable):
 def test_a_given_up_request_gets_no_messages(durable, fresh_server):
     """A fetch cancels its requests at its end: no message is sent to an unused inbox."""
     fresh_server.pause()
-    with pytest.raises(NoHeartbeatError):
+    with pytest.raises(errors.NoHeartbeatError):
         durable.fetch(5, timeout=30, heartbeat=0.1)
     fresh_server.resume()
     # The connection sends nothing else meanwhile; another one checks and publishes.

@@ -12,12 +12,7 @@ from fixtures.server import break_link, paused
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    PermissionsError,
-    PullSubscription,
-    TimeoutError,
-)
+from jetstream_sync import Connection, PullSubscription, errors
 from jetstream_sync.server import NatsServer
 
 
@@ -62,14 +57,14 @@ def test_a_fetch_without_a_link_ends_in_time(alone, sub, fresh_server, batch):
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
     for heartbeat in (None, 0.1):
-        with between(0.39, 0.8), pytest.raises(TimeoutError):
+        with between(0.39, 0.8), pytest.raises(errors.TimeoutError):
             sub.fetch(batch, timeout=0.4, heartbeat=heartbeat)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_fetch_from_a_silent_server_ends_in_time(sub, fresh_server, batch):
     """It ends with its timeout and cancels its requests: no message is sent to an unused inbox."""
-    with paused(fresh_server), between(0.29, 0.8), pytest.raises(TimeoutError):
+    with paused(fresh_server), between(0.29, 0.8), pytest.raises(errors.TimeoutError):
         sub.fetch(batch, timeout=0.3)
     wait_until(lambda: sub.consumer_info().num_waiting == 0)
     with jetstream_sync.connect(fresh_server.url) as other:
@@ -101,7 +96,7 @@ def test_a_user_without_consumer_info_may_pull():
             assert sub.fetch()[0].data == b"0"
             denied = guest.jetstream().pull_subscribe_bind("C", "S")
             for batch in (1, 5):
-                with pytest.raises(PermissionsError):
+                with pytest.raises(errors.PermissionsError):
                     denied.fetch(batch, timeout=10)
 
 

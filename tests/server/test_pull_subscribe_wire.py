@@ -13,16 +13,7 @@ from fixtures.fake_jetstream import FakeJetStream
 from fixtures.threads import between
 
 import jetstream_sync
-from jetstream_sync import (
-    BadRequestStatusError,
-    ConsumerIsPushBasedError,
-    JetStreamMsg,
-    NoHeartbeatError,
-    PullError,
-    PullSubscription,
-    RequestLimitError,
-    TimeoutError,
-)
+from jetstream_sync import JetStreamMsg, PullSubscription, errors
 
 NEXT = "$JS.API.CONSUMER.MSG.NEXT.bar.dur"
 NOT_FOUND = {"error": {"code": 404, "err_code": 10014, "description": "consumer not found"}}
@@ -150,7 +141,7 @@ def test_a_timed_out_fetch_unsubscribes(stage):
     fetched = stage.fetch(1, timeout=0.2)
     reply, _ = stage.request()
     stage.wait_for_unsubscribe(reply.rpartition(".")[0] + ".*")
-    with pytest.raises(TimeoutError):
+    with pytest.raises(errors.TimeoutError):
         fetched.result(1)
     again = stage.fetch(1)
     other, _ = stage.request()
@@ -187,7 +178,7 @@ def test_without_messages_it_raises_at_the_timeout(stage):
         stage.status(reply, "404 No Messages")
         stage.request()
         stage.status(reply, "408 Request Timeout")
-        with pytest.raises(TimeoutError, match="'dur'"):
+        with pytest.raises(errors.TimeoutError, match="'dur'"):
             fetched.result(2)
 
 
@@ -206,12 +197,12 @@ def test_a_timeout_status_ends_a_fetch_with_its_messages(stage):
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        ("409 Consumer is push based", ConsumerIsPushBasedError),
-        ("409 Exceeded MaxRequestBatch of 3", RequestLimitError),
-        ("409 Exceeded MaxWaiting", RequestLimitError),
-        ("400 Bad Request", BadRequestStatusError),
-        ("409 An unknown description", PullError),
-        ("499 An unknown description", PullError),
+        ("409 Consumer is push based", errors.ConsumerIsPushBasedError),
+        ("409 Exceeded MaxRequestBatch of 3", errors.RequestLimitError),
+        ("409 Exceeded MaxWaiting", errors.RequestLimitError),
+        ("400 Bad Request", errors.BadRequestStatusError),
+        ("409 An unknown description", errors.PullError),
+        ("499 An unknown description", errors.PullError),
     ],
 )
 @pytest.mark.parametrize("batch", [1, 5])
@@ -247,7 +238,7 @@ def test_the_waiting_request_has_a_heartbeat(stage):
     _, body = stage.request()
     assert body["idle_heartbeat"] == 200_000_000
     stage.status(reply, "100 Idle Heartbeat")
-    with pytest.raises(NoHeartbeatError):
+    with pytest.raises(errors.NoHeartbeatError):
         fetched.result(1)
 
 

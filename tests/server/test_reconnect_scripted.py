@@ -16,20 +16,7 @@ from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import SCALE, run_all, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    AuthenticationExpiredError,
-    AuthorizationError,
-    Connection,
-    ConnectionClosedError,
-    ConnectionDrainingError,
-    ConnectionEvent,
-    ConnectionLostError,
-    ConnectionStatus,
-    EventKind,
-    NoServersError,
-    ServerRefusedError,
-    StaleConnectionError,
-)
+from jetstream_sync import Connection, ConnectionEvent, ConnectionStatus, EventKind, errors
 
 QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
 
@@ -139,7 +126,7 @@ def test_pings_of_the_old_link_stay_there():
         def flush() -> None:
             try:
                 nc.flush(timeout=None)
-            except ConnectionLostError as error:
+            except errors.ConnectionLostError as error:
                 flushed.put(error)
             else:
                 flushed.put(None)
@@ -149,7 +136,7 @@ def test_pings_of_the_old_link_stay_there():
         assert peer.line() == b"PING\r\n"
         peer.send(b"PING\r\n")
         peer.close()
-        assert isinstance(flushed.get(timeout=5 * SCALE), ConnectionLostError)
+        assert isinstance(flushed.get(timeout=5 * SCALE), errors.ConnectionLostError)
         thread.join()
         again = listener.take(1)
         wait_until(lambda: nc.is_connected)
@@ -175,7 +162,7 @@ def test_events_have_url_and_reason():
         listener.take().close()
         lost = diary.event(EventKind.DISCONNECTED)
         assert lost.server == listener.url
-        assert isinstance(lost.error, (ConnectionLostError, OSError))
+        assert isinstance(lost.error, (errors.ConnectionLostError, OSError))
         back = diary.event(EventKind.RECONNECTED)
         assert back == ConnectionEvent(EventKind.RECONNECTED, listener.url)
         nc.close()
@@ -187,12 +174,12 @@ def test_events_have_url_and_reason():
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        (b"User Authentication Expired", AuthenticationExpiredError),
-        (b"Account Authentication Expired", AuthenticationExpiredError),
-        (b"Authorization Violation", AuthorizationError),
-        (b"Stale Connection", StaleConnectionError),
-        (b"maximum connections exceeded", ServerRefusedError),
-        (b"Maximum Payload Violation", ServerRefusedError),
+        (b"User Authentication Expired", errors.AuthenticationExpiredError),
+        (b"Account Authentication Expired", errors.AuthenticationExpiredError),
+        (b"Authorization Violation", errors.AuthorizationError),
+        (b"Stale Connection", errors.StaleConnectionError),
+        (b"maximum connections exceeded", errors.ServerRefusedError),
+        (b"Maximum Payload Violation", errors.ServerRefusedError),
     ],
 )
 def test_a_server_that_ends_the_link_is_asked_again(words, kind):
@@ -292,7 +279,7 @@ def test_reconnect_moves_to_another_server():
         nc.reconnect()
         lost = diary.event(EventKind.DISCONNECTED)
         assert lost.server == first.url
-        assert isinstance(lost.error, ConnectionLostError)
+        assert isinstance(lost.error, errors.ConnectionLostError)
         assert diary.event(EventKind.RECONNECTED).server == second.url
         assert second.take().line() == b"SUB orders 1\r\n"
         assert peer.rest() == b""
@@ -347,10 +334,10 @@ def test_reconnect_opens_no_closed_or_draining_connection():
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)
         assert engine_of(nc).start_draining()
-        with pytest.raises(ConnectionDrainingError):
+        with pytest.raises(errors.ConnectionDrainingError):
             nc.reconnect()
         nc.close()
-        with pytest.raises(ConnectionClosedError):
+        with pytest.raises(errors.ConnectionClosedError):
             nc.reconnect()
         assert listener.clients == 1
 
@@ -367,7 +354,7 @@ def test_retry_on_failed_connect():
     assert nc.status is ConnectionStatus.RECONNECTING
     assert nc.connected_url is None
     failure = diary.error()
-    assert isinstance(failure, NoServersError)
+    assert isinstance(failure, errors.NoServersError)
     assert failure.attempts[0][0] == url
     nc.publish("orders", b"early")
     _kept = nc.subscribe("answers")
@@ -394,10 +381,10 @@ def test_retry_on_failed_connect_gives_up():
         **diary.options,
     )
     for _ in range(2):  # of the first connect, and of the end
-        assert isinstance(diary.error(), NoServersError)
-    assert isinstance(diary.event(EventKind.CLOSED).error, ConnectionClosedError)
+        assert isinstance(diary.error(), errors.NoServersError)
+    assert isinstance(diary.event(EventKind.CLOSED).error, errors.ConnectionClosedError)
     assert nc.is_closed
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         nc.publish("late")
     nc.close()
 
@@ -405,7 +392,7 @@ def test_retry_on_failed_connect_gives_up():
 @pytest.mark.parametrize("publishes", [False, True])
 def test_leaving_the_block_before_the_first_link(publishes):
     """The end of a with block closes a connection that has no link yet; it raises if messages are lost."""
-    loses = pytest.raises(ConnectionClosedError) if publishes else nullcontext()
+    loses = pytest.raises(errors.ConnectionClosedError) if publishes else nullcontext()
     with within(1), loses:  # noqa: SIM117 - the end of the block raises
         with jetstream_sync.connect(
             f"nats://127.0.0.1:{free_port()}",

@@ -18,15 +18,7 @@ from fixtures.internals import engine_of
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    ConnectionClosedError,
-    ConnectionEvent,
-    ConnectionLostError,
-    ConnectionStatus,
-    InvalidOptionError,
-    Server,
-)
+from jetstream_sync import Connection, ConnectionEvent, ConnectionStatus, Server, errors
 from jetstream_sync.server import NatsCluster, NatsServer
 
 QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
@@ -123,7 +115,7 @@ def test_ctrl_c_during_reconnect(server):
 
         def works() -> bool:
             nc.publish("orders", b"x")
-            with contextlib.suppress(ConnectionLostError, TimeoutError):
+            with contextlib.suppress(errors.ConnectionLostError, TimeoutError):
                 nc.flush(timeout=0.5 * SCALE)
                 return True
             return False
@@ -253,9 +245,9 @@ def test_an_invalid_pool_is_refused(server):
     """Nothing changes then; on a closed connection it is an error."""
     nc = jetstream_sync.connect(server.url, **QUICK)
     for wrong in ([], ["nats://a", "nats://:x"], ""):
-        with pytest.raises(InvalidOptionError):
+        with pytest.raises(errors.InvalidOptionError):
             nc.set_server_pool(wrong)
     assert nc.servers == [server.url]
     nc.close()
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         nc.set_server_pool(server.url)

@@ -17,16 +17,7 @@ from fixtures.proxy import Listener
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    BadSubscriptionError,
-    Connection,
-    ConnectionClosedError,
-    ConnectionLostError,
-    ConnectionStatus,
-    NoServersError,
-    Subscription,
-    TimeoutError,
-)
+from jetstream_sync import Connection, ConnectionStatus, Subscription, errors
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
@@ -112,7 +103,7 @@ def test_a_limit_set_while_disconnected_holds(server, alone, witness):
     start(server, alone, witness)
     witness.publish("jobs", b"the fourth")
     assert read(short, 1) == [b"the fourth"]
-    with pytest.raises(BadSubscriptionError):
+    with pytest.raises(errors.BadSubscriptionError):
         short.next_msg(timeout=5 * SCALE)
     other = alone.subscribe("jobs", queue="workers")
     alone.flush(5 * SCALE)
@@ -135,7 +126,7 @@ def test_subscriptions_made_while_disconnected_are_sent_once(server, alone, witn
     assert read(made, 1) == [b"once"]
     assert nothing_more(made, witness)
     assert alone.stats["in_msgs"] == before + 1
-    with pytest.raises(BadSubscriptionError):
+    with pytest.raises(errors.BadSubscriptionError):
         ended.next_msg(timeout=0)
 
 
@@ -172,17 +163,17 @@ def test_too_many_failures_close_the_connection(server):
         waiter = pool.submit(nc.subscribe("orders").next_msg, timeout=None)
         server.stop()
         error = waiter.exception(5 * SCALE)
-    assert isinstance(error, ConnectionClosedError)
-    assert isinstance(error.__cause__, NoServersError)
+    assert isinstance(error, errors.ConnectionClosedError)
+    assert isinstance(error.__cause__, errors.NoServersError)
     assert nc.is_closed
     assert nc.last_error is not None
     cause = nc.last_error.__cause__
-    assert isinstance(cause, NoServersError)
+    assert isinstance(cause, errors.NoServersError)
     [(address, reason)] = cause.attempts
     assert address == server.url
     assert "refused" in reason.lower()
-    assert isinstance(cause.__cause__, (ConnectionLostError, OSError))
-    assert isinstance(told.get(timeout=5 * SCALE), NoServersError)
+    assert isinstance(cause.__cause__, (errors.ConnectionLostError, OSError))
+    assert isinstance(told.get(timeout=5 * SCALE), errors.NoServersError)
     assert told.get(timeout=5 * SCALE) == "closed"
     nc.close()
 
@@ -212,7 +203,7 @@ def test_close_while_reconnecting_returns_promptly(server):
         nc.publish("orders", b"never sent")
         with within(0.5):
             nc.close()
-        assert isinstance(waiter.exception(5 * SCALE), ConnectionClosedError)
+        assert isinstance(waiter.exception(5 * SCALE), errors.ConnectionClosedError)
     assert nc.is_closed
     assert closed.wait(5 * SCALE)
     wait_until(lambda: not any(t.is_alive() for t in connection_threads(nc)))
@@ -248,10 +239,10 @@ def test_drain_while_reconnecting_closes(server, wait):
     nc = jetstream_sync.connect(server.url, reconnect_time_wait=wait)
     sub = nc.subscribe("orders")
     stop(server, nc)
-    with within(0.5), pytest.raises(ConnectionClosedError):
+    with within(0.5), pytest.raises(errors.ConnectionClosedError):
         nc.drain()
     assert nc.is_closed
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         sub.next_msg(timeout=5 * SCALE)
     server.start()
     assert nc.is_closed
@@ -265,7 +256,7 @@ def test_a_request_without_a_deadline_ends_with_its_link(fresh_server):
             waiting = pool.submit(nc.request, "silent", timeout=None)
             wait_until(lambda: waiting_requests(nc))
             fresh_server.restart()
-            with pytest.raises(ConnectionLostError, match="before the reply"):
+            with pytest.raises(errors.ConnectionLostError, match="before the reply"):
                 waiting.result(5)
 
 
@@ -312,14 +303,14 @@ def test_a_timeout_without_a_link_says_since_when(fresh_server):
     ) as nc:
         waiting = calls(nc)
         for name in ("next", "fetch", "next_msg", "next_msg of js", "next of messages"):
-            with pytest.raises(TimeoutError) as caught:
+            with pytest.raises(errors.TimeoutError) as caught:
                 waiting[name]()
             assert "connection" not in str(caught.value), name
         fresh_server.stop()
         wait_until(lambda: nc.is_reconnecting)
         broke = datetime.now(timezone.utc)
         for name, call in waiting.items():
-            with pytest.raises(TimeoutError) as caught:
+            with pytest.raises(errors.TimeoutError) as caught:
                 call()
             found = said.search(str(caught.value))
             assert found, f"{name}: {caught.value}"
@@ -329,7 +320,7 @@ def test_a_timeout_without_a_link_says_since_when(fresh_server):
             assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
         fresh_server.start()
         wait_until(lambda: nc.is_connected)
-        with pytest.raises(TimeoutError) as caught:
+        with pytest.raises(errors.TimeoutError) as caught:
             waiting["next_msg"]()
         assert "connection" not in str(caught.value)
 
@@ -341,6 +332,6 @@ def test_a_timeout_before_the_first_link_names_the_outage(fresh_server):
         jetstream_sync.connect(
             fresh_server.url, retry_on_failed_connect=True, error_cb=lambda _: None
         ) as nc,
-        pytest.raises(TimeoutError, match="no connection to a server for"),
+        pytest.raises(errors.TimeoutError, match="no connection to a server for"),
     ):
         nc.request("question", timeout=0.1)

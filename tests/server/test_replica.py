@@ -6,13 +6,7 @@ import pytest
 from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
-from jetstream_sync import JetStream, KeyValue
-from jetstream_sync.errors import (
-    BucketNotFoundError,
-    ConnectionClosedError,
-    IteratorClosedError,
-    TimeoutError,
-)
+from jetstream_sync import JetStream, KeyValue, errors
 
 
 @pytest.fixture
@@ -38,7 +32,7 @@ def test_a_replica_is_a_mapping_of_the_current_values(kv):
         assert entry.revision == replica.revision
         replica.wait_for(kv.purge("a"), 5 * SCALE)
         assert sorted(replica) == ["b", "x.y"]
-        with pytest.raises(TimeoutError, match="revision 1000"):
+        with pytest.raises(errors.TimeoutError, match="revision 1000"):
             replica.wait_for(1000, 0.1)
     for call in (
         lambda: replica["b"],
@@ -50,7 +44,7 @@ def test_a_replica_is_a_mapping_of_the_current_values(kv):
         replica.wait_current,
         lambda: replica.wait_for(1),
     ):
-        with pytest.raises(IteratorClosedError, match="the replica was closed"):
+        with pytest.raises(errors.IteratorClosedError, match="the replica was closed"):
             call()
     assert "Replica" in repr(replica)
 
@@ -95,14 +89,14 @@ def test_a_deleted_bucket_ends_a_replica(js, kv):
         replica.wait_current(5 * SCALE)
         js.delete_key_value("B")
         wait_until(lambda: replica.error, 20)
-        assert isinstance(replica.error, BucketNotFoundError)
+        assert isinstance(replica.error, errors.BucketNotFoundError)
         for call in (
             lambda: replica.wait_for(1),
             replica.wait_current,
             lambda: replica["a"],
             lambda: len(replica),
         ):
-            with pytest.raises(BucketNotFoundError):
+            with pytest.raises(errors.BucketNotFoundError):
                 call()
 
 
@@ -113,7 +107,7 @@ def test_a_closed_connection_ends_a_replica(fresh_server):
         kv.put("a", b"1")
         replica = kv.replica()
         replica.wait_current(5 * SCALE)
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         replica["a"]
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         replica.wait_current()

@@ -13,19 +13,7 @@ from fixtures.internals import core_of, open_subscriptions
 from fixtures.threads import between, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    BadSubjectError,
-    Connection,
-    ConnectionClosedError,
-    ConnectionLostError,
-    InvalidHeaderError,
-    InvalidOptionError,
-    MaxPayloadError,
-    Msg,
-    NoRespondersError,
-    PermissionsError,
-    ReplyIterator,
-)
+from jetstream_sync import Connection, Msg, ReplyIterator, errors
 from jetstream_sync.server import NatsServer
 
 
@@ -124,7 +112,7 @@ def test_without_responders_the_iteration_fails_at_once(nc, subject):
     with within(2.0):
         for limit in (None, 1, 3):
             replies = nc.request_many(subject, timeout=30.0, max_messages=limit)
-            with pytest.raises(NoRespondersError, match=subject):
+            with pytest.raises(errors.NoRespondersError, match=subject):
                 list(replies)
             assert replies.ended_by == "status"
 
@@ -211,7 +199,7 @@ def test_a_number_of_replies_leaves_no_subscription(monitored):
         wait_until(lambda: len(replies._queue.mailbox) == 2)
         assert subscriptions() == ["s"] * 3
         assert data(replies) == [b"x", b"x"]
-        with pytest.raises(NoRespondersError):
+        with pytest.raises(errors.NoRespondersError):
             next(nc.request_many("nothing", timeout=30.0, max_messages=2))
         nc.flush()
         assert (subscriptions(), inboxes(nc)) == (["s"] * 3, 0)
@@ -247,13 +235,13 @@ def test_a_request_that_cannot_be_sent_leaves_no_subscription(nc):
     """Invalid arguments are refused before subscribing; other errors remove the subscription."""
     before = inboxes(nc)
     cases: list[tuple[dict[str, Any], type[Exception]]] = [
-        ({"subject": "a.*"}, BadSubjectError),
-        ({"max_messages": 0}, InvalidOptionError),
-        ({"stall": 0}, InvalidOptionError),
-        ({"timeout": "1"}, InvalidOptionError),
-        ({"sentinel": "end"}, InvalidOptionError),
-        ({"headers": {"a:": "b"}}, InvalidHeaderError),
-        ({"payload": bytes(nc.max_payload + 1)}, MaxPayloadError),
+        ({"subject": "a.*"}, errors.BadSubjectError),
+        ({"max_messages": 0}, errors.InvalidOptionError),
+        ({"stall": 0}, errors.InvalidOptionError),
+        ({"timeout": "1"}, errors.InvalidOptionError),
+        ({"sentinel": "end"}, errors.InvalidOptionError),
+        ({"headers": {"a:": "b"}}, errors.InvalidHeaderError),
+        ({"payload": bytes(nc.max_payload + 1)}, errors.MaxPayloadError),
     ]
     for given, error in cases:
         with pytest.raises(error):
@@ -297,7 +285,7 @@ def test_a_lost_connection(options, timeout, fails):
         request.respond(b"after")
         assert next(replies).data == b"before"
         if fails:
-            with pytest.raises(ConnectionLostError):
+            with pytest.raises(errors.ConnectionLostError):
                 next(replies)
             assert replies.ended_by == "closed"
         else:
@@ -315,10 +303,10 @@ def test_a_closed_connection_ends_the_wait(nats_server, nc, subject, timeout):
         replies = closing.request_many(subject, timeout=timeout)
         sub.next_msg(5.0)
         threading.Timer(0.1, closing.close).start()
-        with within(5.0), pytest.raises(ConnectionClosedError):
+        with within(5.0), pytest.raises(errors.ConnectionClosedError):
             next(replies)
         assert replies.ended_by == "closed"
-        with pytest.raises(ConnectionClosedError):
+        with pytest.raises(errors.ConnectionClosedError):
             closing.request_many(subject)
 
 
@@ -330,7 +318,7 @@ def test_a_permission_violation_ends_the_iteration():
         jetstream_sync.connect(server.url, user="u", password="p") as nc,
     ):
         replies = nc.request_many("no", timeout=30.0)
-        with within(5.0), pytest.raises(PermissionsError):
+        with within(5.0), pytest.raises(errors.PermissionsError):
             next(replies)
         assert replies.ended_by == "closed"
         wait_until(lambda: not inboxes(nc))

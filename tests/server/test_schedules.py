@@ -7,14 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from fixtures.threads import wait_until
 
-from jetstream_sync import (
-    BadRequestError,
-    BadSubjectError,
-    InvalidOptionError,
-    JetStream,
-    Stream,
-    StreamNotFoundError,
-)
+from jetstream_sync import JetStream, Stream, errors
 
 
 @pytest.fixture
@@ -128,7 +121,7 @@ def test_schedules_are_listed_and_cancelled(js, jobs):
     )
     assert jobs.schedules() == []
     assert subjects(jobs) == {f"{jobs.name}.plain": 1, f"{jobs.name}.cancelled": 1}
-    with pytest.raises(StreamNotFoundError):
+    with pytest.raises(errors.StreamNotFoundError):
         js.cancel_schedule("unknown.subject")
 
 
@@ -146,7 +139,7 @@ def test_a_cron_of_five_fields_begins_each_minute(js, jobs):
 def test_a_stream_without_schedules_refuses_them(js, stream):
     """The stream must allow schedules, and have the target."""
     at = datetime.now(timezone.utc)
-    with pytest.raises(BadRequestError, match="schedules is disabled"):
+    with pytest.raises(errors.BadRequestError, match="schedules is disabled"):
         js.schedule(f"{stream.name}.plan", target=f"{stream.name}.due", at=at)
 
 
@@ -165,12 +158,12 @@ def test_a_stream_without_schedules_refuses_them(js, stream):
 )
 def test_rules_are_checked(js, rule, option):
     """Exactly one rule, in the form that the server knows."""
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(errors.InvalidOptionError) as caught:
         js.schedule("plan", target="due", **rule)
     assert caught.value.option == option
 
 
 def test_a_target_is_one_subject(js):
     """Wildcards are refused."""
-    with pytest.raises(BadSubjectError):
+    with pytest.raises(errors.BadSubjectError):
         js.schedule("plan", target="due.*", every=5)

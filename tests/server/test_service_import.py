@@ -10,16 +10,7 @@ import pytest
 from fixtures.threads import SCALE, within
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    JetStream,
-    Msg,
-    NoStreamResponseError,
-    ObjectMeta,
-    ObjectMetaOptions,
-    PullError,
-    TimeoutError,
-)
+from jetstream_sync import Connection, JetStream, Msg, ObjectMeta, ObjectMetaOptions, errors
 from jetstream_sync.server import NatsServer
 
 #: Account B uses the JetStream of account A. The server forwards one reply to each request.
@@ -154,7 +145,7 @@ def test_object_store(shared, request):
         assert file.read() == DATA
     # The subjects of the data are not imported.
     reason = "can only be read" if request.node.callspec.params["shared"] else "may not exist"
-    with within(5), pytest.raises(NoStreamResponseError, match=reason):
+    with within(5), pytest.raises(errors.NoStreamResponseError, match=reason):
         found.put(small("d"), DATA)
 
 
@@ -188,7 +179,7 @@ def test_watch_that_receives_nothing():
         kv.put("a", b"1")
         relay(user, range(1_000_000))
         with user.jetstream().key_value("B").watch() as watch:
-            with within(20), pytest.raises(PullError, match="1 are pending"):
+            with within(20), pytest.raises(errors.PullError, match="1 are pending"):
                 next(iter(watch))
-            with pytest.raises(TimeoutError):
+            with pytest.raises(errors.TimeoutError):
                 watch.next(0)

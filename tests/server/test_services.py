@@ -16,19 +16,7 @@ from fixtures.server import paused
 from fixtures.threads import run_all, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    BadSubjectError,
-    Connection,
-    ConnectionClosedError,
-    ConnectionLostError,
-    DrainTimeoutError,
-    InvalidNameError,
-    InvalidOptionError,
-    NoRespondersError,
-    PermissionsError,
-    ServiceError,
-    TimeoutError,
-)
+from jetstream_sync import Connection, errors
 from jetstream_sync.server import NatsServer
 from jetstream_sync.services import ServiceRequest, raise_for_error
 
@@ -174,14 +162,14 @@ def test_groups_prefix_subjects_and_pass_on_the_queue_group(nc):
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda nc: nc.add_service("a.b", "1.0.0"), InvalidNameError),
-        (lambda nc: nc.add_service("", "1.0.0"), InvalidNameError),
-        (lambda nc: nc.add_service("a", "1"), InvalidOptionError),
-        (lambda nc: nc.add_service("a", "1.0.0", queue_group="a b"), BadSubjectError),
-        (lambda nc: nc.add_service("a", "1.0.0", prefix="*"), BadSubjectError),
-        (lambda nc: nc.add_service("a", "1.0.0", stop_cb=1), InvalidOptionError),
-        (lambda nc: nc.service_ping(id="x"), InvalidOptionError),
-        (lambda nc: nc.service_info("a.b"), InvalidNameError),
+        (lambda nc: nc.add_service("a.b", "1.0.0"), errors.InvalidNameError),
+        (lambda nc: nc.add_service("", "1.0.0"), errors.InvalidNameError),
+        (lambda nc: nc.add_service("a", "1"), errors.InvalidOptionError),
+        (lambda nc: nc.add_service("a", "1.0.0", queue_group="a b"), errors.BadSubjectError),
+        (lambda nc: nc.add_service("a", "1.0.0", prefix="*"), errors.BadSubjectError),
+        (lambda nc: nc.add_service("a", "1.0.0", stop_cb=1), errors.InvalidOptionError),
+        (lambda nc: nc.service_ping(id="x"), errors.InvalidOptionError),
+        (lambda nc: nc.service_info("a.b"), errors.InvalidNameError),
     ],
 )
 def test_invalid_arguments_are_refused(nc, call, error):
@@ -195,16 +183,16 @@ def test_invalid_arguments_are_refused(nc, call, error):
 def test_invalid_endpoints_are_refused(nc):
     """Invalid groups and endpoints are refused, and are not listed."""
     with nc.add_service("a", "1.0.0") as service:
-        with pytest.raises(BadSubjectError):
+        with pytest.raises(errors.BadSubjectError):
             service.add_group("a.>")
-        with pytest.raises(InvalidNameError):
+        with pytest.raises(errors.InvalidNameError):
             service.add_endpoint("a.b", echo)
-        with pytest.raises(BadSubjectError):
+        with pytest.raises(errors.BadSubjectError):
             service.add_endpoint("a", echo, subject="a..b")
-        with pytest.raises(InvalidOptionError):
+        with pytest.raises(errors.InvalidOptionError):
             service.add_endpoint("a", echo, workers=0)
         assert service.info().endpoints == []
-    with pytest.raises(InvalidOptionError, match="stopped"):
+    with pytest.raises(errors.InvalidOptionError, match="stopped"):
         service.add_endpoint("late", echo)
 
 
@@ -214,7 +202,7 @@ def test_errors_of_handlers_are_answered_and_counted(fresh_server, client):
 
     def handle(request: ServiceRequest) -> None:
         if request.data == b"known":
-            raise ServiceError(409, "exists", b"details")
+            raise errors.ServiceError(409, "exists", b"details")
         if request.data == b"own":
             request.respond_error(404, "absent", headers={"Hint": "other"})
             return
@@ -228,8 +216,8 @@ def test_errors_of_handlers_are_answered_and_counted(fresh_server, client):
     ):
         service.add_endpoint("e", handle)
 
-        def raised(data: bytes) -> ServiceError:
-            with pytest.raises(ServiceError) as caught:
+        def raised(data: bytes) -> errors.ServiceError:
+            with pytest.raises(errors.ServiceError) as caught:
                 raise_for_error(client.request("e", data, timeout=5.0))
             return caught.value
 
@@ -298,9 +286,9 @@ def test_stop_answers_queued_requests(nc, client):
     assert reasons == [None]
     service.stop()
     assert reasons == [None]
-    with pytest.raises(NoRespondersError):
+    with pytest.raises(errors.NoRespondersError):
         client.request("slow", timeout=5.0)
-    with pytest.raises(NoRespondersError):
+    with pytest.raises(errors.NoRespondersError):
         client.request("$SRV.PING.stopping", timeout=5.0)
 
 
@@ -310,7 +298,7 @@ def test_discovery_during_a_stop_is_answered_or_finds_no_responders(nc, client):
         service = nc.add_service("stopping", "1.0.0")
         stop = threading.Thread(target=service.stop)
         stop.start()
-        with pytest.raises(NoRespondersError):
+        with pytest.raises(errors.NoRespondersError):
             while True:
                 client.request("$SRV.PING.stopping", timeout=5.0)
         stop.join()
@@ -320,11 +308,11 @@ def test_a_silent_or_lost_server_is_not_an_absence_of_services(fresh_server, cli
     """A listing of services is empty only if the server says so."""
     assert client.service_ping() == []
     for call in (client.service_ping, client.service_info, client.service_stats):
-        with paused(fresh_server), pytest.raises(TimeoutError):
+        with paused(fresh_server), pytest.raises(errors.TimeoutError):
             call(timeout=0.3)
     fresh_server.kill()
     wait_until(lambda: not client.is_connected)
-    with pytest.raises((TimeoutError, ConnectionLostError), match="connection"):
+    with pytest.raises((errors.TimeoutError, errors.ConnectionLostError), match="connection"):
         client.service_ping(timeout=0.3)
 
 
@@ -339,10 +327,10 @@ def test_an_endpoint_that_is_not_permitted_raises():
     ):
         service = connection.add_service("refused", "1.0.0")
         service.add_endpoint("permitted", echo)
-        with pytest.raises(PermissionsError):
+        with pytest.raises(errors.PermissionsError):
             service.add_endpoint("refused", echo)
         assert service.wait_stopped(5.0)
-        assert isinstance(service.error, PermissionsError)
+        assert isinstance(service.error, errors.PermissionsError)
 
 
 def test_discovery_is_answered_before_a_stop_returns(fresh_server, client):
@@ -352,7 +340,7 @@ def test_discovery_is_answered_before_a_stop_returns(fresh_server, client):
         service = nc.add_service("stopping", "1.0.0")
 
         def ask_until_stopped() -> None:
-            with pytest.raises(NoRespondersError):
+            with pytest.raises(errors.NoRespondersError):
                 while True:
                     client.request("$SRV.PING.stopping", timeout=5.0)
 
@@ -380,7 +368,7 @@ def test_stop_within_a_handler_and_with_a_handler_that_does_not_end(nc, client):
     stuck.add_endpoint("stuck", lambda _: release.wait(30.0))
     client.publish("stuck")
     client.flush()
-    with within(10.0), pytest.raises(DrainTimeoutError, match="stuck"):
+    with within(10.0), pytest.raises(errors.DrainTimeoutError, match="stuck"):
         stuck.stop(timeout=0.2)
     assert stuck.is_stopped
     release.set()
@@ -391,7 +379,7 @@ def test_a_stop_that_the_server_does_not_confirm(fresh_server, nc):
     reasons: list[object] = []
     service = nc.add_service("paused", "1.0.0", stop_cb=reasons.append)
     service.add_endpoint("paused", lambda _: None)
-    with paused(fresh_server), within(10.0), pytest.raises(DrainTimeoutError):
+    with paused(fresh_server), within(10.0), pytest.raises(errors.DrainTimeoutError):
         service.stop(timeout=0.3)
     assert service.is_stopped
     assert reasons == [None]
@@ -426,7 +414,7 @@ def test_a_closed_or_drained_connection_stops_the_service(fresh_server):
         nc.close()
         assert closed.wait_stopped(5.0)
     wait_until(lambda: len(reasons) == 2)
-    assert isinstance(reasons[1], ConnectionClosedError)
+    assert isinstance(reasons[1], errors.ConnectionClosedError)
 
 
 def test_an_overloaded_endpoint_refuses_requests(nc, client):
@@ -446,7 +434,7 @@ def test_an_overloaded_endpoint_refuses_requests(nc, client):
         refused = 0
         with pytest.raises(jetstream_sync.TimeoutError):
             while True:
-                with pytest.raises(ServiceError, match="overloaded"):
+                with pytest.raises(errors.ServiceError, match="overloaded"):
                     raise_for_error(replies.next_msg(timeout=1.0))
                 refused += 1
         assert 89 <= refused <= 90
@@ -510,10 +498,10 @@ def test_a_service_survives_a_reconnect(fresh_server):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ServiceError(400, "line 1\nline 2"), "line 1 line 2"),
-        (ServiceError(400, "text", b"x" * 2_000_000), "text"),
-        (ServiceError(0, "no code"), "no code"),
-        (ServiceError(400, "\r\n"), "the request could not be handled"),
+        (errors.ServiceError(400, "line 1\nline 2"), "line 1 line 2"),
+        (errors.ServiceError(400, "text", b"x" * 2_000_000), "text"),
+        (errors.ServiceError(0, "no code"), "no code"),
+        (errors.ServiceError(400, "\r\n"), "the request could not be handled"),
     ],
     ids=["lines", "size", "code", "empty"],
 )
@@ -525,7 +513,7 @@ def test_an_error_that_cannot_be_sent_is_replaced(nc, client, error, text):
 
     with nc.add_service("s", "1.0.0") as service:
         service.add_endpoint("e", fail)
-        with pytest.raises(ServiceError) as caught:
+        with pytest.raises(errors.ServiceError) as caught:
             raise_for_error(client.request("e", timeout=5.0))
         wait_until(lambda: service.stats().endpoints[0].num_errors == 1)
     assert (caught.value.code, caught.value.description) == (500, text)
@@ -544,12 +532,12 @@ def test_a_request_without_a_reply_subject_counts_as_an_error(nc, client):
 @pytest.mark.parametrize("code", [0, 600, -1, True])
 def test_the_code_of_an_error_is_checked(nc, client, code):
     """Codes are from 1 to 599."""
-    raised: list[InvalidOptionError] = []
+    raised: list[errors.InvalidOptionError] = []
 
     def fail(request: ServiceRequest) -> None:
         try:
             request.respond_error(code, "text")
-        except InvalidOptionError as error:
+        except errors.InvalidOptionError as error:
             raised.append(error)
             request.respond(b"checked")
 

@@ -15,13 +15,7 @@ from fixtures.proxy import Listener
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    ConnectionClosedError,
-    ConnectionEvent,
-    OutboundBufferLimitError,
-    StaleConnectionError,
-)
+from jetstream_sync import Connection, ConnectionEvent, errors
 from jetstream_sync.server import NatsServer
 
 BIG = b"x" * 1_000_000
@@ -42,7 +36,7 @@ def fill(nc: Connection) -> threading.Thread:
 
     def publish() -> None:
         # The second: the link is lost, and the limit of the buffer is exceeded.
-        with pytest.raises((ConnectionClosedError, OutboundBufferLimitError)):
+        with pytest.raises((errors.ConnectionClosedError, errors.OutboundBufferLimitError)):
             while True:
                 nc.publish("big", BIG)
 
@@ -82,7 +76,7 @@ def test_a_hanging_server_is_detected(server, busy):
     began = time.monotonic()
     publisher = fill(nc) if busy else None
     when, event = lost.get(timeout=5 * SCALE)
-    assert isinstance(event.error, StaleConnectionError)
+    assert isinstance(event.error, errors.StaleConnectionError)
     # It cannot be sooner than the time of the unanswered pings.
     assert interval * (outstanding - 1) < when - began < interval * (outstanding + 1) + 0.3 * SCALE
     wait_until(lambda: nc.is_reconnecting)
@@ -169,7 +163,7 @@ def test_a_server_that_sends_and_does_not_read_is_detected():
         with within(5):
             publisher = fill(nc)
             wait_until(lambda: nc.is_closed, 10)
-        assert isinstance(nc.last_error, StaleConnectionError)
+        assert isinstance(nc.last_error, errors.StaleConnectionError)
         publisher.join(5 * SCALE)
         assert not publisher.is_alive()
         flooding.join(5 * SCALE)

@@ -14,29 +14,7 @@ from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    APIError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    InvalidArgumentError,
-    InvalidNameError,
-    InvalidOptionError,
-    IteratorClosedError,
-    JetStream,
-    PermissionsError,
-    RestoreBrokenError,
-    RestoreFailedError,
-    RestoreNameInUseError,
-    ServerTooOldError,
-    SnapshotBrokenError,
-    SnapshotFailedError,
-    SnapshotInfo,
-    Stream,
-    StreamNameInUseError,
-    StreamNotFoundError,
-    StreamSubjectOverlapError,
-    TimeoutError,
-)
+from jetstream_sync import JetStream, SnapshotInfo, Stream, errors
 from jetstream_sync.codec import decode, encode
 from jetstream_sync.server import NatsServer
 
@@ -151,7 +129,7 @@ def test_a_restore_may_change_the_config(js, orders):
     restored = js.restore_stream(decode(SnapshotInfo, document), io.BytesIO(data))
     assert restored.cached_info.config.description == "restored"
     document["config"]["name"] = "a.b"
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(errors.InvalidNameError):
         js.restore_stream(decode(SnapshotInfo, document), [data])
 
 
@@ -161,7 +139,7 @@ def test_a_restore_without_some_fields_is_refused(js, orders):
     delete(js, orders.name)
     document = encode(info)
     document["config"]["unknown"] = True
-    with pytest.raises(ServerTooOldError, match="was removed|nothing was changed") as caught:
+    with pytest.raises(errors.ServerTooOldError, match="was removed|nothing was changed") as caught:
         js.restore_stream(decode(SnapshotInfo, document), io.BytesIO(data))
     assert caught.value.fields == ("unknown",)
     assert js.stream_names() == []
@@ -193,7 +171,7 @@ def test_leaving_a_snapshot_early_stops_the_server(nc, orders):
             next(iter(snapshot))
         assert not snapshot.finished
         assert b"no interest" in told.next_msg(timeout=5).data
-    with pytest.raises(IteratorClosedError):
+    with pytest.raises(errors.IteratorClosedError):
         list(snapshot)
     snapshot.close()
     assert "closed" in repr(snapshot)
@@ -202,14 +180,14 @@ def test_leaving_a_snapshot_early_stops_the_server(nc, orders):
 @pytest.mark.parametrize("option", ["chunk_size", "window_size"])
 def test_sizes_have_limits(orders, option):
     """Sizes that a server would adjust are refused."""
-    with pytest.raises(InvalidOptionError, match=option):
+    with pytest.raises(errors.InvalidOptionError, match=option):
         orders.snapshot(**{option: 1000})
 
 
 def test_a_missing_stream_has_no_snapshot(js, orders):
     """The refusal of the server has its own class."""
     delete(js, orders.name)
-    with pytest.raises(StreamNotFoundError):
+    with pytest.raises(errors.StreamNotFoundError):
         orders.snapshot()
 
 
@@ -218,10 +196,10 @@ def test_an_existing_stream_is_not_changed(js, orders, nats_server):
     info, data = taken(orders)
     with RawClient(nats_server.port) as raw:
         before = held(raw, orders.name)
-        with pytest.raises(RestoreNameInUseError) as caught:
+        with pytest.raises(errors.RestoreNameInUseError) as caught:
             js.restore_stream(info, [data])
         assert held(raw, orders.name) == before
-    assert isinstance(caught.value, StreamNameInUseError)
+    assert isinstance(caught.value, errors.StreamNameInUseError)
 
 
 def test_subjects_in_use_are_refused(js, orders):
@@ -229,9 +207,9 @@ def test_subjects_in_use_are_refused(js, orders):
     info, data = taken(orders)
     delete(js, orders.name)
     other = js.create_stream(name="other", subjects=[f"{orders.name}.>"])
-    with pytest.raises(APIError) as caught:
+    with pytest.raises(errors.APIError) as caught:
         js.restore_stream(info, [data])
-    assert isinstance(caught.value, (StreamSubjectOverlapError, RestoreFailedError))
+    assert isinstance(caught.value, (errors.StreamSubjectOverlapError, errors.RestoreFailedError))
     assert js.stream_names() == [other.name]
 
 
@@ -255,7 +233,7 @@ def test_data_that_is_damaged_leaves_no_stream(js, orders, nats_server, broken):
     """Damaged data never leaves a stream."""
     info, data = taken(orders)
     delete(js, orders.name)
-    with pytest.raises(RestoreFailedError):
+    with pytest.raises(errors.RestoreFailedError):
         js.restore_stream(info, broken(data))
     with RawClient(nats_server.port) as raw:
         assert raw.api("STREAM.NAMES")["total"] == 0
@@ -277,7 +255,7 @@ def test_data_is_bytes(js, orders):
     """Text is refused, and nothing is left behind."""
     info, data = taken(orders)
     delete(js, orders.name)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(errors.InvalidArgumentError):
         js.restore_stream(info, ["text"])
     assert js.stream_names() == []
     # Views are bytes, too, and empty ones do not end it.
@@ -295,7 +273,7 @@ def test_a_stream_of_another_client_is_not_removed(js, orders):
         js.publish(f"{orders.name}.x", b"mine")
         yield data
 
-    with pytest.raises(APIError):
+    with pytest.raises(errors.APIError):
         js.restore_stream(info, meanwhile())
     assert js.get_stream(orders.name).cached_info.state.messages == 1
 
@@ -315,13 +293,13 @@ def test_a_link_that_is_cut_ends_a_snapshot(fresh_server):
             pieces = iter(snapshot)
             next(pieces)
             proxy.cut()
-            with pytest.raises(ConnectionLostError):
+            with pytest.raises(errors.ConnectionLostError):
                 list(pieces)
         with stream.snapshot(timeout=0.3, chunk_size=1024, window_size=4096) as snapshot:
             pieces = iter(snapshot)
             next(pieces)
             proxy.hold(*BOTH)
-            with pytest.raises(TimeoutError):
+            with pytest.raises(errors.TimeoutError):
                 list(pieces)
             proxy.heal()
 
@@ -338,7 +316,7 @@ def test_a_restart_in_the_middle_leaves_no_stream(alone, fresh_server):
         fresh_server.start()
         yield data[len(data) // 2 :]
 
-    with pytest.raises((ConnectionLostError, RestoreBrokenError)):
+    with pytest.raises((errors.ConnectionLostError, errors.RestoreBrokenError)):
         js.restore_stream(info, restarting())
     with RawClient(fresh_server.port) as raw:
         assert raw.api("STREAM.NAMES")["total"] == 0
@@ -359,7 +337,7 @@ def test_a_server_that_does_not_return_ends_a_restore(alone, fresh_server):
         alone.close()
         yield data[len(data) // 2 :]
 
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         js.restore_stream(info, dying(), timeout=1)
 
 
@@ -373,7 +351,7 @@ def test_a_cluster_takes_and_gives_snapshots(cluster):
         js.publish_async_completed(10)
         info, data = taken(stream)
         js.delete_stream("ORDERS")
-        with pytest.raises(RestoreFailedError):
+        with pytest.raises(errors.RestoreFailedError):
             js.restore_stream(info, io.BytesIO(data[: len(data) // 2]))
         assert js.stream_names() == []
         restored = js.restore_stream(info, io.BytesIO(data))
@@ -394,7 +372,7 @@ def test_replies_need_a_permission():
             stream = filled(nc.jetstream(), "ORDERS")
             with (
                 stream.snapshot(chunk_size=1024, window_size=1024) as snapshot,
-                pytest.raises(PermissionsError),
+                pytest.raises(errors.PermissionsError),
             ):
                 list(snapshot)
 
@@ -426,7 +404,7 @@ def test_a_missing_piece_is_detected():
         server.deliver(inboxes[-1], b"three", "$JS.SNAPSHOT.ACK.S.id.5.3")
         pieces = iter(snapshot)
         assert next(pieces) == b"one"
-        with pytest.raises(SnapshotBrokenError, match="chunk 2 did not arrive"):
+        with pytest.raises(errors.SnapshotBrokenError, match="chunk 2 did not arrive"):
             next(pieces)
         assert server.wait_for(lambda said: said.subject == "$JS.SNAPSHOT.ACK.S.id.3.1")
 
@@ -448,7 +426,7 @@ def test_a_status_is_an_error():
     with FakeJetStream(fake_response) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], header=b"NATS/1.0 500 disk on fire\r\n\r\n")
-        with pytest.raises(SnapshotBrokenError, match="500 disk on fire"):
+        with pytest.raises(errors.SnapshotBrokenError, match="500 disk on fire"):
             list(snapshot)
 
 
@@ -460,6 +438,6 @@ def test_a_refused_snapshot_has_its_class():
 
     with FakeJetStream(refusing) as server, jetstream_sync.connect(server.url) as nc:
         stream = nc.jetstream().get_stream("S")
-        with pytest.raises(SnapshotFailedError):
+        with pytest.raises(errors.SnapshotFailedError):
             stream.snapshot()
         assert server.wait_for(lambda said: said.verb == "UNSUB")

@@ -13,14 +13,8 @@ from fixtures.spark_streams import fill
 from fixtures.threads import SCALE
 
 import jetstream_sync
+from jetstream_sync import errors
 from jetstream_sync.durations import time_to_ns
-from jetstream_sync.errors import (
-    BadRequestError,
-    ConnectionClosedError,
-    InvalidOptionError,
-    NoServersError,
-    StreamNotFoundError,
-)
 from jetstream_sync.spark.connections import connection, is_batching
 from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.planning.batch_read import plan_read
@@ -56,7 +50,7 @@ class Planner:
 
     def close(self) -> None:
         for options in self._options:
-            with contextlib.suppress(NoServersError):
+            with contextlib.suppress(errors.NoServersError):
                 connection(options.connection).close()
 
 
@@ -198,7 +192,7 @@ def test_a_trigger_asks_each_stream_once(js, stream, planner):
 def test_a_read_that_would_end_before_its_start_is_refused(js, stream, planner, start, end):
     """An empty result would look like a range without messages."""
     fill(js, f"{stream.name}.a", 20)
-    with pytest.raises(InvalidOptionError, match="^endingOffsets=12: "):
+    with pytest.raises(errors.InvalidOptionError, match="^endingOffsets=12: "):
         plan_read(planner.options(stream.name, **start, **end))
     assert plan_read(planner.options(stream.name, endingOffsets=1)) == []
     stream.purge(seq=10)
@@ -207,9 +201,9 @@ def test_a_read_that_would_end_before_its_start_is_refused(js, stream, planner, 
 
 def test_a_missing_stream_fails_at_the_start(planner):
     """A stream that does not exist fails the query at its start."""
-    with pytest.raises(StreamNotFoundError):
+    with pytest.raises(errors.StreamNotFoundError):
         planner.query("NONE").initial()
-    with pytest.raises(StreamNotFoundError):
+    with pytest.raises(errors.StreamNotFoundError):
         plan_read(planner.options("NONE"))
 
 
@@ -279,7 +273,7 @@ class Restorable:
 
     def restore(self, offset: dict[str, Any], more: int) -> dict[str, Any]:
         """Restore the backup, publish other messages, and return the offset as servers before 2.15 need it."""
-        with contextlib.suppress(StreamNotFoundError):
+        with contextlib.suppress(errors.StreamNotFoundError):
             self._js.delete_stream(self.name)
         self._backup.seek(0)
         stream = self._js.restore_stream(self._info, self._backup)
@@ -392,7 +386,9 @@ def test_planning_timeout_ends_the_query(fresh_server):
     query = planner.query("S", planningTimeout="500ms", timeout="200ms", connectTimeout="200ms")
     offset = query.initial()
     fresh_server.stop()
-    with pytest.raises((jetstream_sync.TimeoutError, ConnectionClosedError, NoServersError)):
+    with pytest.raises(
+        (jetstream_sync.TimeoutError, errors.ConnectionClosedError, errors.NoServersError)
+    ):
         step(query, offset)
     planner.close()
 
@@ -686,7 +682,7 @@ def test_an_idle_position_is_not_stored_without_need(js, expiring, planner):
 def test_the_start_in_a_queue_is_refused_with_its_value(js, stream_name, planner, name, value):
     """All unprocessed messages of a work queue are read, so a start is refused; it is no secret."""
     work_queue(js, stream_name)
-    with pytest.raises(InvalidOptionError, match="retention") as refused:
+    with pytest.raises(errors.InvalidOptionError, match="retention") as refused:
         planner.query(stream_name, **{name: value}).initial()
     assert (refused.value.option, refused.value.value) == (name, value)
 
@@ -810,9 +806,9 @@ def test_a_guard_is_taken_over(js, stream_name, planner):
     planner.query(stream_name, consumer="guard").initial()
     planner.query(stream_name, consumer="guard").initial()
     assert stream.consumer_names() == ["guard"]
-    with pytest.raises(InvalidOptionError, match="subjects"):
+    with pytest.raises(errors.InvalidOptionError, match="subjects"):
         planner.query(stream_name, consumer="guard", subjects=f"{stream_name}.a").initial()
-    with pytest.raises(BadRequestError, match="another consumer"):
+    with pytest.raises(errors.BadRequestError, match="another consumer"):
         planner.query(stream_name, subjects=f"{stream_name}.a").initial()
 
 
@@ -820,10 +816,10 @@ def test_a_progress_durable_must_match_the_query(stream, planner):
     """The durable must be resettable with the same filters; it is created if it does not exist."""
     planner.query(stream.name, consumer="lag", subjects=f"{stream.name}.a").initial()
     assert stream.get_consumer("lag").cached_info.config.filter_subject == f"{stream.name}.a"
-    with pytest.raises(InvalidOptionError, match="subjects"):
+    with pytest.raises(errors.InvalidOptionError, match="subjects"):
         planner.query(stream.name, consumer="lag").initial()
     stream.create_consumer(durable_name="fresh", deliver_policy="new")
-    with pytest.raises(InvalidOptionError, match="deliver_policy"):
+    with pytest.raises(errors.InvalidOptionError, match="deliver_policy"):
         planner.query(stream.name, consumer="fresh").initial()
 
 
@@ -856,5 +852,5 @@ def test_old_servers_need_ack_policy_all(js, stream_name, planner):
     fill(js, f"{stream_name}.a", 5)
     query = planner.query(stream_name, consumer="spark")
     end = step(query, query.initial())
-    with pytest.raises(InvalidOptionError, match="ack_policy=all"):
+    with pytest.raises(errors.InvalidOptionError, match="ack_policy=all"):
         query.commit(end)

@@ -9,14 +9,7 @@ from fixtures.server import running_cluster
 from fixtures.threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import (
-    APIError,
-    ConsumerNotFoundError,
-    InvalidNameError,
-    ServerTooOldError,
-    Stream,
-    StreamInfo,
-)
+from jetstream_sync import Stream, StreamInfo, errors
 from jetstream_sync.server import NatsCluster
 
 
@@ -50,14 +43,14 @@ def test_leaders_step_down(cluster):
         assert before
         wait_until(lambda: len(replicas(stream.info())) == 3, 20.0)
         if nc.server_info.version.startswith("2.10."):
-            with pytest.raises(ServerTooOldError):
+            with pytest.raises(errors.ServerTooOldError):
                 stream.step_down(before)
             stream.step_down()
         else:
             other = min(replicas(stream.info()) - {before})
             stream.step_down(other)
             wait_until(lambda: leader(stream) == other, 20.0)
-            with pytest.raises(APIError):
+            with pytest.raises(errors.APIError):
                 stream.step_down("absent")
         js.publish("s")
 
@@ -70,9 +63,9 @@ def test_leaders_step_down(cluster):
             return now is not None and bool(now.leader)
 
         wait_until(elected, 20.0)
-        with pytest.raises(ConsumerNotFoundError):
+        with pytest.raises(errors.ConsumerNotFoundError):
             stream.step_down_consumer("absent")
-        with pytest.raises(InvalidNameError):
+        with pytest.raises(errors.InvalidNameError):
             stream.step_down_consumer("a.b")
         js.delete_stream("S")
 
@@ -88,13 +81,13 @@ def test_a_replica_moves_to_another_server(cluster):
         (removed,) = replicas(info) - {info.cluster.leader}
         stream.remove_peer(removed)
         wait_until(lambda: len(replicas(stream.info()) - {removed}) == 2, 30.0)
-        with pytest.raises(APIError):
+        with pytest.raises(errors.APIError):
             stream.remove_peer("absent")
 
 
 def test_without_a_cluster_the_server_refuses(stream):
     """A single server has no leaders."""
-    with pytest.raises(APIError):
+    with pytest.raises(errors.APIError):
         stream.step_down()
-    with pytest.raises(APIError):
+    with pytest.raises(errors.APIError):
         stream.remove_peer("any")

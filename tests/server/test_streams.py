@@ -14,22 +14,14 @@ from fixtures.rawnats import RawClient
 from fixtures.threads import within
 
 from jetstream_sync import (
-    APIError,
-    BadRequestError,
     Connection,
     DiscardPolicy,
-    InvalidOptionError,
-    InvalidResponseError,
     JetStream,
-    MessageNotFoundError,
     Msg,
-    ServerError,
     StorageType,
     Stream,
     StreamConfig,
-    StreamNameInUseError,
-    StreamNotFoundError,
-    StreamSubjectOverlapError,
+    errors,
 )
 
 
@@ -113,11 +105,11 @@ def test_a_pedantic_server_corrects_nothing(js, stream_name):
     """With `pedantic` create and update refuse what the server would silently correct."""
     # The server's default window of 2 minutes is longer than the age.
     for create in (js.create_stream, js.create_or_update_stream):
-        with pytest.raises(BadRequestError, match="pedantic"):
+        with pytest.raises(errors.BadRequestError, match="pedantic"):
             create(name=stream_name, subjects=[stream_name], max_age=30, pedantic=True)
     stream = js.create_stream(name=stream_name, subjects=[stream_name], max_age=30)
     config = replace(stream.cached_info.config, max_age=20, duplicate_window=None)
-    with pytest.raises(BadRequestError, match="pedantic"):
+    with pytest.raises(errors.BadRequestError, match="pedantic"):
         js.update_stream(config, pedantic=True)
     assert js.update_stream(config).cached_info.config.max_age == timedelta(seconds=20)
 
@@ -155,16 +147,16 @@ def test_calls_on_a_deleted_stream_raise(js, stream_name):
         stream.list_consumers,
     ]
     for call in calls:
-        with within(1), pytest.raises(StreamNotFoundError):
+        with within(1), pytest.raises(errors.StreamNotFoundError):
             call()
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"max_msgs": 5}, StreamNameInUseError),
-        ({"storage": "file"}, StreamNameInUseError),
-        ({"name": "{}_2"}, StreamSubjectOverlapError),
+        ({"max_msgs": 5}, errors.StreamNameInUseError),
+        ({"storage": "file"}, errors.StreamNameInUseError),
+        ({"name": "{}_2"}, errors.StreamSubjectOverlapError),
     ],
 )
 def test_a_refused_stream(js, stream_name, change, error):
@@ -184,11 +176,11 @@ def test_a_refused_stream(js, stream_name, change, error):
 def test_a_refused_update(js, stream_name):
     """A change of a fixed property is refused, and the stream is unchanged."""
     js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
-    with within(1), pytest.raises(ServerError):
+    with within(1), pytest.raises(errors.ServerError):
         js.update_stream(name=stream_name, subjects=[stream_name], storage="file")
     assert js.get_stream(stream_name).cached_info.config.storage is StorageType.MEMORY
     js.create_stream(name=f"{stream_name}_2", subjects=["other"], storage="memory")
-    with pytest.raises(StreamSubjectOverlapError):
+    with pytest.raises(errors.StreamSubjectOverlapError):
         js.update_stream(name=stream_name, subjects=["other"], storage="memory")
 
 
@@ -219,7 +211,7 @@ def test_a_bad_config_is_refused_here(unanswered, config, fields, option):
         unanswered.update_stream,
         unanswered.create_or_update_stream,
     ):
-        with pytest.raises(InvalidOptionError) as caught:
+        with pytest.raises(errors.InvalidOptionError) as caught:
             call(config, **fields)
         assert caught.value.option == option
 
@@ -245,7 +237,7 @@ def test_no_stream_for_a_subject(js):
     """The list is empty, and looking up the name by subject is an error."""
     assert js.stream_names("nothing.here") == []
     assert js.list_streams("nothing.here") == []
-    with pytest.raises(StreamNotFoundError) as caught:
+    with pytest.raises(errors.StreamNotFoundError) as caught:
         js.find_stream_name_by_subject("nothing.here")
     assert (caught.value.code, caught.value.err_code) == (404, 10059)
     assert "nothing.here" in str(caught.value)
@@ -382,7 +374,7 @@ def test_a_purge_up_to_a_later_sequence_moves_the_stream_there(js, stream):
 def test_a_reply_to_a_purge_without_a_count_is_an_error(nc, stream, response):
     """A reply that is not JSON of the API, or does not say how much was purged, is an error."""
     nc.subscribe("odd.API.STREAM.PURGE.>", cb=lambda message: message.respond(response))
-    with pytest.raises(InvalidResponseError):
+    with pytest.raises(errors.InvalidResponseError):
         Stream(api_of(nc.jetstream(prefix="odd.API")), stream.cached_info).purge()
 
 
@@ -397,7 +389,7 @@ def test_a_reply_to_a_purge_without_a_count_is_an_error(nc, stream, response):
 def test_a_bad_purge_deletes_nothing(js, stream, arguments, option):
     """An invalid bound is refused: the server would read 0 as none, and delete all."""
     fill(js, stream, *SUBJECTS)
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(errors.InvalidOptionError) as caught:
         stream.purge(**arguments)
     assert caught.value.option == option
     assert stream.info().state.messages == len(SUBJECTS)
@@ -425,7 +417,7 @@ def test_deleting_a_missing_message_raises(js, stream, seq, secure):
     """A deleted message and one that never existed give the same error."""
     fill(js, stream, "a", "b", "c")
     stream.delete_msg(2)
-    with within(1), pytest.raises(MessageNotFoundError):
+    with within(1), pytest.raises(errors.MessageNotFoundError):
         stream.delete_msg(seq, secure=secure)
 
 
@@ -435,15 +427,15 @@ def test_a_stream_that_denies_it_keeps_its_messages(js, stream_name):
         name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", deny_delete=True
     )
     fill(js, stream, "a")
-    with within(1), pytest.raises(APIError) as caught:
+    with within(1), pytest.raises(errors.APIError) as caught:
         stream.delete_msg(1)
-    assert not isinstance(caught.value, MessageNotFoundError)
+    assert not isinstance(caught.value, errors.MessageNotFoundError)
     assert stream.get_msg(1).seq == 1
 
 
 @pytest.mark.parametrize("seq", [0, 2**64, True, None])
 def test_a_sequence_is_a_number_from_1_on(stream, seq):
     """An invalid sequence is refused by the client."""
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(errors.InvalidOptionError) as caught:
         stream.delete_msg(seq)
     assert caught.value.option == "seq"

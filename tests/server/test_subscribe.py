@@ -13,22 +13,12 @@ from fixtures.threads import wait_until
 import jetstream_sync
 from jetstream_sync import (
     AckPolicy,
-    AmbiguousSubjectError,
-    BadSubscriptionError,
-    ConfigMismatchError,
-    ConnectionClosedError,
     ConsumerConfig,
-    ConsumerNotFoundError,
-    DuplicateSubscriptionError,
-    InvalidOptionError,
     JetStream,
     JetStreamMsg,
-    PushOnPullConsumerError,
     PushSubscription,
     Stream,
-    StreamNotFoundError,
-    SubscriptionError,
-    TimeoutError,
+    errors,
 )
 from jetstream_sync.jetstream.consumer_requests import CREATE, add_consumer
 from jetstream_sync.net.clock import Deadline
@@ -70,7 +60,7 @@ def quiet(sub: PushSubscription) -> bool:
     """Return whether no message arrives for a moment."""
     try:
         sub.next_msg(0.1)
-    except TimeoutError:
+    except errors.TimeoutError:
         return True
     return False
 
@@ -127,23 +117,23 @@ def test_binding_to_a_consumer(js, stream):
     with js.subscribe_bind(stream=name, consumer="dur"):
         pass
     assert stream.consumer_names() == ["dur"]
-    with pytest.raises(ConsumerNotFoundError):
+    with pytest.raises(errors.ConsumerNotFoundError):
         js.subscribe_bind(name, "missing")
-    with pytest.raises(StreamNotFoundError):
+    with pytest.raises(errors.StreamNotFoundError):
         js.subscribe_bind("NOTHING", "dur")
-    with pytest.raises(InvalidOptionError, match="name"):
+    with pytest.raises(errors.InvalidOptionError, match="name"):
         js.subscribe_bind(name, info.config)  # nats-py's order
-    with pytest.raises(InvalidOptionError, match="bound"):
+    with pytest.raises(errors.InvalidOptionError, match="bound"):
         js.subscribe_bind(name, "dur", ordered_consumer=True)
 
 
 def test_a_subject_of_no_stream_or_several_is_an_error(js, stream):
     """No stream, or several, for a subject is an error that says so."""
     name = stream.cached_info.config.name
-    with pytest.raises(StreamNotFoundError, match="unserved.subject"):
+    with pytest.raises(errors.StreamNotFoundError, match="unserved.subject"):
         js.subscribe("unserved.subject")
     js.create_stream(name=f"{name}_MORE", subjects=[f"{name}_more"])
-    with pytest.raises(AmbiguousSubjectError) as caught:
+    with pytest.raises(errors.AmbiguousSubjectError) as caught:
         js.subscribe(">")
     assert {name, f"{name}_MORE"} <= set(caught.value.found)
 
@@ -153,18 +143,18 @@ def test_the_checks_hold_against_a_server(js, other, stream):
     name = stream.cached_info.config.name
     everywhere = everything(stream)
     js.create_consumer(name, durable_name="pulled")
-    with pytest.raises(PushOnPullConsumerError):
+    with pytest.raises(errors.PushOnPullConsumerError):
         js.subscribe(everywhere, durable="pulled")
     plain = js.subscribe(everywhere, durable="plain")
-    with pytest.raises(DuplicateSubscriptionError):
+    with pytest.raises(errors.DuplicateSubscriptionError):
         other.subscribe(everywhere, durable="plain")
-    with pytest.raises(ConfigMismatchError):
+    with pytest.raises(errors.ConfigMismatchError):
         other.subscribe(f"{name}.1", durable="plain")
     plain.unsubscribe()
     member = js.subscribe(everywhere, "workers")
-    with pytest.raises(ConfigMismatchError):
+    with pytest.raises(errors.ConfigMismatchError):
         other.subscribe(everywhere, durable="workers")
-    with pytest.raises(ConfigMismatchError) as caught:
+    with pytest.raises(errors.ConfigMismatchError) as caught:
         other.subscribe(everywhere, "workers", config=ConsumerConfig(max_ack_pending=5))
     assert (caught.value.option, caught.value.asked, caught.value.found) == (
         "max_ack_pending",
@@ -174,13 +164,13 @@ def test_the_checks_hold_against_a_server(js, other, stream):
     member.unsubscribe()
     beating = {"durable_name": "beating", "deliver_subject": "x", "deliver_group": "g"}
     add_consumer(api_of(js), name, ConsumerConfig(**beating, idle_heartbeat=1), CREATE)
-    with pytest.raises(InvalidOptionError):
+    with pytest.raises(errors.InvalidOptionError):
         js.subscribe(everywhere, "g", durable="beating")
-    with pytest.raises(InvalidOptionError, match="no_such"):
+    with pytest.raises(errors.InvalidOptionError, match="no_such"):
         js.subscribe(everywhere, no_such=1)
-    with pytest.raises(InvalidOptionError, match="cb"):
+    with pytest.raises(errors.InvalidOptionError, match="cb"):
         js.subscribe(everywhere, cb="print")
-    with pytest.raises(InvalidOptionError, match="heartbeat_intervals"):
+    with pytest.raises(errors.InvalidOptionError, match="heartbeat_intervals"):
         js.subscribe(everywhere, heartbeat_intervals=0)
     assert sorted(stream.consumer_names()) == ["beating", "pulled"]
 
@@ -235,7 +225,7 @@ def test_the_end_of_a_subscription_deletes_its_consumer(js, stream, durable, end
         else:
             getattr(sub, end)()
         if end == "drain":
-            with pytest.raises(BadSubscriptionError):
+            with pytest.raises(errors.BadSubscriptionError):
                 sub.next_msg(0)  # read to the end
         assert bool(stream.consumer_names()) is kept
 
@@ -269,7 +259,7 @@ def test_drain_waits_for_the_callback_and_deletes_the_consumer(js, stream):
         draining.result(10)
     assert got == list(range(10))
     assert stream.consumer_names() == []
-    with pytest.raises(SubscriptionError):
+    with pytest.raises(errors.SubscriptionError):
         sub.next_msg(0)
 
 
@@ -317,9 +307,9 @@ def test_closing_the_connection(nats_server, stream):
         wait_until(lambda: sub.pending_msgs == 10)
         nc.close()
     assert numbers(sub, 10, ack=False) == list(range(10))
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         sub.next_msg(0)
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         sub.unsubscribe()
     wait_until(lambda: stream.consumer_names() == [])
 
@@ -345,7 +335,7 @@ def test_a_limit_that_was_reached_ends_the_subscription_at_once(js, stream):
     numbers(sub, 10)
     sub.unsubscribe(10)
     assert stream.consumer_names() == []
-    with pytest.raises(BadSubscriptionError):
+    with pytest.raises(errors.BadSubscriptionError):
         sub.next_msg(0)
 
 

@@ -9,20 +9,14 @@ import pytest
 from fixtures.internals import api_of
 from fixtures.threads import SCALE
 
-from jetstream_sync import (
-    DeliverPolicy,
-    Error,
-    JetStream,
-    NotFoundError,
-    Stream,
-)
+from jetstream_sync import DeliverPolicy, JetStream, Stream, errors
 from jetstream_sync.jetstream.buckets.watch import Watch
 from jetstream_sync.protocol.parser import Delivery
 
 
-def gone() -> Error:
+def gone() -> errors.Error:
     """Return the error for a stream that does not exist."""
-    return NotFoundError(404, 10059, "gone")
+    return errors.NotFoundError(404, 10059, "gone")
 
 
 def entry_of(delivery: Delivery) -> tuple[str, bytes]:

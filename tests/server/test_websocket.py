@@ -8,13 +8,7 @@ import pytest
 from fixtures.threads import SCALE
 from fixtures.tls import connect, echoes, refused
 
-from jetstream_sync import (
-    AuthorizationError,
-    CertificateError,
-    ProtocolError,
-    SecureConnectionError,
-    ServerRefusedError,
-)
+from jetstream_sync import errors
 from jetstream_sync.server import NatsServer
 
 
@@ -54,7 +48,7 @@ def test_a_login_goes_with_connect(free_port):
         ):
             with connect(url, **options) as nc:
                 assert echoes(nc)
-        with refused(AuthorizationError, "Authorization Violation"):
+        with refused(errors.AuthorizationError, "Authorization Violation"):
             connect(f"ws://127.0.0.1:{free_port}", user="a", password="c")
 
 
@@ -65,7 +59,7 @@ def test_headers_reach_the_server(free_port):
         url = f"ws://127.0.0.1:{free_port}"
         with connect(url, ws_connection_headers={"Origin": "http://good.example"}) as nc:
             assert echoes(nc)
-        with refused(ServerRefusedError, "HTTP 403 Forbidden"):
+        with refused(errors.ServerRefusedError, "HTTP 403 Forbidden"):
             connect(url, ws_connection_headers={"Origin": "http://evil.example"})
 
 
@@ -82,18 +76,18 @@ def test_wss(free_port, certificates):
         ):
             with connect(url, tls=trusted) as nc:
                 assert echoes(nc)
-        with refused(CertificateError, "not trusted here"):
+        with refused(errors.CertificateError, "not trusted here"):
             connect(f"wss://127.0.0.1:{free_port}")
-        with refused(SecureConnectionError, "tls=False"):
+        with refused(errors.SecureConnectionError, "tls=False"):
             connect(f"wss://127.0.0.1:{free_port}", tls=False)
-        with refused(ServerRefusedError, "HTTP 400 Bad Request"):
+        with refused(errors.ServerRefusedError, "HTTP 400 Bad Request"):
             connect(f"ws://127.0.0.1:{free_port}")
 
 
 @pytest.mark.usefixtures("server")
 def test_wss_where_there_is_no_tls(free_port):
     """The error is raised at once."""
-    with refused(SecureConnectionError, "the server does not speak TLS here"):
+    with refused(errors.SecureConnectionError, "the server does not speak TLS here"):
         connect(f"wss://127.0.0.1:{free_port}")
 
 
@@ -103,11 +97,11 @@ def test_a_client_certificate_over_wss(free_port, certificates):
         url = f"wss://127.0.0.1:{free_port}"
         with connect(url, tls=certificates.trusted("client")) as nc:
             assert echoes(nc)
-        with refused(SecureConnectionError, "certificate"):
+        with refused(errors.SecureConnectionError, "certificate"):
             connect(url, tls=certificates.trusted())
 
 
 def test_the_port_for_other_clients(nats_server):
     """The error says that the port does not speak HTTP."""
-    with refused(ProtocolError, "does not speak HTTP on this port"):
+    with refused(errors.ProtocolError, "does not speak HTTP on this port"):
         connect(nats_server.url.replace("nats://", "ws://"))

@@ -8,12 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jetstream_sync import Connection, JetStream, Stream
-from jetstream_sync.errors import (
-    BadSubjectError,
-    InvalidArgumentError,
-    InvalidNameError,
-)
+from jetstream_sync import Connection, JetStream, Stream, errors
 
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
 INJECTION = "x 0\r\n\r\nPUB evil 2\r\nhi\r\nPUB y"
@@ -145,20 +140,20 @@ def test_a_bad_subject_is_refused_by_every_method(bad, nc, stream):
     if bad == "":  # the stream does not exist, either
         typed = {name: call for name, call in typed.items() if not name.endswith("subscribe")}
         typed["subscribe"] = SUBJECTS["subscribe"]
-    assert_all_refuse(typed, bad, BadSubjectError, nc, stream)
+    assert_all_refuse(typed, bad, errors.BadSubjectError, nc, stream)
     assert_all_refuse(
-        {"create_stream": SUBJECTS["create_stream"]}, bad, InvalidArgumentError, nc, stream
+        {"create_stream": SUBJECTS["create_stream"]}, bad, errors.InvalidArgumentError, nc, stream
     )
     if bad:
-        assert_all_refuse(OPTIONAL_SUBJECTS, bad, InvalidArgumentError, nc, stream)
+        assert_all_refuse(OPTIONAL_SUBJECTS, bad, errors.InvalidArgumentError, nc, stream)
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad)[:20])
 def test_a_bad_queue_group_is_refused_by_every_method(bad, nc, stream):
     """A queue group is part of a command line, so it is checked like a subject."""
-    assert_all_refuse(QUEUES, bad, BadSubjectError, nc, stream)
+    assert_all_refuse(QUEUES, bad, errors.BadSubjectError, nc, stream)
     if bad is not None:
-        assert_all_refuse(OPTIONAL_QUEUES, bad, BadSubjectError, nc, stream)
+        assert_all_refuse(OPTIONAL_QUEUES, bad, errors.BadSubjectError, nc, stream)
 
 
 @pytest.mark.parametrize("bad", [*BAD, "", "a.b", "a/b", "x" * 256], ids=lambda bad: repr(bad)[:20])
@@ -169,12 +164,12 @@ def test_a_bad_name_is_refused_by_every_method(bad, nc, stream):
     streams = {name: call for name, call in STREAMS.items() if name not in configs}
     if isinstance(bad, str):
         streams, configs = STREAMS, {}
-    assert_all_refuse(streams, bad, InvalidNameError, nc, stream)
-    assert_all_refuse(configs, bad, InvalidArgumentError, nc, stream)
-    assert_all_refuse(CONSUMERS, bad, InvalidNameError, nc, stream)
+    assert_all_refuse(streams, bad, errors.InvalidNameError, nc, stream)
+    assert_all_refuse(configs, bad, errors.InvalidArgumentError, nc, stream)
+    assert_all_refuse(CONSUMERS, bad, errors.InvalidNameError, nc, stream)
     if bad is not None:
-        assert_all_refuse(OPTIONAL_STREAMS, bad, InvalidNameError, nc, stream)
-        assert_all_refuse(OPTIONAL_CONSUMERS, bad, InvalidArgumentError, nc, stream)
+        assert_all_refuse(OPTIONAL_STREAMS, bad, errors.InvalidNameError, nc, stream)
+        assert_all_refuse(OPTIONAL_CONSUMERS, bad, errors.InvalidArgumentError, nc, stream)
 
 
 # --- the length of a command --------------------------------------------------------------------
@@ -208,7 +203,7 @@ def test_the_longest_subjects_are_sent(nc):
         lambda: nc.subscribe("s" * 2048, queue="q" * 2048),
         lambda: nc.subscribe("x" * 4096),
     ):
-        with pytest.raises(BadSubjectError, match="4096"):
+        with pytest.raises(errors.BadSubjectError, match="4096"):
             too_long()
     nc.flush()
     assert held.is_valid

@@ -23,20 +23,8 @@ from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    ConnectionClosedError,
-    ForkedConnectionError,
-    JetStreamMsg,
-    Msg,
-    NoRespondersError,
-    PermissionsError,
-    PubAck,
-    PullConsumer,
-    TimeoutError,
-)
+from jetstream_sync import Connection, JetStreamMsg, Msg, PubAck, PullConsumer, errors
 from jetstream_sync.client import direct_reads
-from jetstream_sync.errors import ConnectionLostError
 from jetstream_sync.jetstream.pull import ReusableInbox
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
@@ -221,7 +209,7 @@ def test_a_late_reply(nc, service, pool):
 def test_a_reply_to_an_earlier_request(nc, service, pool):
     """The reply to a request that has timed out is not taken for the reply to the next one."""
     start_reading_directly(nc)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(errors.TimeoutError):
         nc.request("ask", b"first", timeout=0.001)
     wait_until(lambda: service.others)
     stale = service.others[0][0]
@@ -238,7 +226,7 @@ def test_replies_with_headers(nc, service, pool):
     request, inbox = waiting_request(nc, service, pool)
     sid = service.sids[inbox.rpartition(b".")[0] + b".*"]
     service.send(b"HMSG %b %b 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % (inbox, sid))
-    with pytest.raises(NoRespondersError):
+    with pytest.raises(errors.NoRespondersError):
         request.result(10 * SCALE)
     before = direct_of(nc).count
     request, inbox = waiting_request(nc, service, pool)
@@ -253,7 +241,7 @@ def test_an_error_of_the_server(nc, service, pool):
     """A refusal that the caller finds in the socket ends its request."""
     request, _ = waiting_request(nc, service, pool)
     service.send(b"-ERR 'Permissions Violation for Publish to \"ask\"'\r\n")
-    with pytest.raises(PermissionsError):
+    with pytest.raises(errors.PermissionsError):
         request.result(10 * SCALE)
 
 
@@ -327,7 +315,7 @@ def test_closing_meanwhile(nc, service, pool):
     """A close by another thread ends the request at once."""
     request, _ = waiting_request(nc, service, pool)
     nc.close()
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(errors.ConnectionClosedError):
         request.result(0.2 * SCALE)
 
 
@@ -351,7 +339,7 @@ def test_the_connection_is_lost_meanwhile(nc, service, pool, end):
         peer._socket.shutdown(socket.SHUT_RD)
     else:
         peer._socket.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(ConnectionLostError):
+    with pytest.raises(errors.ConnectionLostError):
         request.result(10 * SCALE)
     wait_until(lambda: nc.is_connected and nc.stats["reconnects"] == 1)
     start_reading_directly(nc)
@@ -364,9 +352,9 @@ def test_a_fork_meanwhile(nc, service, pool):
     request, inbox = waiting_request(nc, service, pool)
 
     def check() -> None:
-        with pytest.raises(ForkedConnectionError):
+        with pytest.raises(errors.ForkedConnectionError):
             nc.request("echo", timeout=5)
-        with pytest.raises(ForkedConnectionError):
+        with pytest.raises(errors.ForkedConnectionError):
             nc.flush(5)
 
     in_child(check)
@@ -382,7 +370,7 @@ def test_a_signal_handler(nc):
     seen: list[bytes] = []
 
     def forked() -> None:
-        with pytest.raises(ForkedConnectionError):
+        with pytest.raises(errors.ForkedConnectionError):
             nc.request("echo")
 
     def handle(*_: object) -> None:
@@ -392,7 +380,7 @@ def test_a_signal_handler(nc):
     before = signal.signal(signal.SIGALRM, handle)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.01)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(errors.TimeoutError):
             nc.request("silent", timeout=0.3)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -12,11 +12,7 @@ from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import wait_until, within
 
 import jetstream_sync
-from jetstream_sync import (
-    Connection,
-    ConnectionClosedError,
-    TimeoutError,
-)
+from jetstream_sync import Connection, errors
 
 #: More than the buffers of both ends of a loopback connection hold.
 PLENTY = 40
@@ -43,7 +39,7 @@ def fill(nc: Connection) -> threading.Thread:
     """Publish on another thread until the socket is full and the publisher waits."""
 
     def publish() -> None:
-        with pytest.raises(ConnectionClosedError):
+        with pytest.raises(errors.ConnectionClosedError):
             while True:
                 nc.publish("big", BIG)
 
@@ -71,7 +67,7 @@ def test_calls_with_a_timeout_keep_it(nc, filled, call):
     """A call with a timeout keeps it, although the server reads nothing."""
     sub = nc.subscribe("answers")
     filled(nc)
-    with within(1), pytest.raises(TimeoutError):
+    with within(1), pytest.raises(errors.TimeoutError):
         if call == "request":
             nc.request("service", timeout=0.1)
         elif call == "next_msg":
@@ -87,7 +83,7 @@ def test_a_request_that_finds_the_buffer_full_ends_in_time(nc):
     fill_alone(nc)
     size = core_of(nc).writer._size
     for _ in range(3):
-        with within(1), pytest.raises(TimeoutError):
+        with within(1), pytest.raises(errors.TimeoutError):
             nc.request("service", BIG, timeout=0.1)
     assert core_of(nc).writer._size <= size + 3 * len(BIG) + 1000
 
@@ -126,7 +122,7 @@ def test_a_server_that_reads_again_gets_everything(nc, listener):
     """Commands that a timed-out call left in the buffer are sent later, in order."""
     peer: ScriptedPeer = listener.take()
     fill_alone(nc)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(errors.TimeoutError):
         nc.flush(timeout=0.05)
     for _ in range(PLENTY):
         assert peer.line() == b"PUB big %d\r\n" % len(BIG)

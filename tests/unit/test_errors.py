@@ -13,16 +13,6 @@ import pytest
 
 import jetstream_sync
 from jetstream_sync import errors
-from jetstream_sync.errors import (
-    APIError,
-    BadRequestError,
-    ConsumerNotFoundError,
-    Error,
-    NotFoundError,
-    ServerError,
-    ServiceUnavailableError,
-    StreamNotFoundError,
-)
 
 REFERENCE = (Path(__file__).parents[2] / "docs/reference/errors.rst").read_text("utf-8")
 CLASSES = [getattr(errors, name) for name in errors.__all__]
@@ -153,9 +143,9 @@ def test_the_tree_names_the_built_in_bases():
     said = dict(re.findall(r"(\w+) \(also (?:the built-in )?(\w+)\)", REFERENCE))
     assert set(said.values()) == {"ValueError", "TimeoutError", "ConnectionError", "KeyError"}
     for cls in CLASSES:
-        also = [base.__name__ for base in cls.__bases__ if not issubclass(base, Error)]
+        also = [base.__name__ for base in cls.__bases__ if not issubclass(base, errors.Error)]
         expected = [said[cls.__name__]] if cls.__name__ in said else []
-        assert also == expected or cls is Error, cls
+        assert also == expected or cls is errors.Error, cls
     for name, also in said.items():
         assert issubclass(getattr(errors, name), getattr(builtins, also))
 
@@ -165,9 +155,9 @@ def test_the_tree_names_the_built_in_bases():
 
 def test_the_codes_are_nats_servers():
     """Every err_code with a class is one of the server's, and no class has another one."""
-    assert set(APIError.by_err_code) == set(SERVER_CODES)
+    assert set(errors.APIError.by_err_code) == set(SERVER_CODES)
     for err_code, (_, name) in SERVER_CODES.items():
-        assert APIError.by_err_code[err_code].__name__ == name
+        assert errors.APIError.by_err_code[err_code].__name__ == name
 
 
 @pytest.mark.parametrize("err_code", SERVER_CODES)
@@ -175,12 +165,15 @@ def test_a_known_err_code_has_its_class(err_code):
     """The err_code selects the class, which derives from the one for the server's code."""
     code, name = SERVER_CODES[err_code]
     text = f"{getattr(jetstream_sync, name).description_prefix}text"
-    error = APIError.from_response({"code": code, "err_code": err_code, "description": text})
+    error = errors.APIError.from_response({"code": code, "err_code": err_code, "description": text})
     assert type(error) is getattr(jetstream_sync, name)
     assert (error.code, error.err_code, error.description) == (code, err_code, text)
     # "sequence 7 not found" has the code 400, and is still a missing message.
     assert isinstance(
-        error, NotFoundError if err_code == 10043 else APIError.by_code.get(code, APIError)
+        error,
+        errors.NotFoundError
+        if err_code == 10043
+        else errors.APIError.by_code.get(code, errors.APIError),
     )
 
 
@@ -194,23 +187,23 @@ def test_an_error_found_by_the_client_has_the_codes_of_the_server():
 def test_another_meaning_of_a_known_err_code():
     """An err_code with several meanings has its class only with the right description."""
     refusal = {"code": 503, "err_code": 10077, "description": "file system is read-only"}
-    assert type(APIError.from_response(refusal)) is ServiceUnavailableError
+    assert type(errors.APIError.from_response(refusal)) is errors.ServiceUnavailableError
 
 
 @pytest.mark.parametrize(
     ("code", "cls"),
     [
-        (400, BadRequestError),
-        (404, NotFoundError),
-        (500, ServerError),
-        (503, ServiceUnavailableError),
-        (429, APIError),
-        (0, APIError),
+        (400, errors.BadRequestError),
+        (404, errors.NotFoundError),
+        (500, errors.ServerError),
+        (503, errors.ServiceUnavailableError),
+        (429, errors.APIError),
+        (0, errors.APIError),
     ],
 )
 def test_an_unknown_err_code_has_the_class_of_its_code(code, cls):
     """An unknown err_code still has the class for bad requests, not found, or server errors."""
-    error = APIError.from_response({"code": code, "err_code": 19999, "description": "new"})
+    error = errors.APIError.from_response({"code": code, "err_code": 19999, "description": "new"})
     assert type(error) is cls
     assert error.err_code == 19999
 
@@ -218,26 +211,26 @@ def test_an_unknown_err_code_has_the_class_of_its_code(code, cls):
 @pytest.mark.parametrize(
     ("response", "cls", "fields_"),
     [
-        ({}, APIError, (0, 0, "")),
-        ({"code": 404}, NotFoundError, (404, 0, "")),
-        ({"err_code": 10059}, StreamNotFoundError, (0, 10059, "")),
-        ({"err_code": 10014, "more": [1]}, ConsumerNotFoundError, (0, 10014, "")),
-        ({"code": None, "err_code": None}, APIError, (0, 0, "")),
-        ({"code": "x", "err_code": []}, APIError, (0, 0, "")),
+        ({}, errors.APIError, (0, 0, "")),
+        ({"code": 404}, errors.NotFoundError, (404, 0, "")),
+        ({"err_code": 10059}, errors.StreamNotFoundError, (0, 10059, "")),
+        ({"err_code": 10014, "more": [1]}, errors.ConsumerNotFoundError, (0, 10014, "")),
+        ({"code": None, "err_code": None}, errors.APIError, (0, 0, "")),
+        ({"code": "x", "err_code": []}, errors.APIError, (0, 0, "")),
     ],
 )
 def test_missing_fields_of_an_error_are_zero_or_empty(response, cls, fields_):
     """An error object with missing or wrong fields still gives an error."""
-    error = APIError.from_response(response)
+    error = errors.APIError.from_response(response)
     assert type(error) is cls
     assert error.args == fields_
 
 
 def test_a_class_can_be_added_for_an_err_code(monkeypatch):
     """A subclass registers itself, and is used from then on."""
-    monkeypatch.setattr(APIError, "by_err_code", dict(APIError.by_err_code))
+    monkeypatch.setattr(errors.APIError, "by_err_code", dict(errors.APIError.by_err_code))
 
-    class OwnError(BadRequestError, err_codes=(19998,)):
+    class OwnError(errors.BadRequestError, err_codes=(19998,)):
         pass
 
-    assert type(APIError.from_response({"code": 400, "err_code": 19998})) is OwnError
+    assert type(errors.APIError.from_response({"code": 400, "err_code": 19998})) is OwnError

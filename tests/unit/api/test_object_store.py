@@ -9,14 +9,12 @@ from datetime import datetime, timezone
 import pytest
 
 from jetstream_sync import (
-    InvalidNameError,
-    InvalidOptionError,
-    InvalidResponseError,
     ObjectInfo,
     ObjectLink,
     ObjectMeta,
     ObjectMetaOptions,
     ObjectStoreConfig,
+    errors,
 )
 from jetstream_sync.api.object_store import (
     chunk_subject,
@@ -42,7 +40,7 @@ def test_subjects():
 @pytest.mark.parametrize("name", ["", 5, "\ud800", "x" * 5000])
 def test_names_that_have_no_subject(name):
     """A name that no subject can hold is refused."""
-    with pytest.raises(InvalidNameError, match="object name"):
+    with pytest.raises(errors.InvalidNameError, match="object name"):
         info_subject("FILES", name)
 
 
@@ -104,7 +102,7 @@ def test_infos_of_other_clients():
 @pytest.mark.parametrize("nuid", ["", ">", "*", "a.b", "a b", "a\r\n"])
 def test_an_id_that_matches_other_chunks_is_refused(nuid):
     """An id with which a purge would delete the chunks of other objects is refused."""
-    with pytest.raises(InvalidResponseError, match="nuid"):
+    with pytest.raises(errors.InvalidResponseError, match="nuid"):
         decode_info(dumps({"name": "a", "bucket": "B", "nuid": nuid}), NOON)
 
 
@@ -113,7 +111,7 @@ def test_an_id_that_matches_other_chunks_is_refused(nuid):
 )
 def test_another_payload_is_not_an_info(data):
     """Another payload is an error, not an info."""
-    with pytest.raises(InvalidResponseError):
+    with pytest.raises(errors.InvalidResponseError):
         decode_info(data, NOON)
 
 
@@ -138,8 +136,8 @@ def test_config_of_a_bucket():
 def test_limits():
     """A chunk has at least one byte, and a TTL a tenth of a second."""
     for size in (0, -1):
-        with pytest.raises(InvalidOptionError, match="max_chunk_size"):
+        with pytest.raises(errors.InvalidOptionError, match="max_chunk_size"):
             ObjectMetaOptions(max_chunk_size=size)
-    with pytest.raises(InvalidOptionError, match="ttl"):
+    with pytest.raises(errors.InvalidOptionError, match="ttl"):
         ObjectStoreConfig(bucket="B", ttl=0.01)
     assert ObjectMeta(name="a").link is None

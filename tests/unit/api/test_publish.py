@@ -8,14 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jetstream_sync import speedups
+from jetstream_sync import errors, speedups
 from jetstream_sync.api.publish import PubAck, parse_pub_ack
-from jetstream_sync.errors import (
-    APIError,
-    Error,
-    InvalidResponseError,
-    WrongLastSequenceError,
-)
 
 REPLIES = Path(__file__).with_name("replies")
 
@@ -54,10 +48,10 @@ def test_recorded_acks(name, ack):
 
 def test_a_refusal_is_raised():
     """A reply with an error raises the class of that error, even if it names a stream."""
-    with pytest.raises(WrongLastSequenceError) as caught:
+    with pytest.raises(errors.WrongLastSequenceError) as caught:
         PubAck.from_json(reply("pub_ack_error"))
     assert (caught.value.code, caught.value.err_code) == (400, 10071)
-    with pytest.raises(APIError):
+    with pytest.raises(errors.APIError):
         PubAck.from_json({"error": {"code": 599}})
 
 
@@ -78,7 +72,7 @@ def test_a_refusal_is_raised():
 )
 def test_a_reply_without_stream_and_sequence_is_invalid(data):
     """A reply without stream and sequence is an invalid response."""
-    with pytest.raises(InvalidResponseError, match="^PubAck: "):
+    with pytest.raises(errors.InvalidResponseError, match="^PubAck: "):
         PubAck.from_json(data)
 
 
@@ -89,7 +83,7 @@ def outcome(response):
     """Return the parsed acknowledgement with its type, or the error."""
     try:
         ack = parse_pub_ack(response)
-    except Error as error:
+    except errors.Error as error:
         return type(error), str(error)
     return type(ack), [type(field) for field in ack], ack
 

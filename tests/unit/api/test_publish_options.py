@@ -7,18 +7,13 @@ from typing import Any
 
 import pytest
 
+from jetstream_sync import errors
 from jetstream_sync.api.publish import (
     BATCH_OPTIONS,
     FAST_PUBLISH_OPTIONS,
     PUBLISH_OPTIONS,
     given_options,
     publish_headers,
-)
-from jetstream_sync.errors import (
-    BadSubjectError,
-    InvalidHeaderError,
-    InvalidNameError,
-    InvalidOptionError,
 )
 from jetstream_sync.headers import Headers, encode_headers
 
@@ -104,7 +99,7 @@ def test_a_ttl_is_exact(ttl, text):
 )
 def test_invalid_values_are_refused_by_the_client(argument, value):
     """The error names the argument."""
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(errors.InvalidOptionError) as caught:
         made(**{argument: value})
     assert caught.value.option == argument
 
@@ -119,20 +114,20 @@ def test_a_sequence_may_be_expected_of_another_subject(subject):
 @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a\r\nb"])
 def test_the_subject_of_an_expectation_is_checked(subject):
     """An invalid subject is refused."""
-    with pytest.raises(BadSubjectError):
+    with pytest.raises(errors.BadSubjectError):
         made(expected_last_subject_sequence=3, expected_last_subject=subject)
 
 
 def test_a_stream_has_a_streams_name():
     """The expected stream is checked like any stream name."""
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(errors.InvalidNameError):
         made(stream="a.b")
 
 
 @pytest.mark.parametrize("headers", [None, {"a": "b"}])
 def test_an_id_cannot_add_headers(headers):
     """A line break in an id is refused, and nothing is sent."""
-    with pytest.raises(InvalidHeaderError):
+    with pytest.raises(errors.InvalidHeaderError):
         encode_headers(made(headers, msg_id="a\r\nNats-Rollup: all"))
 
 
@@ -147,7 +142,7 @@ def test_an_id_cannot_add_headers(headers):
 def test_an_option_of_another_call_is_refused(option, names):
     """Each call has its options; the error suggests one of them, or lists them."""
     with pytest.raises(
-        InvalidOptionError, match="unknown option; (did you mean|not one)"
+        errors.InvalidOptionError, match="unknown option; (did you mean|not one)"
     ) as caught:
         publish_headers(None, {option: None}, names)
     assert caught.value.option == option

@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync import errors
 from jetstream_sync.api.pull import PullStatus, PullStatusKind, parse_pull_status
-from jetstream_sync.errors import (
-    BadRequestStatusError,
-    ConsumerDeletedError,
-    ConsumerIsPushBasedError,
-    LeadershipChangeError,
-    PinIDMismatchError,
-    PullError,
-    RequestLimitError,
-)
 
 QUIET, FULL, AWAY, WARNING, FATAL = (
     PullStatusKind.QUIET,
@@ -35,27 +27,27 @@ ROWS = [
     ("409 Message Size Exceeds MaxBytes", FULL, None),
     ("409 Batch Completed", FULL, None),
     # ADR-37: warnings.
-    ("409 Exceeded MaxRequestBatch of 10", WARNING, RequestLimitError),
-    ("409 Exceeded MaxRequestExpires of 5s", WARNING, RequestLimitError),
-    ("409 Exceeded MaxRequestMaxBytes of 1024", WARNING, RequestLimitError),
-    ("409 Exceeded MaxWaiting", WARNING, RequestLimitError),
+    ("409 Exceeded MaxRequestBatch of 10", WARNING, errors.RequestLimitError),
+    ("409 Exceeded MaxRequestExpires of 5s", WARNING, errors.RequestLimitError),
+    ("409 Exceeded MaxRequestMaxBytes of 1024", WARNING, errors.RequestLimitError),
+    ("409 Exceeded MaxWaiting", WARNING, errors.RequestLimitError),
     # Not in its lists; the pull has ended, and another one is served.
-    ("409 Leadership Change", AWAY, LeadershipChangeError),
-    ("409 Server Shutdown", AWAY, PullError),
-    ("423 Nats-Wrong-Pin-Id", WARNING, PinIDMismatchError),
-    ("423 Nats-Pin-Id mismatch", WARNING, PinIDMismatchError),
-    ("503", AWAY, PullError),
-    ("503 No Responders", AWAY, PullError),
+    ("409 Leadership Change", AWAY, errors.LeadershipChangeError),
+    ("409 Server Shutdown", AWAY, errors.PullError),
+    ("423 Nats-Wrong-Pin-Id", WARNING, errors.PinIDMismatchError),
+    ("423 Nats-Pin-Id mismatch", WARNING, errors.PinIDMismatchError),
+    ("503", AWAY, errors.PullError),
+    ("503 No Responders", AWAY, errors.PullError),
     # ADR-37: errors.
-    ("400 Bad Request - Priority Group missing", FATAL, BadRequestStatusError),
-    ("400 Bad Request - heartbeat value too large", FATAL, BadRequestStatusError),
-    ("409 Consumer Deleted", FATAL, ConsumerDeletedError),
-    ("409 Consumer is push based", FATAL, ConsumerIsPushBasedError),
-    ("412 Required Api Level", FATAL, PullError),
+    ("400 Bad Request - Priority Group missing", FATAL, errors.BadRequestStatusError),
+    ("400 Bad Request - heartbeat value too large", FATAL, errors.BadRequestStatusError),
+    ("409 Consumer Deleted", FATAL, errors.ConsumerDeletedError),
+    ("409 Consumer is push based", FATAL, errors.ConsumerIsPushBasedError),
+    ("412 Required Api Level", FATAL, errors.PullError),
     # Possible additions of a newer server.
-    ("409 Something New", WARNING, PullError),
-    ("418 I'm a teapot", WARNING, PullError),
-    ("500", WARNING, PullError),
+    ("409 Something New", WARNING, errors.PullError),
+    ("418 I'm a teapot", WARNING, errors.PullError),
+    ("500", WARNING, errors.PullError),
 ]
 
 

@@ -12,16 +12,10 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, InvalidStateError
 import pytest
 from fixtures.memory import MemoryStream
 
-from jetstream_sync import speedups
+from jetstream_sync import errors, speedups
 from jetstream_sync.api.publish import PubAck
 from jetstream_sync.client.core import ConnectionCore
 from jetstream_sync.client.engine import Engine
-from jetstream_sync.errors import (
-    APIError,
-    InvalidResponseError,
-    NoStreamResponseError,
-    WrongLastSequenceError,
-)
 from jetstream_sync.jetstream import publish
 from jetstream_sync.jetstream.publish import PubAckFuture
 from jetstream_sync.options import ConnectionOptions
@@ -83,9 +77,9 @@ def test_a_message_that_the_stream_refused(future):
     future.acknowledged(REFUSED)
     assert future.done()
     for _ in range(2):
-        with pytest.raises(WrongLastSequenceError, match="wrong last sequence: 3"):
+        with pytest.raises(errors.WrongLastSequenceError, match="wrong last sequence: 3"):
             future.result(0)
-    assert isinstance(future.exception(), APIError)
+    assert isinstance(future.exception(), errors.APIError)
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -93,19 +87,19 @@ def test_a_message_that_the_stream_refused(future):
 def test_an_invalid_reply_is_an_error(future, response):
     """An invalid reply is an error, and never an acknowledgement."""
     future.acknowledged(response)
-    with pytest.raises(InvalidResponseError):
+    with pytest.raises(errors.InvalidResponseError):
         future.result(0)
 
 
 @pytest.mark.usefixtures("looked_at")
 def test_a_future_is_settled_once(future):
     """Later results are refused, and the first one stays."""
-    future.failed(NoStreamResponseError("a.b"))
+    future.failed(errors.NoStreamResponseError("a.b"))
     with pytest.raises(InvalidStateError):
         future.acknowledged(STORED)
     with pytest.raises(InvalidStateError):
-        future.failed(APIError(1, 1, "later"))
-    with pytest.raises(NoStreamResponseError):
+        future.failed(errors.APIError(1, 1, "later"))
+    with pytest.raises(errors.NoStreamResponseError):
         future.result(0)
 
 
@@ -160,7 +154,7 @@ def test_a_run_settles_futures_without_a_standard_part(settle_run, core):
     assert futures == {b"2": two}
     assert one.result(0) == ACK
     assert not two.done()
-    with pytest.raises(WrongLastSequenceError):
+    with pytest.raises(errors.WrongLastSequenceError):
         three.result(0)
     assert (one.message, three.message) == (None, None)
     assert two.message is not None
@@ -260,7 +254,7 @@ def test_waiting_for_several(core):
     done, open_ = concurrent.futures.wait(futures, 0.001, ALL_COMPLETED)
     assert (done, open_) == ({futures[0]}, set(futures[1:]))
     futures[1].acknowledged(REFUSED)
-    futures[2].failed(NoStreamResponseError("a"))
+    futures[2].failed(errors.NoStreamResponseError("a"))
     futures[3].acknowledged(STORED)
     done, open_ = concurrent.futures.wait(futures)
     assert (done, open_) == (set(futures), set())
@@ -284,7 +278,7 @@ def test_from_asyncio(core, settled_first):
 
     result, error = asyncio.run(both())
     assert result == ACK
-    assert type(error) is WrongLastSequenceError
+    assert type(error) is errors.WrongLastSequenceError
 
 
 @pytest.mark.parametrize("wait", ["result", "exception"])

@@ -10,13 +10,8 @@ import pytest
 from fixtures.layers import WebSocketPeer, Wire
 from websockets.frames import Frame, Opcode
 
+from jetstream_sync import errors
 from jetstream_sync.address import ServerAddress
-from jetstream_sync.errors import (
-    ConnectionLostError,
-    InvalidOptionError,
-    ProtocolError,
-    ServerRefusedError,
-)
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.net.websocket import WebSocketStream
 
@@ -57,7 +52,7 @@ def opened() -> tuple[WebSocketStream, Wire, WebSocketPeer]:
 def asked(url: str = URL, headers: Any = None) -> list[bytes]:
     """Return the lines of the request that a server receives."""
     peer = Scripted(b"HTTP/1.1 404 Not Found\r\n\r\n")
-    with pytest.raises(ServerRefusedError):
+    with pytest.raises(errors.ServerRefusedError):
         stream_on(Wire(peer), url, headers).handshake(Deadline(10))
     return bytes(peer.heard).split(b"\r\n")
 
@@ -116,7 +111,7 @@ def test_headers_are_not_logged(caplog):
 )
 def test_a_server_without_websocket_is_refused(response):
     """A server that does not speak HTTP, or not WebSocket, is detected at once."""
-    with pytest.raises(ProtocolError):
+    with pytest.raises(errors.ProtocolError):
         stream_on(Wire(Scripted(response))).handshake(Deadline(10))
 
 
@@ -132,7 +127,7 @@ def test_a_server_that_hangs_up():
         return data
 
     wire.receive = receive  # type: ignore[method-assign]
-    with pytest.raises(ConnectionLostError):
+    with pytest.raises(errors.ConnectionLostError):
         stream.handshake(Deadline(10))
 
 
@@ -211,7 +206,7 @@ def test_a_masked_frame_breaks_the_rules():
     """Like anything else that RFC 6455 forbids a server, it is a protocol error."""
     stream, wire, _ = opened()
     wire.bring(Frame(Opcode.BINARY, b"x").serialize(mask=True))
-    with pytest.raises(ProtocolError, match="rules of WebSocket"):
+    with pytest.raises(errors.ProtocolError, match="rules of WebSocket"):
         stream.receive()
 
 
@@ -228,5 +223,7 @@ def test_close_is_answered_with_close():
 def test_a_missing_package_is_named(monkeypatch):
     """Without the extra the error names the package to install."""
     monkeypatch.setitem(sys.modules, "websockets.client", None)
-    with pytest.raises(InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"):
+    with pytest.raises(
+        errors.InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"
+    ):
         stream_on(Wire(Scripted(b"")))

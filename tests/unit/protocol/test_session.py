@@ -7,17 +7,7 @@ import json
 
 import pytest
 
-from jetstream_sync.errors import (
-    AuthenticationExpiredError,
-    AuthorizationError,
-    ConnectionClosedError,
-    PermissionsError,
-    ProtocolError,
-    SecureConnectionError,
-    ServerRefusedError,
-    StaleConnectionError,
-    SubscriptionError,
-)
+from jetstream_sync import errors
 from jetstream_sync.protocol.parser import (
     ErrorLine,
     Info,
@@ -126,7 +116,7 @@ def test_a_second_info_brings_news_only():
 @pytest.mark.parametrize("operation", [Pong(), Ok(), Messages(1, [(b"a", b"", b"", b"")])])
 def test_info_comes_first(operation):
     """A peer that does not start with INFO is not a NATS server."""
-    with pytest.raises(ProtocolError, match="expected INFO"):
+    with pytest.raises(errors.ProtocolError, match="expected INFO"):
         Handshake(fields).receive(operation)
 
 
@@ -136,9 +126,9 @@ def test_a_server_may_refuse(informed):
     handshake = Handshake(fields)
     if informed:
         handshake.receive(Info(INFO))
-    with pytest.raises(AuthorizationError):
+    with pytest.raises(errors.AuthorizationError):
         handshake.receive(ErrorLine("Authorization Violation"))
-    with pytest.raises(ServerRefusedError):
+    with pytest.raises(errors.ServerRefusedError):
         handshake.receive(ErrorLine("maximum connections exceeded"))
 
 
@@ -147,9 +137,9 @@ def test_a_client_may_refuse():
 
     def refuse(info):
         assert info.version == "2.15.1"
-        raise SecureConnectionError("no TLS")
+        raise errors.SecureConnectionError("no TLS")
 
-    with pytest.raises(SecureConnectionError):
+    with pytest.raises(errors.SecureConnectionError):
         Handshake(refuse).receive(Info(INFO))
 
 
@@ -254,27 +244,27 @@ def test_every_subscription_is_sent_to_a_new_server():
 # Texts that nats-server 2.15 sends to a client as -ERR (client.go, server.go, accounts.go, parser.go,
 # route.go), their meaning, and whether a close follows.
 TEXTS = [
-    ("Authorization Violation", AuthorizationError, True),
-    ("Authentication Timeout", AuthorizationError, True),
-    ("User Authentication Expired", AuthenticationExpiredError, True),
-    ("User Authentication Revoked", AuthenticationExpiredError, True),
-    ("Account Authentication Expired", AuthenticationExpiredError, True),
-    ("Failed Account Registration", ServerRefusedError, True),
-    ("Stale Connection", StaleConnectionError, True),
-    ("Secure Connection - TLS Required", SecureConnectionError, True),
-    ("maximum connections exceeded", ServerRefusedError, True),
-    ("Maximum Payload Violation", ServerRefusedError, True),
-    ("maximum control line exceeded", ServerRefusedError, True),
-    ("Unknown Protocol Operation", ServerRefusedError, True),
-    ("attempted to connect to route port", ServerRefusedError, True),
-    ('Permissions Violation for Publish to "stale.connection"', PermissionsError, False),
-    ('Permissions Violation for Publish with Reply of "r"', PermissionsError, False),
-    ('Permissions Violation for Subscription to "a.>"', PermissionsError, False),
-    ("maximum subscriptions exceeded", SubscriptionError, False),
-    ("Invalid Subject", SubscriptionError, False),
-    ("Invalid Publish Subject", SubscriptionError, False),
+    ("Authorization Violation", errors.AuthorizationError, True),
+    ("Authentication Timeout", errors.AuthorizationError, True),
+    ("User Authentication Expired", errors.AuthenticationExpiredError, True),
+    ("User Authentication Revoked", errors.AuthenticationExpiredError, True),
+    ("Account Authentication Expired", errors.AuthenticationExpiredError, True),
+    ("Failed Account Registration", errors.ServerRefusedError, True),
+    ("Stale Connection", errors.StaleConnectionError, True),
+    ("Secure Connection - TLS Required", errors.SecureConnectionError, True),
+    ("maximum connections exceeded", errors.ServerRefusedError, True),
+    ("Maximum Payload Violation", errors.ServerRefusedError, True),
+    ("maximum control line exceeded", errors.ServerRefusedError, True),
+    ("Unknown Protocol Operation", errors.ServerRefusedError, True),
+    ("attempted to connect to route port", errors.ServerRefusedError, True),
+    ('Permissions Violation for Publish to "stale.connection"', errors.PermissionsError, False),
+    ('Permissions Violation for Publish with Reply of "r"', errors.PermissionsError, False),
+    ('Permissions Violation for Subscription to "a.>"', errors.PermissionsError, False),
+    ("maximum subscriptions exceeded", errors.SubscriptionError, False),
+    ("Invalid Subject", errors.SubscriptionError, False),
+    ("Invalid Publish Subject", errors.SubscriptionError, False),
     # A possible addition of a newer server.
-    ("Something New", ServerRefusedError, True),
+    ("Something New", errors.ServerRefusedError, True),
 ]
 
 
@@ -286,4 +276,4 @@ def test_the_servers_complaints(text, cls, closes):
     assert type(error) is cls
     assert str(error) == text
     assert ends_connection(error) is closes
-    assert isinstance(error, ConnectionClosedError) is closes
+    assert isinstance(error, errors.ConnectionClosedError) is closes
