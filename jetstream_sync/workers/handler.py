@@ -441,8 +441,8 @@ class QueueHandler(CallHandler):
 
 
 def task_of(subject: str) -> str:
-    """Return the name of the task in the subject of a call."""
-    return subject.rsplit(".", 2)[-2]
+    """Return the name of the task in the subject of a call; empty: it is the subject of none."""
+    return subject.rpartition(".")[0].rpartition(".")[2]
 
 
 #: The options of `Worker.batch` that other handlers do not have.

@@ -752,7 +752,12 @@ class Worker(QueueOwner):
         """
         with self._connect_once() as nc:
             letter, msg = DeadLetters(nc.jetstream()).read_copy(stream, seq)
-        handlers = [item for item in self.handlers if item.consumer == letter.consumer]
+        # The stream of an elastic group has a name of its own.
+        handlers = (
+            item
+            for item in self.handlers
+            if item.consumer == letter.consumer and (item.group or item.stream == letter.stream)
+        )
         found = next((item.of(letter.subject) for item in handlers), None)
         if found is None:
             rule = (

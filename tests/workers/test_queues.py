@@ -239,6 +239,31 @@ def test_a_dead_letter_is_replayed_in_this_process(worker, js):
         worker.replay("DEAD", 1)
 
 
+def test_a_dead_letter_is_replayed_by_the_handler_of_its_stream(worker, js):
+    """Consumers of two streams may have one name."""
+    runs = []
+    for name in ("FIRST", "SECOND"):
+        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+
+    @worker.handler(stream="FIRST", consumer="C")
+    def first() -> None:
+        runs.append("first")
+
+    @worker.handler(stream="SECOND", consumer="C")
+    def second() -> None:
+        runs.append("second")
+        raise Reject("no")
+
+    js.publish("SECOND.a", b"x")
+    with running(worker):
+        wait_until(lambda: runs and js.get_stream("DEAD").info().state.messages == 1)
+    assert worker.replay("DEAD", 1).kind == "dead"
+    assert runs == ["second", "second"]
+    del worker.handlers[1]
+    with pytest.raises(InvalidOptionError, match="no handler"):
+        worker.replay("DEAD", 1)
+
+
 @pytest.mark.server(">=2.14")
 @pytest.mark.parametrize("missed", ["last", "all"])
 def test_a_periodic_task_runs_once_for_each_tick(worker, js, missed):
