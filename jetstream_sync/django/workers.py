@@ -242,8 +242,7 @@ class Worker(workers.Worker):
         :meta private:
         """
         if atomic:
-            where = (handler.stream, handler.consumer, handler.name)
-            self.atomic[where] = DEFAULT_DB_ALIAS if atomic is True else atomic
+            self.atomic[handler.declared] = DEFAULT_DB_ALIAS if atomic is True else atomic
 
     def batch(
         self, *, stream: str, consumer: str, **options: Any
@@ -284,21 +283,16 @@ class Worker(workers.Worker):
         connections.close_all()
 
     def _in_transaction(self, call: Callable[[], object], ctx: Context) -> object:
-        using = self._database_of(ctx)
+        using = self.atomic.get(ctx.declared)
         if using is None:
             return call()
         from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded
 
         return Inbox.run_once(call, ctx, using)
 
-    def _database_of(self, ctx: Context) -> str | None:
-        """Return the database of a handler with ``atomic``; ``None``: it has none."""
-        where = ctx.message.metadata
-        return self.atomic.get((where.stream, where.consumer, ctx.handler))
-
     def has_committed(self, context: Context) -> bool:
         """Return whether the inbox has a message, whose handler has raised after the commit."""
-        using = self._database_of(context)
+        using = self.atomic.get(context.declared)
         if using is None:
             return False
         from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded

@@ -243,6 +243,7 @@ class _Child:
         context = Context(
             delivery,
             ContextActions(
+                declared=handler.declared,
                 message_id=lambda _: request.message_id,
                 publish=traced(partial(self.ask, "publish")),
                 is_stopping=lambda: bool(self.ask("is_stopping")),

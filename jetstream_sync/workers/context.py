@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class ContextActions:
     """What contexts do beside holding their message; the same for all messages of a handler."""
 
+    declared: tuple[str, str, str]
+    """As `Handler.declared`."""
     message_id: Callable[[Delivery], str]
     publish: Callable[..., Any]
     """As `JetStream.publish`."""
@@ -98,6 +100,15 @@ class Context:
     def handler(self) -> str:
         """The name of the handler or of the task."""
         return self._delivery.handler
+
+    @property
+    def declared(self) -> tuple[str, str, str]:
+        """
+        Stream, consumer and name of the handler or task; a member of a group receives from others.
+
+        :meta private:
+        """
+        return self._actions.declared
 
     @property
     def task(self) -> str:

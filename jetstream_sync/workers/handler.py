@@ -362,6 +362,11 @@ class Handler:
         return max(part.retry.attempts for part in (self, *self.parts))
 
     @property
+    def declared(self) -> tuple[str, str, str]:
+        """Stream and consumer as they are declared, and the name: no two handlers of a worker have the same."""
+        return self.stream, self.consumer, self.name
+
+    @property
     def identity(self) -> tuple[str, str, str]:
         """Stream, consumer, and qualified name of the function: the same in each process."""
         qualified_name = getattr(self.function, "__qualname__", self.name)

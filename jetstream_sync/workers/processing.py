@@ -131,7 +131,11 @@ class Processor:
         if processes is not None or handler.soft_timeout or type(self._state) is not RunState:
             self._of_payload = None
         self._actions = ContextActions(
-            self._message_id, traced(shared.js.publish), shared.is_stopping, self._ack_early
+            handler.declared,
+            self._message_id,
+            traced(shared.js.publish),
+            shared.is_stopping,
+            self._ack_early,
         )
 
     def failed_here(self, delivery: Delivery) -> bool:

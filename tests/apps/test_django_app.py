@@ -411,6 +411,27 @@ def test_an_atomic_handler(database, js, stream):
     assert count(database, "jetstream_inbox") == 3
 
 
+@pytest.mark.server(">=2.11")
+def test_an_atomic_handler_of_a_group(database, js, stream):
+    """The consumer of a member, and the stream of an elastic group, have other names than the handler."""
+    js.consumer_groups.create_elastic(stream.name, "group", 2, {f"{stream.name}.*": [1]})
+    worker = new_worker()
+    attempts: list[str] = []
+
+    @worker.handler(stream=stream.name, group="group", atomic=database, decode="text", retry=FAST)
+    def handle(text: str) -> None:
+        attempts.append(text)
+        execute(database, "INSERT INTO effects VALUES (%s)", text)
+        if len(attempts) == 1:
+            raise ZeroDivisionError
+
+    js.publish(f"{stream.name}.x", b"a")
+    with running(worker):
+        wait_until(lambda: len(attempts) == 2, 20)
+    assert effects(database) == ["a"]
+    assert count(database, "jetstream_inbox") == 1
+
+
 def test_an_atomic_handler_whose_message_comes_again(database, js, stream):
     """After the commit a message is acknowledged without another run: here its first one is returned."""
     worker = new_worker()
