@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from . import errors
 
@@ -23,6 +24,13 @@ _FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f\ud800-\udfff]")
 _FORBIDDEN_BY_SERVERS = re.compile(r"[ \t\r\n\f>*./\\\x00\ud800-\udfff]")
 # Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
+
+#: The API of JetStream without a domain or a custom prefix, and the requests to services (ADR-32).
+API_PREFIX: Final = "$JS.API"
+SERVICES_PREFIX: Final = "$SRV"
+#: The start of the names of the streams of key-value buckets and of object stores.
+KV_PREFIX: Final = "KV_"
+OBJECT_PREFIX: Final = "OBJ_"
 
 #: The first tokens of subjects that call a server, or that only one client reads.
 _RESERVED: Final = frozenset({"$JS", "$SYS", "_INBOX"})
@@ -132,3 +140,12 @@ def subjects_overlap(one: str, other: str) -> bool:
             return False
     # A final > matches at least one token: a.> does not match a.
     return len(ones) == len(others)
+
+
+def filter_fields(subjects: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a config with these filters, one or several; none: all subjects of the stream."""
+    several = len(subjects) > 1
+    return {
+        "filter_subject": subjects[0] if subjects and not several else None,
+        "filter_subjects": list(subjects) if several else None,
+    }

@@ -17,6 +17,7 @@ from .. import errors
 from ..codec import UNSET, Duration, Record
 from ..records import record, setting
 from ..subjects import (
+    KV_PREFIX,
     subject_matches,
     subjects_overlap,
 )
@@ -31,7 +32,7 @@ from .stream import (
     duplicate_window,
 )
 
-STREAM_PREFIX: Final = "KV_"
+STREAM_PREFIX: Final = KV_PREFIX
 KEY_PREFIX: Final = "$KV."
 #: The maximum of `KeyValueConfig.history` (ADR-8).
 MAX_HISTORY: Final = 64

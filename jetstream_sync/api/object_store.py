@@ -18,7 +18,7 @@ from .. import errors
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
 from ..records import record
-from ..subjects import subjects_overlap
+from ..subjects import OBJECT_PREFIX, subjects_overlap
 from .enums import DiscardPolicy, StorageType, StoreCompression
 from .key_value import BucketConfig, check_bucket, shared_fields
 from .routes import MAX_REQUEST_SUBJECT, fits_request
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import hashlib
 
 #: Prefix of the names of the streams that are object stores.
-STREAM_PREFIX: Final = "OBJ_"
+STREAM_PREFIX: Final = OBJECT_PREFIX
 #: Matches a subject of each object store, to list them.
 BUCKETS_SUBJECT: Final = "$O.*.C.>"
 #: Size of a chunk in bytes, unless the meta has another.

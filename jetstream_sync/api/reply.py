@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 
 from .. import errors
 
-_PREFIX: Final = b"$JS.ACK."
+#: The start of the reply subject of a message from a consumer.
+ACK_PREFIX: Final = b"$JS.ACK."
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -50,9 +51,9 @@ def ack_tokens(reply: bytes) -> list[bytes]:
     """Return the seven tokens that both forms share, from the stream's name on."""
     # The tokens are stream, consumer, delivered, stream seq, consumer seq, timestamp and pending.
     tokens = reply.split(b".")
-    if len(tokens) == 9 and reply.startswith(_PREFIX):
+    if len(tokens) == 9 and reply.startswith(ACK_PREFIX):
         return tokens[2:]
-    if len(tokens) >= 11 and reply.startswith(_PREFIX):
+    if len(tokens) >= 11 and reply.startswith(ACK_PREFIX):
         return tokens[4:11]
     raise errors.NotJSMessageError(
         "the message is not from a stream: it has no reply subject"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from .. import errors
-from ..subjects import MAX_CONTROL_LINE, check_publish_subject, check_stream_name
+from ..subjects import API_PREFIX, MAX_CONTROL_LINE, check_publish_subject, check_stream_name
 
 #: The API prefix without a domain or a custom prefix.
-DEFAULT_PREFIX: Final = "$JS.API"
+DEFAULT_PREFIX: Final = API_PREFIX
 #: Length in bytes up to which the subject of a request always fits into a command, with headers, payload
 #: and the reply inbox of any usual length.
 MAX_REQUEST_SUBJECT: Final = MAX_CONTROL_LINE - 256

@@ -27,7 +27,7 @@ from ..declare import (
     set_of,
 )
 from ..exit_status import ExitStatus
-from ..subjects import check_stream_name
+from ..subjects import KV_PREFIX, OBJECT_PREFIX, check_stream_name
 from .config import config_of, difference_documents, read_documents, run_step
 from .listings import Lister, lister
 from .output import counted, emit
@@ -43,7 +43,7 @@ _LISTS: Final[dict[str, Any]] = {
     "buckets": KeyValueConfig,
     "object_stores": ObjectStoreConfig,
 }
-_PREFIXES: Final = {"KV_": KeyValueConfig, "OBJ_": ObjectStoreConfig}
+_PREFIXES: Final = {KV_PREFIX: KeyValueConfig, OBJECT_PREFIX: ObjectStoreConfig}
 
 
 # --- reading ------------------------------------------------------------------------------------

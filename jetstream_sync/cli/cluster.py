@@ -13,6 +13,7 @@ import click
 from .. import ClusterInfo, ConsumerInfo, StreamInfo, errors
 from ..exit_status import ExitStatus
 from ..net.clock import Deadline
+from ..subjects import API_PREFIX
 from .listings import Listed, lister
 from .long_running import pause
 from .names import (
@@ -287,7 +288,7 @@ def _meta_group(settings: Settings, nc: Connection) -> MetaGroup:
 
 def _meta_request(settings: Settings, nc: Connection, name: str, body: dict[str, Any]) -> None:
     reply = json.loads(
-        nc.request(f"$JS.API.{name}", json.dumps(body).encode(), settings.timeout).data
+        nc.request(f"{API_PREFIX}.{name}", json.dumps(body).encode(), settings.timeout).data
     )
     if "error" in reply:
         raise CommandError(reply["error"].get("description", name), ExitStatus.FAILED)

@@ -14,7 +14,7 @@ from ..declare import CREATE, UPDATE, Declared, Step
 from ..differences import without_server_labels
 from ..durations import duration_text
 from ..exit_status import ExitStatus
-from ..subjects import check_consumer_name, subjects_overlap
+from ..subjects import check_consumer_name, filter_fields, subjects_overlap
 from .config import (
     ask_for_field,
     changed,
@@ -104,7 +104,7 @@ def _fields_of(options: dict[str, Any], *, pull: bool = False) -> dict[str, Any]
     fields = take_fields(ConsumerConfig, options)
     fields.update(fields.pop("deliver_policy", {}))
     if "filter_subjects" in fields:
-        fields.update(_filters(fields["filter_subjects"]))
+        fields.update(filter_fields(fields["filter_subjects"]))
     if fields.get("deliver_subject", "").lower() in ("", "pull") and "deliver_subject" in fields:
         fields["deliver_subject"] = None
     if pull:
@@ -112,12 +112,6 @@ def _fields_of(options: dict[str, Any], *, pull: bool = False) -> dict[str, Any]
             raise click.UsageError("--pull and --target exclude each other")
         fields["deliver_subject"] = None
     return fields
-
-
-def _filters(subjects: list[str]) -> dict[str, Any]:
-    if len(subjects) > 1:
-        return {"filter_subject": None, "filter_subjects": subjects}
-    return {"filter_subject": subjects[0] if subjects else None, "filter_subjects": None}
 
 
 #: The headings of the options for the fields of a consumer, and the parameters below each.

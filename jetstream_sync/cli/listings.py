@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from .. import errors
 from ..exit_status import ExitStatus
 from ..net.clock import Deadline
+from ..subjects import KV_PREFIX, OBJECT_PREFIX
 from .long_running import failover_options
 from .names import no_stream
 from .output import Missing, counted, emit_names
@@ -50,7 +51,7 @@ UNANSWERED: Final = (
 #: A consumer whose name is not known.
 _UNKNOWN: Final = "?"
 #: Name prefixes of the streams of key-value buckets, object stores and MQTT.
-_INTERNAL_PREFIXES: Final = ("KV_", "OBJ_", "$MQTT_")
+_INTERNAL_PREFIXES: Final = (KV_PREFIX, OBJECT_PREFIX, "$MQTT_")
 
 
 def is_internal(name: str) -> bool:

@@ -12,7 +12,7 @@ import click
 
 from .. import errors
 from ..exit_status import ExitStatus
-from ..subjects import check_consumer_name, check_stream_name
+from ..subjects import KV_PREFIX, check_consumer_name, check_stream_name
 from .output import note
 from .prompts import Asker
 from .settings import Settings
@@ -142,8 +142,6 @@ _TIMEOUT_S = 0.3
 #: The names that no shell takes for more than a word, and no command for an option.
 _UNQUOTED: Final = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 
-#: The prefix of the streams of key-value buckets.
-_KV_PREFIX: Final = "KV_"
 #: Return the names for JetStream and the name of the outer object.
 _Ask = Callable[["JetStream", str], list[str]]
 
@@ -183,7 +181,7 @@ def _ignore(error: Exception) -> None:
 def bucket_names(js: JetStream) -> list[str]:
     """Return the names of the key-value buckets. The meta leader has them, also of those that do not answer."""
     names = js.stream_names()
-    return [name.removeprefix(_KV_PREFIX) for name in names if name.startswith(_KV_PREFIX)]
+    return [name.removeprefix(KV_PREFIX) for name in names if name.startswith(KV_PREFIX)]
 
 
 complete_stream: Final = _Completer(lambda js, _: js.stream_names())

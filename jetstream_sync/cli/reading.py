@@ -41,7 +41,7 @@ from .names import find_stream
 from .output import counted, say
 from .settings import Settings
 from .status import CommandError
-from .view import ACK_PREFIX
+from .view import is_delivery
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0
@@ -294,7 +294,7 @@ class Settle:
 
     def acks(self, msg: Msg) -> bool:
         """Return whether a message is acknowledged; one pushed to a plain subscription can be, too."""
-        can = isinstance(msg, JetStreamMsg) or msg.reply.startswith(ACK_PREFIX)
+        can = isinstance(msg, JetStreamMsg) or is_delivery(msg)
         return can and self.wanted and self.word == "ack"
 
     def __call__(self, msg: Msg) -> str:

@@ -55,7 +55,9 @@ from .render import (
 from .settings import Settings, command
 from .status import CommandError, exit_status, one_line
 from .system import (
+    ACCOUNT_PING,
     PING,
+    SERVER,
     MetaGroup,
     Row,
     all_replies,
@@ -437,7 +439,7 @@ def info(settings: Settings, *, server: str | None) -> None:
     with settings.connection() as nc:
         asked = server or nc.server_info.server_id
         by_id = len(asked) == _ID_LENGTH and asked.isupper()
-        subject = f"$SYS.REQ.SERVER.{asked}.VARZ" if by_id else f"{PING}.VARZ"
+        subject = f"{SERVER}.{asked}.VARZ" if by_id else f"{PING}.VARZ"
         body = {} if by_id else {"server_name": asked, "exact_match": True}
         try:
             found = next(replies(settings, nc, subject, body, max_messages=1), None)
@@ -656,11 +658,11 @@ def account_connections(settings: Settings, **options: Any) -> None:
 
     A server that does not answer is missing, since a user of an account does not learn which servers there are.
     """
-    _connections(settings, "$SYS.REQ.ACCOUNT.PING.CONNZ", options, None, of_account=True)
+    _connections(settings, f"{ACCOUNT_PING}.CONNZ", options, None, of_account=True)
 
 
 _ACCOUNT_NUMBERS: Final = ("conns", "num_subscriptions", "slow_consumers", "leafnodes")
-_STATZ: Final = "$SYS.REQ.ACCOUNT.PING.STATZ"
+_STATZ: Final = f"{ACCOUNT_PING}.STATZ"
 
 
 def _statistics(responses: list[Row]) -> list[Row]:

@@ -12,6 +12,7 @@ import click
 from .. import errors
 from ..exit_status import ExitStatus
 from ..net.clock import monotonic
+from ..subjects import SERVICES_PREFIX
 from .env import single_line, visible
 from .names import find_stream, note_without_leader
 from .output import emit_item, emit_text
@@ -103,7 +104,7 @@ def stats(settings: Settings, *, name: str | None, instance: str | None) -> None
 @_name
 def ping(settings: Settings, *, name: str | None) -> None:
     """Measure the time until each instance of all services, or of one, replies."""
-    subject = "$SRV.PING" if name is None else f"$SRV.PING.{name}"
+    subject = ".".join([SERVICES_PREFIX, "PING", *([] if name is None else [name])])
     count = 0
     with settings.connection() as nc:
         started = monotonic()

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 #: How long to wait for each further server, in seconds.
 STALL_S: Final = 0.4
-PING: Final = "$SYS.REQ.SERVER.PING"
+#: The subjects of requests to one server, to all servers, and to those with connections of the account.
+SERVER: Final = "$SYS.REQ.SERVER"
+PING: Final = f"{SERVER}.PING"
+ACCOUNT_PING: Final = "$SYS.REQ.ACCOUNT.PING"
 
 Row = dict[str, Any]
 
@@ -136,9 +139,7 @@ def silent_servers(
     settings: Settings, nc: Connection, found: Sequence[Row], pinged: Sequence[Row]
 ) -> list[Missing]:
     """Return a row for each known server that did not answer; ``pinged``: the replies to a ping."""
-    own = all_replies(
-        settings, nc, f"$SYS.REQ.SERVER.{nc.server_info.server_id}.JSZ", {}, max_messages=1
-    )
+    own = all_replies(settings, nc, f"{SERVER}.{nc.server_info.server_id}.JSZ", {}, max_messages=1)
     known = {*MetaGroup.of([*found, *own]).silent, *map(server_name, pinged)}
     for response in pinged:
         known |= {

@@ -25,6 +25,7 @@ from typing_extensions import Self
 
 from ..errors import Error
 from ..net.clock import monotonic
+from ..subjects import KV_PREFIX, OBJECT_PREFIX
 from ..workers import DeadLetters
 from ..workers.running import request_reports
 from .dlq import why_dead
@@ -42,7 +43,7 @@ _MAX_POINTS: Final = 240
 #: Pause between two refreshes, in durations of the first one.
 _PAUSE_FACTOR: Final = 4
 #: Prefixes of the streams of buckets, and their kinds.
-_BUCKETS: Final = {"KV_": "key-value", "OBJ_": "object"}
+_BUCKETS: Final = {KV_PREFIX: "key-value", OBJECT_PREFIX: "object"}
 
 # --- views --------------------------------------------------------------------------------------
 
@@ -455,7 +456,7 @@ def _buckets(snapshot: Snapshot) -> list[Row]:
                     "kind": kind,
                     "messages": info.state.messages,
                     "bytes": info.state.bytes,
-                    "history": config.max_msgs_per_subject if prefix == "KV_" else None,
+                    "history": config.max_msgs_per_subject if prefix == KV_PREFIX else None,
                     "ttl": config.max_age.total_seconds() if config.max_age else 0,
                     "replicas": config.num_replicas,
                 }

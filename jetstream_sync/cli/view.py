@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from .. import JetStreamMsg, StoredMsg, errors
-from ..api.reply import metadata_of
+from ..api.reply import ACK_PREFIX, metadata_of
 from ..durations import time_from_ns, time_to_text
 from .env import Environment, readable, visible
 from .output import emit_line, to_json
@@ -24,8 +24,6 @@ from .status import CommandError
 if TYPE_CHECKING:
     from .. import Headers, Metadata, Msg
 
-#: The start of the reply subject of a message from a consumer.
-ACK_PREFIX = "$JS.ACK."
 FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
 
 
@@ -71,11 +69,16 @@ def message_document(msg: Msg | StoredMsg, *, acked: bool = False) -> dict[str, 
     return {**document, **header_fields(msg.headers), **body_fields(msg.data), **end}
 
 
+def is_delivery(msg: Msg) -> bool:
+    """Return whether a message is from a consumer, also if it was pushed to a plain subscription."""
+    return msg.reply.startswith(ACK_PREFIX.decode())
+
+
 def _about(msg: Msg) -> Metadata | None:
     """Return the metadata of a message, also of one pushed to a plain subscription."""
     if isinstance(msg, JetStreamMsg):
         return msg.metadata
-    if not msg.reply.startswith(ACK_PREFIX):
+    if not is_delivery(msg):
         return None
     try:
         return metadata_of(msg.reply.encode("utf-8", "surrogateescape"))
@@ -217,7 +220,7 @@ class SubWriter(MessageWriter):
         if isinstance(msg, JetStreamMsg):
             about = msg.metadata
             line += f" stream: {about.stream} seq {about.stream_seq}"
-        elif msg.reply and not msg.reply.startswith(ACK_PREFIX):
+        elif msg.reply and not is_delivery(msg):
             line += f" reply: {readable(msg.reply)}"
         if not options["headers_only"]:
             line += f": '{readable(msg.data)}'"

@@ -31,7 +31,7 @@ from typing import Final
 from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..api.enums import AckPolicy
-from ..api.reply import ack_tokens
+from ..api.reply import ACK_PREFIX, ack_tokens
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.threads import Signal, start_timer
@@ -42,7 +42,6 @@ from .api_requests import APIRequests
 from .consumer_requests import consumer_info
 from .message import JetStreamMsg, send_in_progress
 
-_ACK_PREFIX: Final = b"$JS.ACK."
 _NEVER: Final = float("-inf")
 _ALWAYS: Final = float("inf")
 #: Default ``ack_wait`` of nats-server, in seconds.
@@ -89,7 +88,7 @@ class ReceiveTimes:
         if now - self.recorded < self.run_length:
             return
         for _, reply, _, _ in deliveries:
-            if reply.startswith(_ACK_PREFIX):  # no status
+            if reply.startswith(ACK_PREFIX):  # no status
                 self.recorded = now
                 self.runs.append((reply, now))
                 return

@@ -33,7 +33,7 @@ from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
 from ..net.clock import Backoff, Deadline, monotonic
 from ..options import check_int, check_known
-from ..subjects import check_consumer_name
+from ..subjects import check_consumer_name, filter_fields
 from .api_requests import APIRequests
 from .consumer_requests import CREATE, drop_consumer
 from .direct_get import leader_get
@@ -699,7 +699,6 @@ def _pull_config(
             policy = DeliverPolicy.BY_START_TIME
     if policy == DeliverPolicy.LAST_PER_SUBJECT and not filter_subjects:
         filter_subjects = (">",)  # the server requires a filter with this policy
-    single = len(filter_subjects) == 1
     config = ConsumerConfig(
         name="ordered",
         deliver_policy=policy,
@@ -713,7 +712,6 @@ def _pull_config(
         inactive_threshold=inactive_threshold,
         headers_only=headers_only or None,
         metadata=None if metadata is None else dict(metadata),
-        filter_subject=filter_subjects[0] if single else None,
-        filter_subjects=None if single or not filter_subjects else list(filter_subjects),
+        **filter_fields(filter_subjects),
     )
     return encode(config)

@@ -14,9 +14,10 @@ from ..client.replies import ReplyIterator
 from ..codec import Record, decode, loads
 from ..net.clock import Deadline
 from ..records import record
+from ..subjects import SERVICES_PREFIX
 
 #: The root of the subjects that services answer on.
-DEFAULT_PREFIX: Final = "$SRV"
+DEFAULT_PREFIX: Final = SERVICES_PREFIX
 #: The headers of an error reply.
 ERROR_HEADER: Final = "Nats-Service-Error"
 ERROR_CODE_HEADER: Final = "Nats-Service-Error-Code"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from .. import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ..differences import differences
+from ..subjects import filter_fields
 from .calls import OWNER, check_owner
 from .checks import check_option
 from .handler import Handler, QueueHandler, start_of
@@ -273,11 +274,8 @@ def _updated(config: ConsumerConfig, handler: Handler) -> ConsumerConfig:
         config = replace(config, ack_wait=handler.ack_wait)
     if isinstance(handler, QueueHandler):
         config = replace(config, metadata={**(config.metadata or {}), OWNER: handler.owner})
-    filters = handler.filter_subjects
-    if len(filters) == 1:
-        config = replace(config, filter_subject=filters[0], filter_subjects=None)
-    elif filters:
-        config = replace(config, filter_subject=None, filter_subjects=list(filters))
+    if handler.filter_subjects:
+        config = replace(config, **filter_fields(handler.filter_subjects))
     return config
 
 

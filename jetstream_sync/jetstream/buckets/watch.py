@@ -36,7 +36,7 @@ from ... import errors
 from ...api.consumer import ConsumerInfo
 from ...api.enums import DeliverPolicy
 from ...api.pull import ContinuousPull
-from ...api.reply import ack_tokens
+from ...api.reply import ACK_PREFIX, ack_tokens
 from ...client.mailbox import copy_exception
 from ...client.threads import Signal
 from ...durations import time_to_ns
@@ -382,7 +382,7 @@ class _LiveKeys:
         # The reply subject that the marker of the last sequence would have.
         created = time_to_ns(info.ts or info.created)
         parts = self._stream, "_", 1, info.state.last_seq, 0, created, 0
-        reply = f"$JS.ACK.{'.'.join(map(str, parts))}".encode()
+        reply = ACK_PREFIX + ".".join(map(str, parts)).encode()
         return [
             (subject, reply, *self._markers.make(subject))
             for subject in sorted(self._subjects)

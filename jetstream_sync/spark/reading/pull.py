@@ -35,6 +35,7 @@ from ...client.replies import ReplyCollector
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_requests import CREATE, add_consumer, consumer_info, delete_consumer
 from ...protocol.parser import Delivery
+from ...subjects import filter_fields
 from ..bytes_column import NO_BYTES, BytesColumn
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
 from .ranges import RangeStalledError
@@ -237,14 +238,12 @@ class PullReader:
         return chunk.select([i for i, item in enumerate(subjects) if self._matches(item)])
 
     def _config(self, name: str, start_seq: int) -> ConsumerConfig:
-        filters = self._filters
         return ConsumerConfig(
             name=name,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=max(1, start_seq),
             ack_policy=AckPolicy.NONE,
-            filter_subject=filters[0] if len(filters) == 1 else None,
-            filter_subjects=filters if len(filters) > 1 else None,
+            **filter_fields(self._filters),
             headers_only=True if self._headers_only else None,
             inactive_threshold=_INACTIVE_THRESHOLD_S,
             num_replicas=1,
