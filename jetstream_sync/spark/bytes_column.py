@@ -26,6 +26,14 @@ class BytesColumn(Sequence[bytes]):
         return cls(array("i", accumulate(map(len, values), initial=0)), b"".join(values))
 
     @classmethod
+    def of_texts(cls, texts: Sequence[str]) -> BytesColumn:
+        """Return the UTF-8 of texts as a column; raise `UnicodeEncodeError` if one has surrogates."""
+        joined = "".join(texts)
+        if joined.isascii():
+            return cls(array("i", accumulate(map(len, texts), initial=0)), joined.encode())
+        return cls.of(map(str.encode, texts))
+
+    @classmethod
     def of_width(cls, data: bytes, width: int) -> BytesColumn:
         """Return objects of one size as a column, given joined."""
         return cls(array("i", range(0, len(data) + 1, width)), data)
@@ -39,6 +47,10 @@ class BytesColumn(Sequence[bytes]):
     def total_bytes(self) -> int:
         """The size of all objects."""
         return self.offsets[-1] - self.offsets[0]
+
+    def joined(self) -> bytes:
+        """Return all objects as one; `data` may have more than these."""
+        return self.data[self.offsets[0] : self.offsets[-1]]
 
     def sizes(self) -> list[int]:
         """Return the size of each object."""

@@ -25,7 +25,7 @@ from .reading.ranges import SequenceRange
 from .retry import task_context
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
 from .writing.message_ids import WriteTaskId
-from .writing.rows import RowColumns, RowLayout, row_parts
+from .writing.rows import Columns, RowLayout, grouped, row_parts
 from .writing.sink_errors import RowError, SinkError
 from .writing.write_plan import WritePlan, Written, check_target
 
@@ -76,13 +76,12 @@ def publish_partition(
     """
     parsed = WriteOptions.from_options(options)
     task_id = _write_task_id(parsed, partition)
-    bucket = parsed.bucket is not None
-    layout, parts = _columns(rows, columns, task_id.partition, bucket=bucket)
+    layout, parts = _columns(rows, columns, task_id.partition, parsed)
     if layout is None:
         return Written(partition=task_id.partition)
     target = check_target(jetstream(parsed.connection), parsed, layout)
     plan = WritePlan(options=parsed, layout=layout, target=target)
-    written = plan.write(task_id, parts)
+    written = plan.write(task_id, grouped(parts))
     plan.confirm([written])
     return written
 
@@ -108,16 +107,20 @@ def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
 
 
 def _columns(
-    rows: Iterable[Any], names: Sequence[str] | None, partition: int, *, bucket: bool
-) -> tuple[RowLayout | None, Iterator[RowColumns]]:
+    rows: Iterable[Any], names: Sequence[str] | None, partition: int, options: WriteOptions
+) -> tuple[RowLayout | None, Iterator[Columns]]:
     """Return the layout of the rows, and the rows by column; the layout is ``None`` without rows."""
-    if isinstance(rows, (str, bytes, bytearray, Mapping)):
-        raise errors.InvalidArgumentError(f"the rows are one {type(rows).__name__}: pass a list")
+    # The items of a DataFrame or an Arrow table are its columns or their names.
+    if isinstance(rows, (str, bytes, bytearray, Mapping)) or hasattr(rows, "columns"):
+        raise errors.InvalidArgumentError(
+            f"the rows are one {type(rows).__name__}: pass a list of rows, or of record batches"
+        )
     rest = iter(rows)
     first = cast("Any", next(rest, _NO_ROW))
     if first is _NO_ROW:
         return None, iter(())
     every = chain((first,), rest)
+    bucket = options.bucket is not None
     if hasattr(first, "num_rows"):
         from .writing.arrow_rows import record_batches  # noqa: PLC0415 - other rows need no PyArrow
 
@@ -125,30 +128,41 @@ def _columns(
         return layout, record_batches(layout, every)
     if isinstance(first, _PAYLOADS):
         layout = RowLayout.of_names(("data",), bucket=bucket)
-        return layout, (layout.columns([part]) for _, part in _parts(every, _PAYLOADS, partition))
-    known = names or (tuple(first) if isinstance(first, Mapping) else _field_names(first))
+        parts = _parts(every, _PAYLOADS, partition, options)
+        return layout, (layout.columns([part]) for _, part in parts)
+    fields = _field_names(first)
+    known = names or (tuple(first) if isinstance(first, Mapping) else fields)
     if not known:
         _refuse_none(first, 0, partition)
         raise errors.InvalidArgumentError("the rows do not name their columns: set columns=...")
     layout = RowLayout.of_names(known, bucket=bucket)
     if isinstance(first, Mapping):
-        parts = _by_name(_parts(every, (Mapping,), partition), known, layout, partition)
+        parts = _parts(every, (Mapping,), partition, options)
+        columns = _by_name(parts, known, layout, partition)
     else:
-        parts = _by_place(_parts(every, (tuple, list), partition), len(known), partition)
-    return layout, (layout.columns(part) for part in parts)
+        parts = _parts(every, (tuple, list), partition, options)
+        columns = _by_place(parts, len(known), fields, partition)
+    return layout, map(layout.columns, columns)
 
 
 def _field_names(row: Any) -> Sequence[str]:
     """Return the names of the fields of a Spark row or a named tuple; empty for another row."""
-    return getattr(row, "__fields__", None) or getattr(row, "_fields", None) or ()
+    return _fields_of([row], ())[0]
+
+
+def _fields_of(rows: Iterable[Any], default: Sequence[str]) -> list[Sequence[str]]:
+    """Return the names of the fields of each row."""
+    return [
+        getattr(row, "__fields__", None) or getattr(row, "_fields", None) or default for row in rows
+    ]
 
 
 def _parts(
-    rows: Iterator[Any], kinds: tuple[type, ...], partition: int
+    rows: Iterator[Any], kinds: tuple[type, ...], partition: int, options: WriteOptions
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yield rows in lists, with the number of the first; raise `RowError` for a row of another kind."""
     number = 0
-    for part in row_parts(rows):
+    for part in row_parts(rows, options):
         if not all(issubclass(kind, kinds) for kind in set(map(type, part))):
             for row, value in enumerate(part, number):
                 _refuse_none(value, row, partition)
@@ -166,13 +180,18 @@ def _refuse_none(row: Any, number: int, partition: int) -> None:
 
 
 def _by_place(
-    parts: Iterator[tuple[int, list[Any]]], width: int, partition: int
+    parts: Iterator[tuple[int, list[Any]]], width: int, fields: Sequence[str], partition: int
 ) -> Iterator[Iterable[Sequence[Any]]]:
     for first, part in parts:
         widths = [*map(len, part)]
         for count in {*widths} - {width}:
             reason = f"it has {count} values for {width} columns"
             raise RowError(partition, first + widths.index(count), "", reason)
+        named = _fields_of(part, fields) if fields else []
+        if named.count(fields) < len(named):
+            number, names = next((i, item) for i, item in enumerate(named) if item != fields)
+            reason = f"its fields are {', '.join(names)}, not {', '.join(fields)}"
+            raise RowError(partition, first + number, "", reason)
         yield zip(*part, strict=True)
 
 

@@ -18,7 +18,7 @@ from jetstream_sync.spark.schema import BUCKET_TYPES, SchemaError, check_read_co
 from jetstream_sync.spark.task_helpers import publish_partition
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.publishing import AckWindow
-from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
+from jetstream_sync.spark.writing.rows import RowLayout
 from jetstream_sync.spark.writing.sink_errors import RowError, SinkError
 from jetstream_sync.spark.writing.write_plan import WritePlan, check_target
 
@@ -93,10 +93,10 @@ def put(
     given = WriteOptions.from_options({"servers": url, "bucket": bucket, **options})
     layout = RowLayout.of_schema(LAYOUT, bucket=True)
     target = check_target(given.connection.jetstream(nc), given, layout)
-    columns = RowColumns(dict(zip(layout.names, zip(*rows, strict=True), strict=True)))
+    columns = layout.columns(zip(*rows, strict=True))
     try:
         written = WritePlan(options=given, layout=layout, target=target).write(
-            WriteTaskId(name="t", batch=0, partition=0), [columns]
+            WriteTaskId(name="t", batch=0, partition=0), [[columns]]
         )
     finally:
         connection(given.connection).close()

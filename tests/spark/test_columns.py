@@ -18,7 +18,7 @@ from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.reading.arrow import HeaderColumns
 from jetstream_sync.spark.schema import READ_TYPES, arrow_schema
 from jetstream_sync.spark.writing.arrow_rows import arrow_columns
-from jetstream_sync.spark.writing.rows import EncodedRows, RowColumns, RowEncoder, RowLayout
+from jetstream_sync.spark.writing.rows import Columns, EncodedRows, RowEncoder, RowLayout
 from jetstream_sync.spark.writing.sink_errors import RowError
 
 if TYPE_CHECKING:
@@ -84,13 +84,13 @@ _NAMES = st.sampled_from(["A", "B-\xe9", "Nats-Msg-Id", "a b", ""])
 _VALUES = st.text("xy\r\n\0\xe9", max_size=3)
 
 
-def _encoded(columns: RowColumns, count: int) -> Any:
+def _encoded(columns: Columns, count: int) -> Any:
     """Return the columns of encoded rows, or the error of one."""
     try:
-        rows = RowEncoder(1, "S", "default").rows(columns, 0, count, 0)
+        chunks = list(RowEncoder(1, "S", "default").encode([columns], count))
     except RowError as error:
         return str(error)
-    return [list(getattr(rows, name)) for name in EncodedRows.__slots__]
+    return [[list(getattr(rows, name)) for name in EncodedRows.__slots__] for rows in chunks]
 
 
 @given(
@@ -128,6 +128,17 @@ def test_columns_of_arrow_are_written_as_their_values(rows, skipped, headers):
     assert _encoded(arrow_columns(layout, batch), batch.num_rows) == _encoded(
         values, batch.num_rows
     )
+
+
+def test_a_part_of_a_table_has_the_bytes_of_its_rows():
+    """A large table that is written in small parts is not copied for each part."""
+    table = pa.table(
+        {"data": ["x" * 100] * 10_000, "headers": pa.array([[("A", ["b"])]] * 10_000, _MAPS)}
+    )
+    layout = RowLayout.of_names(table.column_names)
+    for batch in table.to_batches(max_chunksize=2500):
+        columns = arrow_columns(layout, batch)
+        assert [len(columns[name].data) for name in layout.names] == [250_000, 15_000]
 
 
 def test_reading_does_not_import_pandas():

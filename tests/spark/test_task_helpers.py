@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ from jetstream_sync.spark.task_helpers import (
 from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
 from jetstream_sync.spark.writing import publishing, transactions
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
-from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
+from jetstream_sync.spark.writing.rows import Columns, RowLayout
 from jetstream_sync.spark.writing.sink_errors import (
     CheckpointRewoundError,
     RowError,
@@ -88,17 +89,17 @@ def numbered(start: int, end: int) -> Payloads:
     return [b"%d" % number for number in range(start, end)]
 
 
-def columns(rows: Payloads, size: int = 100) -> Iterator[RowColumns]:
-    """Yield rows in parts, as Spark passes them."""
+def columns(rows: Payloads, size: int = 100) -> Iterator[list[Columns]]:
+    """Yield rows in groups, as Spark passes them."""
     for start in range(0, len(rows), size):
-        yield LAYOUT.columns([rows[start : start + size]])
+        yield [LAYOUT.columns([rows[start : start + size]])]
 
 
 class BreaksOffError(Exception):
     """The error that ends the first attempt."""
 
 
-def broken_off(rows: Payloads, count: int) -> Iterator[RowColumns]:
+def broken_off(rows: Payloads, count: int) -> Iterator[list[Columns]]:
     """Yield the first rows, and then raise an error."""
     yield from columns(rows[:count])
     raise BreaksOffError
@@ -251,7 +252,7 @@ def test_an_abandoned_attempt_writes_nothing(server, ids):
     write = delivery(server, "transaction", ids=ids).write
     first, second = numbered(0, 1000), numbered(1000, 2000)
 
-    def overtaken() -> Iterator[RowColumns]:
+    def overtaken() -> Iterator[list[Columns]]:
         yield from columns(first[:500], 500)
         write(origin(4), columns(first))
         write(origin(5), columns(second))
@@ -524,7 +525,7 @@ def test_two_attempts_at_once_store_each_row_once(server, kind):
     write = delivery(server, kind).write
     meeting = threading.Barrier(2)
 
-    def slowly() -> Iterator[RowColumns]:
+    def slowly() -> Iterator[list[Columns]]:
         for part in columns(rows, 1000):
             meeting.wait(20)
             yield part
@@ -557,7 +558,7 @@ def test_a_server_restart_loses_no_rows(fresh_server, kind):
     make_stream(fresh_server, storage="file")
     rows = numbered(0, 12_000)
 
-    def interrupted() -> Iterator[RowColumns]:
+    def interrupted() -> Iterator[list[Columns]]:
         for number, part in enumerate(columns(rows, 500)):
             if number in {6, 15}:
                 fresh_server.kill()
@@ -577,7 +578,7 @@ def test_ack_timeout_ends_the_wait(fresh_server):
     make_stream(fresh_server)
     kind = delivery(fresh_server, "window", ackTimeout="1s")
 
-    def stuck() -> Iterator[RowColumns]:
+    def stuck() -> Iterator[list[Columns]]:
         fresh_server.pause()
         yield from columns(numbered(0, 10))
 
@@ -594,7 +595,7 @@ def test_a_deleted_stream_is_waited_for(fresh_server):
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
 
-        def gone() -> Iterator[RowColumns]:
+        def gone() -> Iterator[list[Columns]]:
             yield from columns(numbered(0, 10))
             js.delete_stream(STREAM)
             threading.Timer(0.5, make_stream, (fresh_server,)).start()
@@ -753,6 +754,11 @@ class Record(NamedTuple):
     data: Any
 
 
+class Reversed(NamedTuple):
+    data: Any
+    subject: str | None
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("rows", "names"),
@@ -892,13 +898,13 @@ def test_keys_of_a_bucket_are_deleted_and_purged(server, js):
     target = check_target(js, wanted, layout)
     plan = WritePlan(options=wanted, layout=layout, target=target)
     values = [["a", "b", "c"], [None, None, b"3"], [None, "PURGE", "PUT"]]
-    plan.write(origin(), iter([layout.columns(values)]))
+    plan.write(origin(), [[layout.columns(values)]])
     assert kv.keys() == ["c"]
     assert len(kv.history("a")) == 3
     assert len(kv.history("b")) == 1
     values = [["c"], [b"4"], ["DEL"]]
     with pytest.raises(RowError, match="DEL or PURGE without one"):
-        plan.write(origin(), iter([layout.columns(values)]))
+        plan.write(origin(), [[layout.columns(values)]])
 
 
 def test_option_values_may_be_numbers(server):
@@ -937,13 +943,15 @@ def test_headers_that_are_not_utf8(server):
         ([1], 0),
         ([{"data": b"a"}, {"data": "\ud800"}], 1),
         ([{"data": b"a"}, {"data": [1]}], 1),
+        ([Record("out.rows", b"a"), Reversed(b"b", "out.rows")], 1),
     ],
 )
 def test_an_invalid_row_is_named(server, rows, number):
     """The error contains the row number and the partition; a row that is None is not the end of the rows."""
     make_stream(server)
     with pytest.raises(RowError) as error:
-        publish_partition(rows, options(server), columns=["data"], partition=3)
+        columns = None if isinstance(rows[0], Record) else ["data"]
+        publish_partition(rows, options(server), columns=columns, partition=3)
     assert (error.value.row, error.value.partition) == (number, 3)
     assert b"b" not in payloads(server)
 
@@ -1016,9 +1024,11 @@ def test_a_mapping_without_data_is_no_tombstone(server):
     assert b"" not in payloads(server)
 
 
-@pytest.mark.parametrize("rows", ["ab", b"ab", {"data": b"ab"}])
+@pytest.mark.parametrize(
+    "rows", ["ab", b"ab", {"data": b"ab"}, pa.table({"data": ["ab"]}), SimpleNamespace(columns="a")]
+)
 def test_one_row_is_not_the_rows(server, rows):
-    """The characters of a text, or the keys of a mapping, are not taken for rows."""
+    """The characters of a text, the keys of a mapping, or the columns of a table are not taken for rows."""
     make_stream(server)
     with pytest.raises(InvalidArgumentError, match="pass a list"):
         publish_partition(rows, options(server))
@@ -1233,7 +1243,7 @@ def test_a_leader_that_steps_down_loses_nothing(cluster, kind):
     rows = numbered(0, 6000)
     led: set[str] = set()
 
-    def interrupted() -> Iterator[RowColumns]:
+    def interrupted() -> Iterator[list[Columns]]:
         with jetstream_sync.connect(first.url) as nc:
             for number, part in enumerate(columns(rows, 500)):
                 if number in {3, 8}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,21 +12,16 @@ from ... import errors
 from ..bytes_column import BytesColumn
 from ..columns import binary_column, bytes_column, offset_column, string_scalar
 from ..schema import SchemaError
-from .rows import RowColumns, RowLayout, header_start
-
-#: Columns whose strings are used as the UTF-8 bytes that Arrow stores, without decoding.
-_BYTES_COLUMNS: Final = frozenset({"data", "subject", "msg_id"})
-#: Bytes that are not possible in the value of a header.
-_LINE_BREAKS: Final = (b"\r", b"\n", b"\0")
+from .rows import LINE_BREAKS, TEXT_COLUMNS, Columns, RowLayout, header_start
 
 
-def arrow_columns(layout: RowLayout, batch: pa.RecordBatch) -> RowColumns:
+def arrow_columns(layout: RowLayout, batch: pa.RecordBatch) -> Columns:
     """Return the columns of a record batch."""
-    named = zip(layout.names, batch.columns, strict=True)
-    return RowColumns({name: _values(name, column) for name, column in named if name})
+    named = zip(layout.names, map(_without_rest, batch.columns), strict=True)
+    return {name: _values(name, column) for name, column in named if name}
 
 
-def record_batches(layout: RowLayout, batches: Iterable[pa.RecordBatch]) -> Iterator[RowColumns]:
+def record_batches(layout: RowLayout, batches: Iterable[pa.RecordBatch]) -> Iterator[Columns]:
     """Yield the columns of record batches with the same names."""
     names: list[str] | None = None
     for batch in batches:
@@ -41,9 +36,15 @@ def record_batches(layout: RowLayout, batches: Iterable[pa.RecordBatch]) -> Iter
         yield arrow_columns(layout, batch.select(names))
 
 
+def _without_rest(column: pa.Array) -> pa.Array:
+    """Return a column without the values of the table that it is a small part of, which would be copied each time."""
+    is_part = column.get_total_buffer_size() > 2 * column.nbytes
+    return pa.concat_arrays([column]) if is_part else column
+
+
 def _values(name: str, column: pa.Array) -> Sequence[Any]:
     """Return the values of a column, by its name in `rows`."""
-    if name in _BYTES_COLUMNS:
+    if name in TEXT_COLUMNS:
         try:
             column = column.cast(pa.binary())
         except pa.ArrowNotImplementedError:
@@ -72,7 +73,7 @@ def _header_lines(column: pa.Array) -> BytesColumn | None:
         return None
     encoded = pc.dictionary_encode(names.cast(pa.string()))
     try:
-        starts = [header_start(name) for name in encoded.dictionary.to_pylist()]
+        starts = [header_start(name).encode() for name in encoded.dictionary.to_pylist()]
     except errors.Error:
         return None
     start_column = binary_column(BytesColumn.of(starts), pa.binary()).take(encoded.indices)
@@ -86,7 +87,7 @@ def _header_lines(column: pa.Array) -> BytesColumn | None:
     values = values.cast(pa.binary())
     if values.null_count:
         return None
-    if any(byte in bytes_column(values).data for byte in _LINE_BREAKS):
+    if any(byte in bytes_column(values).data for byte in LINE_BREAKS):
         return None
     nothing = string_scalar("", pa.binary())
     line_end = string_scalar("\r\n", pa.binary())

@@ -44,9 +44,8 @@ from .sink_errors import ID_IN_PROCESS, RowError, is_retriable
 _STATUS_LINE: Final = b"NATS/1.0\r\n"
 _MSG_ID: Final = MSG_ID.encode()
 
-#: Maximum rows of a chunk, and maximum bytes for large rows.
+#: Maximum rows of a chunk.
 CHUNK_ROWS: Final = 512
-CHUNK_BYTES: Final = 1024 * 1024
 #: Maximum bytes in flight, independent of the window.
 _MAX_BYTES_IN_FLIGHT: Final = 32 * 1024 * 1024
 #: Seconds between two checks of the timeouts, and before a refused row is sent again.

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count, islice, repeat
-from typing import Any, Final
+from itertools import count, islice, pairwise, repeat
+from typing import Any, Final, cast
 
 from ... import errors
 from ...api.key_value import check_key, check_writable
@@ -21,6 +21,7 @@ from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...speedups import are_subjects
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject, is_reserved, subject_matches
 from ..bytes_column import NO_BYTES, BytesColumn
+from ..options import WriteOptions
 from ..schema import READ_TYPES, SchemaError
 from .sink_errors import RowError
 
@@ -48,27 +49,65 @@ WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "expected_last_msg_id": ("string",),
     "key": ("string", "binary"),
 }
-#: Column names of Spark's Kafka sink, with the names here.
-_KAFKA_COLUMNS: Final = {"value": "data", "topic": "subject"}
 #: Columns that the sources of JetStream and Kafka have, but that cannot be written.
-_IGNORED_COLUMNS: Final = frozenset(
-    (READ_TYPES.keys() - WRITE_TYPES.keys()) | {"partition", "offset", "timestamptype"}
-)
+_IGNORED_COLUMNS: Final = (READ_TYPES.keys() - WRITE_TYPES.keys()) | {
+    *("partition", "offset", "timestamptype")
+}
 #: The header with the column ``key``.
-_KEY_HEADER: Final = "Kafka-Key"
+_KEY_START: Final = b"Kafka-Key: "
 
 #: The columns of rows for a key-value bucket, all required, with the accepted Spark types.
 BUCKET_WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "key": ("string",),
     "value": ("binary", "string"),
 }
-#: The same with a column that need not be there.
-_BUCKET_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    **BUCKET_WRITE_TYPES,
-    "operation": ("string",),
-}
-#: What they are called in `RowColumns`.
-_BUCKET_COLUMNS: Final = {"key": "subject", "value": "data", "operation": "operation"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """The columns that can be written to a kind of target."""
+
+    types: Mapping[str, tuple[str, ...]]
+    """The accepted Spark types of each column."""
+    required: tuple[str, ...]
+    aliases: Mapping[str, str]
+    """Other names of columns; empty for a column that is ignored."""
+    encoded_names: Mapping[str, str]
+    """What columns are called in `Columns`, if not the same."""
+
+    def known_names(self, given: Sequence[str]) -> list[str]:
+        """Check column names, which are case-insensitive as in Spark; errors have the given ones."""
+        names: list[str] = []
+        for column in given:
+            name = self.aliases.get(column.lower(), column.lower())
+            if name and name not in self.types:
+                rule = f"cannot be written; the columns to write are {', '.join(self.types)}"
+                raise SchemaError(column, rule)
+            if name and name in names:
+                raise SchemaError(column, "is duplicated")
+            names.append(name)
+        for name in self.required:
+            if name not in names:
+                raise SchemaError(name, "is required")
+        return names
+
+    def encoded(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return what columns are called in `Columns`."""
+        return tuple(self.encoded_names.get(name, name) for name in names)
+
+
+_STREAM: Final = _Table(
+    types=WRITE_TYPES,
+    required=("data",),
+    aliases={"value": "data", "topic": "subject", **dict.fromkeys(_IGNORED_COLUMNS, "")},
+    encoded_names={},
+)
+_BUCKET: Final = _Table(
+    types={**BUCKET_WRITE_TYPES, "operation": ("string",)},
+    required=tuple(BUCKET_WRITE_TYPES),
+    aliases={},
+    encoded_names={"key": "subject", "value": "data"},
+)
 #: Finds the header of a marker, by a client or by the server.
 _HAS_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
 #: The header lines of the operations of a key-value bucket.
@@ -77,9 +116,10 @@ _MARKERS: Final = {
     "DEL": b"KV-Operation: DEL\r\n",
     "PURGE": b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n",
 }
-#: Columns that become headers; they are checked value by value.
-_HEADER_COLUMNS: Final = (
-    "key",
+#: Columns with texts or bytes, which are sent unchanged.
+TEXT_COLUMNS: Final = frozenset({"data", "subject", "msg_id", "key"})
+#: Columns with the conditions for storing a row, which become headers.
+_CONDITIONS: Final = (
     "expected_last_sequence",
     "expected_last_subject_sequence",
     "expected_last_msg_id",
@@ -102,106 +142,80 @@ _MAX_CACHED: Final = 4096
 _VERSION_LINE: Final = len(b"NATS/1.0\r\n")
 
 
+#: The values of some rows by the name of their column; each has a column ``data``.
+Columns = dict[str, Sequence[Any]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowLayout:
     """The checked columns of rows, in order."""
 
     names: tuple[str, ...]
-    """The names of the columns; empty for a column that is ignored."""
+    """The names of the columns in `Columns`; empty for a column that is ignored."""
 
     @classmethod
     def of_schema(cls, schema: Any, *, bucket: bool = False) -> RowLayout:
         """Check the schema of a DataFrame, for a stream or a key-value bucket."""
-        given = [field.name for field in schema.fields]
-        layout = cls.of_names(given, bucket=bucket)
-        if bucket:
-            _check_types(schema, [name.lower() for name in given], _BUCKET_TYPES)
-        else:
-            _check_types(schema, layout.names, WRITE_TYPES)
-        return layout
+        table = _BUCKET if bucket else _STREAM
+        names = table.known_names([field.name for field in schema.fields])
+        for field, name in zip(schema.fields, names, strict=True):
+            if name:
+                _check_type(field, name, table.types[name])
+        return cls(names=table.encoded(names))
 
     @classmethod
     def of_names(cls, names: Iterable[str], *, bucket: bool = False) -> RowLayout:
-        """
-        Check column names, which are case-insensitive as in Spark.
+        """Check column names, for a stream or a key-value bucket."""
+        table = _BUCKET if bucket else _STREAM
+        return cls(names=table.encoded(table.known_names(list(names))))
 
-        The column ``key`` for a bucket becomes ``subject``, and ``value`` becomes ``data``, see `BucketRowEncoder`.
-        """
-        given = list(names)
-        if bucket:
-            lower = [name.lower() for name in given]
-            _check_names(given, lower, _BUCKET_TYPES, BUCKET_WRITE_TYPES)
-            return cls(names=tuple(_BUCKET_COLUMNS[name] for name in lower))
-        known = [_KAFKA_COLUMNS.get(name.lower(), name.lower()) for name in given]
-        known = ["" if name in _IGNORED_COLUMNS else name for name in known]
-        _check_names(given, known, WRITE_TYPES, ("data",))
-        return cls(names=tuple(known))
-
-    def columns(self, values: Iterable[Sequence[Any]]) -> RowColumns:
-        """Return columns from one list of values for each name."""
+    def columns(self, values: Iterable[Sequence[Any]]) -> Columns:
+        """Return columns from one list of values for each name; usual values become columns of bytes."""
         named = zip(self.names, values, strict=True)
-        return RowColumns({name: column for name, column in named if name})
+        return {name: _usual(name, column) for name, column in named if name}
 
 
-def _check_names(
-    given: Sequence[str],
-    names: Sequence[str],
-    types: Mapping[str, tuple[str, ...]],
-    required: Iterable[str],
-) -> None:
-    """Check the names of columns, empty for those that are ignored; errors have the given ones."""
-    for index, (column, name) in enumerate(zip(given, names, strict=True)):
-        if name and name not in types:
-            rule = f"cannot be written; the columns to write are {', '.join(types)}"
-            raise SchemaError(column, rule)
-        if name and name in names[:index]:
-            raise SchemaError(column, "is duplicated")
-    for name in required:
-        if name not in names:
-            raise SchemaError(name, "is required")
+def _check_type(field: Any, name: str, types: Iterable[str]) -> None:
+    kind = field.dataType.simpleString().lower()
+    if kind.startswith("interval") and not _CALENDAR.search(kind):
+        kind = _INTERVAL
+    if kind not in types:
+        reason = f"must be of type {' or '.join(types)}, not {kind}"
+        if name == "data":
+            reason += f": use to_json({field.name}) or cast({field.name} AS string)"
+        raise SchemaError(field.name, reason)
 
 
-def _check_types(schema: Any, names: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> None:
-    for field, name in zip(schema.fields, names, strict=True):
-        kind = field.dataType.simpleString().lower()
-        if kind.startswith("interval") and not _CALENDAR.search(kind):
-            kind = _INTERVAL
-        if name and kind not in types[name]:
-            reason = f"must be of type {' or '.join(types[name])}, not {kind}"
-            if name == "data":
-                reason += f": use to_json({field.name}) or cast({field.name} AS string)"
-            raise SchemaError(field.name, reason)
+#: Maximum rows of an atomic batch, besides the checkpoint and the list of their keys.
+BATCH_ROWS: Final = 998
+#: Rows that are converted to columns at once. They are few, because the garbage collector looks at all that exist.
+_ROWS_PER_PART: Final = 256
+#: Rows or bytes with which a group is complete.
+_GROUP_ROWS: Final = 4096
+_GROUP_BYTES: Final = 8 * 1024 * 1024
+#: Maximum bytes of rows that are sent together, unless it is one row.
+_MAX_CHUNK_BYTES: Final = 1024 * 1024
 
 
-#: Rows that are converted to columns at once.
-_ROWS_PER_PART: Final = 4096
-
-
-def row_parts(rows: Iterator[Any]) -> Iterator[list[Any]]:
+def row_parts(rows: Iterator[Any], options: WriteOptions) -> Iterator[list[Any]]:
     """Yield rows in lists that are converted to columns at once."""
-    while part := list(islice(rows, _ROWS_PER_PART)):
+    most = BATCH_ROWS if options.delivery == "transaction" else _ROWS_PER_PART
+    while part := list(islice(rows, most)):
         yield part
 
 
-class RowColumns:
-    """The values of some rows, by column."""
-
-    __slots__ = ("count", "subjects_checked", "values")
-
-    def __init__(self, values: dict[str, Sequence[Any]]) -> None:
-        self.subjects_checked: bool = False
-        self.values: dict[str, Sequence[Any]] = values
-        self.count: int = len(values["data"])
-
-    def data_size(self) -> int:
-        """Return the size of the payloads, in bytes or characters."""
-        data = self.values["data"]
-        if isinstance(data, BytesColumn):
-            return data.total_bytes
-        try:
-            return sum(map(len, filter(None, data)))
-        except TypeError:
-            return 0  # `RowEncoder` refuses a value of another type, and names its row
+def grouped(parts: Iterable[Columns]) -> Iterator[list[Columns]]:
+    """Yield the columns of rows in groups, of which all subjects are checked before a row is sent."""
+    group: list[Columns] = []
+    rows = size = 0
+    for part in parts:
+        group.append(part)
+        rows += len(part["data"])
+        size += _size(part["data"])
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield group
+            group, rows, size = [], 0, 0
+    yield group
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +256,12 @@ class EncodedRows:
         return EncodedRows([self.numbers[i] for i in indices], *columns)
 
 
-#: Bytes that are not possible in an id.
-_LINE_BREAKS: Final = (b"\r", b"\n", b"\0")
+#: Bytes that are not possible in an id or in the value of a header.
+LINE_BREAKS: Final = (b"\r", b"\n", b"\0")
+
+
+def _has_line_break(text: bytes) -> bool:
+    return any(byte in text for byte in LINE_BREAKS)
 
 
 def _plain(values: Sequence[Any]) -> BytesColumn | None:
@@ -251,38 +269,110 @@ def _plain(values: Sequence[Any]) -> BytesColumn | None:
     if isinstance(values, BytesColumn):
         return values
     kinds = set(map(type, values))
-    with suppress(UnicodeEncodeError):
+    with suppress(UnicodeEncodeError, OverflowError):
         if kinds == {str}:
-            return BytesColumn.of(map(str.encode, values))
+            return BytesColumn.of_texts(values)
         if kinds <= {bytes, bytearray}:
             return BytesColumn.of(values)
     return None
 
 
+def _size(values: Sequence[Any]) -> int:
+    """Return the size of payloads, in bytes or characters."""
+    if isinstance(values, BytesColumn):
+        return values.total_bytes
+    try:
+        return sum(map(len, filter(None, values)))
+    except TypeError:
+        return 0  # `RowEncoder` refuses a value of another type, and names its row
+
+
 #: Values of the column ``headers`` without a header; other false values are errors.
 _NO_HEADERS: Final[tuple[Any, ...]] = (None, {}, [], ())
+#: Types of a value that is not a list of values.
+_TEXT: Final = (str, bytes, bytearray)
 
 
 def _header_pairs(headers: Any) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield name and values of headers, which are a mapping, or a list of pairs or structs."""
-    if isinstance(headers, (str, bytes)):
+    if isinstance(headers, _TEXT):
         raise TypeError(headers)
-    for item in headers.items() if isinstance(headers, Mapping) else headers:
-        if isinstance(item, Mapping):
-            name, value = item["name" if "name" in item else "key"], item["value"]
+    items: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
+    for item in items:
+        # A mapping or a Spark row is a struct, whatever the order of its fields.
+        fields = getattr(item, "__fields__", None)
+        struct = dict(zip(fields, item, strict=True)) if fields else item
+        if isinstance(struct, Mapping):
+            name, value = struct["name" if "name" in struct else "key"], struct["value"]
         elif isinstance(item, str):
             raise TypeError(item)
         else:
             name, value = item
-        hash(name)
-        one = isinstance(value, (str, bytes))
-        yield name, (value,) if one else () if value is None else tuple(value)
+        yield name, (value,) if isinstance(value, _TEXT) else () if value is None else tuple(value)
 
 
-def header_start(name: str) -> bytes:
+def header_start(name: str) -> str:
     """Return the beginning of the lines of a header, after checking the name; empty: the header is dropped."""
-    start = encode_headers({name: ""})[_VERSION_LINE:-4]
-    return b"" if _DROPPED_HEADERS.fullmatch(name) else start
+    encode_headers({name: ""})
+    return "" if _DROPPED_HEADERS.fullmatch(name) else f"{name}: "
+
+
+class _HeaderStarts(dict[str, str]):
+    """Caches the beginnings of the lines of headers by name."""
+
+    def __missing__(self, name: str) -> str:
+        start = header_start(name)
+        if len(self) >= _MAX_CACHED:
+            self.clear()
+        self[name] = start
+        return start
+
+
+_header_starts = _HeaderStarts()
+
+
+def _usual(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values of a column as bytes if they are usual, else unchanged."""
+    if name == "headers":
+        with suppress(errors.Error, OverflowError, TypeError, UnicodeEncodeError):
+            return _usual_header_lines(values) or values
+    plain = _plain(values) if name in TEXT_COLUMNS else None
+    return values if plain is None else plain
+
+
+def _usual_header_lines(headers: Sequence[Any]) -> BytesColumn | None:
+    """
+    Return the header lines of each row of a column with mappings of names to texts.
+
+    ``None``: a row is unusual, so that each header must be checked.
+    """
+    texts: list[str] = []
+    count = 0
+    for item in headers:
+        if item is not None and item.__class__ is not dict:
+            return None
+        lines = _lines_of_mapping(item) if item else ()
+        texts.append("".join(lines))
+        count += len(lines)
+    column = BytesColumn.of_texts(texts)
+    data = column.data
+    # Each line has one line break of its own.
+    is_usual = data.count(b"\r") == data.count(b"\n") == count and b"\0" not in data
+    return column if is_usual else None
+
+
+def _lines_of_mapping(headers: dict[Any, Any]) -> list[str]:
+    """Return the lines of headers; raise `TypeError` for a value that is neither a text nor a list of texts."""
+    lines: list[str] = []
+    for name, values in headers.items():
+        start = _header_starts[name]
+        if not start:
+            continue
+        if values.__class__ is list:
+            lines += [start + value + "\r\n" for value in values]
+        else:
+            lines.append(start + values + "\r\n")
+    return lines
 
 
 class RowEncoder:
@@ -311,7 +401,7 @@ class RowEncoder:
         if subject is not None and len(self._subject or b"") > _MAX_SUBJECT_BYTES:
             raise errors.BadSubjectError(subject, f"it has more than {_MAX_SUBJECT_BYTES} bytes")
         self._subjects: set[bytes] = set()
-        self._names: dict[str, bytes] = {}
+        self._next_row = 0
         #: The size of all payloads so far.
         self.data_bytes: int = 0
         #: The header lines of every row.
@@ -321,42 +411,54 @@ class RowEncoder:
         """Return an error about a row."""
         return RowError(self._partition, row, subject.decode("utf-8", "replace"), reason)
 
-    def check_subjects(self, columns: RowColumns, first: int) -> None:
-        """Check all subjects of some rows, of which the first has the given number, before one is sent."""
-        if not columns.subjects_checked:
-            subjects = self._checked_subjects(
-                columns.values.get("subject"), 0, columns.count, first
-            )
-            columns.values["subject"] = subjects
-            columns.subjects_checked = True
+    def encode(self, group: Iterable[Columns], most: int) -> Iterator[EncodedRows]:
+        """
+        Yield the next rows, checked and encoded, in chunks that are sent together.
 
-    def rows(self, columns: RowColumns, start: int, end: int, first: int) -> EncodedRows:
-        """Check rows, and return them encoded; the first returned one has the given number."""
-        values = columns.values
-        given = values["data"][start:end]
-        data = _plain(given) or BytesColumn.of(
-            self._payload(item, first + i) for i, item in enumerate(given)
-        )
-        if columns.subjects_checked:
-            subjects: Any = values["subject"][start:end]
-        else:
-            subjects = self._checked_subjects(values.get("subject"), start, end, first)
-        header_lines = self._header_lines(values, start, end, first, subjects)
-        operations = values.get("operation", ())[start:end]
+        All subjects are checked before the first chunk.
+
+        Args:
+            group: the rows.
+            most: the maximum number of rows of a chunk.
+
+        """
+        first = self._next_row
+        checked: list[Columns] = []
+        for part in group:
+            rows = len(part["data"])
+            subjects = self._subjects_of(part.get("subject"), rows, self._next_row)
+            checked.append(part | {"subject": subjects})
+            self._next_row += rows
+        for columns in checked:
+            data = columns["data"]
+            rows = len(data)
+            if not rows:
+                continue
+            fitting = _MAX_CHUNK_BYTES * rows // (_size(data) + rows)
+            chunks = -(-rows // max(1, min(most, fitting)))
+            for start, end in pairwise(rows * chunk // chunks for chunk in range(chunks + 1)):
+                chunk = {name: column[start:end] for name, column in columns.items()}
+                yield self._encode(chunk, first + start)
+            first += rows
+
+    def _encode(self, columns: Columns, first: int) -> EncodedRows:
+        """Check the rows of a chunk, and return them encoded."""
+        given, subjects = columns["data"], cast("BytesColumn", columns["subject"])
+        data = _plain(given) or BytesColumn.of(map(self._payload, given, count(first)))
+        lines = self._header_lines(columns, first, subjects)
+        operations = columns.get("operation", ())
         if operations or not isinstance(given, BytesColumn):
-            header_lines = self._with_markers(header_lines, given, operations, first)
-        given = values.get("msg_id", ())[start:end]
-        ids = _plain(given)
-        if ids is None or any(byte in ids.data for byte in _LINE_BREAKS):
-            ids = BytesColumn.of(
-                self._id(item, first + i, subjects[i]) for i, item in enumerate(given)
-            )
+            lines = self._with_markers(lines, given, operations, first)
+        msg_ids = columns.get("msg_id", ())
+        ids = _plain(msg_ids)
+        if ids is None or _has_line_break(ids.joined()):
+            ids = BytesColumn.of(map(self._id, msg_ids, count(first), subjects))
         self.data_bytes += data.total_bytes
         return EncodedRows(
             range(first, first + len(data)),
             subjects,
             data,
-            header_lines,
+            lines,
             ids if ids.total_bytes else NO_BYTES,
         )
 
@@ -374,18 +476,15 @@ class RowEncoder:
         kind = type(value).__name__
         raise self.error(row, b"", f"{self._data_name} is neither binary nor a string: {kind}")
 
-    def _checked_subjects(
-        self, given: Sequence[Any] | None, start: int, end: int, first: int
-    ) -> BytesColumn:
+    def _subjects_of(self, given: Sequence[Any] | None, rows: int, first: int) -> BytesColumn:
+        """Return the checked subjects of rows."""
         default = self._subject
         if given is None:
             if default is None:
-                raise self.error(
-                    first, b"", "the subject is missing: add a column or set the option 'subject'"
-                )
-            return BytesColumn.of_width(default * (end - start), len(default))
-        values = given[start:end]
-        subjects = _plain(values)
+                reason = "the subject is missing: add a column or set the option 'subject'"
+                raise self.error(first, b"", reason)
+            return BytesColumn.of_width(default * rows, len(default))
+        subjects = _plain(given)
         if (
             subjects is not None
             and not self._prefix
@@ -394,7 +493,7 @@ class RowEncoder:
             and are_subjects(*subjects.parts, self._encoded_patterns)
         ):
             return subjects
-        return BytesColumn.of(self._subject_of(item, first + i) for i, item in enumerate(values))
+        return BytesColumn.of(map(self._subject_of, given, count(first)))
 
     def _check(self, subject: str) -> None:
         """Check a subject; it must not reach anything but the target stream."""
@@ -434,7 +533,7 @@ class RowEncoder:
         if value is None:
             return b""
         made = value if isinstance(value, bytes) else self._encoded(value, row, subject, "msg_id")
-        if b"\r" in made or b"\n" in made or b"\0" in made:
+        if _has_line_break(made):
             raise self.error(row, subject, "msg_id has a line break or a NUL")
         return made
 
@@ -448,37 +547,49 @@ class RowEncoder:
 
     # --- headers --------------------------------------------------------------------------------
 
-    def _header_lines(
-        self,
-        values: Mapping[str, Sequence[Any]],
-        start: int,
-        end: int,
-        first: int,
-        subjects: BytesColumn,
-    ) -> BytesColumn:
+    def _header_lines(self, columns: Columns, first: int, subjects: BytesColumn) -> BytesColumn:
         """Return header lines for each row; no lines if no row has any."""
-        headers = values.get("headers", ())[start:end]
-        if not isinstance(headers, BytesColumn):
-            headers = BytesColumn.of(
-                self._lines(item, first + i, subjects[i])
-                if item or item not in _NO_HEADERS
-                else b""
-                for i, item in enumerate(headers)
-            )
-        header_lines = headers if headers.total_bytes else NO_BYTES
-        given = {name: values[name][start:end] for name in _HEADER_COLUMNS if name in values}
-        conditions = {name: part for name, part in given.items() if part.count(None) < len(part)}
-        if not conditions:
-            return header_lines
         made = [
-            self._condition_lines(
-                {name: part[i] for name, part in conditions.items()}, row, subject
-            )
-            for i, (row, subject) in enumerate(zip(count(first), subjects, strict=False))
+            self._condition_lines(columns, first, subjects),
+            self._key_lines(columns.get("key", ()), first, subjects),
+            self._lines_of_headers(columns.get("headers", ()), first, subjects),
         ]
-        if header_lines:
-            made = [a + b for a, b in zip(made, header_lines, strict=True)]
-        return BytesColumn.of(made)
+        made = [lines for lines in made if lines.total_bytes]
+        if len(made) > 1:
+            return BytesColumn.of(map(b"".join, zip(*made, strict=True)))
+        return made[0] if made else NO_BYTES
+
+    def _lines_of_headers(
+        self, headers: Sequence[Any], first: int, subjects: BytesColumn
+    ) -> BytesColumn:
+        if isinstance(headers, BytesColumn):
+            return headers
+        return BytesColumn.of(map(self._lines, headers, count(first), subjects))
+
+    def _key_lines(self, keys: Sequence[Any], first: int, subjects: BytesColumn) -> BytesColumn:
+        plain = _plain(keys)
+        if plain is not None and plain.joined().isascii() and not _has_line_break(plain.joined()):
+            return BytesColumn.of(b"%b%b\r\n" % (_KEY_START, key) for key in plain)
+        return BytesColumn.of(map(self._key_line, keys, count(first), subjects))
+
+    def _key_line(self, key: Any, row: int, subject: bytes) -> bytes:
+        if key is None:
+            return b""
+        line = self._line(_KEY_START, key, row, subject, "key")
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            reason = "key is not UTF-8 text: use base64(key)"
+            raise self.error(row, subject, reason) from None
+        return line
+
+    def _condition_lines(self, columns: Columns, first: int, subjects: BytesColumn) -> BytesColumn:
+        names = [name for name in _CONDITIONS if name in columns]
+        values = zip(*(columns[name] for name in names), strict=True)
+        return BytesColumn.of(
+            self._conditions(dict(zip(names, given, strict=True)), row, subject)
+            for row, subject, given in zip(count(first), subjects, values, strict=False)
+        )
 
     def _with_markers(
         self, lines: BytesColumn, data: Sequence[Any], operations: Sequence[Any], first: int
@@ -501,64 +612,48 @@ class RowEncoder:
 
     def _lines(self, items: Any, row: int, subject: bytes) -> bytes:
         """Return the header lines of a map, or of a list of pairs or structs."""
+        if not items and items in _NO_HEADERS:
+            return b""
         lines = []
         try:
-            pairs = [*_header_pairs(items)]
+            for name, values in _header_pairs(items):
+                start = _header_starts[name].encode()
+                if start:
+                    column = f"the header {name!r}"
+                    lines += [self._line(start, item, row, subject, column) for item in values]
+        except errors.InvalidHeaderError as error:
+            raise self.error(row, subject, str(error)) from error
         except (KeyError, TypeError, ValueError):
             reason = "headers must be names with values: a mapping, or a list of pairs"
             raise self.error(row, subject, reason) from None
-        for name, values in pairs:
-            start = self._names.get(name)
-            if start is None:
-                start = self._checked_name(name, row, subject)
-            if not start:
-                continue
-            for entry in values:
-                if entry is None:
-                    raise self.error(row, subject, f"the header {name!r} has the value NULL")
-                text = (
-                    entry
-                    if isinstance(entry, bytes)
-                    else self._encoded(entry, row, subject, f"the header {name!r}")
-                )
-                if b"\r" in text or b"\n" in text or b"\0" in text:
-                    reason = f"the header {name!r} has a line break or a NUL"
-                    raise self.error(row, subject, reason)
-                lines.append(b"%b%b\r\n" % (start, text))
         return b"".join(lines)
 
-    def _checked_name(self, name: Any, row: int, subject: bytes) -> bytes:
-        """Return the beginning of a header line; empty: the header is dropped."""
-        try:
-            start = header_start(name)
-        except errors.Error as error:
-            raise self.error(row, subject, str(error)) from error
-        if len(self._names) >= _MAX_CACHED:
-            self._names.clear()
-        self._names[name] = start
-        return start
+    def _line(self, start: bytes, value: Any, row: int, subject: bytes, column: str) -> bytes:
+        """Return the line of a header, whose start is checked."""
+        if value is None:
+            raise self.error(row, subject, f"{column} has the value NULL")
+        is_bytes = isinstance(value, (bytes, bytearray))
+        text = value if is_bytes else self._encoded(value, row, subject, column)
+        if _has_line_break(text):
+            raise self.error(row, subject, f"{column} has a line break or a NUL")
+        return b"%b%b\r\n" % (start, text)
 
-    def _condition_lines(self, given: dict[str, Any], row: int, subject: bytes) -> bytes:
-        """Return the header lines with the key and the conditions for storing a row."""
-        ttl, key = given.pop("ttl", None), given.pop("key", None)
-        if key is not None and not isinstance(key, (bytes, bytearray)):
-            key = self._encoded(key, row, subject, "key")
+    def _conditions(self, given: dict[str, Any], row: int, subject: bytes) -> bytes:
+        """Return the header lines with the conditions for storing a row."""
+        if all(value is None for value in given.values()):
+            return b""
+        ttl = given.pop("ttl", None)
         try:
             if not isinstance(ttl, str):
                 given["msg_ttl"] = ttl  # ``None``, a number or a timedelta, or an error
-            made = publish_headers(None, given)
-            lines = dict(made or {})
+            headers = dict(publish_headers(None, given) or {})
             if isinstance(ttl, str):
                 if not _TTL_TEXT.fullmatch(ttl):
                     raise errors.InvalidOptionError(
                         "ttl", ttl, "must be seconds, or a duration such as 1m30s"
                     )
-                lines[MSG_TTL] = ttl
-            if key is not None:
-                lines[_KEY_HEADER] = key.decode()
-            return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""
-        except UnicodeDecodeError:
-            raise self.error(row, subject, "key is not UTF-8 text: use base64(key)") from None
+                headers[MSG_TTL] = ttl
+            return encode_headers(headers)[_VERSION_LINE:-2]
         except errors.Error as error:
             raise self.error(row, subject, str(error)) from error
 

@@ -25,7 +25,7 @@ from ..options import WriteOptions
 from ..retry import one_line_errors, retry_transient
 from .arrow_rows import arrow_columns
 from .message_ids import WriteTaskId
-from .rows import RowColumns, RowLayout
+from .rows import Columns, RowLayout, grouped
 from .sink_errors import SinkError
 from .write_plan import WritePlan, Written, check_target
 
@@ -77,7 +77,7 @@ def write_batches(
     """Write the rows of a task, given as record batches or as lists of rows."""
     count = 0
 
-    def columns() -> Iterator[RowColumns]:
+    def columns() -> Iterator[Columns]:
         nonlocal count
         for batch in batches:
             count += len(batch)
@@ -86,7 +86,7 @@ def write_batches(
             else:
                 yield arrow_columns(plan.layout, batch)
 
-    written = plan.write(task_id, columns())
+    written = plan.write(task_id, grouped(columns()))
     if written.rows != count:
         raise SinkError(f"only {written.rows} of {count} rows were confirmed as stored")
     return CommitMessage(written, task_id)

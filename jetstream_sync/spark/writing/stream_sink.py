@@ -65,7 +65,9 @@ class _StreamWriter(_Base):  # type: ignore[misc]
             name=query, batch=int(batch), partition=context.partitionId(), has_ends=True
         )
         return write_batches(
-            self._plan, task_id, iterator if _TAKES_BATCHES else row_parts(iterator)
+            self._plan,
+            task_id,
+            iterator if _TAKES_BATCHES else row_parts(iterator, self._plan.options),
         )
 
     @one_line_errors()

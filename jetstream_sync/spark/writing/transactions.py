@@ -50,9 +50,6 @@ from .publishing import WriteStats, command, joined_commands
 from .rows import EncodedRows, RowEncoder
 from .sink_errors import CheckpointRewoundError, SinkError, is_retriable, stream_replaced
 
-#: Maximum rows of a batch, besides the checkpoint and the list of their keys.
-BATCH_ROWS: Final = 998
-
 
 class RowBatches:
     """Sends one atomic batch of rows at a time; one thread uses and closes it."""

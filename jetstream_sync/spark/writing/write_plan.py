@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Final
 
 from ... import errors
@@ -27,10 +26,10 @@ from ..retry import retry_transient
 from ..streams import stream_view
 from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, WriteTaskId
-from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
-from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
+from .publishing import CHUNK_ROWS, AckWindow, WriteStats
+from .rows import BATCH_ROWS, BucketRowEncoder, Columns, EncodedRows, RowEncoder, RowLayout
 from .sink_errors import SinkError, stream_replaced
-from .transactions import BATCH_ROWS, RowBatches, TransactionWriter
+from .transactions import RowBatches, TransactionWriter
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -229,8 +228,8 @@ class WritePlan:
     target: WriteTarget
     """The checked stream."""
 
-    def write(self, task_id: WriteTaskId, columns: Iterable[RowColumns]) -> Written:
-        """Write the rows of a partition; on return the stream has stored all of them."""
+    def write(self, task_id: WriteTaskId, groups: Iterable[Iterable[Columns]]) -> Written:
+        """Write the rows of a partition, given in groups; on return the stream has stored all of them."""
         options = self.options
         js = self._js()
         encoder: RowEncoder
@@ -245,7 +244,7 @@ class WritePlan:
         else:
             prefix = self.target.key_prefix
             encoder = BucketRowEncoder(task_id.partition, options.stream, prefix)
-        rows = self._rows(encoder, columns)
+        rows = self._rows(encoder, groups)
         if options.delivery == "transaction":
             stats = self._in_transactions(js, encoder, task_id, rows)
         else:
@@ -259,20 +258,14 @@ class WritePlan:
             last_seq=stats.last_seq,
         )
 
-    def _rows(self, encoder: RowEncoder, columns: Iterable[RowColumns]) -> Iterator[EncodedRows]:
+    def _rows(
+        self, encoder: RowEncoder, groups: Iterable[Iterable[Columns]]
+    ) -> Iterator[EncodedRows]:
         """Yield encoded rows in chunks that are sent together."""
         in_batches = self.options.delivery == "transaction"
         most = BATCH_ROWS if in_batches else min(CHUNK_ROWS, self.options.max_pending)
-        first = 0
-        for group in columns:
-            if not group.count:
-                continue
-            encoder.check_subjects(group, first)
-            average = group.data_size() // group.count + 1
-            parts = -(-group.count // max(1, min(most, CHUNK_BYTES // average)))
-            for start, end in pairwise(group.count * part // parts for part in range(parts + 1)):
-                yield encoder.rows(group, start, end, first + start)
-            first += group.count
+        for group in groups:
+            yield from encoder.encode(group, most)
 
     # --- delivery modes -------------------------------------------------------------------------
 

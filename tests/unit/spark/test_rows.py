@@ -11,10 +11,10 @@ import pytest
 
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.schema import READ_TYPES, SchemaError
+from jetstream_sync.spark.writing import rows
 from jetstream_sync.spark.writing.rows import (
     WRITE_TYPES,
     EncodedRows,
-    RowColumns,
     RowEncoder,
     RowLayout,
 )
@@ -33,11 +33,22 @@ def schema(**types: str) -> Any:
     )
 
 
+@pytest.fixture(params=["columns", "values"], autouse=True)
+def conversion(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with columns that are converted at once where that is possible, and value by value."""
+    if request.param == "values":
+        monkeypatch.setattr(rows, "_plain", lambda _: None)
+        monkeypatch.setattr(rows, "_usual_header_lines", lambda _: None)
+
+
 def encoded(default: str | None = "s", **values: list[Any]) -> Any:
     """Return the columns of encoded rows as lists; the first is row 10 of its partition."""
     count = len(values["data"])
-    rows = RowEncoder(2, "STREAM", default).rows(RowColumns(dict(values)), 0, count, 10)
-    return as_lists(rows)
+    layout = RowLayout(names=tuple(values))
+    before = {"data": [b""] * 10, "subject": ["s"] * 10}
+    group = [before, layout.columns(values.values())]
+    _, made = RowEncoder(2, "STREAM", default).encode(group, count + 10)
+    return as_lists(made)
 
 
 def as_lists(rows: EncodedRows) -> Any:
@@ -57,9 +68,9 @@ def refusal(default: str | None = "s", **values: list[Any]) -> RowError:
 
 def test_columns_of_a_source_are_accepted():
     """Rows of this source and of Kafka can be written; what cannot be stored is ignored."""
-    rows = RowLayout.of_schema(schema(**READ_TYPES))
+    source = RowLayout.of_schema(schema(**READ_TYPES))
     names = ("subject", "data", "headers", "", "", "", "", "msg_id", "", "")
-    assert rows.names == names
+    assert source.names == names
     kafka = RowLayout.of_schema(
         schema(
             key="binary",
@@ -182,16 +193,25 @@ def test_a_row_without_a_subject_needs_the_option():
     assert "add a column" in str(refusal(None, data=[b""]))
 
 
+class Struct(tuple[Any, ...]):
+    """A struct as Spark passes it to Python, in any order of its fields."""
+
+    __slots__ = ()
+    __fields__ = ("value", "key")
+
+
 def test_headers_are_lines():
-    """Each value of each name is a line, in the given order."""
+    """Each value of each name is a line, in the given order; Spark passes binary values as bytearray."""
     made = encoded(
-        data=[b""] * 5,
+        data=[b""] * 7,
         headers=[
             None,
             {},
             {"A": "1", "B": ["2", "3"]},
             [("A", ["1"]), ("A", "2"), ("N", None)],
             [{"name": "A", "value": "ä"}, {"name": "A", "value": "b"}],
+            [Struct((bytearray(b"1"), "A"))],
+            {"A": bytearray(b"1"), "B": [bytearray(b"2")]},
         ],
     )
     assert made.header_lines == [
@@ -200,6 +220,8 @@ def test_headers_are_lines():
         b"A: 1\r\nB: 2\r\nB: 3\r\n",
         b"A: 1\r\nA: 2\r\n",
         b"A: \xc3\xa4\r\nA: b\r\n",
+        b"A: 1\r\n",
+        b"A: 1\r\nB: 2\r\n",
     ]
 
 
