@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -89,45 +90,55 @@ class CommitHandler:
             return max(view.first_seq, info.ack_floor.stream_seq + 1)
         return view.first_seq
 
+    def _info(self, view: StreamView, name: str) -> ConsumerInfo | None:
+        """Return the info of a consumer, ``None`` if it does not exist."""
+        with suppress(errors.ConsumerNotFoundError):
+            return self.js.get_consumer(view.name, name).cached_info
+        return None
+
+    def _create(
+        self, view: StreamView, filters: tuple[str, ...], name: str, purpose: str, **fields: Any
+    ) -> None:
+        filtered: dict[str, Any] = {}
+        if filters:
+            one = len(filters) == 1
+            filtered = {"filter_subject": filters[0]} if one else {"filter_subjects": filters}
+        self.js.create_consumer(
+            view.name, durable_name=name, description=purpose, **filtered, **fields
+        )
+
     def _ensure_guard(self, view: StreamView, filters: tuple[str, ...]) -> None:
-        if view.deny_purge:
-            raise errors.InvalidOptionError(
-                "stream",
-                view.name,
-                "it is a work queue with deny_purge, so committed messages cannot be removed",
-            )
-        if not view.allow_direct:
-            raise errors.InvalidOptionError(
-                "stream",
-                view.name,
-                "it is a work queue without allow_direct, so reading it would consume the messages",
-            )
+        for is_unsuitable, reason in (
+            (view.deny_purge, "with deny_purge, so committed messages cannot be removed"),
+            (
+                not view.allow_direct,
+                "without allow_direct, so reading it would consume the messages",
+            ),
+        ):
+            if is_unsuitable:
+                raise errors.InvalidOptionError("stream", view.name, f"it is a work queue {reason}")
         name = self._consumer or _guard_name(filters)
-        try:
-            info = self.js.get_consumer(view.name, name).cached_info
-        except errors.ConsumerNotFoundError:
+        info = self._info(view, name)
+        if info is None:
             self._create_guard(view, filters, name)
-        else:
-            _check_filters(view, filters, info)
-            if info.delivered.consumer_seq:
-                raise errors.InvalidOptionError(
-                    "consumer",
-                    name,
-                    f"it has already delivered messages of work queue {view.name}, which the query must"
-                    " read itself: leave the option out, or delete the consumer",
-                )
+            return
+        _check_filters(view, filters, info)
+        if info.delivered.consumer_seq:
+            raise errors.InvalidOptionError(
+                "consumer",
+                name,
+                f"it has already delivered messages of work queue {view.name}, which the query must"
+                " read itself: leave the option out, or delete the consumer",
+            )
 
     def _create_guard(
         self, view: StreamView, filters: tuple[str, ...], name: str, query: str = ""
     ) -> None:
+        metadata = {_QUERY_METADATA: query} if query else None
+        purpose = "reserves these subjects for a Spark query"
         try:
-            self.js.create_consumer(
-                view.name,
-                durable_name=name,
-                ack_policy=AckPolicy.EXPLICIT,
-                description="reserves these subjects for a Spark query",
-                metadata={_QUERY_METADATA: query} if query else None,
-                **_filter_fields(filters),
+            self._create(
+                view, filters, name, purpose, ack_policy=AckPolicy.EXPLICIT, metadata=metadata
             )
         except errors.BadRequestError as error:
             if error.err_code not in {10099, 10100}:
@@ -140,21 +151,16 @@ class CommitHandler:
             ) from None
 
     def _check_durable(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
-        if self._consumer is None:
-            raise errors.InvalidOptionError(
-                "consumer",
-                None,
+        name = self._consumer
+        info = None if name is None else self._info(view, name)
+        if info is None:
+            reason = (
                 f"is required: stream {view.name} keeps messages until its consumers have"
-                " acknowledged them, so name the durable consumer of this query",
+                " acknowledged them, so name the durable consumer of this query"
             )
-        try:
-            info = self.js.get_consumer(view.name, self._consumer).cached_info
-        except errors.ConsumerNotFoundError:
-            raise errors.InvalidOptionError(
-                "consumer",
-                self._consumer,
-                f"stream {view.name} has no such durable: create it before messages are published",
-            ) from None
+            if name is not None:
+                reason = f"stream {view.name} has no such durable: create it before messages are published"
+            raise errors.InvalidOptionError("consumer", name, reason)
         _check_resettable(info)
         if filters:
             _check_filters(view, filters, info)
@@ -163,46 +169,38 @@ class CommitHandler:
     def _ensure_progress_consumer(
         self, view: StreamView, filters: tuple[str, ...], name: str
     ) -> None:
-        try:
-            info = self.js.get_consumer(view.name, name).cached_info
-        except errors.ConsumerNotFoundError:
-            self.js.create_consumer(
-                view.name,
-                durable_name=name,
-                ack_policy=AckPolicy.ALL,
-                description="shows the progress of a Spark query",
-                **_filter_fields(filters),
-            )
+        info = self._info(view, name)
+        if info is None:
+            purpose = "shows the progress of a Spark query"
+            self._create(view, filters, name, purpose, ack_policy=AckPolicy.ALL)
         else:
             _check_resettable(info)
             _check_filters(view, filters, info)
 
     # --- ownership of work queues ---------------------------------------------------------------
 
-    def check_unclaimed(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
-        """Check that no other query owns the work queues of an offset."""
-        for view, position in _work_queues(offset, views):
-            self._claim(view, position.filters, offset.query, take_ownership=False)
+    def claim(
+        self, offset: Offset, views: Mapping[str, StreamView], *, take_ownership: bool = True
+    ) -> None:
+        """
+        Check that no other query owns the work queues of an offset, and make the query the owner of them.
 
-    def claim(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
-        """Make a query the owner of the work queues of an offset while its checkpoint exists."""
-        if not offset.query:
+        ``take_ownership=False``: there is no checkpoint with the name of the query yet, so it cannot own them.
+        """
+        if not offset.query and take_ownership:
             return  # written by a version without query names
-        for view, position in _work_queues(offset, views):
-            self._claim(view, position.filters, offset.query)
+        for key, position in offset.positions.items():
+            view = views.get(key)
+            if view is not None and view.is_work_queue and view.created_ns == position.created_ns:
+                query = offset.query
+                self._claim(view, position.filters, query, take_ownership=take_ownership)
 
     def _claim(
-        self,
-        view: StreamView,
-        filters: tuple[str, ...],
-        query: str,
-        *,
-        take_ownership: bool = True,
+        self, view: StreamView, filters: tuple[str, ...], query: str, *, take_ownership: bool
     ) -> None:
         name = self._consumer or _guard_name(filters)
-        try:
-            info = self.js.get_consumer(view.name, name).cached_info
-        except errors.ConsumerNotFoundError:
+        info = self._info(view, name)
+        if info is None:
             log.warning(
                 "consumer %r of work queue %s was deleted; it is created again", name, view.name
             )
@@ -270,25 +268,8 @@ class CommitHandler:
                 _acknowledge(consumer, seq)
 
 
-def _work_queues(
-    offset: Offset, views: Mapping[str, StreamView]
-) -> Iterator[tuple[StreamView, StreamOffset]]:
-    """Yield the work queues of an offset that still exist, with their offsets."""
-    for key, position in offset.positions.items():
-        view = views.get(key)
-        if view is not None and view.is_work_queue and view.created_ns == position.created_ns:
-            yield view, position
-
-
 def _guard_name(filters: Iterable[str]) -> str:
     return f"spark_{hashlib.sha256(','.join(sorted(filters)).encode()).hexdigest()[:8]}"
-
-
-def _filter_fields(filters: tuple[str, ...]) -> dict[str, Any]:
-    """Return the filter fields of a consumer configuration."""
-    if len(filters) > 1:
-        return {"filter_subjects": list(filters)}
-    return {"filter_subject": filters[0]} if filters else {}
 
 
 def _check_resettable(info: ConsumerInfo) -> None:

@@ -205,13 +205,10 @@ class QueryPlanner:
 
     def _claim_queues(self, offset: Offset, *, is_new: bool = False) -> None:
         """Check that no other query owns the work queues of an offset, and claim them unless new."""
-        views = self._views
-
-        def check() -> None:
-            handler = self._commit_handler
-            (handler.check_unclaimed if is_new else handler.claim)(offset, views)
-
-        self._access.retry_transient(check, "checking the consumers of work queues")
+        self._access.retry_transient(
+            lambda: self._commit_handler.claim(offset, self._views, take_ownership=not is_new),
+            "checking the consumers of work queues",
+        )
 
     def _commit(self, offset: Offset) -> None:
         for key in offset.positions.keys() & self._views.keys():
