@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
@@ -199,6 +200,39 @@ class ReadTask:
     messages. It raises an error if the response cannot be right."""
     server: str = ""
     """The version of the connected server; empty: unknown."""
+
+    def chunk(
+        self,
+        sequences: Sequence[int],
+        subjects: BytesColumn,
+        headers: BytesColumn,
+        data: BytesColumn,
+        times_ns: Sequence[int],
+        *,
+        sizes: Sequence[int] | None = None,
+        matches: Callable[[bytes], Any] | None = None,
+    ) -> Chunk:
+        """
+        Return the selected fields of the messages that are in the range.
+
+        Without ``sizes`` they are those of ``data``. ``matches`` returns whether a message with a subject is kept.
+        """
+        fields = self.fields
+        if sizes is None:
+            sizes = data.sizes() if fields.sizes else ()
+        chunk = Chunk(
+            stream=self.range.stream,
+            sequences=sequences,
+            subjects=subjects if fields.subjects else NO_BYTES,
+            data=data if fields.data else NO_BYTES,
+            headers=headers if fields.keeps_headers and headers.total_bytes else NO_BYTES,
+            times_ns=times_ns if fields.times else (),
+            sizes=sizes if fields.sizes else (),
+        )
+        chunk = chunk.slice(0, bisect_left(sequences, self.range.end_seq))
+        if matches is None:
+            return chunk
+        return chunk.select([i for i, item in enumerate(subjects[: len(chunk)]) if matches(item)])
 
 
 class BatchSizer:

@@ -14,7 +14,6 @@ Behaviour of nats-server 2.15 (``server/stream.go``, ``getDirectRequest``) that 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +32,7 @@ from ..bytes_column import NO_BYTES, BytesColumn
 from ..connections import api_requests, ask_all, is_batching
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
 from .ranges import DirectGetRefusedError
-from .replies import HEADER, PAYLOAD, Replies, int64_array
+from .replies import HEADER, PAYLOAD, Replies, asked, int64_array
 
 _PLAIN: Final = b"NATS/1.0"
 _UNEXPECTED_HEADERS: Final = (
@@ -127,34 +126,15 @@ class DirectReader:
         }
         if self._filter is not None:
             body["next_by_subj"] = self._filter
-        gathering = ReplyCollector(self._api.core, _is_status, into=Replies())
-        try:
-            gathering.ask(self._route, dumps(body))
-        except BaseException:
-            gathering.close()
-            raise
-        return gathering
+        return asked(self._api.core, self._route, dumps(body), _is_status)
 
     def _chunk(self, items: Replies, server_headers: _ServerHeaders) -> Chunk:
         """Return the columns of messages, given their parsed server headers."""
+        sequences, own, subjects, times_ns = server_headers
         fields = self._task.fields
-        columns: list[Any] = [*server_headers]
-        columns.append(items.column(PAYLOAD) if fields.data or fields.sizes else NO_BYTES)
-        inside = bisect_left(server_headers.sequences, self._task.range.end_seq)
-        columns = [column[:inside] for column in columns]
-        sequences, own, subjects, times_ns, data = columns
-        chunk = Chunk(
-            stream=self._task.range.stream,
-            sequences=sequences,
-            subjects=subjects if fields.subjects else NO_BYTES,
-            data=data if fields.data else NO_BYTES,
-            headers=own if fields.keeps_headers and own.total_bytes else NO_BYTES,
-            times_ns=times_ns if fields.times else (),
-            sizes=data.sizes() if fields.sizes else (),
-        )
-        if self._matches is None:
-            return chunk
-        return chunk.select([i for i, item in enumerate(subjects) if self._matches(item)])
+        data = items.column(PAYLOAD) if fields.data or fields.sizes else NO_BYTES
+        matches = self._matches
+        return self._task.chunk(sequences, subjects, own, data, times_ns, matches=matches)
 
 
 class _ServerHeaders(NamedTuple):

@@ -21,7 +21,6 @@ Behaviour of nats-server 2.15 (``server/consumer.go``) that this relies on:
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -39,7 +38,7 @@ from ...subjects import filter_fields
 from ..bytes_column import NO_BYTES, BytesColumn
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
 from .ranges import RangeStalledError
-from .replies import HEADER, PAYLOAD, REPLY, SUBJECT, Replies
+from .replies import HEADER, PAYLOAD, REPLY, SUBJECT, Replies, asked
 
 #: Seconds of inactivity after which the server deletes a consumer.
 _INACTIVE_THRESHOLD_S: Final = 30.0
@@ -168,12 +167,7 @@ class PullReader:
         max_bytes = 0 if self._oversized else self._task.batch_bytes * _MAX_BYTES_FACTOR
         self._oversized = False
         request = PullRequest(batch=rows, max_bytes=max_bytes, no_wait=True)
-        gathering = ReplyCollector(self._api.core, _is_status, rows, Replies())
-        try:
-            gathering.ask(self._route, request.encode())
-        except BaseException:
-            gathering.close()
-            raise
+        gathering = asked(self._api.core, self._route, request.encode(), _is_status, rows)
         return _Pull(gathering, max_bytes)
 
     def _wait_for_pull(self, pull: _Pull, consumer: _ConsumerState, start_seq: int) -> Replies:
@@ -212,30 +206,19 @@ class PullReader:
     def _chunk(self, items: Replies, sequences: Sequence[int], times_ns: Sequence[int]) -> Chunk:
         """Return the columns of messages, without those after the end of the range."""
         fields = self._task.fields
-        headers = data = NO_BYTES
+        sizes = None
+        headers = data = subjects = NO_BYTES
         if fields.keeps_headers or self._headers_only:
             headers = items.column(HEADER)
-        if fields.data or fields.sizes:
-            data = items.column(PAYLOAD)
-        sizes: Sequence[int] = ()
         if self._headers_only:
             headers, sizes = _without_size(headers)
-        elif fields.sizes:
-            sizes = data.sizes()
-        chunk = Chunk(
-            stream=self._task.range.stream,
-            sequences=sequences,
-            subjects=items.column(SUBJECT) if fields.subjects else NO_BYTES,
-            data=data if fields.data else NO_BYTES,
-            headers=headers if fields.keeps_headers and headers.total_bytes else NO_BYTES,
-            times_ns=times_ns,
-            sizes=sizes if fields.sizes else (),
+        if fields.data or fields.sizes:
+            data = items.column(PAYLOAD)
+        if fields.subjects or self._matches is not None:
+            subjects = items.column(SUBJECT)
+        return self._task.chunk(
+            sequences, subjects, headers, data, times_ns, sizes=sizes, matches=self._matches
         )
-        chunk = chunk.slice(0, bisect_left(sequences, self._task.range.end_seq))
-        if self._matches is None:
-            return chunk
-        subjects = items.column(SUBJECT)[: len(chunk)]
-        return chunk.select([i for i, item in enumerate(subjects) if self._matches(item)])
 
     def _config(self, name: str, start_seq: int) -> ConsumerConfig:
         return ConsumerConfig(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import errors
+from ...client.core import ConnectionCore
+from ...client.replies import ReplyCollector
 from ...protocol.parser import Delivery
 from ...speedups import run_column, run_numbers
 from ..bytes_column import BytesColumn
@@ -71,6 +73,23 @@ class Replies:
             return array("q", [int(item[REPLY].rsplit(b".", place)[-place]) for item in self])
         except (IndexError, ValueError):
             raise errors.NotJSMessageError("a reply subject of a consumer has no time") from None
+
+
+def asked(
+    core: ConnectionCore,
+    subject: bytes,
+    payload: bytes,
+    is_end: Callable[[Delivery], bool],
+    expected: int = 0,
+) -> ReplyCollector:
+    """Send a request, and return the collector of its replies, which the caller closes."""
+    collector = ReplyCollector(core, is_end, expected, Replies())
+    try:
+        collector.ask(subject, payload)
+    except BaseException:
+        collector.close()
+        raise
+    return collector
 
 
 def int64_array(values: bytes) -> array[int]:

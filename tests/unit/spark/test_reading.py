@@ -21,7 +21,7 @@ from jetstream_sync.jetstream.direct_get import ReplyCollector
 from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
 from jetstream_sync.spark.bytes_column import BytesColumn
-from jetstream_sync.spark.reading import direct, pull
+from jetstream_sync.spark.reading import direct, pull, replies
 from jetstream_sync.spark.reading import ranges as ranges_module
 from jetstream_sync.spark.reading.chunks import (
     MAX_REQUEST_ROWS,
@@ -175,7 +175,7 @@ def answering(*response: Delivery) -> Callable[..., Scripted]:
 def test_missing_messages_are_not_requested_again_at_once(monkeypatch):
     """A direct get that reports remaining messages but returns none is not repeated at once."""
     end = (b"inbox", b"", b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 7\r\n\r\n", b"")
-    monkeypatch.setattr(direct, "ReplyCollector", answering(end))
+    monkeypatch.setattr(replies, "ReplyCollector", answering(end))
     reader = direct.DirectReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
     found = list(islice(reader.responses(1), 5))
     assert [(len(response.chunk), response.next_seq) for response in found] == [(0, 1)]
@@ -183,7 +183,7 @@ def test_missing_messages_are_not_requested_again_at_once(monkeypatch):
 
 def test_a_message_of_another_kind_ends_the_consumer(monkeypatch):
     """After a message that is not from the consumer, the read continues with another consumer."""
-    monkeypatch.setattr(pull, "ReplyCollector", answering(MESSAGE))
+    monkeypatch.setattr(replies, "ReplyCollector", answering(MESSAGE))
     monkeypatch.setattr(pull, "add_consumer", lambda *_: SimpleNamespace(num_pending=1))
     reader = pull.PullReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
     with pytest.raises(ranges_module.RangeStalledError):
