@@ -201,7 +201,7 @@ class JetStreamDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Return the writer for ``df.writeStream``; raises like `writer()`."""
-        from .writing.stream_sink import stream_writer  # noqa: PLC0415 - readers do not need it
+        from .writing.sink import stream_writer  # noqa: PLC0415 - readers do not need it
 
         return stream_writer(self._write_options(), schema, overwrite)
 

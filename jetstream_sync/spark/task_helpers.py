@@ -27,7 +27,7 @@ from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
 from .writing.message_ids import WriteTaskId
 from .writing.rows import Columns, RowLayout, grouped, row_parts
 from .writing.sink_errors import RowError, SinkError
-from .writing.write_plan import WritePlan, Written, check_target
+from .writing.write_plan import WritePlan, Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,8 +79,7 @@ def publish_partition(
     layout, parts = _columns(rows, columns, task_id.partition, parsed)
     if layout is None:
         return Written(partition=task_id.partition)
-    target = check_target(jetstream(parsed.connection), parsed, layout)
-    plan = WritePlan(options=parsed, layout=layout, target=target)
+    plan = WritePlan.checked(parsed, layout)
     written = plan.write(task_id, grouped(parts))
     plan.confirm([written])
     return written

@@ -1,5 +1,5 @@
 """
-The writer that Spark creates for ``df.write``, and the parts shared with that for ``df.writeStream``.
+The writers that Spark creates for ``df.write`` and, for each micro-batch, for ``df.writeStream``.
 
 Spark creates a writer on the driver and pickles it into the tasks. It calls ``commit`` or ``abort`` on the
 driver, for a streaming query on another instance. So the messages of the tasks contain everything that a
@@ -13,24 +13,25 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 
 from ... import errors
 from ..connections import jetstream
 from ..options import WriteOptions
-from ..retry import one_line_errors, retry_transient
+from ..retry import one_line_errors
 from .arrow_rows import arrow_columns
 from .message_ids import WriteTaskId
-from .rows import Columns, RowLayout, grouped
+from .rows import Columns, RowLayout, grouped, row_parts
 from .sink_errors import SinkError
-from .write_plan import WritePlan, Written, check_target
+from .write_plan import WritePlan, Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamWriter
     from pyspark.sql.types import StructType
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
@@ -47,7 +48,7 @@ class CommitMessage(WriterCommitMessage):
     task_id: WriteTaskId
 
 
-def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
+def _write_plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
     """Check options and schema against the stream; raises like `sink.batch_writer`."""
     if overwrite and options.bucket is not None:
         raise errors.InvalidOptionError(
@@ -63,15 +64,11 @@ def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) 
             " overwriteMode=purge, write in mode append, or write each batch with foreachBatch",
         )
     layout = RowLayout.of_schema(schema, bucket=options.bucket is not None)
-    connect = partial(jetstream, options.connection)
-    js = retry_transient(connect, options.ack_timeout, "connecting")
     # The instance that writes was created before this one, and has already logged the warnings.
-    check = partial(check_target, js, options, layout, warns=_COMMIT_WORKER not in sys.argv)
-    target = retry_transient(check, options.ack_timeout, "checking the stream")
-    return WritePlan(options=options, layout=layout, target=target)
+    return WritePlan.checked(options, layout, warns=_COMMIT_WORKER not in sys.argv)
 
 
-def write_batches(
+def _write(
     plan: WritePlan, task_id: WriteTaskId, batches: Iterator[pa.RecordBatch | list[Any]]
 ) -> CommitMessage:
     """Write the rows of a task, given as record batches or as lists of rows."""
@@ -127,7 +124,7 @@ def commit_write(
     )
 
 
-def log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream: str) -> None:
+def _log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream: str) -> None:
     """Log what a failed job leaves in the stream: stored rows stay there."""
     written = [message.written for message in messages if isinstance(message, CommitMessage)]
     log.warning(
@@ -145,7 +142,7 @@ def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> 
         raise errors.InvalidOptionError(
             "queryId", options.query_id, "applies to streaming queries: a batch job has a jobId"
         )
-    return _BatchWriter(make_write_plan(options, schema, overwrite), overwrite)
+    return _BatchWriter(_write_plan(options, schema, overwrite), overwrite)
 
 
 class _BatchWriter(DataSourceArrowWriter):
@@ -164,7 +161,7 @@ class _BatchWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         task_id = WriteTaskId(name=f"job {self._job}", batch=0, partition=context.partitionId())
-        return write_batches(self._plan, task_id, iterator)
+        return _write(self._plan, task_id, iterator)
 
     @one_line_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -173,4 +170,60 @@ class _BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what the failed job leaves in the stream."""
-        log_abort(messages, self._label, self._plan.options.stream)
+        _log_abort(messages, self._label, self._plan.options.stream)
+
+
+def stream_writer(
+    options: WriteOptions, schema: StructType, overwrite: bool
+) -> DataSourceStreamWriter:
+    """Return the writer of a micro-batch; arguments and other errors as for `batch_writer()`."""
+    if options.job_id is not None:
+        raise errors.InvalidOptionError(
+            "jobId",
+            options.job_id,
+            "cannot be used: a streaming query has the id of its checkpoint",
+        )
+    return _StreamWriter(_write_plan(options, schema, overwrite), overwrite)
+
+
+#: PySpark 4.0 passes rows in place of record batches.
+_TAKES_BATCHES: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+_Base: Any = (
+    datasource.DataSourceStreamArrowWriter if _TAKES_BATCHES else datasource.DataSourceStreamWriter
+)
+
+
+class _StreamWriter(_Base):  # type: ignore[misc]
+    """Writer of a micro-batch; Spark sends it to all tasks, and commits on another instance."""
+
+    def __init__(self, plan: WritePlan, overwrite: bool) -> None:
+        self._plan = plan
+        self._overwrite = overwrite
+
+    @one_line_errors()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        context = TaskContext.get()
+        assert context is not None
+        # The query id is that of the checkpoint, so it is the same after a restart.
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise SinkError("the Spark task has no query id or batch id: write with writeStream")
+        task_id = WriteTaskId(
+            name=query, batch=int(batch), partition=context.partitionId(), has_ends=True
+        )
+        return _write(
+            self._plan,
+            task_id,
+            iterator if _TAKES_BATCHES else row_parts(iterator, self._plan.options),
+        )
+
+    @one_line_errors()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Check that all rows are stored."""
+        commit_write(self._plan, messages, f"batch {batchId}", overwrite=self._overwrite)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log what the failed batch leaves in the stream."""
+        _log_abort(messages, f"batch {batchId}", self._plan.options.stream)

@@ -228,10 +228,18 @@ class WritePlan:
     target: WriteTarget
     """The checked stream."""
 
+    @classmethod
+    def checked(cls, options: WriteOptions, layout: RowLayout, *, warns: bool = True) -> WritePlan:
+        """Return the plan after checking the stream, see `check_target`; transient errors are retried."""
+        js = _connected(options)
+        check = partial(check_target, js, options, layout, warns=warns)
+        target = retry_transient(check, options.ack_timeout, "checking the stream")
+        return cls(options=options, layout=layout, target=target)
+
     def write(self, task_id: WriteTaskId, groups: Iterable[Iterable[Columns]]) -> Written:
         """Write the rows of a partition, given in groups; on return the stream has stored all of them."""
         options = self.options
-        js = self._js()
+        js = _connected(options)
         encoder: RowEncoder
         if options.bucket is None:
             encoder = RowEncoder(
@@ -324,7 +332,7 @@ class WritePlan:
         if not last_seq:
             return
         name, target, options = self.options.stream, self.target, self.options
-        read = partial(self._js().get_stream, name)
+        read = partial(_connected(options).get_stream, name)
         info = retry_transient(read, options.ack_timeout, "checking the stream").cached_info
         view = stream_view(info)
         if view.created_ns != target.created_ns or info.state.last_seq < last_seq:
@@ -339,12 +347,13 @@ class WritePlan:
     def end_batch(self, task_id: WriteTaskId) -> None:
         """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
         if self.options.delivery == "transaction":
-            self._checkpoints(self._js(), task_id).end_batch()
-
-    def _js(self) -> JetStream:
-        connect = partial(jetstream, self.options.connection)
-        return retry_transient(connect, self.options.ack_timeout, "connecting")
+            self._checkpoints(_connected(self.options), task_id).end_batch()
 
     def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
         roll_up = self.target.allows_rollup
         return CheckpointStore(js, self.options, task_id, roll_up=roll_up)
+
+
+def _connected(options: WriteOptions) -> JetStream:
+    connect = partial(jetstream, options.connection)
+    return retry_transient(connect, options.ack_timeout, "connecting")
