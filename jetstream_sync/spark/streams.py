@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .. import errors
-from ..api.enums import RetentionPolicy
+from ..api.enums import DiscardPolicy, RetentionPolicy
 from ..api.stream import StreamInfo
 from ..durations import time_to_ns
 from ..headers import is_no_responders
@@ -125,7 +125,11 @@ def stream_view(info: StreamInfo) -> StreamView:
         first_ns=time_to_ns(state.first_ts) if state.first_ts else 0,
         last_ns=time_to_ns(state.last_ts) if state.last_ts else 0,
         at_ns=time_to_ns(info.ts) if info.ts else 0,
-        removes_oldest=bool(config.max_age) or max(config.max_msgs or 0, config.max_bytes or 0) > 0,
+        removes_oldest=bool(config.max_age)
+        or (
+            max(config.max_msgs or 0, config.max_bytes or 0) > 0
+            and config.discard != DiscardPolicy.NEW
+        ),
         subjects=tuple(config.subjects or ()),
         removes_individually=bool(config.allow_msg_ttl) or (config.max_msgs_per_subject or 0) > 0,
     )

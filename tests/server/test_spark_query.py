@@ -541,6 +541,25 @@ def test_a_new_query_begins_with_the_message_that_is_first(js, expiring, planner
         step(query, start)
 
 
+def test_a_stream_that_appears_begins_with_the_message_that_is_first(js, stream_name, planner):
+    """Messages of a new stream of a pattern that expire before a task reads them are no loss."""
+    subjects = [f"{stream_name}.>"]
+    query = planner.query("", streamPattern=f"{stream_name}_*", minPollInterval="0s")
+    start = query.initial()
+    stream = js.create_stream(name=f"{stream_name}_new", subjects=subjects, storage="memory")
+    fill(js, f"{stream_name}.a", 20)
+    offset = step(query, start)
+    expire_to(stream, 8)
+    (part,) = query.partitions(start, offset)
+    given = planner.options(stream.name)
+    assert [seq for (seq,) in read_range(part, given, ("sequence",))] == [*range(8, 21)]
+    fill(js, f"{stream_name}.a", 20)
+    end = step(query, offset)
+    expire_to(stream, 30)
+    with pytest.raises(RangeLostError):
+        list(read_range(query.partitions(offset, end)[0], given, ("sequence",)))
+
+
 @pytest.mark.parametrize("mode", ["direct", "pull"])
 def test_a_read_from_earliest_does_not_miss_what_expired_before_it(js, stream_name, planner, mode):
     """In a stream whose messages expire all the time, the first one is gone when a task reads it."""

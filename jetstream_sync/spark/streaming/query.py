@@ -272,7 +272,8 @@ class QueryPlanner:
         first_unprocessed = self._access.retry_transient(
             lambda: self._commit_handler.first_unprocessed(view), "reading the consumer state"
         )
-        return _empty_batch(view, first_unprocessed, filters)
+        position = _empty_batch(view, first_unprocessed, filters)
+        return replace(position, from_earliest=not view.removes_when_consumed)
 
     def _check_start(self, view: StreamView) -> None:
         starts = self.options.starting_offsets
