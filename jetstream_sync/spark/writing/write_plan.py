@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from ... import errors
@@ -25,7 +27,7 @@ from ..options import WriteOptions
 from ..retry import retry_transient
 from ..streams import stream_view
 from .checkpoints import CheckpointStore
-from .message_ids import ColumnIds, ContentIds, WriteTaskId
+from .message_ids import ColumnIds, ContentIds, MessageIds, WriteTaskId
 from .publishing import CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BATCH_ROWS, BucketRowEncoder, Columns, EncodedRows, RowEncoder, RowLayout
 from .sink_errors import SinkError, stream_replaced
@@ -85,14 +87,6 @@ def check_target(
     except errors.StreamNotFoundError as error:
         raise SinkError(f"{what} does not exist: create it first") from error
     config = info.config
-    if config.mirror is not None:
-        raise SinkError(f"{what} is a mirror, which does not store published messages")
-    if config.sealed:
-        raise SinkError(f"stream {name!r} is sealed and does not store new messages")
-    if config.no_ack:
-        raise SinkError(
-            f"stream {name!r} has no_ack set, so it does not confirm that rows are stored"
-        )
     target = WriteTarget(
         subjects=tuple(config.subjects or ()),
         allows_rollup=bool(config.allow_rollup_hdrs),
@@ -101,27 +95,70 @@ def check_target(
         max_msg_size=config.max_msg_size if (config.max_msg_size or 0) > 0 else None,
         key_prefix=_key_prefix(js, options, config),
     )
-    if options.subject is not None and not target.accepts(options.subject):
-        raise SinkError(
-            f"subject {options.subject!r} does not match the subjects of stream {name!r}"
-        )
-    for subject in filter(None, (options.subject, options.marker_subject)):
-        if is_reserved(subject, options.connection.api_prefix):
-            raise SinkError(
-                f"subject {subject!r} calls a server API or is an inbox: use another one"
-            )
-    if options.subject is None and "subject" not in layout.names:
-        raise SinkError(
-            "the subject is missing: add a column 'subject' or set the option 'subject'"
-        )
-    if "ttl" in layout.names and not config.allow_msg_ttl:
-        raise SinkError(f"the column 'ttl' needs allow_msg_ttl, which stream {name!r} does not set")
-    if options.delivery == "transaction":
-        _check_checkpoints(target, options, config)
-        _check_transactions(options, config, layout)
+    for problem in _problems(what, target, options, config, layout):
+        raise SinkError(problem)
     if options.delivery == "window":
         _check_window(options, config, warns=warns)
     return target
+
+
+def _problems(
+    what: str, target: WriteTarget, options: WriteOptions, config: StreamConfig, layout: RowLayout
+) -> Iterator[str]:
+    """Yield the reasons why a stream cannot store rows."""
+    if config.mirror is not None:
+        yield f"{what} is a mirror, which does not store published messages"
+    if config.sealed:
+        yield f"{what} is sealed and does not store new messages"
+    if config.no_ack:
+        yield f"{what} has no_ack set, so it does not confirm that rows are stored"
+    if options.subject is not None and not target.accepts(options.subject):
+        yield f"subject {options.subject!r} does not match the subjects of {what}"
+    for subject in filter(None, (options.subject, options.marker_subject)):
+        if is_reserved(subject, options.connection.api_prefix):
+            yield f"subject {subject!r} calls a server API or is an inbox: use another one"
+    if options.subject is None and "subject" not in layout.names:
+        yield "the subject is missing: add a column 'subject' or set the option 'subject'"
+    if "ttl" in layout.names and not config.allow_msg_ttl:
+        yield f"the column 'ttl' needs allow_msg_ttl, which {what} does not set"
+    if options.delivery == "transaction":
+        yield from _transaction_problems(what, target, options, config, layout)
+
+
+def _transaction_problems(
+    what: str, target: WriteTarget, options: WriteOptions, config: StreamConfig, layout: RowLayout
+) -> Iterator[str]:
+    """Yield the reasons why a stream cannot store rows in transactions, with their checkpoints."""
+    subject = options.marker_subject
+    if not target.accepts(f"{subject}.query.0"):
+        yield (
+            f"delivery=transaction stores its checkpoints on {subject}.*.*, which does not match "
+            f"the subjects of {what}: add it to them"
+        )
+    transform = config.subject_transform
+    if transform is not None and subjects_overlap(transform.src or ">", f"{subject}.>"):
+        yield (
+            f"{what} changes the subjects {transform.src or '>'} (subject_transform), so the checkpoints "
+            f"on {subject}.*.* would not be found again: use another markerSubject, or delivery=window"
+        )
+    if config.retention == RetentionPolicy.INTEREST:
+        yield (
+            f"{what} has interest retention and would lose the checkpoints of "
+            "delivery=transaction: use delivery=window"
+        )
+    if options.ids == "content" and config.retention == RetentionPolicy.WORK_QUEUE:
+        yield (
+            f"{what} is a work queue, in which stored rows cannot be found again: "
+            "use delivery=transaction with ids=position, or delivery=window"
+        )
+    if not config.allow_atomic:
+        yield (
+            f"delivery=transaction needs allow_atomic, which {what} does not set "
+            "(nats-server 2.12 or newer)"
+        )
+    for column in _NOT_IN_BATCHES:
+        if column in layout.names:
+            yield f"the column {column!r} is not possible in an atomic batch"
 
 
 def _key_prefix(js: JetStream, options: WriteOptions, config: StreamConfig) -> str:
@@ -129,46 +166,6 @@ def _key_prefix(js: JetStream, options: WriteOptions, config: StreamConfig) -> s
         return ""
     prefix = api_requests(js).routes.prefix
     return BucketSubjects.of(config, None if prefix == DEFAULT_PREFIX else prefix).write
-
-
-def _check_checkpoints(target: WriteTarget, options: WriteOptions, config: StreamConfig) -> None:
-    """Check that the stream stores and retains the write checkpoints."""
-    name, subject = options.stream, options.marker_subject
-    if subject is None:
-        raise SinkError("delivery=transaction needs the option markerSubject")
-    if not target.accepts(f"{subject}.query.0"):
-        raise SinkError(
-            f"delivery=transaction stores its checkpoints on {subject}.*.*, which does not match "
-            f"the subjects of stream {name!r}: add it to them"
-        )
-    transform = config.subject_transform
-    if transform is not None and subjects_overlap(transform.src or ">", f"{subject}.>"):
-        raise SinkError(
-            f"stream {name!r} changes the subjects {transform.src or '>'} (subject_transform), so the checkpoints "
-            f"on {subject}.*.* would not be found again: use another markerSubject, or delivery=window"
-        )
-    if config.retention == RetentionPolicy.INTEREST:
-        raise SinkError(
-            f"stream {name!r} has interest retention and would lose the checkpoints of "
-            "delivery=transaction: use delivery=window"
-        )
-    if options.ids == "content" and config.retention == RetentionPolicy.WORK_QUEUE:
-        raise SinkError(
-            f"stream {name!r} is a work queue, in which stored rows cannot be found again: "
-            "use delivery=transaction with ids=position, or delivery=window"
-        )
-
-
-def _check_transactions(options: WriteOptions, config: StreamConfig, layout: RowLayout) -> None:
-    name = options.stream
-    if not config.allow_atomic:
-        raise SinkError(
-            f"delivery=transaction needs allow_atomic, which stream {name!r} does not set "
-            "(nats-server 2.12 or newer)"
-        )
-    for column in _NOT_IN_BATCHES:
-        if column in layout.names:
-            raise SinkError(f"the column {column!r} is not possible in an atomic batch")
 
 
 def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -> None:
@@ -238,22 +235,10 @@ class WritePlan:
 
     def write(self, task_id: WriteTaskId, groups: Iterable[Iterable[Columns]]) -> Written:
         """Write the rows of a partition, given in groups; on return the stream has stored all of them."""
-        options = self.options
-        js = _connected(options)
-        encoder: RowEncoder
-        if options.bucket is None:
-            encoder = RowEncoder(
-                task_id.partition,
-                options.stream,
-                options.subject,
-                self.target.subjects,
-                options.connection.api_prefix,
-            )
-        else:
-            prefix = self.target.key_prefix
-            encoder = BucketRowEncoder(task_id.partition, options.stream, prefix)
+        js = _connected(self.options)
+        encoder = self._encoder(task_id.partition)
         rows = self._rows(encoder, groups)
-        if options.delivery == "transaction":
+        if self.options.delivery == "transaction":
             stats = self._in_transactions(js, encoder, task_id, rows)
         else:
             stats = self._published(js, encoder, task_id, rows)
@@ -266,26 +251,34 @@ class WritePlan:
             last_seq=stats.last_seq,
         )
 
+    def _encoder(self, partition: int) -> RowEncoder:
+        options, target = self.options, self.target
+        if options.bucket is not None:
+            return BucketRowEncoder(partition, options.stream, target.key_prefix)
+        api_prefix = options.connection.api_prefix
+        subject, patterns = options.subject, target.subjects
+        return RowEncoder(partition, options.stream, subject, patterns, api_prefix)
+
     def _rows(
         self, encoder: RowEncoder, groups: Iterable[Iterable[Columns]]
     ) -> Iterator[EncodedRows]:
         """Yield encoded rows in chunks that are sent together."""
         in_batches = self.options.delivery == "transaction"
         most = BATCH_ROWS if in_batches else min(CHUNK_ROWS, self.options.max_pending)
-        for group in groups:
-            yield from encoder.encode(group, most)
+        return chain.from_iterable(encoder.encode(group, most) for group in groups)
+
+    def _ids(self, task_id: WriteTaskId) -> MessageIds:
+        """Return what assigns message ids to rows; with a new ``queryId``, they keep the name of the query."""
+        options = self.options
+        by_content = options.delivery != "at-least-once" and options.ids == "content"
+        return ContentIds(task_id) if by_content else ColumnIds()
 
     # --- delivery modes -------------------------------------------------------------------------
 
     def _published(
-        self,
-        js: JetStream,
-        encoder: RowEncoder,
-        task_id: WriteTaskId,
-        parts: Iterable[EncodedRows],
+        self, js: JetStream, encoder: RowEncoder, task_id: WriteTaskId, rows: Iterable[EncodedRows]
     ) -> WriteStats:
-        options = self.options
-        ids = ColumnIds() if options.delivery == "at-least-once" else ContentIds(task_id)
+        options, ids = self.options, self._ids(task_id)
         individually = any(name.startswith("expected_") for name in self.layout.names)
         window = AckWindow(
             api_requests(js).core,
@@ -295,30 +288,20 @@ class WritePlan:
             self.target.accepts,
             keeps_order=options.bucket is not None,
         )
-        try:
-            for part in parts:
-                window.send(replace(part, ids=ids.of(part)), individually=individually)
+        with closing(window):
+            for chunk in rows:
+                window.send(replace(chunk, ids=ids.of(chunk)), individually=individually)
             window.finish()
-        finally:
-            window.close()
         return window.stats
 
     def _in_transactions(
-        self,
-        js: JetStream,
-        encoder: RowEncoder,
-        task_id: WriteTaskId,
-        parts: Iterable[EncodedRows],
+        self, js: JetStream, encoder: RowEncoder, task_id: WriteTaskId, rows: Iterable[EncodedRows]
     ) -> WriteStats:
-        batches = RowBatches(api_requests(js).core, encoder, self.target.max_msg_size)
-        try:
-            # The ids keep the name of the query, so that the server detects rows under a new identity.
-            ids = ColumnIds() if self.options.ids == "position" else ContentIds(task_id)
-            checkpoints = self._checkpoints(js, task_id)
+        core, limit = api_requests(js).core, self.target.max_msg_size
+        with closing(RowBatches(core, encoder, limit)) as batches:
+            checkpoints, ids = self._checkpoints(js, task_id), self._ids(task_id)
             writer = TransactionWriter(batches, checkpoints, task_id, self.options, ids)
-            writer.write(parts)
-        finally:
-            batches.close()
+            writer.write(rows)
         return writer.stats
 
     def confirm(self, written: Sequence[Written]) -> None:
