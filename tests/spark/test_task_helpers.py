@@ -48,7 +48,7 @@ from jetstream_sync.spark.writing.sink_errors import (
     SinkError,
     TargetRewoundError,
 )
-from jetstream_sync.spark.writing.write_plan import WritePlan, Written, check_target
+from jetstream_sync.spark.writing.write_plan import WritePlan, Written
 
 if TYPE_CHECKING:
     from jetstream_sync import Connection, JetStream, Msg
@@ -70,15 +70,19 @@ def make_stream(server: NatsServer, **fields: Any) -> None:
         nc.jetstream().create_stream(**{"name": STREAM, "subjects": ["out.>"], **fields})
 
 
-def delivery(server: NatsServer, kind: str, **options: str) -> WritePlan:
-    """Return a plan to write rows with only payloads to the stream."""
-    given = {"servers": server.url, "stream": STREAM, "subject": "out.rows", "delivery": kind}
-    if kind == "transaction":
+def options(server: NatsServer, **more: str) -> dict[str, str]:
+    """Return the options of the sink for the stream."""
+    given = {"servers": server.url, "stream": STREAM, "subject": "out.rows"}
+    if more.get("delivery") == "transaction":
         given["markerSubject"] = "out.notes"
-    wanted = WriteOptions.from_options(given | options)
-    with jetstream_sync.connect(server.url) as nc:
-        target = check_target(nc.jetstream(), wanted, LAYOUT)
-    return WritePlan(options=wanted, layout=LAYOUT, target=target)
+    return given | more
+
+
+def delivery(server: NatsServer, kind: str, **more: str) -> WritePlan:
+    """Return a plan to write rows with only payloads to the stream."""
+    return WritePlan.checked(
+        WriteOptions.from_options(options(server, delivery=kind, **more)), LAYOUT
+    )
 
 
 def origin(batch: int = 0, partition: int = 0, *, has_ends: bool = False) -> WriteTaskId:
@@ -618,8 +622,6 @@ def test_a_stream_that_is_created_again_meanwhile_is_an_error(server, kind, ids)
     make_stream(server)
     rows = numbered(0, 10_000)
     given = options(server, delivery=kind, ids=ids, jobId="j")
-    if kind == "transaction":
-        given["markerSubject"] = "out.notes"
 
     def interrupted() -> Iterator[bytes]:
         yield from rows[:6000]
@@ -734,8 +736,6 @@ def test_repeated_rows_with_an_expected_sequence(server, kind):
     """A stored row with an expected last sequence is refused when it is repeated, or known to be stored."""
     make_stream(server)
     given = options(server, delivery=kind, jobId="j")
-    if kind != "window":
-        given["markerSubject"] = "out.notes"
     rows = [{"data": b"a", "expected_last_subject_sequence": 0}]
     publish_partition(rows, given)
     if kind == "window":
@@ -747,10 +747,6 @@ def test_repeated_rows_with_an_expected_sequence(server, kind):
 
 
 # --- publish_partition ---------------------------------------------------------------------------
-
-
-def options(server: NatsServer, **more: str) -> dict[str, str]:
-    return {"servers": server.url, "stream": STREAM, "subject": "out.rows"} | more
 
 
 class Record(NamedTuple):
@@ -806,6 +802,15 @@ def test_rows_that_do_not_name_their_columns_are_refused(server):
         publish_partition([{"data": "a"}, {"data": "b", "msg_id": "c"}], options(server))
 
 
+def test_a_server_that_restarts_is_waited_for(fresh_server):
+    """A task that begins while the server is unavailable waits for it, like one that has begun."""
+    make_stream(fresh_server, storage="file")
+    fresh_server.kill()
+    threading.Timer(0.5, fresh_server.restart).start()
+    assert publish_partition([b"a"], options(fresh_server)).rows == 1
+    assert payloads(fresh_server) == [b"a"]
+
+
 def test_calls_with_the_same_job_id(server):
     """With a jobId a second call stores no rows again, and without one it does."""
     make_stream(server)
@@ -816,9 +821,7 @@ def test_calls_with_the_same_job_id(server):
         publish_partition([b"a"], options(server))
     assert payloads(server) == [b"a"] * 3
     with pytest.raises(SinkError, match="jobId"):
-        publish_partition(
-            [b"a"], options(server, delivery="transaction", markerSubject="out.notes")
-        )
+        publish_partition([b"a"], options(server, delivery="transaction"))
 
 
 @pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
@@ -838,8 +841,6 @@ def test_a_row_reaches_nothing_but_its_stream(server, kind, subject, form):
         heard = nc.subscribe(subject)
         nc.flush()
         given = options(server, delivery=kind, jobId="j")
-        if kind == "transaction":
-            given["markerSubject"] = "out.notes"
         rows: Any = [{"data": b"1", "subject": "out.rows"}] * 999
         rows.append({"data": b"2", "subject": subject})
         if form == "arrow":
@@ -857,7 +858,7 @@ def test_a_row_reaches_nothing_but_its_stream(server, kind, subject, form):
 def test_an_option_reaches_no_server_api(server, option):
     """Such a subject is refused as an option, too."""
     make_stream(server, subjects=["out.>", "$JS.EVENT.>"])
-    given = options(server, delivery="transaction", jobId="j", markerSubject="out.notes")
+    given = options(server, delivery="transaction", jobId="j")
     with pytest.raises(SinkError, match="calls a server API"):
         publish_partition([b"1"], given | {option: "$JS.EVENT.x"})
 
@@ -899,8 +900,7 @@ def test_keys_of_a_bucket_are_deleted_and_purged(server, js):
         kv.put(key, b"2")
     wanted = WriteOptions.from_options({"servers": server.url, "bucket": "B"})
     layout = RowLayout(names=("subject", "data", "operation"))
-    target = check_target(js, wanted, layout)
-    plan = WritePlan(options=wanted, layout=layout, target=target)
+    plan = WritePlan.checked(wanted, layout)
     values = [["a", "b", "c"], [None, None, b"3"], [None, "PURGE", "PUT"]]
     plan.write(origin(), [[layout.columns(values)]])
     assert kv.keys() == ["c"]
@@ -1285,10 +1285,8 @@ def test_a_missing_permission_is_an_error_at_once(kind):
             nc.jetstream().create_stream(
                 name=STREAM, subjects=["out.>"], allow_atomic=True, storage="memory"
             )
-        given = {"servers": f"nats://127.0.0.1:{server.port}", "user": "app", "password": "a"}
-        given |= {"stream": STREAM, "delivery": kind, "jobId": "j", "ackTimeout": "20s"}
-        if kind == "transaction":
-            given["markerSubject"] = "out.notes"
+        login = {"servers": f"nats://127.0.0.1:{server.port}", "user": "app", "password": "a"}
+        given = options(server, delivery=kind, jobId="j", ackTimeout="20s") | login
         rows = [("out.allowed", b"1"), ("out.forbidden", b"2")]
         with within(10), pytest.raises((SinkError, PermissionsError), match=r"out\.forbidden"):
             publish_partition(rows, given, columns=("subject", "data"))
