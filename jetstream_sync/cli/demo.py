@@ -149,7 +149,7 @@ class Step:
     work: Work
     redeliver_percent: float
     #: What happened, by the names in `_COUNTS`; a list, because its append needs no lock.
-    counted: list[str] = field(default_factory=list)
+    counted: list[str] = field(default_factory=list, repr=False)
 
     def __call__(self, payload: bytes, context: Context) -> None:
         """Do the work, and publish the result; the worker acknowledges the message afterwards."""

@@ -93,11 +93,16 @@ def subjects_of(one: object, several: object) -> tuple[str, ...]:
     return (cast("str", one),)
 
 
+def unwrapped(function: object) -> object:
+    """Return the function inside of any `functools.partial`."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
 def check_plain(option: str, function: object) -> None:
     """Raise `InvalidOptionError` unless a function runs to its end when it is called."""
-    rule, inner = "", function
-    while isinstance(inner, partial):
-        inner = inner.func
+    rule, inner = "", unwrapped(function)
     if isinstance(inner, type):
         # Types of Python, such as list, are conversions; others would construct an object and drop it.
         if inner.__module__ != "builtins":

@@ -25,6 +25,7 @@ from .checks import (
     exceptions,
     is_number,
     subjects_of,
+    unwrapped,
 )
 from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
@@ -262,7 +263,7 @@ class Handler:
     def __post_init__(self) -> None:
         """Check and complete the options."""
         check_plain("handler", self.function)
-        is_named = getattr(self.function, "__name__", "") != "<lambda>"
+        is_named = self.name != "<lambda>"
         check_option("handler", self.function, is_named, "must have a name: define it with def")
         arity_of(self.function)
         check_name("stream", self.stream, check_stream_name)
@@ -343,8 +344,9 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """The name of the function."""
-        return getattr(self.function, "__name__", repr(self.function))
+        """The name of the function, see `unwrapped`; for an object with ``__call__``, the name of its class."""
+        function = unwrapped(self.function)
+        return getattr(function, "__name__", None) or type(function).__name__
 
     def of(self, subject: str) -> Handler | None:
         """Return the handler of the messages with a subject: of a queue, that of the task, if it is known."""
@@ -369,7 +371,7 @@ class Handler:
     @property
     def identity(self) -> tuple[str, str, str]:
         """Stream, consumer, and qualified name of the function: the same in each process."""
-        qualified_name = getattr(self.function, "__qualname__", self.name)
+        qualified_name = getattr(unwrapped(self.function), "__qualname__", self.name)
         return self.stream, self.consumer, qualified_name
 
     def options(self) -> dict[str, str]:

@@ -150,6 +150,25 @@ def test_a_decorated_function_can_be_called():
     assert worker.handler(stream="S", consumer="D")(partial)(2) == 10
 
 
+def test_the_name_of_a_handler_is_the_same_in_each_process():
+    """It is a label of metrics and logs, so it has no address and no state of an object."""
+
+    class Step:
+        def __call__(self, data: bytes) -> None: ...
+
+        def __repr__(self) -> str:
+            raise AssertionError("repr() of an object may change, and may be large")
+
+    def step(data: bytes, factor: int = 2) -> None: ...
+
+    worker = Worker()
+    functions = [functools.partial(functools.partial(step), factor=3), Step(), Step().__call__]
+    for number, function in enumerate(functions):
+        worker.handler(stream="S", consumer=f"C{number}")(function)
+    assert [handler.name for handler in worker.handlers] == ["step", "Step", "__call__"]
+    assert worker.handlers[0].identity[2] == step.__qualname__
+
+
 def test_two_handlers_of_one_consumer_are_refused():
     """The same consumer name on another stream is another consumer."""
 
