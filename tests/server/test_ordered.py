@@ -330,6 +330,25 @@ def test_attempts_may_be_limited(alone, filed, fresh_server, quick):
     del fresh_server
 
 
+def test_attempts_are_limited_after_a_moment_without_the_stream(alone, filed, quick, monkeypatch):
+    """An attempt that finds no stream does not count, and the next failures do."""
+    del quick
+    monkeypatch.setattr("jetstream_sync.jetstream.ordered_cursor._GONE_LIMIT_S", 30.0)
+    js = alone.jetstream()
+    fill(js, "S", 1)
+    with (
+        filed.ordered_consumer(max_reset_attempts=1).messages() as messages,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        numbers(messages, 1)
+        waiting = pool.submit(messages.next, 20)
+        js.delete_stream("S")
+        wait_until(lambda: cursor_of(messages)._pace._gone_since is not None)
+        unserved = alone.jetstream(prefix="unserved.api")
+        with redirected(messages, unserved), pytest.raises(errors.OrderedConsumerResetError):
+            waiting.result(10)
+
+
 # --- ends ---------------------------------------------------------------------------------------
 
 
