@@ -245,19 +245,6 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         if not topdown:
             yield path, *shown
 
-    def find(
-        self, path: str, maxdepth: Any = None, withdirs: Any = False, detail: Any = False, **_: Any
-    ) -> Any:
-        """Return the files below a path, sorted; see fsspec."""
-        found = {}
-        path = self._strip_protocol(path)
-        for directory, dirs, files in self.walk(path, maxdepth, detail=True):
-            if withdirs and directory == path and path and "" not in files:
-                found[path] = _directory(path)
-            for entry in (*files.values(), *(dirs.values() if withdirs else ())):
-                found[entry["name"]] = entry
-        return dict(sorted(found.items())) if detail else sorted(found)
-
     def du(
         self, path: str, total: Any = True, maxdepth: Any = None, withdirs: Any = False, **_: Any
     ) -> Any:
@@ -342,6 +329,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     # --- several files --------------------------------------------------------------------------
 
+    find: Callable[..., Any] = _listing_once("find")
     glob: Callable[..., Any] = _listing_once("glob")
     get: Callable[..., Any] = _listing_once("get")
     put: Callable[..., Any] = _listing_once("put")

@@ -8,17 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from jetstream_sync import (
-    Connection,
-    ConnectionClosedError,
-    ConnectionLostError,
-    Error,
-    InvalidResponseError,
-    JetStreamMsg,
-    MsgAlreadyAckdError,
-    PullConsumer,
-    TimeoutError,
-)
+from jetstream_sync import Connection, JetStreamMsg, PullConsumer, errors
 
 from .recorder import Recorder, read_payload
 from .testbed import STREAM
@@ -104,7 +94,7 @@ class Reader:
             elif way > 0.051:
                 msg.ack()
             # The others are left to be redelivered.
-        except Error as error:
+        except errors.Error as error:
             check_alive(error)
 
     def _check_redelivery(self, message: str, delivered: int) -> None:
@@ -127,21 +117,21 @@ class Reader:
         try:
             with self.recorder.within(what, limit, self.line, awaited=awaited):
                 messages = look()
-        except TimeoutError:
+        except errors.TimeoutError:
             return
-        except Error as error:
+        except errors.Error as error:
             check_alive(error)
             return
         for msg in messages:
             self.take(msg)
 
 
-def check_alive(error: Error) -> None:
+def check_alive(error: errors.Error) -> None:
     """Raise an error that no fault may cause."""
-    if isinstance(error, InvalidResponseError):
+    if isinstance(error, errors.InvalidResponseError):
         raise error
-    alive = (ConnectionLostError, MsgAlreadyAckdError)
-    if isinstance(error, ConnectionClosedError) and not isinstance(error, alive):
+    alive = (errors.ConnectionLostError, errors.MsgAlreadyAckdError)
+    if isinstance(error, errors.ConnectionClosedError) and not isinstance(error, alive):
         raise error
 
 
@@ -302,7 +292,7 @@ class RequestReader(Reader):
             try:
                 with self.recorder.within(what, LOOK_S, self.line, "publishing"):
                     deed()
-            except Error as error:
+            except errors.Error as error:
                 check_alive(error)
 
 
