@@ -33,6 +33,7 @@ from .members import (
     GroupConsumeHandle,
     MemberConsumer,
     MemberRun,
+    Membership,
     take_partition,
 )
 from .records import (
@@ -49,6 +50,12 @@ from .records import (
 )
 
 _G = TypeVar("_G", bound="ConsumerGroup")
+
+
+def _group_not_found(stream: str, name: str) -> errors.ConsumerGroupNotFoundError:
+    text = f"stream {stream!r} has no consumer group {name!r}"
+    return errors.ConsumerGroupNotFoundError.found_here(text)
+
 
 #: The default of ``ack_wait`` in seconds, as in orbit.go.
 DEFAULT_ACK_WAIT_S: Final = 5.0
@@ -117,8 +124,7 @@ class ConsumerGroup:
             raise self._not_found() from None
 
     def _not_found(self) -> errors.ConsumerGroupNotFoundError:
-        text = f"stream {self._stream!r} has no consumer group {self._name!r}"
-        return errors.ConsumerGroupNotFoundError.found_here(text)
+        return _group_not_found(self._stream, self._name)
 
     @with_one_deadline
     def partitions(self) -> dict[str, list[int]]:
@@ -238,10 +244,8 @@ class ConsumerGroup:
 
         """
         check_callback("callback", callback)
-        config, wait = self._member_config(member, ack_wait, max_ack_pending)
-        stream = self.consumer_stream_name
-        parts = (self._api, self.key, stream, member, config, wait)
-        return self._handle(CallbackMember(*parts, callback, auto_in_progress))
+        membership = self._membership(member, ack_wait, max_ack_pending)
+        return self._handle(CallbackMember(self._api, membership, callback, auto_in_progress))
 
     def _join(
         self,
@@ -255,21 +259,18 @@ class ConsumerGroup:
         What the function returns is stopped before the partitions are given to another member. For the
         worker runtime.
         """
-        config, wait = self._member_config(member, ack_wait, None)
-        stream = self.consumer_stream_name
-        return self._handle(
-            MemberConsumer(self._api, self.key, stream, member, config, wait, open_run)
-        )
+        membership = self._membership(member, ack_wait, None)
+        return self._handle(MemberConsumer(self._api, membership, open_run))
 
     @staticmethod
     def _take_partition(msg: JetStreamMsg) -> bytes:
         """Remove the partition from the subject of a message that `_join` has received, and return it."""
         return take_partition(msg)
 
-    def _member_config(
+    def _membership(
         self, member: str, ack_wait: float | timedelta, max_ack_pending: int | None
-    ) -> tuple[ConsumerConfig, float]:
-        """Return the config of a member's consumer, and its ``ack_wait`` in seconds."""
+    ) -> Membership:
+        """Return the part of a member, with the config of its consumer."""
         wait = seconds(duration(ack_wait, "ack_wait"))
         if wait <= 0:
             raise errors.InvalidOptionError("ack_wait", ack_wait, "must be above 0")
@@ -283,7 +284,7 @@ class ConsumerGroup:
             priority_timeout=timedelta(seconds=max(wait, MIN_TIMEOUT_S)),
             **self._consumer_fields(self.consumer_name(member), wait),
         )
-        return config, wait
+        return Membership(self.key, self.consumer_stream_name, member, config, wait)
 
     def _consumer_fields(self, consumer: str, ack_wait: float) -> dict[str, Any]:
         raise NotImplementedError
@@ -586,8 +587,7 @@ class ConsumerGroups:
                 group = cls(self._js, self._api, self._js.key_value(cls._bucket), stream, name)
                 group.config()
                 return group
-        text = f"stream {stream!r} has no consumer group {name!r}"
-        raise errors.ConsumerGroupNotFoundError.found_here(text)
+        raise _group_not_found(stream, name)
 
     @with_one_deadline
     def list(

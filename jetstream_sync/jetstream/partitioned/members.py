@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ... import errors
 from ...api.consumer import ConsumerConfig
@@ -70,6 +70,21 @@ class MemberRun(Protocol):
         """Wait until no message is handled any more."""
 
 
+class Membership(NamedTuple):
+    """The part of a member in a group."""
+
+    key: str
+    """The key of the group's config."""
+    stream: str
+    """The stream that has the consumers of the members."""
+    member: str
+    """The name of the member."""
+    consumer: ConsumerConfig
+    """The config of its consumer, without filters."""
+    ack_wait: float
+    """The ``ack_wait`` of the consumer in seconds."""
+
+
 class MemberConsumer:
     """The consumer of a member, and what receives its messages."""
 
@@ -79,20 +94,12 @@ class MemberConsumer:
     def __init__(
         self,
         api: APIRequests,
-        key: str,
-        stream: str,
-        member: str,
-        consumer: ConsumerConfig,
-        ack_wait: float,
+        membership: Membership,
         open_run: Callable[[PullConsumer], MemberRun],
     ) -> None:
         self._api = api
-        self.key = key
-        self.member = member
-        self.ack_wait = ack_wait
-        self._consumer = consumer
-        self._stream = stream
-        self._name = consumer.durable_name or consumer.name or ""
+        self.key, self._stream, self.member, self._consumer, self.ack_wait = membership
+        self._name = self._consumer.durable_name or self._consumer.name or ""
         self._open_run = open_run
         self._pull: PullConsumer | None = None
         self._is_made = False  # whether the last create_consumer() has made it, as far as is known
@@ -176,15 +183,11 @@ class CallbackMember(MemberConsumer):
     def __init__(
         self,
         api: APIRequests,
-        key: str,
-        stream: str,
-        member: str,
-        consumer: ConsumerConfig,
-        ack_wait: float,
+        membership: Membership,
         callback: JetStreamCallback,
         auto_in_progress: bool,
     ) -> None:
-        super().__init__(api, key, stream, member, consumer, ack_wait, self._consume)
+        super().__init__(api, membership, self._consume)
         self._callback = callback
         self._auto_in_progress = auto_in_progress
         self._last_reply = b""
