@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from ... import errors
 from ...api.enums import DeliverPolicy
@@ -52,6 +52,8 @@ from .watch import Markers, Watch, WatchHandle, watch_or_handle
 
 if TYPE_CHECKING:
     from ...protocol.parser import Delivery
+
+T = TypeVar("T")
 
 #: Maximum number of links that are followed to an object.
 _MAX_LINKS: Final = 8
@@ -400,17 +402,16 @@ class ObjectStore(ForeignNames):
 
         """
         deadline = self._api.deadline(timeout)
-        while True:
+
+        def mark() -> ObjectInfo:
             info, sequence = _existing(self._bucket, name, deadline, deleted=True)
-            if info.deleted:
-                break  # its chunks are left if a deletion was interrupted
-            marker = replace(info, deleted=True, size=0, chunks=0, digest=None)
-            try:
+            if not info.deleted:
+                marker = replace(info, deleted=True, size=0, chunks=0, digest=None)
                 self._bucket.store_info(marker, sequence, deadline)
-                break
-            except errors.WrongLastSequenceError:
-                if deadline.expired():
-                    raise
+            return info
+
+        info = _until_stored(mark, deadline)
+        # Also if it was deleted before: the chunks are left if a deletion was interrupted.
         self._bucket.purge_chunks(info.nuid, deadline, info.chunks)
 
     def update_meta(
@@ -441,19 +442,18 @@ class ObjectStore(ForeignNames):
         """
         meta = _meta_of(meta)
         deadline = self._api.deadline(timeout)
-        while True:
+
+        def change() -> ObjectInfo:
             info, sequence = _existing(self._bucket, name, deadline)
             changed = replace(info, **description_of(meta))
-            try:
-                if meta.name == name:
-                    self._bucket.store_info(changed, sequence, deadline)
-                else:
-                    self._store_new(changed, deadline)
-                    self._remove_old(info, sequence, changed, deadline)
-                return changed
-            except errors.WrongLastSequenceError:
-                if deadline.expired():
-                    raise
+            if meta.name == name:
+                self._bucket.store_info(changed, sequence, deadline)
+            else:
+                self._store_new(changed, deadline)
+                self._remove_old(info, sequence, changed, deadline)
+            return changed
+
+        return _until_stored(change, deadline)
 
     def _store_new(self, info: ObjectInfo, deadline: Deadline, *, over_links: bool = False) -> None:
         """Store an info under a name that is free, deleted, or (if permitted) a link."""
@@ -546,13 +546,8 @@ class ObjectStore(ForeignNames):
             bucket=self.bucket,
             nuid=os.urandom(11).hex(),
         )
-        while True:
-            try:
-                self._store_new(info, deadline, over_links=True)
-                return info
-            except errors.WrongLastSequenceError:
-                if deadline.expired():
-                    raise
+        _until_stored(lambda: self._store_new(info, deadline, over_links=True), deadline)
+        return info
 
     # --- listing and watching -------------------------------------------------------------------
 
@@ -745,6 +740,16 @@ def _meta_of(meta: str | ObjectMeta) -> ObjectMeta:
             "meta", meta, "must be the name of the object or an ObjectMeta"
         )
     return ObjectMeta(name=meta)
+
+
+def _until_stored(change: Callable[[], T], deadline: Deadline) -> T:
+    """Return the result of a change of an info, which is repeated while other writers change it, too."""
+    while True:
+        try:
+            return change()
+        except errors.WrongLastSequenceError:
+            if deadline.expired():
+                raise
 
 
 def _existing(
