@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from .. import errors
 from ..net.clock import Deadline
@@ -23,6 +23,7 @@ from ..protocol.parser import (
     Pong,
     ends_connection,
     error_from_text,
+    is_over_limit,
 )
 from ..protocol.session import ServerInfo, SubscriptionState
 from .direct_reads import DirectReads
@@ -32,9 +33,6 @@ from .mailbox import MessageReceiver
 from .subscription_table import SubscriptionTable
 from .transport import Transport
 from .writer import Writer
-
-#: The text of a server that refuses a subscription because of its limit, or that of the account.
-_OVER_LIMIT: Final = "maximum subscriptions exceeded"
 
 
 class _Stop(NamedTuple):
@@ -174,7 +172,7 @@ class Reader:
         if ends_connection(error):
             self._final_error = error
             return
-        if type(error) is errors.SubscriptionError and str(error).lower() == _OVER_LIMIT:
+        if is_over_limit(error):
             error = self._refusal_of_newest(error)
         self._events.error(error)
         if isinstance(error, errors.PermissionsError):

@@ -351,6 +351,10 @@ _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 _LAST_CHARACTER: Final = 0x10FFFF
 
 
+#: The text of a server that refuses a subscription because of a limit.
+_OVER_LIMIT: Final = "maximum subscriptions exceeded"
+
+
 def error_from_text(text: str) -> errors.Error:
     """Return the error for the text of a server's ``-ERR``."""
     lower = text.lower()
@@ -361,7 +365,7 @@ def error_from_text(text: str) -> errors.Error:
     if "permissions violation" in lower:
         return permissions_error(text)
     # The last two texts: the subject of a SUB, and in pedantic mode of a PUB.
-    if lower in ("maximum subscriptions exceeded", "invalid subject", "invalid publish subject"):
+    if lower in (_OVER_LIMIT, "invalid subject", "invalid publish subject"):
         return errors.SubscriptionError(text)
     if "stale connection" in lower:
         return errors.StaleConnectionError(text)
@@ -373,6 +377,11 @@ def error_from_text(text: str) -> errors.Error:
 def ends_connection(error: errors.Error) -> bool:
     """Return whether a server closes the connection after the ``-ERR`` of this error."""
     return not isinstance(error, errors.SubscriptionError)
+
+
+def is_over_limit(error: errors.Error) -> bool:
+    """Return whether a server refused a subscription because of its limit, or that of the account."""
+    return type(error) is errors.SubscriptionError and str(error).lower() == _OVER_LIMIT
 
 
 def permissions_error(text: str) -> errors.PermissionsError:
