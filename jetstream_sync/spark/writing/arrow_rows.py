@@ -38,8 +38,8 @@ def record_batches(layout: RowLayout, batches: Iterable[pa.RecordBatch]) -> Iter
 
 def _without_rest(column: pa.Array) -> pa.Array:
     """Return a column without the values of the table that it is a small part of, which would be copied each time."""
-    is_part = column.get_total_buffer_size() > 2 * column.nbytes
-    return pa.concat_arrays([column]) if is_part else column
+    # The sizes of a column are no criterion: `nbytes` reads the missing offsets of an empty column made in Java.
+    return pa.concat_arrays([column]) if column.offset else column
 
 
 def _values(name: str, column: pa.Array) -> Sequence[Any]:
@@ -68,6 +68,8 @@ def _header_lines(column: pa.Array) -> BytesColumn | None:
     if column.null_count or not (is_map or pa.types.is_list(kind)):
         return None
     names, values = (column.keys, column.items) if is_map else column.values.flatten()
+    if not len(names):
+        return BytesColumn.of([b""] * len(column))
     ends = column.offsets
     if names.null_count:
         return None
