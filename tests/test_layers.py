@@ -57,10 +57,13 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "streaming": {"planning", "reading"},
         "writing": {"reading"},
     },
+    "workers": {"runtime": set(), "operations": {"runtime"}},
 }
 ENTRY_POINTS: dict[str, set[str]] = {
     "jetstream": {"context.py"},
     "spark": {"__init__.py", "source.py", "task_helpers.py", "work_queue.py"},
+    # The gauges read the threads of a handler; a command runs a supervisor, and tests a processor.
+    "workers": {"__init__.py", "worker.py", "run.py", "metrics.py", "command.py", "testing.py"},
 }
 
 # Where a part may import only some modules of another part.
@@ -93,16 +96,21 @@ ONLY_IN: dict[str, set[str]] = {
     "json": {"codec.py", "contexts.py", "differences.py", "cli", "spark", "workers"},
     "logging": {"client", "jetstream", "cli", "spark", "workers", "django"},
     # Handlers run in processes: pipes, and the import of the main module.
-    "multiprocessing": {"workers/processes.py", "workers/child.py"},
+    "multiprocessing": {"workers/runtime/processes.py", "workers/runtime/child.py"},
     "queue": {"client", "workers"},
     # A read of standard input must not miss a Ctrl-C just before it.
-    "select": {"net", "cli/long_running.py", "workers/heartbeat.py"},
+    "select": {"net", "cli/long_running.py", "workers/operations/heartbeat.py"},
     "selectors": {"net"},
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
-    "socket": {"net", "server", "workers/http_server.py", "workers/health.py"},
+    "socket": {
+        "net",
+        "server",
+        "workers/operations/http_server.py",
+        "workers/operations/health.py",
+    },
     "ssl": {"net"},
     # Workers run in several processes, and handlers in processes of their own.
-    "subprocess": {"server", "workers/supervisor.py", "workers/processes.py"},
+    "subprocess": {"server", "workers/operations/supervisor.py", "workers/runtime/processes.py"},
     "threading": {
         "locks.py",
         "client",
@@ -185,21 +193,21 @@ BROAD_HANDLERS = {
     "services/service.py _with_data": "a user's function for statistics may raise anything",
     "services/service.py _call_stop_cb": "a user's callback may raise anything",
     "jetstream/buckets/watch.py _report_current": "a user's callback may raise anything",
-    "workers/http_server.py do_GET": "an error in a reply must not end the thread of the server",
+    "workers/operations/http_server.py do_GET": "an error in a reply must not end the thread of the server",
     "workers/logs.py log": "a user's log handler may raise anything",
     "workers/tracing.py guarded": "tracers and propagators may raise anything",
     "workers/observer.py emit": "a user's hook may raise anything",
     "spark/session.py start_query": "the errors of Spark have no common class; it repeats one",
     "django/outbox.py _guarded": "the relay outlives any error of the database, and reports it",
-    "workers/processing.py process": "a user's handler may raise anything: the attempt has failed",
-    "workers/processing.py _run_anew": "whatever a hook of a commit raises, the run has committed",
-    "workers/processing.py _reply": "the handler has succeeded: its reply must not fail the message",
-    "workers/child.py _handled": "the same in a process: the worker gets the error",
-    "workers/child.py main": "modules of the user may raise anything: the worker gets the error",
-    "workers/processes.py respond": "the process gets the error",
-    "workers/processing.py process_batch": "as in process: the attempt has failed",
-    "workers/pulling.py _key_of": "a user's key function may raise anything: the attempt has failed",
-    "workers/processing.py _bury": "a user's function for the subject may raise anything",
+    "workers/runtime/processing.py process": "a user's handler may raise anything: the attempt has failed",
+    "workers/runtime/processing.py _run_anew": "whatever a hook of a commit raises, the run has committed",
+    "workers/runtime/processing.py _reply": "the handler has succeeded: its reply must not fail the message",
+    "workers/runtime/child.py _handled": "the same in a process: the worker gets the error",
+    "workers/runtime/child.py main": "modules of the user may raise anything: the worker gets the error",
+    "workers/runtime/processes.py respond": "the process gets the error",
+    "workers/runtime/processing.py process_batch": "as in process: the attempt has failed",
+    "workers/runtime/pulling.py _key_of": "a user's key function may raise anything: the attempt has failed",
+    "workers/runtime/processing.py _bury": "a user's function for the subject may raise anything",
     "workers/events.py run": "the top of every thread: it reports the error that ended it",
 }
 
@@ -368,7 +376,7 @@ def test_the_worker_runtime_uses_public_names():
             continue
         for node in file.nodes:
             if isinstance(node, ast.ImportFrom) and (
-                node.level > 1 or node.module == "jetstream_sync"
+                node.level > file.name.count("/") or node.module == "jetstream_sync"
             ):
                 # `Worker.setup` shows the differences of jsm, and exit statuses and subjects have one rule.
                 if node.module in {

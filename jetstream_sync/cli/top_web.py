@@ -29,7 +29,7 @@ from aiohttp import web
 from textual_serve.server import Server
 
 from .. import errors
-from ..workers.http_server import parse_address
+from ..workers.checks import parse_address
 from .output import announce, emit_line
 from .settings import Settings
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..version import needs_extra
-from ..workers.heartbeat import supervisor_link
+from ..workers.operations.heartbeat import supervisor_link
 
 with needs_extra("django"):
     from .config import Config

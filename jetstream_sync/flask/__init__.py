@@ -34,7 +34,7 @@ from .. import shared_connection
 from ..version import needs_extra
 from ..workers import Context, Worker
 from ..workers.command import main, show_check
-from ..workers.heartbeat import supervisor_link
+from ..workers.operations.heartbeat import supervisor_link
 
 with needs_extra("flask"):
     import click

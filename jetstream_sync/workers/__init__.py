@@ -33,9 +33,9 @@ from .logs import JsonLogFormatter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .options import QueueOptions, TaskOptions, WorkerOptions
-from .processes import HandlerTimeoutError, WorkerCrashedError
 from .resources import SetupStep
 from .retries import Backoff, BatchError, Reject, Retry
+from .runtime.processes import HandlerTimeoutError, WorkerCrashedError
 from .schedules import ScheduleState
 from .tasks import Task, TaskError, TaskResult
 from .worker import CheckResult, Worker

@@ -136,3 +136,11 @@ def check_token(option: str, value: object) -> None:
     ok = isinstance(value, str) and value and not set(value) & set(".*>/\\ \t\r\n")
     rule = "must be a token of a subject, without '.', '*', '>', '/', '\\' and spaces"
     check_option(option, value, bool(ok), rule)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``; without a host, that of the local machine."""
+    host, _, port = address.rpartition(":")
+    ok = port.isascii() and port.isdigit() and int(port) <= 65535
+    check_option("http", address, ok, "must be HOST:PORT, as in '127.0.0.1:9400'")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)

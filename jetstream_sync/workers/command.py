@@ -15,11 +15,11 @@ from .. import errors
 from ..exit_status import ExitStatus
 from .checks import check_option
 from .context import LogContextFilter
-from .health import Processes
-from .heartbeat import supervisor_link
-from .http_server import monitoring
 from .logs import JsonLogFormatter, log, outcome_log
-from .supervisor import RecycleRules, Supervisor
+from .operations.health import Processes
+from .operations.heartbeat import supervisor_link
+from .operations.http_server import monitoring
+from .operations.supervisor import RecycleRules, Supervisor
 from .worker import Worker
 
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(threadName)s %(message)s"

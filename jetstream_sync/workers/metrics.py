@@ -21,7 +21,7 @@ from .observer import BUCKETS_S, COUNTERS, DURATIONS, OUTCOMES, HistogramSnapsho
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from .threads import HandlerRunner
+    from .runtime.threads import HandlerRunner
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "jetstream_worker_"

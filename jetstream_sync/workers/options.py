@@ -21,12 +21,11 @@ from .checks import (
     check_plain,
     check_target,
     is_number,
+    parse_address,
 )
 from .dead_letters import DeadLetterTarget
 from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, Middleware
-from .http_server import parse_address
 from .resources import Resource
-from .running import REPORTS
 from .schedules import Schedule
 from .tracing import TRACE_MODES
 
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
     from .. import Connection
     from .context import Context
     from .resources import Wanted
+
+#: The values of the option ``report``.
+REPORTS: Final = ("messages", "stacks")
 
 F = TypeVar("F", bound=Callable[..., Any])
 

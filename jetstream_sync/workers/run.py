@@ -21,24 +21,24 @@ from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..exit_status import ExitStatus, exit_status
-from .dead_letter_writer import DeadLetterWriter
 from .events import Event, spawn
 from .handler import Handler
-from .health import Monitor
-from .heartbeat import SupervisorLink
 from .leases import LeaseKeeper
 from .limits import Limit
 from .logs import log
-from .membership import source_of
 from .observer import Observer
+from .operations.health import Monitor
+from .operations.heartbeat import SupervisorLink
+from .operations.reporter import RunningReporter
 from .options import DefinedWorker
-from .parking import check_parking
-from .processing import Shared
 from .resources import create_missing
-from .running import RunningReporter
+from .runtime.dead_letter_writer import DeadLetterWriter
+from .runtime.membership import source_of
+from .runtime.parking import check_parking
+from .runtime.processing import Shared
+from .runtime.settle import Settlements
+from .runtime.threads import HandlerRunner
 from .schedules import Schedules
-from .settle import Settlements
-from .threads import HandlerRunner
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:

@@ -1,49 +1,21 @@
-"""
-Reports of running messages: a NATS service of each worker process, and the requests to it.
-
-Rules:
-
-1. Nothing is recorded for a report: the state is read from the held messages when a request arrives.
-2. A worker runs without the service if that cannot start, or is not permitted.
-"""
+"""Reports of running messages, and the requests for them to all worker processes; see `reporter`."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
-import threading
-import traceback
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from urllib.parse import quote
 
 from .. import errors
-from .health import Monitor
-from .leases import Delivery, DeliveryState, lease_clock
-from .logs import log
 from .metrics import Snapshot
 
 if TYPE_CHECKING:
     from .. import Connection
 
-#: The name of the service, the version of its reports, and the subject for all workers.
-_SERVICE: Final = "jetstream-worker"
-_VERSION: Final = "1.0.0"
-_SUBJECT: Final = "jetstream-worker.running"
-#: The subject for requests to end the process that runs a call.
-_TERMINATE: Final = "jetstream-worker.terminate"
-#: The values of the option ``report`` of a worker.
-REPORTS: Final = ("messages", "stacks")
-#: Maximum number of messages, and of stacks with their innermost frames, in one report.
-_MAX_MESSAGES: Final = 500
-_MAX_STACKS: Final = 100
-_MAX_FRAMES: Final = 30
-#: Timeout of the end of the service, in seconds.
-_STOP_S: Final = 1.0
+#: The subject of requests to all workers.
+RUNNING_SUBJECT: Final = "jetstream-worker.running"
+#: The subject of requests to end the process that runs a call.
+TERMINATE_SUBJECT: Final = "jetstream-worker.terminate"
 #: How long to wait for the report of each further process, in seconds.
 _STALL_S: Final = 0.3
 
@@ -86,109 +58,9 @@ class ProcessReport(Snapshot):
     """Number of running messages that are left out of a long report."""
 
 
-def _subject_of(worker: str) -> str:
+def subject_of(worker: str) -> str:
     """Return the subject for the processes of one worker."""
-    return f"{_SUBJECT}.{quote(worker, safe='').replace('.', '%2E') or '%'}"
-
-
-class RunningReporter:
-    """Answers requests for the running messages of this process."""
-
-    def __init__(self, worker: str, report: str | None, monitor: Monitor) -> None:
-        self._worker = worker
-        self._report = report
-        self._monitor = monitor
-        self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._host = platform.node()
-        self._stop_service: Callable[[float], object] | None = None
-
-    def start(self, nc: Connection) -> None:
-        """Start the service, unless the worker has no reports."""
-        if self._report is None:
-            return
-        metadata = {"worker": self._worker, "host": self._host, "pid": str(os.getpid())}
-        text = "Running messages of workers of jetstream_sync"
-        try:
-            # Each process gets every request.
-            service = nc.add_service(
-                _SERVICE, _VERSION, text, metadata, queue_group="", stop_cb=self._stopped
-            )
-            self._stop_service = service.stop
-            service.add_endpoint("running", self._respond, _SUBJECT)
-            service.add_endpoint("terminate", self._terminate, _TERMINATE)
-            service.add_endpoint("running-of-worker", self._respond, _subject_of(self._worker))
-        except errors.Error as error:
-            self._stopped(error)
-
-    def _stopped(self, error: BaseException | None) -> None:
-        if error is not None and not self._monitor.is_stopping:
-            log.warning("worker %r does not report running messages: %s", self._worker, error)
-
-    def stop(self) -> None:
-        """Stop the service."""
-        if self._stop_service is not None:
-            with suppress(errors.Error):
-                self._stop_service(_STOP_S)
-
-    def _respond(self, request: Any) -> None:
-        request.respond_json(self.report(stacks=request.data == b"stacks"))
-
-    def _terminate(self, request: Any) -> None:
-        subject = request.data.decode()
-        found = any(runner.terminate(subject) for runner in self._monitor.runners)
-        request.respond_json({"terminated": found})
-
-    def report(self, *, stacks: bool = False) -> ProcessReport:
-        """Return what this process runs."""
-        now = lease_clock()
-        running = [
-            (delivery, runner)
-            for runner in self._monitor.runners
-            for delivery in runner.running()
-            if delivery.started_at  # else its thread has just taken it
-        ]
-        running.sort(key=lambda item: item[0].started_at)
-        stacks = stacks and self._report == "stacks"
-        shown = running[: _MAX_STACKS if stacks else _MAX_MESSAGES]
-        frames = sys._current_frames() if stacks else {}  # noqa: SLF001 - documented for this use
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        messages = []
-        for delivery, runner in shown:
-            frame = None if runner.handler.pool == "processes" else frames.get(delivery.thread)
-            stack = None
-            if frame is not None:
-                stack = "".join(traceback.format_stack(frame, _MAX_FRAMES))
-            messages.append(_message(delivery, now, names.get(delivery.thread, ""), stack))
-        return {
-            **self._monitor.snapshot(),
-            "worker": self._worker,
-            "host": self._host,
-            "pid": os.getpid(),
-            "started": self._started,
-            "stacks": self._report == "stacks",
-            "running": messages,
-            "omitted": len(running) - len(shown),
-        }
-
-
-def _message(delivery: Delivery, now: float, thread: str, stack: str | None) -> RunningMessage:
-    where = delivery.metadata
-    seconds = max(0.0, now - delivery.started_at)
-    since = datetime.now(timezone.utc) - timedelta(seconds=seconds)
-    return {
-        "handler": delivery.handler,
-        "stream": where.stream,
-        "consumer": where.consumer,
-        "subject": delivery.msg.subject,
-        "stream_seq": where.stream_seq,
-        "attempt": delivery.attempt,
-        "since": since.isoformat(timespec="milliseconds"),
-        "seconds": round(seconds, 3),
-        "over_timeout": delivery.exceeds_timeout,
-        "lease_lost": delivery.state is DeliveryState.LOST or delivery.is_lost(),
-        "thread": thread,
-        "stack": stack,
-    }
+    return f"{RUNNING_SUBJECT}.{quote(worker, safe='').replace('.', '%2E') or '%'}"
 
 
 def request_reports(
@@ -199,7 +71,7 @@ def request_reports(
 
     A process that does not answer in time is left out: it is stopped, or a C function keeps its GIL.
     """
-    subject = _SUBJECT if worker is None else _subject_of(worker)
+    subject = RUNNING_SUBJECT if worker is None else subject_of(worker)
     payload = b"stacks" if stacks else b""
     try:
         replies = [*nc.request_many(subject, payload, timeout=timeout, stall=_STALL_S)]
@@ -212,7 +84,9 @@ def request_reports(
 def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:
     """Have the worker that runs a call in a process end it; return whether one did."""
     try:
-        replies = nc.request_many(_TERMINATE, subject.encode(), timeout=timeout, stall=_STALL_S)
+        replies = nc.request_many(
+            TERMINATE_SUBJECT, subject.encode(), timeout=timeout, stall=_STALL_S
+        )
         return any(json.loads(reply.data).get("terminated") for reply in replies)
     except errors.NoRespondersError:
         return False

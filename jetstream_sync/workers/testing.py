@@ -19,11 +19,11 @@ from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
 from .calls import FINISHED, CallStates, Record, TaskState
 from .checks import check_option
 from .context import Context, RunState
-from .dead_letter_writer import DeadLetterWriter
 from .handler import CallHandler, Handler
 from .leases import Delivery, DeliveryState, Lease, LeaseTimes, lease_clock
 from .observer import Observer
-from .processing import Parts, Processor
+from .runtime.dead_letter_writer import DeadLetterWriter
+from .runtime.processing import Parts, Processor
 from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:

@@ -28,8 +28,6 @@ from ..subjects import subject_matches
 from .arguments import to_json
 from .celery_words import refuse_unknown
 from .checks import check_count, check_option, check_plain
-from .child import refuse_to_run, register
-from .consumers import plan_consumer, unknown_calls
 from .context import Context
 from .dead_letters import DeadLetters
 from .events import Event, StopOnce, signals
@@ -40,12 +38,11 @@ from .handler import (
     Handler,
     HandlerFunction,
 )
-from .health import Monitor
-from .heartbeat import SupervisorLink, supervisor_link
-from .http_server import monitoring
 from .logs import log
-from .membership import check_handler
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
+from .operations.health import Monitor
+from .operations.heartbeat import SupervisorLink, supervisor_link
+from .operations.http_server import monitoring
 from .options import (
     OPTIONS,
     QueueOptions,
@@ -57,6 +54,9 @@ from .options import (
 from .queues import QueueOwner, TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
 from .run import WorkerRun
+from .runtime.child import refuse_to_run, register
+from .runtime.consumers import plan_consumer, unknown_calls
+from .runtime.membership import check_handler
 from .schedules import (
     Schedule,
     ScheduleState,

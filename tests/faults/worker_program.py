@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker, dead_letter_writer
+from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker
+from jetstream_sync.workers.runtime import dead_letter_writer
 
 #: The options of the handler; the verdict uses them, too.
 ATTEMPTS: Final = 5

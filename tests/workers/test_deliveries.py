@@ -12,8 +12,8 @@ from fixtures.worker import WorkerProgram, is_settled, publish_numbers, running
 
 from jetstream_sync import ConsumerConfig, JetStream, RetentionPolicy, Stream
 from jetstream_sync.workers import Backoff, Worker
-from jetstream_sync.workers.consumers import HandlerConsumer
 from jetstream_sync.workers.metrics import HandlerSnapshot
+from jetstream_sync.workers.runtime.consumers import HandlerConsumer
 
 
 def test_restarts_use_up_no_attempts(js, stream, nats_server, tmp_path):

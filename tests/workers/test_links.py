@@ -108,8 +108,8 @@ def test_an_acknowledgement_that_is_never_confirmed_is_not_a_clean_end(
     js, stream, worker, monkeypatch
 ):
     """The status tells that a settlement was given up while the worker stopped."""
-    monkeypatch.setattr("jetstream_sync.workers.settle._MAX_ABSENT_SENDS", 2)
-    monkeypatch.setattr("jetstream_sync.workers.settle._ABSENT_DELAY_S", 0.1)
+    monkeypatch.setattr("jetstream_sync.workers.runtime.settle._MAX_ABSENT_SENDS", 2)
+    monkeypatch.setattr("jetstream_sync.workers.runtime.settle._ABSENT_DELAY_S", 0.1)
     began, release = threading.Event(), threading.Event()
 
     @worker.handler(stream=stream.name, consumer="C")

@@ -20,7 +20,8 @@ from jetstream_sync import (
     SubjectTransform,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Backoff, Context, DeadLetters, Worker, membership
+from jetstream_sync.workers import Backoff, Context, DeadLetters, Worker
+from jetstream_sync.workers.runtime import membership
 
 pytestmark = pytest.mark.server(">=2.11")
 

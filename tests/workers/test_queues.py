@@ -148,7 +148,7 @@ def sleep_elsewhere(seconds: float) -> None:
 
 def test_a_worker_has_the_floor_of_its_consumer(js, stream, nats_server, monkeypatch):
     """A consumer that is deleted while messages are handled is created again behind a recent one."""
-    monkeypatch.setattr("jetstream_sync.workers.threads.FLOOR_S", 0.5)
+    monkeypatch.setattr("jetstream_sync.workers.runtime.threads.FLOOR_S", 0.5)
     runs: list[bytes] = []
     worker = Worker(nats_server.url)
 

@@ -25,9 +25,9 @@ from fixtures.worker import WorkerProgram, exists, is_settled, publish_numbers
 import jetstream_sync
 from jetstream_sync import Stream
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import supervisor as supervisor_module
-from jetstream_sync.workers.heartbeat import rss_of
-from jetstream_sync.workers.supervisor import RecycleRules, Supervisor
+from jetstream_sync.workers.operations import supervisor as supervisor_module
+from jetstream_sync.workers.operations.heartbeat import rss_of
+from jetstream_sync.workers.operations.supervisor import RecycleRules, Supervisor
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 
@@ -220,7 +220,7 @@ def test_the_first_process_of_a_container_stops(js, stream, nats_server, tmp_pat
 
 SILENT = """
 import re, sys
-from jetstream_sync.workers.heartbeat import supervisor_link
+from jetstream_sync.workers.operations.heartbeat import supervisor_link
 
 link = supervisor_link()
 link.ready()

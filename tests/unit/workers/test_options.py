@@ -14,7 +14,7 @@ from jetstream_sync.workers import Backoff, Context, Retry, Worker
 from jetstream_sync.workers.dead_letters import one_line
 from jetstream_sync.workers.leases import Lease, LeaseTimes
 from jetstream_sync.workers.limits import rate_interval
-from jetstream_sync.workers.pulling import Window
+from jetstream_sync.workers.runtime.pulling import Window
 
 
 def test_delays_grow_up_to_the_maximum():

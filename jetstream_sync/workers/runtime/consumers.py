@@ -10,20 +10,20 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from .. import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
-from ..differences import differences
-from ..subjects import filter_fields
-from .calls import OWNER, check_owner
-from .checks import check_option
-from .handler import Handler, QueueHandler, start_of
-from .leases import MIN_WAIT_S, LeaseTimes
-from .logs import log
+from ... import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
+from ...differences import differences
+from ...subjects import filter_fields
+from ..calls import OWNER, check_owner
+from ..checks import check_option
+from ..handler import Handler, QueueHandler, start_of
+from ..leases import MIN_WAIT_S, LeaseTimes
+from ..logs import log
+from ..resources import SetupStep
+from ..retries import MAX_EXTRA_DELIVERIES
 from .parking import check_parking
-from .resources import SetupStep
-from .retries import MAX_EXTRA_DELIVERIES
 
 if TYPE_CHECKING:
-    from .. import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
+    from ... import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
 
 #: ``ack_wait`` of a new consumer, in seconds.
 ACK_WAIT_S: Final = 30.0

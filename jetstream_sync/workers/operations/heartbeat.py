@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from ..locks import new_lock
-from .events import spawn
-from .logs import log
+from ...locks import new_lock
+from ..events import spawn
+from ..logs import log
 
 #: The descriptors to read and to write, the number of processes, and ``watch`` if files are reported.
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"

@@ -30,15 +30,15 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from .. import errors
-from ..locks import new_lock
-from .leases import Delivery, DeliveryState, LeaseKeeper, lease_clock
-from .logs import log
+from ... import errors
+from ...locks import new_lock
+from ..leases import Delivery, DeliveryState, LeaseKeeper, lease_clock
+from ..logs import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .. import Connection, Headers
+    from ... import Connection, Headers
 
 _ACK: Final = b"+ACK"
 _SETTLED: Final = DeliveryState.SETTLED

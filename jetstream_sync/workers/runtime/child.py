@@ -29,18 +29,18 @@ from multiprocessing.connection import Connection
 from multiprocessing.spawn import prepare
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
-from .. import JetStreamMsg, errors
-from ..locks import new_rlock
-from .context import Context, ContextActions
-from .dead_letters import one_line
-from .events import spawn
-from .handler import CallHandler, Handler, Invocation, Middleware, Reply, check_returned
-from .leases import Delivery, DeliveryState, log_context
-from .logs import log, traceback_text
-from .tracing import traced, tracing_middleware
+from ... import JetStreamMsg, errors
+from ...locks import new_rlock
+from ..context import Context, ContextActions
+from ..dead_letters import one_line
+from ..events import spawn
+from ..handler import CallHandler, Handler, Invocation, Middleware, Reply, check_returned
+from ..leases import Delivery, DeliveryState, log_context
+from ..logs import log, traceback_text
+from ..tracing import traced, tracing_middleware
 
 if TYPE_CHECKING:
-    from .. import Headers
+    from ... import Headers
 
 try:
     import fcntl

@@ -21,13 +21,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from .. import (
+from ... import (
     ConsumerConfig,
     ElasticConsumerGroup,
     StaticConsumerGroup,
     errors,
 )
-from .checks import check_option
+from ..checks import check_option
+from ..events import spawn
+from ..handler import Handler
+from ..leases import DeliveryState, LeaseTimes
+from ..logs import log
 from .consumers import (
     ACK_WAIT_S,
     HandlerConsumer,
@@ -36,18 +40,14 @@ from .consumers import (
     get_stream,
     missing_dead_letters,
 )
-from .events import spawn
-from .handler import Handler
 from .held import Phase
-from .leases import DeliveryState, LeaseTimes
-from .logs import log
 from .pulling import Puller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .. import ConsumerInfo, GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
-    from .leases import Delivery
+    from ... import ConsumerInfo, GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
+    from ..leases import Delivery
 
 #: Seconds after which a member that is absent is dropped.
 _ABSENT_S: Final = 60.0

@@ -29,22 +29,22 @@ from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from .. import errors
-from ..locks import new_lock
+from ... import errors
+from ...locks import new_lock
+from ..leases import Delivery, lease_clock
+from ..logs import RemoteTraceback, log, status_text
+from ..retries import Retry
 from .child import ChildJob, FailureReport, HandlerRequest
-from .leases import Delivery, lease_clock
-from .logs import RemoteTraceback, log, status_text
-from .retries import Retry
 
 if TYPE_CHECKING:
-    from .. import JetStream
-    from .context import Context
-    from .handler import Handler
+    from ... import JetStream
+    from ..context import Context
+    from ..handler import Handler
 
 #: Run by a new interpreter, which may not find this package by itself.
 _BOOTSTRAP: Final = (
     "import sys; sys.path.insert(0, sys.argv[3]); "
-    "from jetstream_sync.workers.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "from jetstream_sync.workers.runtime.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 #: Interval of the checks whether a silent process exists, in seconds.
 _POLL_S: Final = 0.5
@@ -260,7 +260,7 @@ class _HandlerProcess:
         self.conn, theirs = Pipe()
         # The process ends when the write end is closed, at the latest by the end of the worker.
         lifeline, self._lifeline = os.pipe()
-        package = Path(__file__).parents[2]
+        package = Path(__file__).parents[3]
         descriptors = (theirs.fileno(), lifeline)
         try:
             self.popen = subprocess.Popen(

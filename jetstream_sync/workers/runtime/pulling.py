@@ -22,18 +22,18 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from .. import errors
-from ..locks import new_lock
+from ... import errors
+from ...locks import new_lock
+from ..handler import Handler, acceptor
+from ..leases import Delivery, Lease, delivery_number, lease_clock
+from ..limits import CircuitBreaker
+from ..logs import log
 from .consumers import MessageSource
-from .handler import Handler, acceptor
 from .held import SUSPICIOUS_DELIVERY, HeldMessages, Phase
-from .leases import Delivery, Lease, delivery_number, lease_clock
-from .limits import CircuitBreaker
-from .logs import log
 from .processing import Processor, Shared
 
 if TYPE_CHECKING:
-    from .. import JetStream, JetStreamMsg, MessageIterator, PriorityOptions
+    from ... import JetStream, JetStreamMsg, MessageIterator, PriorityOptions
 
 #: Delays between attempts to pull after an error, in seconds.
 _FIRST_PULL_DELAY_S: Final = 0.5

@@ -16,16 +16,16 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from .. import errors
+from ... import errors
+from ..events import spawn
+from ..handler import CallHandler, Handler, QueueHandler
+from ..leases import Delivery, lease_clock, log_context
+from ..limits import Gate
+from ..logs import log
+from ..observer import Observer
 from .consumers import MessageSource
 from .dead_letter_writer import DeadLetterWriter
-from .events import spawn
-from .handler import CallHandler, Handler, QueueHandler
 from .held import HeldMessages, Phase
-from .leases import Delivery, lease_clock, log_context
-from .limits import Gate
-from .logs import log
-from .observer import Observer
 from .processes import HandlerProcesses
 from .processing import Processor, QueueProcessor, Shared
 from .pulling import Puller

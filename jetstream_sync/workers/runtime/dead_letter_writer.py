@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
-from .. import Headers, RetentionPolicy, errors
-from .dead_letters import DeadLetterTarget, copied_headers
+from ... import Headers, RetentionPolicy, errors
+from ..dead_letters import DeadLetterTarget, copied_headers
 
 if TYPE_CHECKING:
-    from .context import Publishing
-    from .leases import Delivery
+    from ..context import Publishing
+    from ..leases import Delivery
 
 _PUBLISH_TIMEOUT_S: Final = 5.0
 

@@ -14,16 +14,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
-from .. import RetentionPolicy
-from .checks import check_option
-from .dead_letters import copied_headers
-from .schedules import AT_LEVEL, check_scheduling, require_level
+from ... import RetentionPolicy
+from ..checks import check_option
+from ..dead_letters import copied_headers
+from ..schedules import AT_LEVEL, check_scheduling, require_level
 
 if TYPE_CHECKING:
-    from .. import JetStream
-    from .context import Publishing
-    from .handler import Handler
-    from .leases import Delivery
+    from ... import JetStream
+    from ..context import Publishing
+    from ..handler import Handler
+    from ..leases import Delivery
 
 _ATTEMPT: Final = "Worker-Attempt"
 _ORIGIN: Final = "Worker-Origin"

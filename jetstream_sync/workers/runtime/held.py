@@ -21,10 +21,10 @@ from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from ..locks import new_lock
+from ...locks import new_lock
 
 if TYPE_CHECKING:
-    from .leases import Delivery
+    from ..leases import Delivery
 
 #: The delivery from which on a message is started alone.
 SUSPICIOUS_DELIVERY: Final = 3

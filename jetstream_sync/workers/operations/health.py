@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ..locks import new_lock
-from .leases import LeaseKeeper, lease_clock
-from .metrics import (
+from ...locks import new_lock
+from ..leases import LeaseKeeper, lease_clock
+from ..metrics import (
     GaugeSnapshot,
     HandlerSnapshot,
     Snapshot,
@@ -30,8 +30,8 @@ from .metrics import (
 )
 
 if TYPE_CHECKING:
-    from .. import Connection
-    from .threads import HandlerRunner
+    from ... import Connection
+    from ..runtime.threads import HandlerRunner
 
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
 #: reply to a ping for a part of the shortest lease.

@@ -18,14 +18,14 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from .. import errors
-from ..locks import new_lock
-from .context import Context, RunState
-from .logs import log
-from .retries import Retry
+from ... import errors
+from ...locks import new_lock
+from ..context import Context, RunState
+from ..logs import log
+from ..retries import Retry
 
 if TYPE_CHECKING:
-    from .. import JetStreamMsg, KeyValue
+    from ... import JetStreamMsg, KeyValue
 
 _RUNNING: Final = b"running"
 _FAILED: Final = b"failed"

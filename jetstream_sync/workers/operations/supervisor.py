@@ -27,10 +27,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from .checks import check_count, check_option
-from .events import signals, spawn
+from ..checks import check_count, check_option
+from ..events import signals, spawn
+from ..logs import log, status_text
 from .heartbeat import LINK_VARIABLE
-from .logs import log, status_text
 
 if TYPE_CHECKING:
     from .health import Processes

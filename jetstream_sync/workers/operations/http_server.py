@@ -15,11 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from .. import errors
-from .events import spawn
-from .logs import log
-from .metrics import CONTENT_TYPE
-from .observer import DURATIONS
+from ..checks import parse_address
+from ..events import spawn
+from ..logs import log
+from ..metrics import CONTENT_TYPE
+from ..observer import DURATIONS
 
 if TYPE_CHECKING:
     from .health import Monitor, Processes
@@ -30,16 +30,6 @@ _TIMEOUT_S: Final = 5.0
 #: Interval of the checks whether the server is closed, in seconds.
 _POLL_S: Final = 0.1
 _TEXT: Final = "text/plain; charset=utf-8"
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``; without a host, that of the local machine."""
-    host, _, port = address.rpartition(":")
-    if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise errors.InvalidOptionError(
-            "http", address, "must be HOST:PORT, as in '127.0.0.1:9400'"
-        )
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 class MonitoringServer(ThreadingHTTPServer):

@@ -15,13 +15,12 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, ParamSpec
 
-from .. import errors
-from ..locks import new_lock
-from .calls import StateUnknownError
-from .context import Context, ContextActions, Publishing, RunState
-from .dead_letter_writer import DeadLetterTooLargeError, DeadLetterWriter
-from .dead_letters import one_line
-from .handler import (
+from ... import errors
+from ...locks import new_lock
+from ..calls import StateUnknownError
+from ..context import Context, ContextActions, Publishing, RunState
+from ..dead_letters import one_line
+from ..handler import (
     REPLY_TO,
     CallHandler,
     DecodeError,
@@ -35,19 +34,20 @@ from .handler import (
     forks,
     task_of,
 )
-from .leases import Delivery, LeaseKeeper, lease_clock, log_context
-from .limits import CircuitBreaker, Limit, SoftTimeouts
-from .logs import log, without_own_frames
-from .observer import HandlerObserver, Observer
+from ..leases import Delivery, LeaseKeeper, lease_clock, log_context
+from ..limits import CircuitBreaker, Limit, SoftTimeouts
+from ..logs import log, without_own_frames
+from ..observer import HandlerObserver, Observer
+from ..retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
+from ..tracing import traced
+from .dead_letter_writer import DeadLetterTooLargeError, DeadLetterWriter
 from .once import Once
 from .parking import park, parked_attempts, parked_origin
 from .processes import HandlerProcesses
-from .retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
 from .settle import Settlements, Settling
-from .tracing import traced
 
 if TYPE_CHECKING:
-    from .. import JetStream
+    from ... import JetStream
 
 P = ParamSpec("P")
 

@@ -1,0 +1,1 @@
+"""What starts, stops and shows worker processes."""

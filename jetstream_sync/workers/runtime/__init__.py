@@ -1,0 +1,1 @@
+"""What receives messages, runs their handlers and settles them."""
