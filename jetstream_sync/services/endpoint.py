@@ -111,10 +111,6 @@ class ServiceRequest(Msg):
         self._error = f"{code}:{description}"
 
 
-def _ignore(_: object) -> None:
-    """Do nothing."""
-
-
 #: Lets another thread call a function with each message.
 PostFunction = Callable[[Callable[[Delivery], None], list[Delivery]], None]
 #: Handles a request, on a thread of the endpoint.
@@ -145,14 +141,6 @@ class _EndpointSubscription(Subscription):
         """Raise if the server has refused the subscription."""
         if isinstance(self._mailbox.reason, errors.PermissionsError):
             self._mailbox.raise_reason()
-
-    def stop(self, reason: BaseException) -> None:
-        """Receive no more requests; those that are queued will be handled."""
-        self._on_closed(reason)
-
-    def wait_done(self, deadline: Deadline) -> bool:
-        """Wait until the queued requests are handled, and return whether they are."""
-        return self._wait_drained(deadline)
 
     def _on_dropped(self, dropped: list[Delivery]) -> None:
         super()._on_dropped(dropped)
@@ -205,7 +193,7 @@ class Endpoint:
 
     def abandon(self) -> None:
         """End an endpoint that could not be started; the service goes on."""
-        self._ended = _ignore
+        self._ended = lambda _: None
         self.subscription._end_with(
             errors.BadSubscriptionError("the endpoint could not be started")
         )
@@ -299,11 +287,8 @@ class Endpoint:
         except errors.ConnectionClosedError as failure:
             self._core.events.error(failure)
             return
-        except (
-            errors.Error,
-            TypeError,
-            ValueError,
-        ) as failure:  # a code, text or payload of the user
+        except (errors.Error, TypeError, ValueError) as failure:
+            # The user chose the code, the text and the payload.
             self._core.events.error(failure)
         text = " ".join(str(error.description).split())[:_MAX_TEXT].encode("ascii", "replace")
         try:

@@ -245,21 +245,19 @@ class Service(EndpointGroup):
 
     def info(self) -> ServiceInfo:
         """Return the description of this instance, as `Connection.service_info` does."""
-        self._core.writer.check_not_forked()
-        with self._lock:
-            endpoints = [endpoint.info for endpoint in self._endpoints]
+        endpoints = [endpoint.info for endpoint in self._current()]
         return ServiceInfo(**self._identity(), description=self._description, endpoints=endpoints)
 
     def stats(self) -> ServiceStats:
         """Return the statistics of this instance, as `Connection.service_stats` does."""
+        endpoints = [self._with_data(endpoint.stats()) for endpoint in self._current()]
+        return ServiceStats(**self._identity(), started=self._started, endpoints=endpoints)
+
+    def _current(self) -> list[Endpoint]:
+        """Return the endpoints; raise `ForkedConnectionError` in another process."""
         self._core.writer.check_not_forked()
         with self._lock:
-            endpoints = list(self._endpoints)
-        return ServiceStats(
-            **self._identity(),
-            started=self._started,
-            endpoints=[self._with_data(endpoint.stats()) for endpoint in endpoints],
-        )
+            return list(self._endpoints)
 
     def _identity(self) -> dict[str, Any]:
         return {name: getattr(self._ping, name) for name in ("name", "id", "version", "metadata")}
@@ -278,12 +276,9 @@ class Service(EndpointGroup):
 
     def reset(self) -> None:
         """Set the statistics of all endpoints to zero, and `ServiceStats.started` to now."""
-        self._core.writer.check_not_forked()
-        with self._lock:
-            endpoints = list(self._endpoints)
-            self._started = datetime.now(timezone.utc)
-        for endpoint in endpoints:
+        for endpoint in self._current():
             endpoint.reset()
+        self._started = datetime.now(timezone.utc)
 
     # --- endpoints; called by `EndpointGroup` -----------------------------------------------------
 
@@ -296,13 +291,7 @@ class Service(EndpointGroup):
             if self._stopping:
                 raise errors.InvalidOptionError("name", info.name, "the service has stopped")
             endpoint = Endpoint(
-                self._core,
-                info,
-                handler,
-                workers,
-                pending_limit,
-                self._post,
-                self._on_endpoint_ended,
+                self._core, info, handler, workers, pending_limit, self._post, self._on_ended
             )
             self._endpoints.append(endpoint)
         try:
@@ -377,10 +366,10 @@ class Service(EndpointGroup):
         finally:
             # After a KeyboardInterrupt as well: no endpoint must stay half stopped.
             for endpoint in endpoints:
-                endpoint.subscription.stop(reason)
+                endpoint.subscription._on_closed(reason)
             try:
                 for endpoint in endpoints:
-                    if not endpoint.subscription.wait_done(deadline):
+                    if not endpoint.subscription._wait_drained(deadline):
                         name = endpoint.info.name
                         late = late or f"the handler of endpoint {name!r} is still running"
             finally:
@@ -401,7 +390,7 @@ class Service(EndpointGroup):
             except BaseException as raised:  # noqa: BLE001 - reported
                 self._core.events.callback_raised("stop_cb", raised)
 
-    def _on_endpoint_ended(self, reason: BaseException) -> None:
+    def _on_ended(self, reason: BaseException) -> None:
         """Stop because an endpoint has ended; called by its last worker thread."""
         if self._begin_stop():
             try:
@@ -471,11 +460,9 @@ class Service(EndpointGroup):
         subject, reply = delivery[0], delivery[1]
         verb = subject[len(self._root) + 1 :].split(b".", 1)[0]
         if reply:
-            response = {b"PING": lambda: self._ping, b"INFO": self.info, b"STATS": self.stats}[
-                verb
-            ]()
-            core = self._core
-            command, size = core.encoder.encode_command(reply, dumps(encode(response)), b"", None)
+            records = {b"PING": lambda: self._ping, b"INFO": self.info, b"STATS": self.stats}
+            core, data = self._core, dumps(encode(records[verb]()))
+            command, size = core.encoder.encode_command(reply, data, b"", None)
             core.writer.send(command, 1, size)
 
 
