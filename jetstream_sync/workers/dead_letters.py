@@ -14,13 +14,7 @@ from .. import Headers, JetStreamMsg, StorageType, errors
 from ..subjects import is_reserved
 
 if TYPE_CHECKING:
-    from .. import (
-        JetStream,
-        OrderedMessages,
-        PubAck,
-        StoredMsg,
-        Stream,
-    )
+    from .. import JetStream, OrderedMessages, PubAck, StoredMsg, Stream
 
 #: Where dead letters go: a stream, or a function of the message and the reason that returns a subject.
 DeadLetterTarget: TypeAlias = str | Callable[[JetStreamMsg, str], str]

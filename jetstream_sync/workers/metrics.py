@@ -134,7 +134,7 @@ def _gauge(
 @_gauge("")
 def _handled(runner: HandlerRunner) -> int:
     """Messages that are done since the start."""
-    return runner.handled
+    return runner.held.handled
 
 
 @_gauge("running")

@@ -32,15 +32,7 @@ if TYPE_CHECKING:
     from .handler import Handler
 
 EventKind = Literal[
-    "start",
-    "ready",
-    "message",
-    "success",
-    "failure",
-    "dead_letter",
-    "lease_lost",
-    "drain",
-    "stop",
+    "start", "ready", "message", "success", "failure", "dead_letter", "lease_lost", "drain", "stop"
 ]
 #: The outcomes of a delivery; the label ``outcome`` of a metric.
 OUTCOMES: Final = ("ack", "retry", "dead", "rejected", "lost", "given_back")

@@ -208,7 +208,6 @@ class WorkerRun:
         self._monitor.phase = "running"
         self._observer.emit("ready")
         if self._link is not None:
-            self._link.handled = lambda: sum(runner.handled for runner in self._runners)
             self._link.processes = lambda: [pid for runner in self._runners for pid in runner.pids]
             self._link.ready()
 

@@ -12,15 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Final,
-    ParamSpec,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from .. import StreamConfig, connect, errors, shared_connection
 from ..exit_status import ExitStatus, exit_status
@@ -31,39 +23,20 @@ from .checks import check_count, check_option, check_plain
 from .context import Context
 from .dead_letters import DeadLetters
 from .events import Event, StopOnce, signals
-from .handler import (
-    HANDLER_OPTIONS,
-    QUEUE_OPTIONS,
-    TASK_OPTIONS,
-    Handler,
-    HandlerFunction,
-)
+from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, HandlerFunction
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .operations.health import Monitor
 from .operations.heartbeat import SupervisorLink, supervisor_link
 from .operations.http_server import monitoring
-from .options import (
-    OPTIONS,
-    QueueOptions,
-    TaskOptions,
-    WorkerOptions,
-    divided,
-    with_options,
-)
+from .options import OPTIONS, QueueOptions, TaskOptions, WorkerOptions, divided, with_options
 from .queues import QueueOwner, TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
 from .run import WorkerRun
 from .runtime.child import refuse_to_run, register
 from .runtime.consumers import plan_consumer, unknown_calls
 from .runtime.membership import check_handler
-from .schedules import (
-    Schedule,
-    ScheduleState,
-    check_schedules,
-    delete_schedules,
-    find_schedules,
-)
+from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
 from .tasks import Task, TaskDecorator
 
 if TYPE_CHECKING:
@@ -143,10 +116,7 @@ class Worker(QueueOwner):
         self.eager_calls: Any = None
         #: The queues of the tasks.
         self.queues: TaskQueues = self.queues_class(
-            self,
-            new_handler=self._new_handler,
-            add_handler=self._add_handler,
-            sender=self._sender,
+            self, new_handler=self._new_handler, add_handler=self._add_handler, sender=self._sender
         )
         self._hooks: dict[EventKind, list[Hook]] = {}
         self._monitor: Monitor | None = None

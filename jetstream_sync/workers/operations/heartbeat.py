@@ -21,11 +21,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...locks import new_lock
 from ..events import spawn
 from ..logs import log
+
+if TYPE_CHECKING:
+    from ..metrics import Snapshot
 
 #: The descriptors to read and to write, the number of processes, and ``watch`` if files are reported.
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"
@@ -51,12 +54,10 @@ class SupervisorLink:
         self._early: list[str] = []
         self._reported: set[str] = set()
         self._recycle = ""
-        #: Returns the number of handled messages.
-        self.handled: Callable[[], int] = lambda: 0
         #: Returns the ids of further processes that belong to this one.
         self.processes: Callable[[], Iterable[int]] = lambda: ()
-        #: Returns what `Supervisor` passes to its ``on_report``, as far as JSON can express it.
-        self.report: Callable[[], Any] | None = None
+        #: Returns the numbers of the worker; ``None``: it does not run yet.
+        self.report: Callable[[], Snapshot] | None = None
         for descriptor in (commands, beats):
             os.set_inheritable(descriptor, False)
         spawn("worker-heartbeat", self._run, lambda _error: self._command("stop"))
@@ -116,15 +117,13 @@ class SupervisorLink:
 
     def _beat(self) -> None:
         processes = [os.getpid(), *self.processes()]
-        line: dict[str, Any] = {
-            "handled": self.handled(),
-            "rss": sum(rss_of(process) for process in processes),
-        }
+        line: dict[str, Any] = {"rss": sum(rss_of(process) for process in processes)}
         if self._recycle:
             line["recycle"] = self._recycle
         if self.report is not None:
             with suppress(Exception):  # an error in a report must not end the heartbeats
-                line["report"] = self.report()
+                report = line["report"] = self.report()
+                line["handled"] = sum(item["handled"] for item in report["handlers"])
         if self._watch:
             files = _module_files() - self._reported
             self._reported |= files

@@ -22,13 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ... import errors
 from ..leases import Delivery, DeliveryState, lease_clock
 from ..logs import log
-from ..running import (
-    RUNNING_SUBJECT,
-    TERMINATE_SUBJECT,
-    ProcessReport,
-    RunningMessage,
-    subject_of,
-)
+from ..running import RUNNING_SUBJECT, TERMINATE_SUBJECT, ProcessReport, RunningMessage, subject_of
 from .health import Monitor
 
 if TYPE_CHECKING:

@@ -21,12 +21,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ... import (
-    ConsumerConfig,
-    ElasticConsumerGroup,
-    StaticConsumerGroup,
-    errors,
-)
+from ... import ConsumerConfig, ElasticConsumerGroup, StaticConsumerGroup, errors
 from ..checks import check_option
 from ..events import spawn
 from ..handler import Handler

@@ -181,11 +181,6 @@ class HandlerRunner:
             return None
 
     @property
-    def handled(self) -> int:
-        """Number of messages that a handler thread is done with."""
-        return self.held.handled
-
-    @property
     def is_prepared(self) -> bool:
         """Whether all threads are ready to run the handler."""
         return self._prepared == self.handler.concurrency
