@@ -25,6 +25,7 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker, WorkerCollector
 from jetstream_sync.workers import run as run_module
 from jetstream_sync.workers.leases import LeaseKeeper
+from jetstream_sync.workers.operations.health import Processes
 
 FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)
 RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
@@ -377,6 +378,21 @@ def test_systemd_is_told_about_the_worker(stream, worker, systemd, monkeypatch):
         assert run.ended() == 0
     assert set(states) == {"READY=1", "WATCHDOG=1", "STOPPING=1"}
     assert (states.count("READY=1"), states.count("STOPPING=1")) == (1, 1)
+
+
+def test_a_silent_process_is_not_ready(monkeypatch):
+    """The last report of a process that was suspended does not count for ever."""
+    monkeypatch.setattr("jetstream_sync.workers.operations.health._SILENCE_S", 0.1)
+    processes = Processes(1)
+    processes.report(7, {"not_live": [], "not_ready": [], "handlers": [], "gauges": []})
+    assert processes.not_ready() == []
+    wait_until(processes.not_ready)
+    assert processes.not_ready() == [
+        "0 of 1 processes handle messages",
+        "process 7: it has reported nothing for 0 s",
+    ]
+    processes.report(7, {"not_live": [], "not_ready": [], "handlers": [], "gauges": []})
+    assert processes.not_ready() == []
 
 
 def test_a_supervisor_serves_all_its_processes(js, stream, nats_server, tmp_path, endpoint):

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
 #: reply to a ping for a part of the shortest lease.
 _MAX_LEASE_CHECK_S: Final = 30.0
+#: Seconds without a report after which a process does not count as ready: it reports every second.
+_SILENCE_S: Final = 5.0
 
 
 class HealthSource:
@@ -188,6 +190,8 @@ class Processes(HealthSource):
         self._lock = new_lock()
         # --- under _lock ---
         self._current: dict[int, Snapshot] = {}
+        # When each of them came, by the monotonic clock.
+        self._heard_at: dict[int, float] = {}
         self._ended: dict[tuple[str, str, str], HandlerSnapshot] = {}
         self._ends = 0
 
@@ -195,6 +199,7 @@ class Processes(HealthSource):
         """Use a new snapshot of a process."""
         with self._lock:
             self._current[number] = snapshot
+            self._heard_at[number] = time.monotonic()
         if self.phase == "starting" and not self.not_ready():
             self.phase = "running"
         self.tell_systemd()
@@ -209,6 +214,7 @@ class Processes(HealthSource):
         with self._lock:
             self._ends += 1
             last = self._current.pop(number, None)
+            self._heard_at.pop(number, None)
             for item in () if last is None else last["handlers"]:
                 key = (item["handler"], item["stream"], item["consumer"])
                 before = [self._ended[key]] if key in self._ended else []
@@ -226,7 +232,11 @@ class Processes(HealthSource):
     def not_ready(self) -> list[str]:
         """Return the reasons why fewer processes than expected handle messages."""
         with self._lock:
-            reasons = {number: item["not_ready"] for number, item in self._current.items()}
+            reasons = {number: [*item["not_ready"]] for number, item in self._current.items()}
+            for number, found in reasons.items():
+                silence = time.monotonic() - self._heard_at[number]
+                if silence > _SILENCE_S:
+                    found.append(f"it has reported nothing for {silence:.0f} s")
         ready = sum(not reason for reason in reasons.values())
         # While a process is being replaced there is one more.
         if ready >= self._expected:
