@@ -84,7 +84,7 @@ def test_a_message_that_kills_its_worker_becomes_a_dead_letter(
         name=stream_name, subjects=[f"{stream_name}.>"], retention="workqueue"
     )
     code = f"""
-from jetstream_sync.workers import processing
+from jetstream_sync.workers.runtime import processing
 
 processing.MAX_EXTRA_DELIVERIES = 0  # each of them takes a restart
 worker = Worker(dead_letters="DEAD")
