@@ -43,7 +43,8 @@ settings.configure(
 django.setup()
 from django.db import connection
 from jetstream_sync.django import Worker
-from jetstream_sync.workers import Backoff, calls, dead_letter_writer
+from jetstream_sync.workers import Backoff, calls
+from jetstream_sync.workers.runtime import dead_letter_writer
 logging.basicConfig(level="INFO", stream=sys.stdout)
 
 CHANCE, KILLS = float(os.environ["CHANCE"]), int(os.environ["KILLS"])

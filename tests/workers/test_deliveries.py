@@ -72,7 +72,7 @@ def test_a_message_that_ends_its_process_spares_its_neighbours(
         name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.WORK_QUEUE
     )
     code = f"""
-from jetstream_sync.workers import processing
+from jetstream_sync.workers.runtime import processing
 
 processing.MAX_EXTRA_DELIVERIES = 3  # each of them takes a restart
 worker = Worker(dead_letters="DEAD")
