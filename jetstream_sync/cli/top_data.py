@@ -29,7 +29,8 @@ from ..subjects import KV_PREFIX, OBJECT_PREFIX
 from ..workers import DeadLetters
 from ..workers.running import request_reports
 from .dlq import why_dead
-from .listings import Lister
+from .listings import Listed, Lister
+from .names import title
 from .output import Missing, counted, size
 from .render import Field, bad, sort_key, warn
 from .status import one_line
@@ -252,24 +253,15 @@ class Snapshot:
 
     taken: float
     """Time of the monotonic clock, in seconds."""
-    streams: Mapping[str, StreamInfo]
-    consumers: Mapping[tuple[str, str], ConsumerInfo]
-    """By stream name and consumer name."""
-    missing_streams: Sequence[Missing] = ()
-    missing_consumers: Sequence[Missing] = ()
+    streams: Listed[StreamInfo]
+    consumers: Listed[ConsumerInfo]
 
-
-def take_snapshot(lists: Lister) -> Snapshot:
-    """Return the state of all streams and consumers, with one request per stream that has consumers."""
-    streams = lists.streams()
-    consumers = lists.consumers_of(streams)
-    return Snapshot(
-        taken=monotonic(),
-        streams={info.config.name: info for info in streams.found},
-        consumers={(info.stream_name, info.name): info for info in consumers.found},
-        missing_streams=streams.missing,
-        missing_consumers=consumers.missing,
-    )
+    @classmethod
+    def take(cls, lists: Lister) -> Snapshot:
+        """Return the present state, with one request per stream that has consumers."""
+        streams = lists.streams()
+        consumers = lists.consumers_of(streams)
+        return cls(taken=monotonic(), streams=streams, consumers=consumers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,8 +322,8 @@ class Collector:
 
     def collect(self, view: str) -> Frame:
         """Read the streams, the consumers and one further view; the others have their former rows."""
-        snapshot = take_snapshot(self._lists)
-        self.has_waited = bool(snapshot.missing_streams or snapshot.missing_consumers)
+        snapshot = Snapshot.take(self._lists)
+        self.has_waited = bool(snapshot.streams.missing or snapshot.consumers.missing)
         found = self._history.add(snapshot)
         rows = {**self._frame.rows, **found.rows}
         failed = dict(self._frame.errors)
@@ -395,8 +387,8 @@ class Collector:
         ages: dict[str, float] = {}
         own = self._nc.server_info.server_name
         kinds: tuple[tuple[str, Sequence[ClusterInfo | None]], ...] = (
-            ("stream", [stream.cluster for stream in snapshot.streams.values()]),
-            ("consumer", [consumer.cluster for consumer in snapshot.consumers.values()]),
+            ("stream", [stream.cluster for stream in snapshot.streams.found]),
+            ("consumer", [consumer.cluster for consumer in snapshot.consumers.found]),
         )
 
         def at(name: str) -> dict[str, Any]:
@@ -444,9 +436,9 @@ def _missing_rows(missing: Sequence[Missing]) -> list[Row]:
 
 def _buckets(snapshot: Snapshot) -> list[Row]:
     rows = _missing_rows(
-        [stream for stream in snapshot.missing_streams if stream.name.startswith(tuple(_BUCKETS))]
+        [stream for stream in snapshot.streams.missing if stream.name.startswith(tuple(_BUCKETS))]
     )
-    for info in snapshot.streams.values():
+    for info in snapshot.streams.found:
         config = info.config
         for prefix, kind in _BUCKETS.items():
             if config.name.startswith(prefix):
@@ -468,7 +460,10 @@ class History:
     """The values for the graphs, of the streams and consumers that still exist."""
 
     def __init__(self) -> None:
-        self._last: Snapshot | None = None
+        #: The time of the last snapshot, and what it had.
+        self._taken: float | None = None
+        self._streams: dict[str, StreamInfo] = {}
+        self._consumers: dict[str, ConsumerInfo] = {}
         self._points: dict[tuple[str, str], deque[float]] = {}
 
     def points(self, view: str, key: str, value: float | None) -> tuple[float, ...]:
@@ -480,21 +475,16 @@ class History:
 
     def add(self, now: Snapshot) -> Frame:
         """Add a snapshot, and return the frame of its differences from the previous one."""
-        before, self._last = self._last, now
-        seconds = now.taken - before.taken if before is not None else 0.0
-        known = before or Snapshot(taken=0.0, streams={}, consumers={})
-        streams = [
-            self._stream(name, info, known.streams.get(name), seconds)
-            for name, info in now.streams.items()
-        ]
-        consumers = [
-            self._consumer(key, info, known.consumers.get(key), seconds)
-            for key, info in now.consumers.items()
-        ]
+        seconds = 0.0 if self._taken is None else now.taken - self._taken
+        streams = [self._stream(info, seconds) for info in now.streams.found]
+        consumers = [self._consumer(info, seconds) for info in now.consumers.found]
+        self._taken = now.taken
+        self._streams = {info.config.name: info for info in now.streams.found}
+        self._consumers = {title(info): info for info in now.consumers.found}
         in_rate = sum(row.fields["messages_per_second"] for row in streams)
         out_rate = sum(row.fields["deliveries_per_second"] for row in consumers)
-        streams += _missing_rows(now.missing_streams)
-        consumers += _missing_rows(now.missing_consumers)
+        streams += _missing_rows(now.streams.missing)
+        consumers += _missing_rows(now.consumers.missing)
         there = {(STREAMS.name, row.key) for row in streams}
         there |= {(CONSUMERS.name, row.key) for row in consumers}
         for gone in {point for point in self._points if point[0] in _CORE} - there:
@@ -506,10 +496,9 @@ class History:
             out_rate=out_rate,
         )
 
-    def _stream(
-        self, name: str, info: StreamInfo, before: StreamInfo | None, seconds: float
-    ) -> Row:
-        state = info.state
+    def _stream(self, info: StreamInfo, seconds: float) -> Row:
+        name, state = info.config.name, info.state
+        before = self._streams.get(name)
         rate = 0.0
         # A stream that was deleted and created again has a new creation time and no rate yet.
         if before is not None and before.created == info.created:
@@ -526,20 +515,15 @@ class History:
         history = self.points(STREAMS.name, name, rate if seconds else None)
         return Row(key=name, fields=fields, history=history, record=info)
 
-    def _consumer(
-        self,
-        names: tuple[str, str],
-        info: ConsumerInfo,
-        before: ConsumerInfo | None,
-        seconds: float,
-    ) -> Row:
-        rate = ack_rate = 0.0
+    def _consumer(self, info: ConsumerInfo, seconds: float) -> Row:
+        key, rate, ack_rate = title(info), 0.0, 0.0
+        before = self._consumers.get(key)
         if before is not None and before.created == info.created:
             rate = _rate(info.delivered.consumer_seq, before.delivered.consumer_seq, seconds)
             ack_rate = _rate(info.ack_floor.consumer_seq, before.ack_floor.consumer_seq, seconds)
         fields = {
-            "stream": names[0],
-            "name": names[1],
+            "stream": info.stream_name,
+            "name": info.name,
             "lag": info.num_pending,
             "ack_pending": info.num_ack_pending,
             "redelivered": info.num_redelivered,
@@ -548,7 +532,6 @@ class History:
             "acks_per_second": ack_rate,
             "paused": bool(info.paused),
         }
-        key = f"{names[0]} > {names[1]}"
         history = self.points(CONSUMERS.name, key, float(info.num_pending))
         return Row(key=key, fields=fields, history=history, record=info)
 

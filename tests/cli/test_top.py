@@ -22,7 +22,7 @@ from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.listings import Lister
+from jetstream_sync.cli.listings import Listed, Lister
 from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.top_app import TopApp, ViewTable
 from jetstream_sync.cli.top_data import (
@@ -76,8 +76,8 @@ def consumer(name: str, delivered: int, floor: int, *, lag: int = 0) -> Consumer
 def snapshot(taken: float, streams: list[StreamInfo], *consumers: ConsumerInfo) -> Snapshot:
     return Snapshot(
         taken=taken,
-        streams={info.config.name: info for info in streams},
-        consumers={("S", info.name): info for info in consumers},
+        streams=Listed("stream", streams),
+        consumers=Listed("consumer", list(consumers)),
     )
 
 
