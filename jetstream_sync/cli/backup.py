@@ -38,7 +38,7 @@ from .prompts import Asker
 from .render import show_progress
 from .settings import Settings, command
 from .status import CommandError, exit_status, file_errors, one_line
-from .stream_info import show_info
+from .streams import show_info
 from .values import FILE, SIZE, FilePath, option
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, command
 from .status import CommandError, about, not_found
-from .stream_info import CLUSTER, REPLICATION
+from .streams import CLUSTER, REPLICATION
 from .values import Decorator, ParamType, force_option, option
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from .config import (
     take_fields,
     write_config,
 )
-from .consumer_info import UNTIL, show
+from .consumers import show
 from .names import (
     complete_consumer,
     complete_stream,
@@ -39,7 +39,7 @@ from .output import note
 from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError
-from .values import FILE, Parsed, option, parse_time
+from .values import FILE, UNTIL, Parsed, option, parse_time
 
 if TYPE_CHECKING:
     from .. import JetStream, PullConsumer

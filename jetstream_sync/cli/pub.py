@@ -12,7 +12,6 @@ from .. import errors
 from ..exit_status import ExitStatus
 from ..headers import MSG_ID, MSG_TTL, NO_RESPONDERS
 from ..net.clock import Deadline, monotonic
-from .consumer_info import UNTIL
 from .env import readable, visible
 from .long_running import failover, failover_options, pause, reconnect_options
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
@@ -21,7 +20,7 @@ from .output import counted, emit_item, emit_line, say, to_json
 from .reading import raise_if_ended
 from .settings import Settings, command
 from .status import CommandError, one_line
-from .values import DURATION, FROM_0, FROM_1, TIMEOUT, option, with_options
+from .values import DURATION, FROM_0, FROM_1, TIMEOUT, UNTIL, option, with_options
 from .view import MessageWriter, header_lines
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from .output import counted
 from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError
-from .stream_info import show_info
+from .streams import show_info
 from .values import FILE, STREAM_NAME, force_option, option
 
 if TYPE_CHECKING:

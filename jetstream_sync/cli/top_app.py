@@ -35,12 +35,12 @@ from textual.widgets import (
 from .. import errors
 from ..exit_status import ExitStatus
 from ..workers import DeadLetter, DeadLetters
-from .consumer_info import info_blocks as consumer_blocks
+from .consumers import info_blocks as consumer_blocks
 from .env import readable, single_line
 from .render import Block, Field, cell, styled
 from .settings import Settings
 from .status import one_line
-from .stream_info import info_blocks as stream_blocks
+from .streams import info_blocks as stream_blocks
 from .top_data import (
     BUCKETS,
     CONSUMERS,

@@ -124,6 +124,14 @@ def _read_time(text: str) -> datetime:
         return datetime.fromisoformat(given).astimezone(timezone.utc)
 
 
+def _parse_until(text: str) -> datetime:
+    now = datetime.now(timezone.utc)
+    try:
+        return now + parse_duration(text)
+    except ValueError:
+        return parse_time(text, now)
+
+
 def _parse_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     try:
         return re.compile(text, flags)
@@ -206,6 +214,8 @@ DURATION: Final = Parsed("duration", parse_duration)
 LIMITED_DURATION: Final = Parsed("duration", parse_limited_duration)
 #: An aware ``datetime``, from an RFC 3339 time or a duration before now.
 TIME: Final = Parsed("time", parse_time)
+#: An aware ``datetime``, from an RFC 3339 time or a duration from now.
+UNTIL: Final = Parsed("time", _parse_until)
 #: A regular expression, as an ``re.Pattern``; the second ignores case.
 PATTERN: Final = Parsed("regex", _parse_pattern)
 ANY_CASE_PATTERN: Final = Parsed("regex", partial(_parse_pattern, flags=re.IGNORECASE))

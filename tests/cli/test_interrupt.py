@@ -46,7 +46,7 @@ class Cycle:
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "jetstream_sync.cli.sub":
+        if name == "jetstream_sync.cli.messages":
             sys.meta_path.remove(self)
             Cycle()
 
@@ -78,7 +78,7 @@ def run(jsm: Jsm, bomb: str, *args: str) -> subprocess.CompletedProcess[str]:
         "jetstream_sync.cli.__main__",
         "click",
         "jetstream_sync.cli.main",
-        "jetstream_sync.cli.sub",
+        "jetstream_sync.cli.messages",
     ],
 )
 def test_while_modules_are_imported(jsm, module):
@@ -86,7 +86,7 @@ def test_while_modules_are_imported(jsm, module):
     done = run(jsm, _AT_IMPORT.format(name=module), "sub", "interrupt")
     assert done.returncode == 130, done
     # The client is imported by the command that needs it.
-    runs = module.endswith((".sub", ".client.core", ".jetstream.pull_consumer"))
+    runs = module.endswith((".messages", ".client.core", ".jetstream.pull_consumer"))
     assert done.stderr == ("jsm: interrupted\n" if runs else "")
     assert done.stdout == ""
 

@@ -183,4 +183,4 @@ def test_requests_are_answered_after_a_restart_of_the_server():
                 server.restart()
         _, err = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert b"reconnected" in err
+        assert b"reconnecting" in err

@@ -18,9 +18,9 @@ RUNS = 7
 #: The largest multiple of each command; `{url}` is a server.
 LIMITS = {
     "--help": 7,
-    "stream add --help": 10,
-    "consumer add --help": 10,
-    "-s {url} stream ls": 14,
+    "stream add --help": 12,
+    "consumer add --help": 12,
+    "-s {url} stream ls": 15,
 }
 
 
