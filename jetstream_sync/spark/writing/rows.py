@@ -549,11 +549,13 @@ class RowEncoder:
 
     def _header_lines(self, columns: Columns, first: int, subjects: BytesColumn) -> BytesColumn:
         """Return header lines for each row; no lines if no row has any."""
-        made = [
-            self._condition_lines(columns, first, subjects),
-            self._key_lines(columns.get("key", ()), first, subjects),
-            self._lines_of_headers(columns.get("headers", ()), first, subjects),
-        ]
+        made: list[BytesColumn] = []
+        if not columns.keys().isdisjoint(_CONDITIONS):
+            made.append(self._condition_lines(columns, first, subjects))
+        if "key" in columns:
+            made.append(self._key_lines(columns["key"], first, subjects))
+        if "headers" in columns:
+            made.append(self._lines_of_headers(columns["headers"], first, subjects))
         made = [lines for lines in made if lines.total_bytes]
         if len(made) > 1:
             return BytesColumn.of(map(b"".join, zip(*made, strict=True)))
