@@ -290,11 +290,10 @@ class Endpoint:
         except (errors.Error, TypeError, ValueError) as failure:
             # The user chose the code, the text and the payload.
             self._core.events.error(failure)
-        text = " ".join(str(error.description).split())[:_MAX_TEXT].encode("ascii", "replace")
+        data = " ".join(str(error.description).split())[:_MAX_TEXT].encode("ascii", "replace")
+        text = data.decode() or _INTERNAL_ERROR.description
         try:
-            request.respond_error(
-                _INTERNAL_ERROR.code, text.decode() or _INTERNAL_ERROR.description
-            )
+            request.respond_error(_INTERNAL_ERROR.code, text)
         except errors.Error as failure:
             self._core.events.error(failure)
 
