@@ -146,7 +146,8 @@ def _running(runner: HandlerRunner) -> int:
 @_gauge("buffered")
 def _buffered(runner: HandlerRunner) -> int:
     """Messages that were received and wait for a thread."""
-    return runner.held.waiting
+    with runner.held.lock:
+        return runner.held.waiting
 
 
 @_gauge("paused_seconds", max)

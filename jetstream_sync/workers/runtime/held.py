@@ -49,8 +49,6 @@ class HeldMessages:
         #: Notified when a thread has something to do.
         self.work: threading.Condition = threading.Condition(self.lock)
         self.phase: Phase = Phase.RECEIVING
-        #: Number of messages, waiting or running.
-        self.count: int = 0
         #: With ``max_bytes``, their size, and the one that is expected of the next message: that of a larger
         #: message replaces it, others change it by a sixteenth.
         self.size: int = 0
@@ -72,8 +70,13 @@ class HeldMessages:
 
     @property
     def waiting(self) -> int:
-        """Number of messages that wait for a thread."""
-        return self.count - len(self.running)
+        """Number of messages that wait for a thread or for their key."""
+        return len(self.ready) + sum(map(len, self._lanes.values()))
+
+    @property
+    def count(self) -> int:
+        """Number of messages, waiting or running."""
+        return self.waiting + len(self.running)
 
     @property
     def is_over(self) -> bool:
@@ -97,7 +100,6 @@ class HeldMessages:
                 self.size += delivery.size
                 expected = self.expected_size
                 self.expected_size = max(delivery.size, expected + (delivery.size - expected) / 16)
-        self.count += len(run)
         self.is_careful = self._isolates and run[-1].is_suspicious
         self.work.notify(len(ready) - before)
         return True
@@ -120,11 +122,11 @@ class HeldMessages:
 
     def finish(self, delivery: Delivery) -> None:
         """Forget a message that was taken, and free its key."""
-        self.count -= 1
         self.handled += 1
         self.is_congested = False
-        self.size -= delivery.size
         self.running.discard(delivery)
+        if delivery.size:
+            self.size -= delivery.size
         if delivery is self.alone:
             self.alone = None
             self.work.notify_all()
@@ -148,7 +150,6 @@ class HeldMessages:
         stale = [item for item in self.ready if item.lease.received_at < before]
         self.is_congested = True
         self.ready = deque(item for item in self.ready if item.lease.received_at >= before)
-        self.count -= len(stale)
         self.size -= sum([item.size for item in stale])
         return stale
 
@@ -165,6 +166,5 @@ class HeldMessages:
             waiting += lane
         busy = {delivery.key for delivery in self.running}
         self._lanes = {key: deque() for key in self._lanes if key in busy}
-        self.count -= len(waiting)
         self.size -= sum([delivery.size for delivery in waiting])
         return waiting

@@ -253,14 +253,14 @@ class Puller:
         room = self.window.slots + (0 if held.is_congested else self.window.ahead) - held.count
         if self.window.adapts and not held.is_congested:
             # Otherwise the messages of one key that takes long would keep those of all others away.
-            room += min(held.count - len(held.running) - len(held.ready), _MAX_AHEAD)
+            room += min(held.waiting - len(held.ready), _MAX_AHEAD)
         breaker = self._breaker
         if breaker.pause:
             # Beside handlers that run for long, or never return, some messages are tried.
             room = 0 if breaker.seconds_left else min(room, breaker.limit // 2 - held.count)
         if held.is_careful:
             # The next message may end the process: it is requested when no other one waits.
-            is_free = held.alone is None and held.count == len(held.running)
+            is_free = held.alone is None and not held.waiting
             room = min(room, int(is_free))
         limit = self._handler.max_bytes
         if limit is not None:

@@ -173,8 +173,9 @@ class HandlerRunner:
 
     def delivered_if_empty(self) -> int | None:
         """Return how many messages the consumer has delivered; ``None``: it is not empty, or not reachable."""
-        if self.held.count:
-            return None
+        with self.held.lock:
+            if self.held.count:
+                return None
         try:
             return self.consumer.delivered_if_empty()
         except errors.Error:
