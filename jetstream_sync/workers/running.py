@@ -77,8 +77,10 @@ def request_reports(
         replies = [*nc.request_many(subject, payload, timeout=timeout, stall=_STALL_S)]
     except errors.NoRespondersError:
         return []
-    found = [report for reply in replies if (report := _parsed(reply.data)) is not None]
-    return sorted(found, key=lambda item: (item["worker"], item["host"], item["pid"]))
+    found = [_object(reply.data) for reply in replies]
+    required = ProcessReport.__required_keys__
+    reports = cast("list[ProcessReport]", [item for item in found if item.keys() >= required])
+    return sorted(reports, key=lambda item: (item["worker"], item["host"], item["pid"]))
 
 
 def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:
@@ -87,17 +89,15 @@ def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:
         replies = nc.request_many(
             TERMINATE_SUBJECT, subject.encode(), timeout=timeout, stall=_STALL_S
         )
-        return any(json.loads(reply.data).get("terminated") for reply in replies)
+        return any(_object(reply.data).get("terminated") is True for reply in replies)
     except errors.NoRespondersError:
         return False
 
 
-def _parsed(data: bytes) -> ProcessReport | None:
-    """Return a report; ``None``: the reply is none, such as that of a stream with this subject."""
+def _object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object in a reply; empty: it has none, such as the error of a worker."""
     try:
         found: Any = json.loads(data)
     except ValueError:
-        return None
-    if not isinstance(found, dict) or not found.keys() >= ProcessReport.__required_keys__:
-        return None
-    return cast("ProcessReport", found)
+        return {}
+    return found if isinstance(found, dict) else {}

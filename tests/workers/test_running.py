@@ -18,7 +18,7 @@ import jetstream_sync
 from jetstream_sync import JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Context, Worker
-from jetstream_sync.workers.running import request_reports
+from jetstream_sync.workers.running import request_reports, terminate
 
 CODE = """
 worker = Worker(name={name!r}, report={report!r}, drain_timeout=20)
@@ -147,6 +147,15 @@ def test_handlers_that_are_late(nc, js, stream, nats_server):
         )
         assert {report["worker"] for report in request_reports(nc)} == {"late"}
         release.set()
+
+
+@pytest.mark.parametrize("reply", [b"", b"[]", b'{"stream": "S", "seq": 1}'])
+def test_a_reply_that_is_no_report_is_not_one(nc, reply):
+    """A worker may reply with an error, and a stream may store the subjects."""
+    nc.subscribe("jetstream-worker.>", cb=lambda msg: msg.respond(reply))
+    nc.flush()
+    assert request_reports(nc) == []
+    assert not terminate(nc, "tasks.shop.default.mail.1")
 
 
 def test_a_worker_without_permission_runs_without_reports(caplog):
