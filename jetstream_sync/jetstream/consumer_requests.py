@@ -147,7 +147,7 @@ def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
 
 def drop_consumer(api: APIRequests, stream: str, name: str) -> None:
     """Delete a consumer without waiting for the reply."""
-    # If that fails, the server deletes one without a durable name after its inactive_threshold.
+    # If that fails, the server deletes one without a durable name some time after its last reader left.
     with suppress(errors.Error):
         api.send(api.routes.to("CONSUMER.DELETE", stream, name))
 

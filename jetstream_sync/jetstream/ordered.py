@@ -31,7 +31,7 @@ from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import consumer_info
 from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
-from .ordered_cursor import CursorHooks, OrderedCursor, OrderedOptions, check_options, pull_cursor
+from .ordered_cursor import CursorOptions, OrderedCursor, OrderedOptions, check_options, pull_cursor
 from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
 from .pull_consumer import fetch_request, no_wait_request
 
@@ -376,10 +376,10 @@ class OrderedConsumer:
 
     def _new_cursor(self, report: Callable[[BaseException], object] | None = None) -> OrderedCursor:
         # `report`: called with the error before reading starts again; ``None``: `Events.error` is.
-        hooks: CursorHooks = {}
+        further: CursorOptions = {}
         if self._options.get("restart_if_recreated"):
-            hooks["on_recreated"] = report or self._api.core.events.error
-        return pull_cursor(self._api, self._stream, self._options, serials=self._serials, **hooks)
+            further["on_recreated"] = report or self._api.core.events.error
+        return pull_cursor(self._api, self._stream, self._options, serials=self._serials, **further)
 
     def _puller(
         self, options: ContinuousOptions, report: Callable[[BaseException], object] | None = None

@@ -252,7 +252,7 @@ class _Attempts:
         self.failed = 0
 
 
-class CursorHooks(TypedDict, total=False):
+class CursorOptions(TypedDict, total=False):
     """Further arguments of an `OrderedCursor`."""
 
     reading: Reading
@@ -279,7 +279,7 @@ class OrderedCursor:
         first: Mapping[str, Any],
         attempts: int = 0,
         serials: Iterator[int] | None = None,
-        **hooks: Unpack[CursorHooks],
+        **further: Unpack[CursorOptions],
     ) -> None:
         """Start at the position that a config in JSON defines."""
         # A reply that is lost with the connection is not waited for: another attempt follows.
@@ -290,12 +290,12 @@ class OrderedCursor:
         self.name: str = f"{prefix}_0"
         self._attempts = attempts
         #: What the next consumer reads.
-        self.reading: Reading = hooks.get("reading", Reading.FORWARD)
+        self.reading: Reading = further.get("reading", Reading.FORWARD)
         is_kept = self.reading is not Reading.FORWARD or first.get("deliver_policy") in _STARTS_ONCE
         self._start = _Start(first, is_kept)
         self._known = _KnownStream()
-        self._on_recreated = hooks.get("on_recreated")
-        self._verify = hooks.get("verify")
+        self._on_recreated = further.get("on_recreated")
+        self._verify = further.get("verify")
         self._ended: errors.StreamRecreatedError | None = None
         self._delivered = 0  # messages from earlier consumers
         #: The current consumer on the server.
@@ -655,7 +655,7 @@ def pull_cursor(
     options: OrderedOptions,
     inactive_s: float = _INACTIVE_THRESHOLD_S,
     serials: Iterator[int] | None = None,
-    **hooks: Unpack[CursorHooks],
+    **further: Unpack[CursorOptions],
 ) -> OrderedCursor:
     """Return the cursor of an ordered pull consumer, before its first message."""
     prefix = options.get("name_prefix")
@@ -673,7 +673,7 @@ def pull_cursor(
     if prefix:
         # The server returns an existing consumer with the same config, which another reader may use.
         config = {**config, "metadata": {**config.get("metadata", {}), _READER: unique}}
-    return OrderedCursor(api, stream, prefix or unique, config, attempts, serials, **hooks)
+    return OrderedCursor(api, stream, prefix or unique, config, attempts, serials, **further)
 
 
 @lru_cache(maxsize=32, typed=True)

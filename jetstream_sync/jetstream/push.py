@@ -44,7 +44,7 @@ from .consumer_requests import ConsumerAccessors, release_consumer
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg
-from .ordered_cursor import CursorHooks, OrderedCursor
+from .ordered_cursor import CursorOptions, OrderedCursor
 from .server_support import EchoCheck
 
 #: Default pending limits, as in nats-py.
@@ -594,10 +594,10 @@ class OrderedPushSubscription(PushSubscription):
         """Subscribe to a first inbox; call `_start()` next."""
         prefix = request.requested.get("name") or os.urandom(8).hex()
         first = ordered_config(request, f"{prefix}_0", api.core.table.new_inbox())
-        hooks: CursorHooks = {}
+        further: CursorOptions = {}
         if options.restart_if_recreated:
-            hooks["on_recreated"] = api.core.internal.events.error
-        self._cursor = OrderedCursor(api, stream, prefix, encode(first), **hooks)
+            further["on_recreated"] = api.core.internal.events.error
+        self._cursor = OrderedCursor(api, stream, prefix, encode(first), **further)
         # --- under _receive_lock ---
         self._feed: _Feed  # set by `_new_receiver()`
         self._feeds: list[_Feed]  # the same, for when the subscription was collected

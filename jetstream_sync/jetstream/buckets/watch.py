@@ -57,7 +57,7 @@ from ..ordered import (
 )
 from ..ordered_cursor import (
     UNREAD_LIMIT_S,
-    CursorHooks,
+    CursorOptions,
     OrderedCursor,
     OrderedOptions,
     Reading,
@@ -438,16 +438,16 @@ class Watch(Generic[E]):
         self._not_found = not_found
         policy = options.get("deliver_policy")
         from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
-        hooks: CursorHooks = {"reading": Reading.STATE_AGAIN if from_scratch else Reading.STATE}
+        further: CursorOptions = {"reading": Reading.STATE_AGAIN if from_scratch else Reading.STATE}
         self._live: _LiveKeys | None = None
         if markers is not None:
             self._live = _LiveKeys(api, stream, markers, options["filter_subjects"])
-            hooks["verify"] = self._live.verify
+            further["verify"] = self._live.verify
         if follows:
             # Weak, because the messages hold the cursor, and a watch that is collected is stopped.
             method = WeakMethod(self._on_recreated)
-            hooks["on_recreated"] = lambda error: (call := method()) and call(error)
-        self._cursor = cursor = pull_cursor(api, stream, options, UNREAD_LIMIT_S, **hooks)
+            further["on_recreated"] = lambda error: (call := method()) and call(error)
+        self._cursor = cursor = pull_cursor(api, stream, options, UNREAD_LIMIT_S, **further)
         # All revisions are read again if the caller wanted all from the start, or from a revision on.
         keeps_all = policy in (DeliverPolicy.ALL, DeliverPolicy.BY_START_SEQUENCE)
         self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
