@@ -142,6 +142,30 @@ def test_a_part_of_a_table_has_the_bytes_of_its_rows():
             assert [len(columns[name].data) for name in layout.names] == [250_000, 15_000]
 
 
+_REVERSED = pa.list_(pa.struct([("value", pa.string()), ("name", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (_REVERSED, [{"name": "A", "value": "b"}]),
+        (pa.map_(pa.large_string(), pa.large_list(pa.large_string())), [("A", ["b"])]),
+        (pa.map_(pa.string(), pa.string_view()), [("A", "b")]),
+    ],
+    ids=str,
+)
+def test_headers_of_unusual_types(nats_server, stream, kind, value):
+    """Fields of a struct are matched by name, and large types of Arrow are accepted."""
+    rows = batch(data=["x"], headers=pa.array([value], kind))
+    publish_partition([rows], options(nats_server, stream, subject=f"{stream.name}.a"))
+    (found,) = stored(stream)
+    assert found.headers is not None
+    assert found.headers["A"] == "b"
+    rows = batch(data=["x"], headers=pa.array([["A"]]))
+    with pytest.raises(RowError, match="must be names with values"):
+        publish_partition([rows], options(nats_server, stream, subject=f"{stream.name}.a"))
+
+
 def test_empty_columns_may_have_no_offsets():
     """Arrow in Java writes no offsets for a column without values, such as the headers of rows without headers."""
     unreadable = pa.foreign_buffer(64, 0)

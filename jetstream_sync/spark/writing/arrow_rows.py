@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -51,10 +52,18 @@ def _values(name: str, column: pa.Array) -> Sequence[Any]:
             rule = f"must be of type binary or string, not {column.type}"
             raise SchemaError(name, rule) from None
         return column.to_pylist() if column.null_count else bytes_column(column)
-    if name == "headers" and (lines := _header_lines(column)) is not None:
-        return lines
+    if name == "headers":
+        with suppress(pa.ArrowNotImplementedError):  # unusual types of texts or lists
+            lines = _header_lines(column)
+            if lines is not None:
+                return lines
     values: Sequence[Any] = column.to_pylist()
     return values
+
+
+def _is_pair(kind: pa.DataType) -> bool:
+    """Return whether values are structs of a name and a value, in this order."""
+    return pa.types.is_struct(kind) and [field.name for field in kind][1:] == ["value"]
 
 
 def _header_lines(column: pa.Array) -> BytesColumn | None:
@@ -64,10 +73,14 @@ def _header_lines(column: pa.Array) -> BytesColumn | None:
     ``None``: a name, a value or the type is unusual, so that `RowEncoder` must check each header.
     """
     kind = column.type
-    is_map = pa.types.is_map(kind)
-    if column.null_count or not (is_map or pa.types.is_list(kind)):
+    if column.null_count:
         return None
-    names, values = (column.keys, column.items) if is_map else column.values.flatten()
+    if pa.types.is_map(kind):
+        names, values = column.keys, column.items
+    elif pa.types.is_list(kind) and _is_pair(kind.value_type):
+        names, values = column.values.flatten()
+    else:
+        return None
     if not len(names):
         return BytesColumn.of([b""] * len(column))
     ends = column.offsets
