@@ -18,13 +18,16 @@ from typing_extensions import Self
 
 from .. import errors
 from ..api.enums import AckPolicy
+from ..api.reply import ack_tokens
 from ..client.core import ConnectionCore
 from ..client.replies import ReplyCollector
 from ..headers import Headers, parse_status
 from ..jetstream.message import JetStreamMsg
 from ..jetstream.pull_consumer import PullConsumer
 from ..net.clock import Deadline
+from ..options import check_int
 from ..protocol.parser import Delivery
+from ..subjects import check_publish_subject
 from .connections import api_requests, jetstream
 from .options import ReadOptions
 from .retry import retry_transient
@@ -154,11 +157,14 @@ def take_work(
 
     Raises:
         InvalidOptionError: the option ``consumer`` is missing, or names a consumer without explicit
-            acknowledgements.
+            acknowledgements; or ``batch`` or ``max_messages`` is out of range.
         ConsumerNotFoundError, StreamNotFoundError: the consumer or stream does not exist.
         Error: the server cannot be reached, or refuses.
 
     """
+    check_int("batch", batch, 1)
+    if max_messages is not None:
+        check_int("max_messages", max_messages, 0)
     parsed = ReadOptions.from_options(options)
     consumer = _consumer(parsed)
     until = Deadline(max_seconds)
@@ -191,6 +197,8 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, Any] | ReadOptions
         The number of messages.
 
     Raises:
+        InvalidArgumentError: ``replies`` is one text.
+        BadSubjectError, NotJSMessageError: one of them is not a value of that column; it is not sent.
         ConsumerNotFoundError: the consumer does not exist any more.
         TimeoutError: the server did not confirm in time; repeating the call is safe.
         Error: the server cannot be reached, or refuses.
@@ -198,10 +206,12 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, Any] | ReadOptions
     """
     parsed = ReadOptions.from_options(options)
     settings = parsed.connection
+    if isinstance(replies, str):
+        raise errors.InvalidArgumentError("the replies are one text: pass a list")
     core = api_requests(jetstream(settings)).core
     rest = iter(replies)
     total = 0
-    while part := list(islice(rest, _MAX_ACKS)):
+    while part := [_ack_subject(reply) for reply in islice(rest, _MAX_ACKS)]:
         retry_transient(
             partial(_acknowledge, core, part, settings.timeout),
             settings.timeout,
@@ -225,11 +235,18 @@ def _consumer(options: ReadOptions) -> PullConsumer:
     return consumer
 
 
-def _acknowledge(core: ConnectionCore, replies: Sequence[str], timeout: float) -> None:
+def _ack_subject(reply: str) -> bytes:
+    """Return the subject of an acknowledgement: a value of a row must not reach another subject."""
+    subject = check_publish_subject(reply).encode()
+    ack_tokens(subject)
+    return subject
+
+
+def _acknowledge(core: ConnectionCore, replies: Sequence[bytes], timeout: float) -> None:
     confirmations = ReplyCollector(core, _never, len(replies))
     try:
         for reply in replies:
-            confirmations.ask(reply.encode(), _ACK)
+            confirmations.ask(reply, _ACK)
         for _, _, header, _ in confirmations.wait(timeout):
             if header and parse_status(header) is not None:
                 raise errors.ConsumerNotFoundError.found_here(

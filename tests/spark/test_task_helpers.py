@@ -26,6 +26,7 @@ from jetstream_sync.errors import (
     InvalidArgumentError,
     InvalidOptionError,
     NoRespondersError,
+    NotJSMessageError,
     PermissionsError,
     TimeoutError,
 )
@@ -1182,6 +1183,30 @@ def test_an_unsuitable_consumer_is_refused(queue, server, js):
     js.create_consumer("LOG", durable_name="NOACK", ack_policy="none")
     with pytest.raises(InvalidOptionError, match="explicit"):
         next(take_work({"servers": server.url, "stream": "LOG", "consumer": "NOACK"}))
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        "out.rows",
+        ["out.rows"],
+        ["$JS.API.STREAM.PURGE.OUT"],
+        ["$JS.ACK.a.b.c.d.e.f.g\r\nPING"],
+        [""],
+    ],
+)
+def test_acknowledging_reaches_no_other_subject(queue, server, replies):
+    """A value that is not the reply subject of a message is refused, and nothing is sent to it."""
+    with pytest.raises((InvalidArgumentError, NotJSMessageError)):
+        acknowledge(replies, queue)
+    assert len(payloads(server)) == 100
+
+
+@pytest.mark.parametrize("limits", [{"batch": 0}, {"max_messages": -1}])
+def test_limits_out_of_range_are_refused(queue, limits):
+    """A negative limit is not taken for no limit."""
+    with pytest.raises(InvalidOptionError):
+        next(take_work(queue, **limits))
 
 
 def test_acknowledging_without_the_consumer_is_an_error(queue, js):
