@@ -80,6 +80,9 @@ def check_read_columns(
         if name in names:
             raise SchemaError(name, "is duplicated")
         names.append(name)
+    if not names:
+        # Rows without values cannot be counted.
+        raise errors.InvalidArgumentError(f"select at least one column of {', '.join(types)}")
     return tuple(names)
 
 

@@ -248,6 +248,7 @@ def read_range(
 
     Raises:
         SchemaError: a column does not exist.
+        InvalidArgumentError: there are no columns.
         Error: any other error of `read_chunks`.
 
     """

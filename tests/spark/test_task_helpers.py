@@ -32,6 +32,7 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.options import WriteOptions
+from jetstream_sync.spark.reading.ranges import SequenceRange
 from jetstream_sync.spark.schema import SchemaError
 from jetstream_sync.spark.task_helpers import (
     plan_ranges,
@@ -1098,6 +1099,27 @@ def test_ranges_are_planned_and_read(server):
     assert rows == [(number + 1, b"%d" % number) for number in range(1000)]
     batches = [batch for one in ranges for batch in read_range_batches(one, given, ("data",))]
     assert [value for batch in batches for value in batch["data"].to_pylist()] == numbered(0, 1000)
+
+
+def test_a_read_without_columns_is_refused(server):
+    """It would return no row, as if the range were empty."""
+    make_stream(server)
+    publish_partition(numbered(0, 10), options(server))
+    given = {"servers": server.url, "stream": STREAM}
+    (part,) = plan_ranges(given)
+    for read in (read_range, read_range_batches):
+        with pytest.raises(InvalidArgumentError, match="at least one column"):
+            next(read(part, given, ()))
+
+
+@pytest.mark.parametrize("mode", ["direct", "pull"])
+def test_a_range_may_begin_at_zero(server, mode):
+    """A range that the user has made begins with the first message, whose sequence is 1."""
+    make_stream(server, allow_direct=True)
+    publish_partition(numbered(0, 3), options(server))
+    given = {"servers": server.url, "stream": STREAM, "readMode": mode}
+    part = SequenceRange(STREAM, 0, 3)
+    assert list(read_range(part, given, ("sequence",))) == [(1,), (2,)]
 
 
 # --- work queues ---------------------------------------------------------------------------------

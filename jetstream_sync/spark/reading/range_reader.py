@@ -137,7 +137,7 @@ class _RangeReader:
         self._range = range_
         self._plan = plan
         self._fields = FieldSelection.of(columns)
-        self._next_seq = range_.start_seq
+        self._next_seq = max(1, range_.start_seq)
         self._is_direct = False
         # Whether the stream was checked since the reader started: a consumer ends with its stream.
         self._stream_checked = False

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from jetstream_sync.errors import InvalidArgumentError
 from jetstream_sync.spark.schema import (
+    BUCKET_TYPES,
     READ_COLUMNS,
     READ_DDL,
     READ_TYPES,
@@ -25,11 +27,12 @@ def test_the_default_columns():
 
 
 def test_columns_are_selected_by_name():
-    """A schema can have any columns, in any order."""
+    """A schema can have any columns, in any order, but must have one: rows without columns are not counted."""
     fields = [("stream", "string"), ("time_ns", "bigint"), ("size", "int")]
     assert check_read_columns(fields) == ("stream", "time_ns", "size")
     assert check_read_columns(READ_TYPES.items()) == tuple(READ_TYPES)
-    assert check_read_columns(()) == ()
+    with pytest.raises(InvalidArgumentError, match="at least one column of key, value"):
+        check_read_columns((), BUCKET_TYPES)
     assert set(READ_COLUMNS) < set(READ_TYPES)
 
 
