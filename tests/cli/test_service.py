@@ -169,7 +169,7 @@ def test_requests_are_answered_after_a_restart_of_the_server():
     """The command continues as ``jsm sub`` does, with the subscription of before."""
     with NatsServer() as server:
         process = spawn_jsm("-s", server.url, "reply", "echo", "ok", "--count", "2")
-        for _ in range(2):
+        for is_last in (False, True):
             with connect(server.url) as nc:
 
                 def respond() -> bytes:
@@ -179,7 +179,7 @@ def test_requests_are_answered_after_a_restart_of_the_server():
                         return b""
 
                 assert wait_until(respond, limit=20.0) == b"ok"
-            if process.poll() is None:
+            if not is_last:
                 server.restart()
         _, err = process.communicate(timeout=20)
         assert process.returncode == 0
