@@ -99,7 +99,12 @@ class PullInbox(QueueInbox):
         super().__init__(core, self._suffix)
         #: Whether there is a connection, as far as the markers were read. Initialised after the
         #: subscription exists, because later changes are reported to it.
-        self.connected: bool = core.address is not None
+        self.connected: bool
+        try:
+            self.connected = core.address is not None
+        except BaseException:  # a KeyboardInterrupt
+            self.close()
+            raise
 
     def close(self, *, deferred: bool = False) -> None:
         """Remove the subscription; received messages stay readable."""

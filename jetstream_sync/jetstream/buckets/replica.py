@@ -72,11 +72,10 @@ class Replica(Mapping[str, bytes]):
         self._core = core
         # Values that expire without a marker are not reported.
         self._ttl: timedelta | None = None if status.limit_marker_ttl else status.ttl
-        self._copy = _Copy()
-        # Its thread holds the copy, not this object.
-        self._handle = handle = watch(self._copy.apply, self._copy.forget_revision)
+        self._copy = copy = _Copy()
         what = f"a replica of bucket {status.bucket!r}"
-        copy = self._copy
+        # Its thread holds the copy, not this object.
+        self._handle = handle = watch(copy.apply, copy.forget_revision)
         try:
             core.stop_dropped(
                 self, lambda: not (copy.is_closed or handle.closed), handle.stop, what
