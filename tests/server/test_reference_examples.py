@@ -26,9 +26,9 @@ _CLASSES = [
     *("KeyValue", "Watch", "WatchHandle", "Lock", "Replica", "ObjectStore"),
     *("Worker", "Context", "DeadLetters", "Task", "TaskResult", "TestClient"),
 ]
-#: Hooks of subclasses, methods of which an example would repeat another one, and one for the runtime.
+#: Hooks of subclasses, and methods of which an example would repeat another one.
 _WITHOUT_EXAMPLE = {"JetStreamMsg.respond", "OrderedMessages.request"}
-_WITHOUT_EXAMPLE |= {"Worker.has_committed", "Worker.resources"}
+_WITHOUT_EXAMPLE |= {"Worker.has_committed"}
 _WITHOUT_EXAMPLE |= {"Watch.drain"}
 #: They need a cluster.
 _WITHOUT_EXAMPLE |= {"Stream.step_down", "Stream.step_down_consumer", "Stream.remove_peer"}
@@ -40,11 +40,12 @@ def class_of(name: str) -> object:
 
 
 def methods() -> set[str]:
-    """Return the public methods of the classes that have arguments."""
+    """Return the methods of the classes that have arguments and are in the reference."""
     found = set()
     for name in _CLASSES:
         for method, function in inspect.getmembers(class_of(name), inspect.isfunction):
             own = function.__module__.startswith("jetstream_sync.") and not method.startswith("_")
+            own = own and ":meta private:" not in (function.__doc__ or "")
             if own and len(inspect.signature(function).parameters) > 1:
                 found.add(f"{name}.{method}")
     return found
