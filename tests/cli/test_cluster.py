@@ -89,7 +89,7 @@ def test_old_servers_elect_no_preferred_leader(js3, on):
     assert cluster is not None
     wanted = (cluster.replicas or ())[0].name
     refused = on("stream", "cluster", "step-down", "S", "--preferred", wanted)
-    assert refused.status == 1
+    assert refused.status == 2
     assert "2.11" in refused.err
 
 

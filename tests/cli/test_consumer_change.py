@@ -96,7 +96,7 @@ def test_an_old_server_can_not_pause(jsm, orders):
     """The error names the required version."""
     orders.make("A")
     result = jsm("con", "pause", "ORDERS", "A", "1h", "-f", "--timeout", "500ms")
-    assert result.status == 1
+    assert result.status == 2
     assert "2.11" in result.err
 
 

@@ -274,7 +274,7 @@ def test_a_key_expires(jsm):
 def test_markers_need_a_newer_server(jsm):
     """On an older server, --marker-ttl fails and leaves no bucket behind."""
     said = jsm("kv", "add", "T", "--marker-ttl", "5s")
-    assert said.status == 1
+    assert said.status == 2
     assert jsm("kv", "ls", "-n").ok().out == ""
 
 

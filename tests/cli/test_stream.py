@@ -144,10 +144,12 @@ def test_each_option_sets_its_field(jsm, raw, words, field, value):
 
 
 @pytest.mark.server("<2.11")
-def test_a_field_that_the_server_ignores_is_a_warning(jsm):
-    """An older server drops fields that it does not know; the command warns about them."""
-    made = jsm("stream", "add", "S", "--defaults", "--ttl").ok()
-    assert "ignored allow_msg_ttl" in made.err
+def test_a_field_that_the_server_ignores_is_an_error(jsm):
+    """An older server drops fields that it does not know: the stream that lacks them is removed."""
+    made = jsm("stream", "add", "S", "--defaults", "--ttl")
+    assert made.status == 2
+    assert "allow_msg_ttl needs nats-server 2.11" in made.err
+    assert jsm("stream", "ls", "-n").ok().out == ""
 
 
 def test_metadata_and_placement_options(jsm, raw):

@@ -59,7 +59,7 @@ def test_an_old_server_is_not_traced(jsm, nc):
     with nc.subscribe("s") as subscription:
         nc.flush()
         refused = jsm("trace", "s")
-        assert refused.status == 1
+        assert refused.status == 2
         assert "2.11" in refused.err
         nc.publish("s", b"after")
         assert subscription.next_msg(5).data == b"after"
