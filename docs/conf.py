@@ -100,7 +100,7 @@ nitpick_ignore = [
 ]
 # Type variables.
 nitpick_ignore_regex = [
-    ("py:class", r"(jetstream_sync\.[\w.]+\.)?[A-Z](_co)?"),
+    ("py:class", r"(jetstream_sync\.[\w.]+\.)?([A-Z](_co)?|_Self)"),
     ("py:obj", r"typing\.~\w+"),
 ]
 

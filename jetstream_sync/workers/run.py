@@ -114,8 +114,7 @@ class WorkerRun:
         if not self._start():
             return self._status
         self._wait_for_stop(burst=burst)
-        self._monitor.phase = "stopping"
-        self._monitor.tell_systemd()
+        self._monitor.enter("stopping")
         self._observer.emit("drain")
         clean = self._drain(time.monotonic() + self._worker.drain_timeout)
         self._ended.set()

@@ -47,10 +47,9 @@ class HealthSource:
     systemd is told here, if the environment asks for it, as by the units with ``Type=notify``.
     """
 
-    #: ``starting``, ``running``, ``stopping`` or ``stopped``.
-    phase: str = "starting"
-
     def __init__(self, environment: Mapping[str, str]) -> None:
+        #: ``starting``, ``running``, ``stopping`` or ``stopped``.
+        self.phase: str = "starting"
         path = environment.get("NOTIFY_SOCKET", "")
         # An abstract address starts with a zero byte, which the variable has as "@".
         self._socket = f"\0{path[1:]}" if path.startswith("@") else path
@@ -70,6 +69,11 @@ class HealthSource:
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
         raise NotImplementedError
+
+    def enter(self, phase: str) -> None:
+        """Enter a phase, and tell systemd."""
+        self.phase = phase
+        self.tell_systemd()
 
     def tell_systemd(self) -> None:
         """Report a new state, and reset the watchdog if that is due and the worker is alive; call it often."""
@@ -201,13 +205,13 @@ class Processes(HealthSource):
             self._current[number] = snapshot
             self._heard_at[number] = time.monotonic()
         if self.phase == "starting" and not self.not_ready():
-            self.phase = "running"
-        self.tell_systemd()
+            self.enter("running")
+        else:
+            self.tell_systemd()
 
     def stop(self) -> None:
         """Report that the supervisor is stopping."""
-        self.phase = "stopping"
-        self.tell_systemd()
+        self.enter("stopping")
 
     def end(self, number: int) -> None:
         """Keep only the counters of a process."""
