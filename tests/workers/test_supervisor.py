@@ -122,6 +122,8 @@ def test_a_signal_to_all_processes_stops_each_once(js, stream, nats_server, tmp_
             program.wait_runs(1 + again)
             program.ctrl_c()
             wait_until(lambda output=program: output.output.count("is stopping") == 2)
+            # Two signals that the supervisor has not handled yet would be one.
+            wait_until(lambda output=program: "supervisor: stopping" in output.output)
             if again:
                 program.ctrl_c()
                 with within(8):
