@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,6 +57,17 @@ def test_a_worker_runs_until_a_signal(jsm, js, stream, app):
     assert b"is ready" in err
     assert b"is stopping: signal 15" in err
     assert stream.consumer_info("C").ack_floor.stream_seq == 1
+
+
+def test_a_worker_collects_garbage_as_a_python_program_does(jsm, tmp_path, monkeypatch):
+    """The start of jsm is tuned for short commands; the functions of a worker may make many cycles."""
+    program = "import gc; print(gc.get_threshold(), flush=True)"
+    (tmp_path / "thresholds.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    usual = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    process = jsm.spawn("worker", "run", "thresholds:worker")  # it has no worker
+    out, _ = process.communicate(timeout=20 * SCALE)
+    assert (process.returncode, out) == (2, usual.stdout)
 
 
 def test_a_worker_that_cannot_start_says_why(jsm, js, app):
