@@ -169,8 +169,12 @@ class Context:
         self.acked = True
 
     def extend(self, seconds: float) -> None:
-        """Let the handler run for this many seconds from now, instead of its ``timeout``; a ``soft_timeout`` stays."""
-        if self._delivery.state is not DeliveryState.OVERDUE:
+        """
+        Let the handler run for this many seconds from now, instead of its ``timeout``; a ``soft_timeout`` stays.
+
+        Once the timeout is over, this does nothing.
+        """
+        if not self._delivery.exceeds_timeout:
             self._delivery.give_up_at = lease_clock() + seconds
 
     def publish(

@@ -22,9 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import sys
 import time
-import traceback
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from copy import copy
@@ -142,9 +140,7 @@ class DeliveryState(Enum):
     """The life of a delivery; each state may follow any of the former ones."""
 
     LEASED = "leased"
-    """Its lease is renewed, while it waits and while its handler runs."""
-    OVERDUE = "overdue"
-    """The handler has exceeded its timeout: the lease is not renewed."""
+    """Its lease is renewed while it waits, and while its handler runs within its timeout."""
     LOST = "lost"
     """The lease is over, and that is reported."""
     SETTLED = "settled"
@@ -237,7 +233,7 @@ class Delivery:
 
     @property
     def exceeds_timeout(self) -> bool:
-        """Whether the handler runs for longer than its timeout."""
+        """Whether the handler runs for longer than its timeout; this says nothing about the lease."""
         return lease_clock() >= self.give_up_at
 
     def __repr__(self) -> str:
@@ -264,7 +260,7 @@ class LeaseKeeper:
         self.held: set[Delivery] = set()
 
     def tick(self) -> None:
-        """Renew the leases that are due; give up those of handlers over their timeout."""
+        """Renew the leases that are due, except those of handlers over their timeout."""
         reconnects = self._nc.stats["reconnects"]
         if reconnects != self.reconnects:
             self.reconnects = reconnects
@@ -281,8 +277,8 @@ class LeaseKeeper:
             if delivery.is_lost():
                 self._report_lost(delivery)
             elif now >= delivery.give_up_at:
-                self._give_up(delivery)
-            elif now >= lease.due:
+                delivery.lease = copy(lease)  # that of the others may be renewed
+            else:
                 due.append(delivery)
         if due and self._nc.is_connected:
             self._renew(due, reconnects)
@@ -317,20 +313,4 @@ class LeaseKeeper:
             "%s: the lease of %r is lost; the message is delivered again",
             delivery.handler,
             delivery,
-        )
-
-    def _give_up(self, delivery: Delivery) -> None:
-        if delivery.state is not DeliveryState.LEASED:
-            return
-        delivery.state = DeliveryState.OVERDUE
-        delivery.lease = copy(delivery.lease)  # that of the others may be renewed
-        delivery.observer.count("timeouts")
-        frame = sys._current_frames().get(delivery.thread)  # noqa: SLF001 - documented for this use
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        log.error(
-            "%s: the handler exceeds its timeout; the lease of %r is given up, and its thread "
-            "stays occupied. Stack of the thread:\n%s",
-            delivery.handler,
-            delivery,
-            stack,
         )

@@ -118,7 +118,11 @@ class WorkerRun:
         self._observer.emit("drain")
         clean = self._drain(time.monotonic() + self._worker.drain_timeout)
         self._ended.set()
-        if not clean:
+        abandoned = self._settlements.abandoned
+        if abandoned:
+            text = "worker %r: not confirmed: %d settlements, whose messages may be delivered again"
+            log.error(text, self._worker.name, abandoned)
+        if abandoned or not clean:
             self._status = self._status or ExitStatus.FAILED
         log.info("worker %r has stopped with status %d", self._worker.name, self._status)
         return self._status
@@ -182,6 +186,8 @@ class WorkerRun:
         """Renew leases and repeat settlements until the worker has stopped."""
         while not self._ended.wait(interval):
             self._keeper.tick()
+            for runner in self._runners:
+                runner.report_overdue()
             self._shared.soft_timeouts.tick()
             self._settlements.tick()
 
@@ -267,7 +273,7 @@ class WorkerRun:
     # --- stopping -------------------------------------------------------------------------------
 
     def _drain(self, deadline: float) -> bool:
-        """Stop the handlers; return whether all messages are settled."""
+        """Stop the handlers; return whether they have ended in time, and no settlement is left."""
         for runner in self._runners:
             runner.stop_pulling()
         clean = self._wait_idle(deadline)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from fixtures.faults import FaultProxy, Toward
@@ -26,6 +26,7 @@ from jetstream_sync.workers.leases import (
     LeaseTimes,
     lease_clock,
 )
+from jetstream_sync.workers.runtime.consumers import HandlerConsumer
 
 RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
 
@@ -125,6 +126,75 @@ def test_an_acknowledgement_that_is_never_confirmed_is_not_a_clean_end(
         stream.delete_consumer("C")
         release.set()
         assert run.ended() == 1
+
+
+def test_a_settlement_given_up_before_the_stop_shows_in_the_exit_status(
+    js, stream, worker, monkeypatch, caplog
+):
+    """Status 0 means that all settlements of the run are confirmed, not only the last ones."""
+    monkeypatch.setattr("jetstream_sync.workers.runtime.settle._MAX_ABSENT_SENDS", 2)
+    monkeypatch.setattr("jetstream_sync.workers.runtime.settle._ABSENT_DELAY_S", 0.1)
+    given_up = threading.Event()
+    recreate = HandlerConsumer.recreate
+
+    def recreate_later(consumer: HandlerConsumer) -> None:
+        assert given_up.wait(20)
+        recreate(consumer)
+
+    monkeypatch.setattr(HandlerConsumer, "recreate", recreate_later)
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle() -> None:
+        if not given_up.is_set():
+            stream.delete_consumer("C")
+
+    with running(worker) as run:
+        js.publish(f"{stream.name}.a", b"x")
+        wait_until(lambda: "was not settled" in caplog.text)
+        given_up.set()
+        wait_until(lambda: is_settled(stream))  # it was created again, and all is confirmed
+        assert run.stop() == 1
+    assert "not confirmed: 1 settlements" in caplog.text
+
+
+@pytest.mark.full
+def test_a_handler_without_its_lease_still_exceeds_its_timeout(js, stream, nats_server, caplog):
+    """The timeout limits the handler: an outage that takes the lease does not hide one that hangs."""
+    release = threading.Event()
+    overdue_extended = threading.Event()
+    with FaultProxy(nats_server.port) as proxy:
+        worker = Worker(proxy.url, connection=RECONNECT)
+
+        @worker.handler(stream=stream.name, consumer="C", ack_wait=3, timeout=5)
+        def hang_once(ctx: Context) -> None:
+            if ctx.attempt > 1:
+                return
+            proxy.refuse()
+            proxy.cut()
+            wait_until(lambda: ctx.lease_lost)
+            ctx.extend(0.5)
+            wait_until(lambda: timeouts(worker) == 1)
+            ctx.extend(60)
+            assert ctx.deadline < datetime.now(timezone.utc)
+            overdue_extended.set()
+            assert release.wait(30)
+
+        with running(worker):
+            js.publish(f"{stream.name}.a", b"x")
+            assert overdue_extended.wait(20)
+            assert worker.snapshot()["not_live"]
+            proxy.accept()
+            release.set()
+            wait_until(lambda: is_settled(stream), 20)
+    assert "hang_once: the handler exceeds its timeout" in caplog.text
+    assert "wait_until(lambda: timeouts(worker) == 1)" in caplog.text
+
+
+def timeouts(worker: Worker) -> int:
+    """Return how many handlers of a running worker have exceeded their timeout."""
+    snapshot = worker.snapshot()
+    assert snapshot is not None
+    return sum(item["counts"]["timeouts"] for item in snapshot["handlers"])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs SIGKILL")

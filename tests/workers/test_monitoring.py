@@ -142,17 +142,24 @@ def test_a_worker_with_no_free_thread_is_not_alive(js, stream, worker, endpoint)
         wait_until(lambda: endpoint.status("/livez") == 200)
 
 
-def test_a_thread_that_hangs_behind_its_acknowledgement_is_not_free(js, stream, worker, endpoint):
-    """/livez fails when all threads exceed the timeout, also if their messages are acknowledged."""
+def test_a_thread_that_hangs_behind_its_acknowledgement_is_not_free(
+    js, stream, worker, endpoint, caplog
+):
+    """A thread over the timeout is counted, and not alive, also if its message is acknowledged."""
     release = threading.Event()
 
     @worker.handler(stream=stream.name, consumer="C", ack="before", timeout=0.1)
-    def hang() -> None:
+    def hang(ctx: Context) -> None:
+        wait_until(lambda: counted(worker)["timeouts"] == 1)
+        ctx.extend(60)  # too late
         release.wait(30)
 
     with running(worker):
         js.publish(f"{stream.name}.a", b"1")
         wait_until(lambda: endpoint.status("/livez") == 503)
+        wait_until(lambda: counted(worker)["timeouts"] == 1)
+        assert "hang: the handler exceeds its timeout" in caplog.text
+        assert endpoint.status("/livez") == 503
         release.set()
         wait_until(lambda: endpoint.status("/livez") == 200)
 

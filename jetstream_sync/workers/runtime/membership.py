@@ -231,9 +231,10 @@ class GroupPuller(Puller):
             if not self._stopped.is_set():
                 self.return_waiting()
             with held.lock:
-                given_up = {DeliveryState.OVERDUE, DeliveryState.LOST}
-                running = [item for item in held.running if item.state not in given_up]
-                is_settled = not (running or held.waiting)
+                is_settled = not held.waiting and all(
+                    item.exceeds_timeout or item.state is DeliveryState.LOST
+                    for item in held.running
+                )
             if is_settled:
                 break
             time.sleep(_SETTLED_POLL_S)

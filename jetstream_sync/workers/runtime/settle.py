@@ -128,8 +128,8 @@ class Settlements:
         self._confirming = threading.Lock()
         # Changed in single steps, by any thread.
         self._pending: dict[int, _Pending] = {}
-        # Number of settlements that were not confirmed, and are not sent again.
-        self._abandoned = 0
+        #: Number of settlements that were not confirmed, and are not sent again.
+        self.abandoned: int = 0
         # Confirmations are read by `tick`, because nothing waits for one.
         self._confirmations = nc._confirmations()  # noqa: SLF001 - for workers
 
@@ -272,7 +272,7 @@ class Settlements:
             return
         self._pending.pop(token, None)
         if pending.absent:
-            self._abandoned += 1
+            self.abandoned += 1
             log.warning(
                 "%s: %r was not settled: its consumer has no leader, or is deleted",
                 pending.delivery.handler,
@@ -289,7 +289,7 @@ class Settlements:
             if not self._is_due(pending):
                 continue
             if pending.sends >= _MAX_SENDS:
-                self._abandoned += 1
+                self.abandoned += 1
                 self._pending.pop(token, None)
                 log.error("%r: the server did not confirm %r", pending.delivery, pending.payload)
             else:
@@ -304,15 +304,14 @@ class Settlements:
         return late or pending.reconnects != self._keeper.reconnects
 
     def wait_confirmed(self, timeout: float) -> bool:
-        """Wait until all settlements are confirmed; return whether they are. Earlier ones do not count."""
-        abandoned = self._abandoned
+        """Wait until all settlements are confirmed or abandoned; return whether they are."""
         self.send_acks()
         until = time.monotonic() + timeout
         while True:
             self._read_confirmations()
             with self._lock:
                 if not (self._pending or self._unsent):
-                    return self._abandoned == abandoned
+                    return True
             left = until - time.monotonic()
             if left <= 0:
                 return False

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Final
 
@@ -78,6 +80,8 @@ class HandlerRunner:
         if handler.limit is not None or handler.rate is not None:
             gate = Gate(self._limit, handler.rate, self.puller.interrupted)
             self._process = functools.partial(self._process_limited, gate)
+        # The messages whose handler was reported as over its timeout; used by the thread of `report_overdue`.
+        self._overdue: set[Delivery] = set()
         self._threads: list[threading.Thread] = []
         # Number of threads that are ready to run the handler; under the lock of the held messages.
         self._prepared = 0
@@ -144,6 +148,21 @@ class HandlerRunner:
                     held.end_isolation()
                 more = self.puller.next_request()
             self.puller.request(more)
+
+    def report_overdue(self) -> None:
+        """
+        Count and log the handlers that have exceeded their timeout since the last call; call it often.
+
+        Their messages may be acknowledged, or their leases lost: the timeout limits the handler.
+        """
+        overdue = {item for item in self.running() if item.exceeds_timeout}
+        for delivery in overdue - self._overdue:
+            delivery.observer.count("timeouts")
+            frame = sys._current_frames().get(delivery.thread)  # noqa: SLF001 - documented for this use
+            stack = "" if frame is None else "".join(traceback.format_stack(frame))
+            text = "%s: the handler exceeds its timeout with %r, and occupies its thread:\n%s"
+            log.error(text, delivery.handler, delivery, stack)
+        self._overdue = overdue
 
     @property
     def is_stuck(self) -> bool:
