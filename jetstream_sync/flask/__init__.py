@@ -77,12 +77,21 @@ class JetStream:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Add the extension to an application; handlers run in the context of the last one."""
+        """
+        Add the extension to an application; handlers run in the context of the last one.
+
+        The worker gets the name of the connection, or that of the application, also for tasks that are defined
+        already.
+
+        Raises:
+            InvalidOptionError: the worker has tasks, and the name cannot be a token of their subjects.
+
+        """
         options = dict(app.config.setdefault("JETSTREAM", {}))
         app.extensions["jetstream"] = self
         self._app = app
         self.worker.servers = options.pop("servers", None)
-        self.worker.name = options.get("name") or app.name
+        self.worker.queues.rename(options.get("name") or app.name)
         self.worker.connection = options
         app.cli.add_command(_commands)
 

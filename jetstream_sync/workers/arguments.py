@@ -36,6 +36,7 @@ from typing import (
 from uuid import UUID
 
 from .. import codec, errors
+from .checks import implementation
 from .handler import is_context
 
 if TYPE_CHECKING:
@@ -469,7 +470,7 @@ class Arguments:
         self._sent = self._signature.replace(
             parameters=[parameter for parameter in parameters if parameter.name not in self.context]
         )
-        inner = inspect.unwrap(getattr(function, "func", function))
+        inner = inspect.unwrap(cast("Callable[..., object]", implementation(function)))
         names = getattr(inner, "__globals__", {})
         annotations = {
             parameter.name: _resolved(parameter.annotation, names)

@@ -170,21 +170,26 @@ class CallQueue:
         self.name = name
         self.stream = stream
         self.owner = owner
-        self._prefix = f"{subject}.{namespace}.{name}"
-        #: The durable name of its consumer.
-        self.consumer: str = f"{subject}-{namespace}-{name}"
         self._subject = subject
+        self.rename(namespace)
+
+    def rename(self, namespace: str) -> None:
+        """Use another name of the worker from now on."""
+        #: What the subjects of the calls begin with.
+        self.prefix: str = f"{self._subject}.{namespace}.{self.name}."
+        #: The durable name of its consumer.
+        self.consumer: str = f"{self._subject}-{namespace}-{self.name}"
         # The connection on which the stream is known to be there, and its context.
         self._checked: tuple[Connection | None, JetStream | None] = (None, None)
 
     @property
     def filter_subject(self) -> str:
         """The subjects of the calls."""
-        return f"{self._prefix}.*.*"
+        return f"{self.prefix}*.*"
 
     def subject_of(self, task: str, call: str) -> str:
         """Return the subject of a call."""
-        return f"{self._prefix}.{task}.{call}"
+        return f"{self.prefix}{task}.{call}"
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the config of the stream, as far as the server supports it."""

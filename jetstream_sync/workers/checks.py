@@ -100,6 +100,14 @@ def unwrapped(function: object) -> object:
     return function
 
 
+def implementation(function: object) -> object:
+    """Return what has the code of a function: inside of any partial, the method of an object that is called."""
+    inner = unwrapped(function)
+    if isinstance(inner, type) or hasattr(inner, "__code__"):
+        return inner
+    return getattr(inner, "__func__", type(inner).__call__ if callable(inner) else inner)
+
+
 def check_plain(option: str, function: object) -> None:
     """Raise `InvalidOptionError` unless a function runs to its end when it is called."""
     rule, inner = "", unwrapped(function)
@@ -110,12 +118,7 @@ def check_plain(option: str, function: object) -> None:
     elif not callable(inner):
         rule = "must be a function"
     else:
-        # A callable object is what its method is; a bound method is what its function is.
-        call = (
-            inner
-            if hasattr(inner, "__code__")
-            else getattr(inner, "__func__", type(inner).__call__)
-        )
+        call = implementation(function)
         if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
             rule = "must not be async: handlers block, and run in threads"
         elif inspect.isgeneratorfunction(call):
@@ -126,7 +129,7 @@ def check_plain(option: str, function: object) -> None:
 def check_importable(function: Callable[..., object]) -> None:
     """Check that a process can import a function."""
     check_option("pool", "processes", os.name == "posix", "needs a POSIX system")
-    name = getattr(function, "__qualname__", "")
+    name = getattr(implementation(function), "__qualname__", "")
     rule = f"a process imports its handler: define {name} at the top level of a module"
     check_option("pool", "processes", "<locals>" not in name, rule)
 

@@ -262,6 +262,8 @@ class Handler:
 
     def __post_init__(self) -> None:
         """Check and complete the options."""
+        if isinstance(self.function, Handler):  # decorated twice, for two consumers
+            object.__setattr__(self, "function", self.function.function)
         check_plain("handler", self.function)
         is_named = self.name != "<lambda>"
         check_option("handler", self.function, is_named, "must have a name: define it with def")
@@ -589,6 +591,8 @@ def arity_of(function: HandlerFunction) -> str:
     ok = len(positional) <= 2 and not keywords
     rule = "must take at most two arguments: the payload and the context"
     check_option("handler", function, ok, rule)
+    if not positional and any(item.kind is item.VAR_POSITIONAL for item in parameters):
+        return "payload"  # as of a wrapper that passes its arguments on
     if len(positional) == 1:
         return "context" if is_context(positional[0].annotation) else "payload"
     return "both" if positional else "none"

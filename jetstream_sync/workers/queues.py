@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -186,6 +187,26 @@ class TaskQueues:
         if states is not None:
             self._states.setdefault(states.bucket, states)
         return found
+
+    def rename(self, name: str) -> None:
+        """Give the worker another name, also in the subjects and consumers of what is defined already."""
+        owner = self._owner
+        if self._queues:
+            check_token("name", name)
+        owner.name = name
+        for calls, handler in self._queues.values():
+            before = calls.prefix
+            calls.rename(name)
+            object.__setattr__(handler, "filter_subject", calls.filter_subject)
+            object.__setattr__(handler, "filter_subjects", (calls.filter_subject,))
+            for item in (handler, *handler.tasks.values()):
+                object.__setattr__(item, "consumer", calls.consumer)
+            owner.schedules = [
+                replace(item, subject=f"{calls.prefix}{item.subject.removeprefix(before)}")
+                if item.subject.startswith(before)
+                else item
+                for item in owner.schedules
+            ]
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the configs of the streams and buckets."""

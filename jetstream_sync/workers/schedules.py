@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 from .. import RetentionPolicy, errors
 from ..subjects import subject_matches
-from .checks import check_option, check_time, is_number
+from .checks import check_option, check_time, is_number, unwrapped
 from .cron import check_cron, check_zone, clock_changes
 from .handler import Handler
 
@@ -111,7 +111,7 @@ class Schedule:
     @property
     def module(self) -> str:
         """The module that defines the schedule."""
-        return module_of(self.function.__module__)
+        return module_of(unwrapped(self.function).__module__)
 
 
 def module_of(name: str) -> str:

@@ -39,7 +39,7 @@ from .calls import (
     sent_call,
 )
 from .celery_words import hint_of, refuse_unknown
-from .checks import check_option, check_time, is_number
+from .checks import check_option, check_time, implementation, is_number, unwrapped
 from .handler import check_returned
 from .logs import RemoteTraceback, log
 from .retries import Reject
@@ -401,8 +401,8 @@ class Task(Generic[P, R]):
                 return run(data, ctx)
 
         runner.__name__ = name
-        runner.__qualname__ = getattr(self.function, "__qualname__", name)
-        runner.__module__ = self.function.__module__
+        runner.__qualname__ = getattr(implementation(self.function), "__qualname__", name)
+        runner.__module__ = unwrapped(self.function).__module__
         return runner
 
     def _run_simple(self, data: bytes) -> object:

@@ -19,7 +19,7 @@ from ..exit_status import ExitStatus, exit_status
 from ..subjects import subject_matches
 from .arguments import to_json
 from .celery_words import refuse_unknown
-from .checks import check_count, check_option, check_plain
+from .checks import check_count, check_option, check_plain, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters
 from .events import Event, StopOnce, signals
@@ -406,7 +406,7 @@ class Worker(QueueOwner):
         def payload() -> bytes:
             return data
 
-        payload.__module__ = task.function.__module__
+        payload.__module__ = unwrapped(task.function).__module__
         self._add_schedule(
             Schedule(
                 function=payload,

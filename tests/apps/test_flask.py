@@ -14,6 +14,7 @@ from fixtures.threads import wait_until
 from fixtures.worker import is_settled, running
 
 import jetstream_sync
+from jetstream_sync import InvalidOptionError
 from jetstream_sync.server import NatsServer
 
 # Other programs take some time to start and to stop.
@@ -151,3 +152,50 @@ def test_the_context_of_a_handler_is_torn_down(nats_server, js, stream):
     with app.app_context():
         assert extension.connection() is extension.connection()
         extension.connection().close()
+
+
+def test_tasks_of_an_application_factory_have_its_name(nats_server, js):
+    """Tasks and their schedules that are defined before init_app belong to the application."""
+    from flask import Flask, current_app
+
+    from jetstream_sync.flask import JetStream
+
+    extension = JetStream()
+
+    @extension.worker.task(name="double", results="RESULTS")
+    def double(number: int) -> tuple[str, int]:
+        return current_app.name, 2 * number
+
+    extension.worker.schedule(double, every=3600, args=[1])
+    app = Flask("shop")
+    app.config["JETSTREAM"] = {"servers": nats_server.url}
+    extension.init_app(app)
+
+    @extension.worker.task(queue="default", name="later")
+    def later() -> None: ...
+
+    call = double.delay(4)
+    assert js.get_stream("TASKS").get_msg(1).subject == f"tasks.shop.default.double.{call.id}"
+    assert [item.subject for item in extension.worker.schedules] == [
+        "tasks.shop.default.double.double"
+    ]
+    assert later.queue.consumer == "tasks-shop-default"
+    with running(extension.worker):
+        assert call.get(20) == ["shop", 8]
+    (consumer,) = js.get_stream("TASKS").list_consumers()
+    assert (consumer.name, consumer.config.filter_subject) == (
+        "tasks-shop-default",
+        "tasks.shop.default.*.*",
+    )
+
+
+def test_a_name_that_is_no_token_is_refused_for_tasks():
+    """Its dots would be levels of the subjects of the calls."""
+    from flask import Flask
+
+    from jetstream_sync.flask import JetStream
+
+    extension = JetStream()
+    extension.worker.task(name="double")(lambda: None)
+    with pytest.raises(InvalidOptionError, match="must be a token of a subject"):
+        extension.init_app(Flask("shop.web"))

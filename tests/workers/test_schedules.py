@@ -151,9 +151,12 @@ def test_unused_schedules_are_found_and_deleted(js, jobs, nats_server):
         worker = make_worker(nats_server, [])
         worker.handlers[0] = replace(worker.handlers[0], module=module)
         for name in names:
-            payload = partial(bytes, name, "ascii")
+
+            def payload(name: str) -> bytes:
+                return name.encode()
+
             payload.__module__ = module
-            worker.schedule(name, subject=f"jobs.{name}", every=3600)(payload)
+            worker.schedule(name, subject=f"jobs.{name}", every=3600)(partial(payload, name))
         return worker
 
     def states(worker: Worker) -> dict[str, str]:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ... import errors
 from ...locks import new_lock
+from ..checks import unwrapped
 from ..leases import Delivery, lease_clock
 from ..logs import RemoteTraceback, log, status_text
 from ..retries import Retry
@@ -355,7 +356,7 @@ def _job(handler: Handler, setup: str) -> ChildJob:
     names = ("", log.name)
     modules = [part.module for part in handler.parts]
     if handler in handler.parts:
-        modules.append(handler.function.__module__)
+        modules.append(unwrapped(handler.function).__module__)
     return ChildJob(
         preparation=preparation,
         modules=modules,

@@ -169,6 +169,66 @@ def test_the_name_of_a_handler_is_the_same_in_each_process():
     assert worker.handlers[0].identity[2] == step.__qualname__
 
 
+def test_a_function_that_no_process_can_import_is_refused():
+    """What is called in the end decides: inside a partial, or the class of an object."""
+
+    def step(data: bytes, factor: int = 2) -> None: ...
+
+    class Step:
+        def __call__(self, data: bytes) -> None: ...
+
+    worker = Worker()
+    for number, function in enumerate(
+        (
+            step,
+            functools.partial(step),
+            functools.partial(functools.partial(step), factor=3),
+            Step(),
+        )
+    ):
+        define = worker.handler(stream="S", consumer=f"C{number}", pool="processes")
+        with pytest.raises(InvalidOptionError, match="at the top level of a module"):
+            define(function)
+    worker.queue("own", pool="processes")
+    with pytest.raises(InvalidOptionError, match="at the top level of a module"):
+        worker.task(queue="own", name="step")(functools.partial(step))
+    worker.handler(stream="S", consumer="C", pool="processes")(functools.partial(print, end=""))
+
+
+def test_a_function_can_handle_two_consumers():
+    """A handler that is decorated again is that function, with its arguments."""
+    worker, seen = Worker(), []
+
+    @worker.handler(stream="S", consumer="C")
+    @worker.handler(stream="T", consumer="C", decode="json")
+    def step(data: bytes, ctx: Context) -> None:
+        seen.append((data, ctx.handler))
+
+    client = worker.test_client()
+    for handler in worker.handlers:
+        assert client.deliver(handler, b"1").kind == "ack"
+    assert seen == [(1, "step"), (b"1", "step")]
+
+
+def test_a_wrapper_gets_the_payload():
+    """A wrapper that passes its arguments on, and does not tell which, gets one."""
+    worker, seen = Worker(), []
+
+    def logged(function: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    @worker.handler(stream="S", consumer="C")
+    @logged
+    def step(data: bytes) -> None:
+        seen.append(data)
+
+    assert worker.test_client().deliver(step, b"1").kind == "ack"
+    assert seen == [b"1"]
+
+
 def test_two_handlers_of_one_consumer_are_refused():
     """The same consumer name on another stream is another consumer."""
 
