@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NoReturn
 
 from . import errors
+from .records import Frozen, frozen
 
 #: A secret, or a function that returns it, called on every connect and reconnect.
 Secret = str | Callable[[], str]
@@ -56,8 +57,8 @@ def _without_login(text: str) -> str:
     return f"{shown}{colon}{port}{path}{'...' if rest else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+@frozen()
+class Server(Frozen):
     """A server that a connection may use, as in `Connection.server_pool`."""
 
     uri: str
@@ -68,8 +69,8 @@ class Server:
     """Whether it was discovered from the cluster; the others were given by the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
+@frozen()
+class ServerAddress(Frozen):
     """The address of one server; ``repr`` omits the credentials of its URL."""
 
     host: str

@@ -39,6 +39,7 @@ from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Final,
     NamedTuple,
     TypeVar,
@@ -160,6 +161,9 @@ class Record(RecordBase):
 
     extra: Mapping[str, Any] = field(default_factory=Extra)
     """Unknown fields that the server sent; read-only, and sent back unchanged."""
+
+    # Fields hold lists and dicts.
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     if not TYPE_CHECKING:  # type checkers know the fields
 

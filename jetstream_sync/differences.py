@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from .codec import Record, encode
 from .durations import duration_text
+from .records import Frozen, frozen
 
 R = TypeVar("R", bound=Record)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
+@frozen(kw_only=True)
+class Difference(Frozen):
     """One field that differs between two configs; as JSON, ``None`` is an unset field."""
 
     field: str

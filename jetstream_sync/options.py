@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import timedelta
 from enum import Enum
 from functools import partial
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from . import errors
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
+from .records import Frozen, frozen
 from .subjects import check_publish_subject
 
 
@@ -39,8 +40,8 @@ class EventKind(Enum):
     """The server is in lame duck mode: it will shut down soon, clients should reconnect elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionEvent:
+@frozen()
+class ConnectionEvent(Frozen):
     """An event of a connection."""
 
     kind: EventKind
@@ -106,8 +107,8 @@ _LINE_BREAKS: Final = frozenset("\r\n\0")
 _SEED_OR_JWT: Final = r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TLSOptions:
+@frozen(kw_only=True)
+class TLSOptions(Frozen):
     """
     TLS settings that, unlike an `ssl.SSLContext`, can be pickled and sent to other processes.
 
@@ -150,8 +151,8 @@ def _seconds(default: float | None, *, positive: bool = False) -> Any:
     return field(default=default, metadata={"positive": positive})
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionOptions:
+@frozen(kw_only=True)
+class ConnectionOptions(Frozen):
     """
     The validated options of a connection.
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations, takewhile
 from typing import Any, Final
 
 from .. import errors
 from ..codec import UNSET, Duration, Record
-from ..records import record, setting
+from ..records import Frozen, frozen, record, setting
 from ..subjects import (
     KV_PREFIX,
     subject_matches,
@@ -320,8 +320,8 @@ def is_bucket(config: StreamConfig) -> bool:
     return any(subject.startswith(KEY_PREFIX) for subject in config.subjects or ())
 
 
-@dataclass(frozen=True, slots=True)
-class KeyValueStatus:
+@frozen()
+class KeyValueStatus(Frozen):
     """Configuration and state of a bucket."""
 
     info: StreamInfo

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypedDict
@@ -25,6 +25,7 @@ from ..headers import (
     parse_status,
 )
 from ..options import check_int, check_known
+from ..records import Frozen, frozen
 from .consumer import ConsumerConfig
 
 _NS_PER_S: Final = 1_000_000_000
@@ -109,8 +110,8 @@ def _part(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullRequest:
+@frozen(kw_only=True)
+class PullRequest(Frozen):
     """A pull request; times are in nanoseconds, 0 and ``None`` mean *not set*."""
 
     batch: int = _part("batch", 1, low=1)
@@ -183,8 +184,8 @@ def default_heartbeat_ns(expires_ns: int) -> int:
     return _DEFAULT_HEARTBEAT_NS if expires_ns >= HEARTBEAT_FROM_NS else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContinuousPull:
+@frozen(kw_only=True)
+class ContinuousPull(Frozen):
     """The limits of a continuous pull (ADR-37, "Consume"); times are in nanoseconds."""
 
     # Create it with `of()`, which computes the defaults.

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from .. import errors
+from ..records import Frozen, frozen
 from ..subjects import API_PREFIX, MAX_CONTROL_LINE, check_publish_subject, check_stream_name
 
 #: The API prefix without a domain or a custom prefix.
@@ -35,8 +35,8 @@ def fits_request(subject: str) -> bool:
     return 4 * len(subject) <= limit or len(subject.encode("utf-8", "surrogatepass")) <= limit
 
 
-@dataclass(frozen=True, slots=True)
-class Routes:
+@frozen()
+class Routes(Frozen):
     """The API's subjects under one prefix, without the final dot."""
 
     prefix: str = DEFAULT_PREFIX

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
 from .. import errors
 from ..differences import changed_fields
+from ..records import Frozen, frozen
 from ..subjects import check_consumer_name, check_queue, check_stream_name, check_subject
 from .consumer import ConsumerConfig, ConsumerInfo
 from .enums import AckPolicy
@@ -33,8 +34,8 @@ _ORDERED_HEARTBEAT: Final = timedelta(seconds=5)
 _ORDERED_ACK_WAIT: Final = timedelta(hours=22)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscribeRequest:
+@frozen(kw_only=True)
+class SubscribeRequest(Frozen):
     """A request for a subscription; create it with `of()`."""
 
     subject: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeVar
 
 from .. import errors
@@ -23,6 +23,7 @@ from ..protocol.auth import (
     read_signature,
 )
 from ..protocol.session import ServerInfo, connect_fields
+from ..records import Frozen, frozen
 
 T = TypeVar("T")
 
@@ -30,8 +31,8 @@ T = TypeVar("T")
 _MAX_FILE_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+@frozen()
+class Credentials(Frozen):
     """The credentials of a client; ``repr`` shows none of them."""
 
     user: str | None = field(default=None, repr=False)

@@ -36,7 +36,7 @@ _DISCONNECT_ERRORS: Final = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Transport:
     """A stream after a complete handshake, with the state for reading it."""
 

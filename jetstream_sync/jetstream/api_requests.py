@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from dataclasses import fields as fields_of
 from datetime import timedelta
 from functools import partial, wraps
@@ -24,6 +24,7 @@ from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
 from ..options import check_callback, check_int, check_known
 from ..protocol.parser import Delivery
+from ..records import Frozen, frozen
 from ..subjects import check_subject
 from .listing import Listing, Pages, listed, name_of
 
@@ -91,8 +92,8 @@ def with_one_deadline(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-@dataclass(frozen=True, slots=True)
-class APICall:
+@frozen()
+class APICall(Frozen):
     """A request to the JetStream API and its end; the argument of ``api_cb`` of `Connection.jetstream`."""
 
     subject: str

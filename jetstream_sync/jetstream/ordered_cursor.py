@@ -154,7 +154,7 @@ class Reading(Enum):
     STATE_AGAIN = "what the first one has read; the last sequence of the stream is requested before"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Start:
     """Where an ordered reader begins."""
 
@@ -183,7 +183,7 @@ class _Start:
         return self.elsewhere(DeliverPolicy.BY_START_TIME, opt_start_time=start)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _KnownStream:
     """The stream that a position belongs to, as far as it is known."""
 

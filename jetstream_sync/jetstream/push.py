@@ -38,6 +38,7 @@ from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_header
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
+from ..records import Frozen, frozen
 from .api_requests import APIRequests
 from .consume_handle import JetStreamCallback, nak_failed
 from .consumer_requests import ConsumerAccessors, release_consumer
@@ -54,8 +55,8 @@ PENDING_BYTES_LIMIT: Final = 256 * 1024 * 1024
 _payload = itemgetter(3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushOptions:
+@frozen(kw_only=True)
+class PushOptions(Frozen):
     """Client-side options of a push subscription; they do not affect the consumer config."""
 
     callback: JetStreamCallback | None = None
@@ -80,7 +81,7 @@ class PushOptions:
             )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _End:
     """When a push subscription ends, and what becomes of its consumer; changed under ``_receive_lock``."""
 

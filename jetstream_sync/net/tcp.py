@@ -9,11 +9,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import BuiltinMethodType
 from typing import Any
 
 from .. import errors
+from ..records import Frozen, frozen
 from .clock import Deadline, call_and_record
 
 #: Bytes requested with one read, enough for a thousand small messages.
@@ -222,8 +222,8 @@ class TCPStream:
             self._socket.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+@frozen()
+class Address(Frozen):
     """One address of a host, as the arguments of the socket calls."""
 
     family: int

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from .. import errors
 from ..codec import dumps
+from ..records import Frozen, frozen
 from ..subjects import MAX_CONTROL_LINE
 from .parser import ErrorLine, Info, Operation, Ping, Pong, error_from_text
 
@@ -29,8 +31,8 @@ class _Receiver(Protocol):
 ReceiverT = TypeVar("ReceiverT", bound=_Receiver)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
+@frozen()
+class ServerInfo(Frozen):
     """The last INFO of a server; ``fields`` has all of its fields."""
 
     server_id: str = ""
@@ -101,9 +103,9 @@ class ServerInfo:
 
 _INFO_LISTS: Final = ("connect_urls", "ws_connect_urls")
 _INFO_DEFAULTS: Final = {
-    name: getattr(ServerInfo(), name)
-    for name in ServerInfo.__slots__
-    if name not in (*_INFO_LISTS, "accepts_headers", "fields")
+    item.name: item.default
+    for item in fields_of(ServerInfo)
+    if item.name not in (*_INFO_LISTS, "accepts_headers", "fields")
 }
 
 
@@ -145,7 +147,7 @@ def unsubscribe_command(sid: int, limit: int = 0) -> bytes:
     return b"UNSUB %d %d\r\n" % (sid, limit) if limit else b"UNSUB %d\r\n" % sid
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SubscriptionState(Generic[ReceiverT]):
     """One subscription as the server knows it, and the receiver of its messages."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -22,6 +21,7 @@ from ...api.routes import MAX_REQUEST_SUBJECT, fits_request
 from ...api.stream import StreamConfig
 from ...durations import duration_from_text, time_from_ns, time_to_ns
 from ...headers import Headers, parse_headers
+from ...records import Frozen, frozen
 from ...subjects import (
     check_publish_subject,
     check_subject,
@@ -34,8 +34,8 @@ _TTL: Final = "Nats-TTL"
 _MAY_BE_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
 
 
-@dataclass(frozen=True, slots=True)
-class BucketSubjects:
+@frozen()
+class BucketSubjects(Frozen):
     """The subjects of a bucket and the codecs of its keys and values."""
 
     bucket: str

@@ -115,7 +115,7 @@ class _RenewedError(errors.TimeoutError):
     """There is another consumer."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _WatchState:
     """The state of a watch; all but `stopped` is guarded by its lock."""
 
