@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from .. import errors
 from ..address import Server, ServerAddress
 from ..locks import new_lock
-from ..net.clock import monotonic, seconds
+from ..net.clock import Deadline, monotonic, seconds
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo
 from .events import Events
-from .threads import Signal
+from .threads import Waiters
 from .transport import Transport, TransportOpener, describe
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
@@ -42,8 +42,6 @@ _MAX_JITTER_S = 60.0
 #: up all attempts at once.
 _MIN_DELAY_STEP_S = 0.01
 _MAX_MIN_DELAY_S = 0.05
-#: Maximum timeout that locks and events accept, in seconds.
-_MAX_DELAY_S = 9e9
 #: Uptime in seconds after which the reconnect back-off is reset.
 _STABLE_UPTIME_S = 1.0
 
@@ -65,9 +63,9 @@ class Connector:
             max_failures=options.max_reconnect_attempts,
         )
         self._pool = self.pool
-        self._stopped = Signal()
-        self._is_stopped = False  # the same, to be read without a call
-        self._skip_wait = Signal()  # ends a delay
+        self._waiters = Waiters()  # the threads that wait for one of these
+        self._is_stopped = False
+        self._skips_wait = False  # ends a delay
         self._connected_at = 0.0  # monotonic time of the last successful connection
         self._short_lived = 0  # connections in a row that broke before _STABLE_UPTIME_S
         self._slow_rounds = 0  # rounds in a row with a handshake that was too slow; see rule 4
@@ -91,8 +89,7 @@ class Connector:
     def reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
         """Try the servers in rounds until one accepts, with a delay between two rounds."""
         # Returns the transport, or ``None`` after `stop()`.
-        skip_wait = self._skip_wait.is_set()
-        self._skip_wait.clear()
+        skip_wait, self._skips_wait = self._skips_wait, False
         rounds = 0
         if self._is_flapping(lost, skip_wait=skip_wait):
             rounds = 1
@@ -121,17 +118,22 @@ class Connector:
 
     def skip_wait(self) -> None:
         """End the current delay, or skip the next one."""
-        self._skip_wait.set()
+        self._skips_wait = True
+        self._waiters.wake_all()
 
     def stop(self) -> None:
         """Make `reconnect()` return ``None``."""
         self._is_stopped = True
-        self._stopped.set()
-        self._skip_wait.set()
+        self._waiters.wake_all()
 
     def stopped(self, seconds: float) -> bool:
         """Wait up to ``seconds`` for `stop()`; return whether it was called."""
-        return self._stopped.wait(seconds)
+        return self._waiters.wait_for(lambda: self._is_stopped, Deadline(seconds))
+
+    def forked(self) -> None:
+        """Replace the lock of the pool in a forked child, and close the copy of a socket."""
+        self._pool.forked()
+        self._opener.forked()
 
     def on_info(self, info: ServerInfo, current: ServerAddress) -> None:
         """Update the pool from an INFO, and report discovered servers and lame-duck mode."""
@@ -154,7 +156,7 @@ class Connector:
             self._events.tell(ConnectionEvent(EventKind.LAME_DUCK, current.url))
 
     def _open(self, address: ServerAddress) -> Transport:
-        transport = self._opener.open(address)
+        transport = self._opener.open(address, Deadline(self._options.connect_timeout))
         self._connected_at = monotonic()
         self._slow_rounds = 0
         self._was_slow = False
@@ -204,9 +206,12 @@ class Connector:
         self._slow_rounds = self._slow_rounds + 1 if self._was_slow else 0
         self._was_slow = False
         least = min(_MIN_DELAY_STEP_S * rounds, _MAX_MIN_DELAY_S)
-        self._skip_wait.wait(min(max(self._delay(rounds), least), _MAX_DELAY_S))
-        # `stop()` sets both signals, and the caller checks the other one after this.
-        self._skip_wait.clear()
+        self._sleep(max(self._delay(rounds), least))
+
+    def _sleep(self, delay: float) -> None:
+        """Wait for ``delay`` seconds, or until `skip_wait()` or `stop()` is called."""
+        self._waiters.wait_for(lambda: self._skips_wait or self._is_stopped, Deadline(delay))
+        self._skips_wait = False
 
     def _chosen(self) -> ServerAddress | None:
         """Wait as ``reconnect_to_cb`` wants, and return the server that it chose; ``None``: the next one."""
@@ -224,8 +229,7 @@ class Connector:
             self._events.callback_raised("reconnect_to_cb", error)
             return None
         if wait > 0:
-            self._skip_wait.wait(min(wait, _MAX_DELAY_S))
-            self._skip_wait.clear()
+            self._sleep(wait)
         return address
 
     def _address(self, url: str) -> ServerAddress:

@@ -23,8 +23,6 @@ from .connector import Connector
 from .direct_reads import DirectReads
 from .encoder import FastEncoder, MessageEncoder
 from .events import CallbackThreads, Events, is_deliberate_close
-from .keepalive import KeepAlive
-from .login import Login
 from .mailbox import MessageReceiver
 from .reader import Reader
 from .request import RequestMux
@@ -33,7 +31,7 @@ from .subscription_table import SubscriptionTable
 from .threads import after_fork, at_exit, check_patches, join, spawn
 from .tracing import Tracer
 from .transport import Transport, TransportOpener
-from .writer import FastWriter, Writer
+from .writer import FastWriter, KeepAlive, Writer
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
@@ -83,7 +81,7 @@ class Engine:
         )
         self._tracer = Tracer.of(self.name, options.trace_cb)
         wrap = self._tracer.wrap if self._tracer is not None else None
-        opener = TransportOpener(options, Login(options, client_version), wrap)
+        opener = TransportOpener(options, client_version, wrap)
         self.connector: Connector = Connector(options, opener, self.events)
         self._threads: list[threading.Thread] = []
         #: Whether this process has started the threads of the connection.
@@ -98,6 +96,7 @@ class Engine:
         """Connect to the first server that accepts, and start the threads."""
         # If no server accepts and ``retry_on_failed_connect`` is set, the reader continues to try.
         check_patches()
+        after_fork(self)
         try:
             transport, failure = self._connect_first()
         except BaseException:
@@ -112,7 +111,6 @@ class Engine:
                     self.state.detach()
                     self.state.transition(Event.DISCONNECTED, closed_error_for(failure))
                 self.events.error(failure)
-            after_fork(self)
             at_exit(self)
             for name, target in (
                 ("reader", lambda: self._read(transport, failure)),
@@ -225,7 +223,7 @@ class Engine:
         self.writer.forked(reason)
         self.events.forked()
         self.callbacks.forked()
-        self.connector.pool.forked()
+        self.connector.forked()
         self._finished = True
         self._threads = []
         self.is_served = False
@@ -360,8 +358,8 @@ class Engine:
             transport.stream.shutdown()
             transport.stream.close()
             return False
-        self.keepalive.on_connected()
         self.connector.on_info(transport.info, transport.address)
+        self.keepalive.on_connected()
         self.writer.attach(transport.stream, preamble)
         return True
 

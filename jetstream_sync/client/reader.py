@@ -28,11 +28,10 @@ from ..protocol.parser import (
 from ..protocol.session import ServerInfo, SubscriptionState
 from .direct_reads import DirectReads
 from .events import Events
-from .keepalive import KeepAlive
 from .mailbox import MessageReceiver
 from .subscription_table import SubscriptionTable
 from .transport import Transport
-from .writer import Writer
+from .writer import KeepAlive, Writer
 
 
 class _Stop(NamedTuple):
@@ -86,6 +85,7 @@ class Reader:
         self._in_bytes, self._parser = self.received()[1], parser
         self._final_error = None
         try:
+            stream.set_timeout(None)  # from here on, pings detect a dead connection
             self._dispatch(transport.early)
             data = receive()
             while data:

@@ -152,17 +152,18 @@ def spawn(
         except RuntimeError as error:
             refused.append(error)
         finally:
-            started.set()
+            started.release()
 
     ended = Signal()
-    started = Signal()
+    started = threading.Lock()  # held until then
+    started.acquire()
     refused: list[RuntimeError] = []
     thread = threading.Thread(target=run, name=f"nats-{name}", daemon=True)
     _ours[thread] = ended
     # `Thread.start` waits for a `threading.Event`, and a KeyboardInterrupt in it could block the new
     # thread. So a thread that is never interrupted calls it.
     _thread.start_new_thread(start, ())
-    started.wait()
+    started.acquire()
     if refused:
         raise refused[0]
     return thread

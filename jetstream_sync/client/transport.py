@@ -1,25 +1,41 @@
 """Open a transport to one server: dial, secure, handshake, log in."""
 
+# The login functions of the options run on the thread that opens the transport: first the one that calls
+# ``connect()``, later the reader. No lock is held during the calls. Every failure becomes a
+# `CredentialsError`, which counts as a failed attempt.
+
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from .. import errors
-from ..address import ServerAddress
+from ..address import Secret, ServerAddress
+from ..codec import dumps
 from ..net import tcp
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
 from ..net.tcp import Address, numeric, resolve
-from ..options import ConnectionOptions
-from ..protocol.parser import Operation, Parser
-from ..protocol.session import Handshake, ServerInfo
-from .login import Login
+from ..options import ConnectionOptions, FilePath
+from ..protocol.auth import (
+    BadCredentialsError,
+    Key,
+    find_jwt,
+    find_seed,
+    read_signature,
+)
+from ..protocol.parser import ErrorLine, Info, Operation, Parser, Ping, Pong, error_from_text
+from ..protocol.session import PING, PONG, ServerInfo
+from ..records import Frozen, frozen
 from .mailbox import ResultSlot
-from .threads import after_fork, spawn
+from .threads import spawn
+
+T = TypeVar("T")
 
 #: Bounds in seconds for the TCP timeout after which the system drops a host that does not answer.
 _MIN_TCP_TIMEOUT_S: Final = 10.0
@@ -27,6 +43,10 @@ _MAX_TCP_TIMEOUT_S: Final = 60.0
 #: Seconds to wait for the error that a server sent before it closed the connection.
 _FINAL_ERROR_WAIT_S: Final = 0.2
 _MAX_EXCERPT_BYTES: Final = 64
+#: Maximum size of a credentials file in bytes; a .creds file has about a thousand.
+_MAX_FILE_BYTES: Final = 64 * 1024
+#: The protocol level that makes a server send INFO again when the cluster changes.
+_PROTOCOL_LEVEL: Final = 1
 
 _DISCONNECT_ERRORS: Final = (
     errors.ConnectionLostError,
@@ -56,12 +76,12 @@ class TransportOpener:
     def __init__(
         self,
         options: ConnectionOptions,
-        login: Login,
+        client_version: str,
         wrap: Callable[[ByteStream], ByteStream] | None = None,
     ) -> None:
         # `wrap`: returns the stream to use in place of one.
         self.options = options
-        self.login = login
+        self.login = Login(options, client_version)
         self.wrap = wrap
         #: Whether a server of this connection used TLS, even if it refused the login.
         self.used_tls = False
@@ -70,13 +90,14 @@ class TransportOpener:
         # The time that the pings need to detect a failure, bounded.
         pings = options.ping_interval * (options.max_outstanding_pings + 1)
         self._tcp_timeout = min(max(pings, _MIN_TCP_TIMEOUT_S), _MAX_TCP_TIMEOUT_S)
+        self._opening: _Opening | None = None  # the current or last one, unless it failed
 
     @property
     def keeps_tls(self) -> bool:
         """Whether TLS is required, because the connection used it before."""
         return self.used_tls and not self.options.tls_allow_downgrade
 
-    def open(self, address: ServerAddress) -> Transport:
+    def open(self, address: ServerAddress, deadline: Deadline) -> Transport:
         """Connect to a server and log in."""
         self.was_greeted = False
         if address.tls and self.options.tls is False:
@@ -85,18 +106,23 @@ class TransportOpener:
             )
         if self.keeps_tls and address.websocket and not address.tls:
             raise _downgrade("a ws:// address does not use TLS")
-        deadline = Deadline(self.options.connect_timeout)
         opening = _Opening(self, self._dial(address, deadline), address, deadline)
-        after_fork(opening)
+        self._opening = opening
         try:
             return opening.handshake()
         except BaseException as error:
+            self._opening = None
             opening.stream.shutdown()
             opening.stream.close()
             tls_error = opening.tls_error_for(error)
             if tls_error is not None:
                 raise tls_error from error
             raise
+
+    def forked(self) -> None:
+        """Close the copy of the socket in a forked child; it would keep the parent's connection open."""
+        if self._opening is not None:
+            self._opening.carrier.close()
 
     def _dial(self, address: ServerAddress, deadline: Deadline) -> ByteStream:
         """Return a stream to a server, by TCP or the user's ``dialer``."""
@@ -124,7 +150,7 @@ class _Opening:
         self._opener = opener
         self._options = options = opener.options
         # The stream that carries the bytes, and the same stream with the user's wrapper, if any.
-        self._carrier = connected
+        self.carrier = connected
         self.stream = connected
         self._address = address
         self._deadline = deadline
@@ -137,10 +163,6 @@ class _Opening:
         self._greeting = b""
         self._received_secure = False
 
-    def forked(self) -> None:
-        """Close the copy of the socket in a forked child; it would keep the parent's connection open."""
-        self._carrier.close()
-
     def handshake(self) -> Transport:
         """Set up TLS and WebSocket as required, and log in."""
         if self._wants_tls and (self._address.websocket or self._options.tls_handshake_first):
@@ -148,7 +170,7 @@ class _Opening:
         if self._address.websocket:
             self._start_websocket()
         self._wrap_carrier()
-        handshake = Handshake(self._connect_fields)
+        handshake = Handshake(self._connect)
         parser = Parser()
         while True:
             self.stream.set_timeout(self._deadline.left_or_raise())
@@ -165,18 +187,16 @@ class _Opening:
                 if command := handshake.receive(operation):
                     self._send(command)
                 if handshake.done and handshake.info is not None:
-                    self.stream.set_timeout(None)
                     early = operations[position + 1 :]
                     return Transport(self.stream, parser, handshake.info, early, self._address)
 
-    def _connect_fields(self, info: ServerInfo) -> dict[str, Any]:
-        """Secure the connection if the INFO says so, and return the fields of CONNECT."""
+    def _connect(self, info: ServerInfo) -> bytes:
+        """Secure the connection if the INFO says so, and return CONNECT."""
         self._opener.was_greeted = True
         if self._must_upgrade(info):
             self._start_tls()
             self._wrap_carrier()
-        fields = self._opener.login.connect_fields(self._address, info)
-        return {**fields, "tls_required": self._secure}
+        return self._opener.login.command(self._address, info, is_secure=self._secure)
 
     # --- TLS and WebSocket --------------------------------------------------------------------------
 
@@ -212,7 +232,7 @@ class _Opening:
 
         context = make_context(self._options.tls)
         try:
-            stream = TLSStream(self._carrier, context, server_name(self._name))
+            stream = TLSStream(self.carrier, context, server_name(self._name))
         except ValueError as error:  # not UTF-8, too long, a dot in front
             raise errors.InvalidOptionError(
                 "tls_hostname", self._name, "must be a host name"
@@ -220,21 +240,21 @@ class _Opening:
         self._secure = True
         stream.handshake(self._deadline)
         self._opener.used_tls = True
-        self._carrier = self.stream = stream
+        self.carrier = self.stream = stream
 
     def _start_websocket(self) -> None:
         from ..net.websocket import WebSocketStream  # noqa: PLC0415
 
         headers = self._options.ws_connection_headers
-        stream = WebSocketStream(self._carrier, self._address, headers)
+        stream = WebSocketStream(self.carrier, self._address, headers)
         stream.handshake(self._deadline)
-        self._carrier = self.stream = stream
+        self.carrier = self.stream = stream
         self._received_secure = True
 
     def _wrap_carrier(self) -> None:
         """Set the protocol's stream: the current carrier with the user's wrapper, if any."""
         wrap = self._opener.wrap
-        self.stream = self._carrier if wrap is None else wrap(self._carrier)
+        self.stream = self.carrier if wrap is None else wrap(self.carrier)
 
     def tls_error_for(self, error: BaseException) -> errors.SecureConnectionError | None:
         """Return the TLS error that explains ``error``; ``None``: it is not related to TLS."""
@@ -275,6 +295,36 @@ class _Opening:
                     min(self._deadline.left_or_raise() or _FINAL_ERROR_WAIT_S, _FINAL_ERROR_WAIT_S)
                 )
                 self.stream.receive()
+
+
+class Handshake:
+    """The exchange that opens a connection: INFO, then CONNECT and PING, then PONG."""
+
+    # Pass the operations to `receive()` and send the bytes that it returns, until `done`.
+
+    def __init__(self, connect: Callable[[ServerInfo], bytes]) -> None:
+        # `connect`: returns CONNECT for an INFO.
+        self._connect = connect
+        self.info: ServerInfo | None = None
+        self.done: bool = False
+
+    def receive(self, operation: Operation) -> bytes:
+        """Process one operation, and return the bytes that must be sent, possibly none."""
+        if isinstance(operation, Info):
+            first = self.info is None
+            self.info = ServerInfo.from_fields(operation.fields)
+            if not first:
+                return b""
+            return self._connect(self.info) + PING
+        if isinstance(operation, ErrorLine):
+            raise error_from_text(operation.text)
+        if isinstance(operation, Ping):
+            return PONG
+        if self.info is None:
+            raise errors.ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
+        if isinstance(operation, Pong):
+            self.done = True
+        return b""
 
 
 def _downgrade(why: str) -> errors.SecureConnectionError:
@@ -319,3 +369,192 @@ def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> lis
     if not slot.arrived(deadline):
         raise TimeoutError(f"the lookup of {host!r} timed out")
     return slot.result()
+
+
+# --- the login ----------------------------------------------------------------------------------
+
+
+@frozen()
+class Credentials(Frozen):
+    """The credentials of a client; ``repr`` shows none of them."""
+
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    jwt: str | None = field(default=None, repr=False)
+    nkey: str | None = field(default=None, repr=False)
+    signature: str | None = field(default=None, repr=False)
+
+    def connect_fields(self) -> dict[str, Any]:
+        """Return the fields of CONNECT for this login; none without credentials."""
+        fields = {
+            "user": self.user,
+            "pass": self.password,
+            "auth_token": self.token,
+            "jwt": self.jwt,
+            "nkey": self.nkey,
+            "sig": self.signature,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class Login:
+    """The CONNECT command of a connection: who the client is, and its credentials."""
+
+    # One thread at a time may use it. The login functions of the options run on that thread.
+
+    def __init__(self, options: ConnectionOptions, client_version: str) -> None:
+        options.check_secrets()
+        self._options = options
+        self._identity: dict[str, Any] = {
+            "lang": "python-sync",
+            "version": client_version,
+            "protocol": _PROTOCOL_LEVEL,
+            "verbose": options.verbose,
+            "pedantic": options.pedantic,
+            "echo": not options.no_echo,
+        }
+        if options.name:
+            self._identity["name"] = options.name
+        self._opener = threading.get_ident()
+
+    def command(self, address: ServerAddress, info: ServerInfo, *, is_secure: bool) -> bytes:
+        """Return CONNECT for a server; the credentials are read again each time."""
+        features = dict.fromkeys(("headers", "no_responders"), info.accepts_headers)
+        fields = {**self._identity, **features, **self.login_fields(address, info)}
+        return b"CONNECT %b\r\n" % dumps({**fields, "tls_required": is_secure})
+
+    def login_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
+        """Return the fields of CONNECT for the login to a server."""
+        # In both, passwords and tokens may be functions.
+        given = address if address.user is not None or address.token is not None else self._options
+        words = Credentials(
+            self._resolve_secret("user", given.user),
+            self._resolve_secret("password", given.password),
+            self._resolve_secret("token", given.token),
+        )
+        key = Credentials() if given is address else self._by_key(info.nonce)
+        return {**words.connect_fields(), **key.connect_fields()}
+
+    # --- the ways to log in ---------------------------------------------------------------------
+
+    def _by_key(self, nonce: str) -> Credentials:
+        options = self._options
+        if options.user_credentials is not None:
+            return self._by_creds(options.user_credentials, nonce)
+        if options.nkeys_seed is not None or options.nkeys_seed_str is not None:
+            return self._by_seed(nonce)
+        if options.nkey is not None or options.user_jwt_cb is not None:
+            return self._by_functions(nonce)
+        return Credentials()
+
+    def _by_creds(
+        self, given: FilePath | tuple[FilePath, FilePath] | Callable[[], str | bytes], nonce: str
+    ) -> Credentials:
+        option = "user_credentials"
+        if callable(given):
+            jwt_source = seed_source = "..."
+            content = seed_content = _as_bytes(option, self._call_user(option, given))
+        else:
+            files = given if isinstance(given, tuple) else (given, given)
+            jwt_source, seed_source = os.fspath(files[0]), os.fspath(files[1])
+            content = _read(option, jwt_source)
+            seed_content = content if seed_source == jwt_source else _read(option, seed_source)
+        jwt = _checked(option, jwt_source, lambda: find_jwt(content))
+        seed = _checked(option, seed_source, lambda: find_seed(seed_content))
+        for item in (content, seed_content):
+            item[:] = bytes(len(item))
+        _, signature = _signed(option, seed_source, seed, nonce)
+        return Credentials(jwt=jwt, signature=signature)
+
+    def _by_seed(self, nonce: str) -> Credentials:
+        path = self._options.nkeys_seed
+        if path is not None:
+            option, source = "nkeys_seed", os.fspath(path)
+            content = _read(option, source)
+        else:
+            option, source = "nkeys_seed_str", "..."
+            content = bytearray(
+                (self._resolve_secret(option, self._options.nkeys_seed_str) or "").encode()
+            )
+        seed = _checked(option, source, lambda: find_seed(content))
+        content[:] = bytes(len(content))
+        public, signature = _signed(option, source, seed, nonce)
+        return Credentials(nkey=public, signature=signature)
+
+    def _by_functions(self, nonce: str) -> Credentials:
+        options = self._options
+        jwt = signature = None
+        if options.user_jwt_cb is not None:
+            option = "user_jwt_cb"
+            content = _as_bytes(option, self._call_user(option, options.user_jwt_cb))
+            jwt = _checked(option, "...", lambda: find_jwt(content))
+        sign = options.signature_cb
+        # A server that sends no nonce requires no signature.
+        if sign is not None and nonce:
+            option = "signature_cb"
+            given = self._call_user(option, lambda: sign(nonce))
+            signature = _checked(option, "...", lambda: read_signature(given))
+        return Credentials(jwt=jwt, nkey=options.nkey, signature=signature)
+
+    # --- user functions -------------------------------------------------------------------------
+
+    def _resolve_secret(self, option: str, secret: Secret | None) -> str | None:
+        if not callable(secret):
+            return secret
+        text = self._call_user(option, secret)
+        if not isinstance(text, str):
+            raise errors.CredentialsError(option, "...", "the function did not return a str")
+        return text
+
+    def _call_user(self, option: str, function: Callable[[], T]) -> T:
+        """Call a user's function, which may raise any exception."""
+        try:
+            return function()
+        except BaseException as error:
+            # SystemExit and KeyboardInterrupt may only reach the thread that called connect().
+            if not isinstance(error, Exception) and threading.get_ident() == self._opener:
+                raise
+            raise errors.CredentialsError(
+                option, "...", f"the function raised {type(error).__name__}"
+            ) from error
+
+
+def _as_bytes(option: str, content: object) -> bytearray:
+    if isinstance(content, str):
+        return bytearray(content.encode("utf-8", "replace"))
+    if isinstance(content, (bytes, bytearray)):
+        return bytearray(content)
+    raise errors.CredentialsError(option, "...", "the function did not return a str or bytes")
+
+
+def _read(option: str, path: str) -> bytearray:
+    try:
+        with open(os.path.expanduser(path), "rb", buffering=0) as file:  # noqa: PTH111, PTH123
+            content = bytearray(file.read(_MAX_FILE_BYTES + 1))
+    except OSError as error:
+        raise errors.CredentialsError(
+            option, path, f"it cannot be read: {error.strerror or type(error).__name__}"
+        ) from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise errors.CredentialsError(
+            option, path, f"it is not a credentials file: larger than {_MAX_FILE_BYTES} bytes"
+        )
+    return content
+
+
+def _checked(option: str, source: str, look: Callable[[], T]) -> T:
+    """Call a function that parses credentials; name the option and the source if it fails."""
+    try:
+        return look()
+    except BadCredentialsError as error:
+        raise errors.CredentialsError(option, source, str(error)) from None
+
+
+def _signed(option: str, source: str, seed: bytearray, nonce: str) -> tuple[str, str | None]:
+    """Return the public key, and the signature if the server requires one."""
+    key = _checked(option, source, lambda: Key(seed))
+    try:
+        return key.public, key.sign(nonce) if nonce else None
+    finally:
+        key.wipe()

@@ -1,6 +1,6 @@
-"""The output buffer: many threads append commands, one thread at a time sends them."""
+"""What a connection sends: the buffered commands of many threads, and pings."""
 
-# Rules:
+# Rules of the `Writer`: many threads append commands, one thread at a time sends them.
 #
 # 1. ``_lock`` guards the buffer and is held for a few instructions only, never while sending. So the
 #    reader may append a PONG at any time and is never blocked by a full socket.
@@ -18,6 +18,10 @@
 # 7. A KeyboardInterrupt is raised in the main thread only, and only at a call. So the flusher is woken
 #    first, the size is raised next and the chunk is appended last: wherever the sequence is cut off,
 #    a buffered command has been counted and will be sent.
+#
+# Pings (`KeepAlive`) detect a dead connection, and confirm that the server has processed all earlier commands.
+# A server answers them in order. Each ping adds an entry to ``_waiters``, and each pong removes the first one:
+# the result slot of a flush, or ``None`` for a scheduled ping.
 
 from __future__ import annotations
 
@@ -29,11 +33,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors, speedups
 from ..locks import new_lock
-from ..net.clock import Deadline, call_and_record
+from ..net.clock import Deadline, call_and_record, monotonic
 from ..net.layer import ByteStream
 from ..net.tcp import TCPStream
 from ..protocol.session import PING, PONG
-from .mailbox import copy_exception
+from .mailbox import ResultSlot, copy_exception
 from .threads import Signal
 
 T = TypeVar("T")
@@ -442,3 +446,101 @@ if not TYPE_CHECKING and speedups.OutputBuffer is not None:
 
     class FastWriter(speedups.OutputBuffer, Writer):
         """The writer with the fields and methods of the C extension."""
+
+
+class KeepAlive:
+    """Flushes and scheduled pings of a connection."""
+
+    # Any thread may call `flush()`; the other methods are for the connection's own threads.
+
+    def __init__(
+        self,
+        writer: Writer,
+        interval: float,
+        max_outstanding: int,
+        on_stale: Callable[[errors.StaleConnectionError], None],
+    ) -> None:
+        self._writer = writer
+        self._interval = interval
+        self._max_outstanding = max_outstanding
+        self._on_stale = on_stale
+        # Held while a ping is appended to the output buffer, so that the waiters have the same order.
+        self._lock = new_lock()
+        self._waiters: list[ResultSlot[None] | None] = []
+        self._outstanding = 0
+        self._connected = False
+        self._next_ping = monotonic() + interval
+
+    def flush(self, deadline: Deadline) -> None:
+        """Wait until the server has processed everything that was sent before."""
+        if self._writer.closed is not None:
+            # Before a lock is taken: in a forked child, a thread of the parent may have held it.
+            raise copy_exception(self._writer.closed)
+        slot: ResultSlot[None] = ResultSlot()
+        with self._lock:
+            self._writer.enqueue_with_marker(PING, self._waiters, slot)
+        if self._writer.closed is not None:
+            raise copy_exception(self._writer.closed)
+        self._writer.send_buffered()
+        if not slot.arrived(deadline):
+            # The entry stays, because its pong will arrive and must not be matched to another ping.
+            raise errors.TimeoutError("the server did not confirm in time")
+        slot.result()
+
+    def pong_awaited(self) -> bool:
+        """Return whether a pong is outstanding."""
+        return bool(self._waiters)
+
+    def pong(self) -> None:
+        """Process a pong; called by the reader."""
+        with self._lock:
+            self._outstanding = 0
+            waiter = self._waiters.pop(0) if self._waiters else None
+        if waiter is not None:
+            waiter.set(None)
+
+    def due(self) -> float:
+        """Send a ping if one is due, and return the seconds until the next."""
+        now = monotonic()
+        left = self._next_ping - now
+        if left > 0:
+            return left
+        self._next_ping = now + self._interval
+        if not self._connected:
+            return self._interval
+        if self._outstanding >= self._max_outstanding:
+            self._on_stale(
+                errors.StaleConnectionError(f"the server did not answer {self._outstanding} pings")
+            )
+            return self._interval
+        with self._lock:
+            self._outstanding += 1
+            self._writer.enqueue_with_marker(PING, self._waiters, None)
+        return self._interval
+
+    def on_disconnected(self, error: BaseException) -> None:
+        """Detach the writer, and fail the flushes whose pong will not arrive."""
+        with self._lock:
+            # In one step: a later flush adds its ping to a buffer without the old pings.
+            self._writer.detach()
+            waiters, self._waiters = self._waiters, []
+            self._connected = False
+            self._outstanding = 0
+        lost = errors.ConnectionLostError("the connection was lost before the server confirmed")
+        lost.__cause__ = error
+        for waiter in waiters:
+            if waiter is not None:
+                waiter.fail(lost)
+
+    def on_connected(self) -> None:
+        """Restart the schedule."""
+        self._next_ping = monotonic() + self._interval
+        self._connected = True
+
+    def close(self, reason: BaseException) -> None:
+        """Fail all waiting flushes with the reason."""
+        with self._lock:
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter is not None:
+                waiter.fail(reason)

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import errors
 from ..records import Frozen, frozen
-from .clock import Deadline, call_and_record
+from .clock import Deadline, call_and_record, monotonic
 
 #: Bytes requested with one read, enough for a thousand small messages.
 RECEIVE_SIZE = 256 * 1024
@@ -79,11 +79,12 @@ def _connect(addresses: Sequence[Address], peer: str, deadline: Deadline) -> soc
     """Return a socket that is connected to the first address that accepts."""
     failure: OSError | None = None
     for tried, item in enumerate(addresses):
-        if deadline.expired():
+        # The clock is read once for each address.
+        left = None if deadline.at is None else deadline.at - monotonic()
+        if left is not None and left <= 0:
             raise failure or TimeoutError("timed out")
         connecting = socket.socket(item.family, item.kind, item.protocol)
         try:
-            left = deadline.left()
             if left is not None:
                 left = max(left / (len(addresses) - tried), _MIN_CONNECT_TIMEOUT_S)
             connecting.settimeout(left)

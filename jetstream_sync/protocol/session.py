@@ -1,4 +1,4 @@
-"""What a client sends to a server: its commands, the handshake, and the subscription table."""
+"""What a client sends to a server, its commands and subscriptions, and how the server describes itself."""
 
 # The callers of the functions that encode a command have validated the arguments, so these do not fail.
 # Subjects of messages are bytes, because the callers cache them in this form.
@@ -9,19 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from .. import errors
-from ..codec import dumps
 from ..records import Frozen, frozen
 from ..subjects import MAX_CONTROL_LINE
-from .parser import ErrorLine, Info, Operation, Ping, Pong, error_from_text
-
-#: The protocol level that makes a server send INFO again when the cluster changes.
-_PROTOCOL_LEVEL: Final = 1
 
 
 class _Receiver(Protocol):
@@ -111,11 +105,6 @@ _INFO_DEFAULTS: Final = {
 
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
-
-
-def connect_command(fields: Mapping[str, Any]) -> bytes:
-    """Return the command for the login, with the features of this client."""
-    return b"CONNECT %b\r\n" % dumps(fields)
 
 
 def publish_command(subject: bytes, reply: bytes, payload: bytes) -> bytes:
@@ -224,52 +213,3 @@ class Session(Generic[ReceiverT]):
                 left = max(1, subscription.limit - subscription.delivered)
                 parts.append(unsubscribe_command(subscription.sid, left))
         return b"".join(parts)
-
-
-class Handshake:
-    """The exchange that opens a connection: INFO, then CONNECT and PING, then PONG."""
-
-    # Pass the operations to `receive()` and send the bytes that it returns, until `done`.
-
-    def __init__(self, connect_fields: Callable[[ServerInfo], dict[str, Any]]) -> None:
-        self._connect_fields = connect_fields
-        self.info: ServerInfo | None = None
-        self.done: bool = False
-
-    def receive(self, operation: Operation) -> bytes:
-        """Process one operation, and return the bytes that must be sent, possibly none."""
-        if isinstance(operation, Info):
-            first = self.info is None
-            self.info = ServerInfo.from_fields(operation.fields)
-            if not first:
-                return b""
-            return connect_command(self._connect_fields(self.info)) + PING
-        if isinstance(operation, ErrorLine):
-            raise error_from_text(operation.text)
-        if isinstance(operation, Ping):
-            return PONG
-        if self.info is None:
-            raise errors.ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
-        if isinstance(operation, Pong):
-            self.done = True
-        return b""
-
-
-def connect_fields(
-    *, name: str | None, version: str, verbose: bool, pedantic: bool, echo: bool
-) -> dict[str, Any]:
-    """Return the fields of CONNECT that identify this client and its features."""
-    fields: dict[str, Any] = {
-        "lang": "python-sync",
-        "version": version,
-        "protocol": _PROTOCOL_LEVEL,
-        "verbose": verbose,
-        "pedantic": pedantic,
-        "echo": echo,
-        "headers": True,
-        "no_responders": True,
-        "tls_required": False,
-    }
-    if name:
-        fields["name"] = name
-    return fields

@@ -51,8 +51,8 @@ from jetstream_sync import (
     Watch,
     WatchHandle,
 )
+from jetstream_sync.client.engine import Engine
 from jetstream_sync.client.threads import _fork_aware, after_fork
-from jetstream_sync.client.transport import _Opening
 from jetstream_sync.jetstream import publish
 from jetstream_sync.jetstream import shared_connection as shared
 from jetstream_sync.locks import InterruptSafeLock
@@ -499,8 +499,9 @@ def test_every_object_is_told_of_a_fork(monkeypatch):
 
 def is_being_opened(port: int) -> bool:
     """Return whether a fork would close a socket that is being opened to a port."""
-    opening = [item.stream.peer for item in list(_fork_aware) if isinstance(item, _Opening)]
-    return any(peer.endswith(f":{port}") for peer in opening)
+    engines = [item for item in list(_fork_aware) if isinstance(item, Engine)]
+    openings = [engine.connector._opener._opening for engine in engines]
+    return any(item is not None and item.stream.peer.endswith(f":{port}") for item in openings)
 
 
 def peers(port: int) -> int:

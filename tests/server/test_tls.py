@@ -22,8 +22,8 @@ from jetstream_sync import (
     SecureConnectionError,
 )
 from jetstream_sync.address import ServerAddress
-from jetstream_sync.client.login import Login
 from jetstream_sync.client.transport import TransportOpener
+from jetstream_sync.net.clock import Deadline
 from jetstream_sync.options import ConnectionOptions, TLSOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
@@ -126,7 +126,7 @@ def test_a_discovered_server_is_verified_with_the_name_of_its_announcer(certific
     with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
         address = ServerAddress("127.0.0.1", server.port, tls_name="elsewhere.example")
         options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
-        link = TransportOpener(options, Login(options, "1.0")).open(address)
+        link = TransportOpener(options, "1.0").open(address, Deadline(2))
         link.stream.shutdown()
         link.stream.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -14,7 +13,6 @@ from jetstream_sync.headers import Headers, encode_headers
 from jetstream_sync.protocol.session import (
     PING,
     PONG,
-    connect_command,
     publish_command,
     publish_with_headers_command,
     subscribe_command,
@@ -69,17 +67,6 @@ def read(data):
 def test_exact_bytes(command, expected):
     """Each command has the format of the client protocol."""
     assert command == expected
-
-
-@given(
-    st.dictionaries(st.text(max_size=5), st.text(max_size=8) | st.booleans() | st.integers(0, 9))
-)
-def test_connect_is_one_line_of_json(fields):
-    """CONNECT is one line, even for a name with line ends."""
-    command = connect_command(fields)
-    assert command.startswith(b"CONNECT {")
-    assert command.count(b"\r\n") == command.count(b"\n") == 1
-    assert json.loads(command.removeprefix(b"CONNECT ")) == fields
 
 
 # Arguments that may pass, and arguments that a server could take for more than one.

@@ -1,29 +1,20 @@
-"""The handshake, the subscriptions, and the meaning of the server's errors."""
+"""INFO, the subscriptions, and the meaning of the server's errors."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
 from jetstream_sync import errors
 from jetstream_sync.protocol.parser import (
-    ErrorLine,
-    Info,
-    Messages,
-    Ok,
     Parser,
-    Ping,
-    Pong,
     ends_connection,
     error_from_text,
 )
 from jetstream_sync.protocol.session import (
-    Handshake,
     ServerInfo,
     Session,
-    connect_fields,
 )
 
 # An INFO as nats-server 2.15 sends it.
@@ -75,94 +66,6 @@ def test_a_field_of_another_type_keeps_its_default(junk):
     for name in ("connect_urls", "ws_connect_urls"):
         urls = getattr(ServerInfo.from_fields({name: junk}), name)
         assert urls == (("x",) if junk == ["x", 5] else ())
-
-
-# --- the handshake ------------------------------------------------------------------------------
-
-
-def fields(info):
-    return {"name": info.server_name}
-
-
-def test_the_handshake_of_a_server():
-    """INFO is answered with CONNECT and PING; the PONG confirms the login."""
-    handshake = Handshake(fields)
-    assert (handshake.info, handshake.done) == (None, False)
-    assert handshake.receive(Info(INFO)) == b'CONNECT {"name":"n1"}\r\nPING\r\n'
-    assert handshake.info == ServerInfo.from_fields(INFO)
-    assert handshake.receive(Ok()) == b"", "a verbose server confirms CONNECT"
-    assert not handshake.done
-    assert handshake.receive(Pong()) == b""
-    assert handshake.done
-
-
-def test_the_server_may_ping_at_any_time():
-    """A PING is answered, also before INFO."""
-    handshake = Handshake(fields)
-    assert handshake.receive(Ping()) == b"PONG\r\n"
-    handshake.receive(Info(INFO))
-    assert handshake.receive(Ping()) == b"PONG\r\n"
-    assert not handshake.done
-
-
-def test_a_second_info_brings_news_only():
-    """A second INFO during a handshake updates the cluster, without a second CONNECT."""
-    handshake = Handshake(fields)
-    handshake.receive(Info(INFO))
-    assert handshake.receive(Info({**INFO, "server_name": "n2"})) == b""
-    assert handshake.info.server_name == "n2"
-
-
-@pytest.mark.parametrize("operation", [Pong(), Ok(), Messages(1, [(b"a", b"", b"", b"")])])
-def test_info_comes_first(operation):
-    """A peer that does not start with INFO is not a NATS server."""
-    with pytest.raises(errors.ProtocolError, match="expected INFO"):
-        Handshake(fields).receive(operation)
-
-
-@pytest.mark.parametrize("informed", [False, True])
-def test_a_server_may_refuse(informed):
-    """-ERR ends the handshake with the matching error."""
-    handshake = Handshake(fields)
-    if informed:
-        handshake.receive(Info(INFO))
-    with pytest.raises(errors.AuthorizationError):
-        handshake.receive(ErrorLine("Authorization Violation"))
-    with pytest.raises(errors.ServerRefusedError):
-        handshake.receive(ErrorLine("maximum connections exceeded"))
-
-
-def test_a_client_may_refuse():
-    """An exception while the CONNECT fields are created ends the handshake."""
-
-    def refuse(info):
-        assert info.version == "2.15.1"
-        raise errors.SecureConnectionError("no TLS")
-
-    with pytest.raises(errors.SecureConnectionError):
-        Handshake(refuse).receive(Info(INFO))
-
-
-def test_the_fields_of_connect():
-    """CONNECT has the client, its version, and the support of headers and no responders."""
-    made = connect_fields(name="me", version="1.2", verbose=False, pedantic=True, echo=False)
-    assert (
-        made.items()
-        >= {
-            "name": "me",
-            "version": "1.2",
-            "verbose": False,
-            "pedantic": True,
-            "echo": False,
-            "headers": True,
-            "no_responders": True,
-            "protocol": 1,
-        }.items()
-    )
-    assert made["lang"]
-    json.dumps(made)
-    nameless = connect_fields(name=None, version="1", verbose=True, pedantic=False, echo=True)
-    assert "name" not in nameless
 
 
 # --- subscriptions --------------------------------------------------------------------------------
