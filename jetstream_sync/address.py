@@ -34,23 +34,24 @@ _DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_SCHEME = re.compile(r"(nats|tls|wss?):/*|[A-Za-z][A-Za-z0-9+.-]*://")
+# The patterns of error texts are compiled on first use.
+_SCHEME: Final = r"(nats|tls|wss?):/*|[A-Za-z][A-Za-z0-9+.-]*://"
 # Host, port, path and the rest of a URL without scheme and login.
-_PLACE = re.compile(r"(\[[^]/]*\]?|[^:/?#]*)(?::([^/?#]*))?(/[^?#]*)?(.*)", re.DOTALL)
+_PLACE: Final = r"(?s)(\[[^]/]*\]?|[^:/?#]*)(?::([^/?#]*))?(/[^?#]*)?(.*)"
 # What is a port with a mistake, or the rest of an IPv6 address without brackets.
-_LIKE_PORT = re.compile(r"(\d\w{,7})?|[0-9a-f]*:[0-9a-f:]*", re.IGNORECASE)
+_LIKE_PORT: Final = r"(?i)(\d\w{,7})?|[0-9a-f]*:[0-9a-f:]*"
 
 
 def _without_login(text: str) -> str:
     """Return an invalid URL for an error: without its login, and without what may be part of one."""
-    found = _SCHEME.match(text)
+    found = re.match(_SCHEME, text)
     scheme = found[0] if found else ""
     _, at, after = text.rpartition("@")
     place = after if at else text[len(scheme) :]
     # Every part is optional, so the pattern matches any text.
-    host, port, path, rest = _PLACE.findall(place)[0]
+    host, port, path, rest = re.findall(_PLACE, place)[0]
     shown = f"{scheme}...@{host}" if at else f"{scheme}{host}"
-    if not at and not _LIKE_PORT.fullmatch(port):
+    if not at and not re.fullmatch(_LIKE_PORT, port):
         # A login whose host is missing, or the first part of one that contains a comma.
         return f"{shown}:..."
     colon = ":" if place[len(host) :].startswith(":") else ""

@@ -119,7 +119,7 @@ GO_UNITS: Final[Mapping[str, int]] = {
     "\u03bcs": 1000,
     "ns": 1,
 }
-_PART = re.compile(r"(\d*)(?:\.(\d*))?\s*([A-Za-z\u00b5\u03bc]+)")
+_PART: Final = r"(\d*)(?:\.(\d*))?\s*([A-Za-z\u00b5\u03bc]+)"
 
 
 def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timedelta:
@@ -128,7 +128,7 @@ def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timede
     if text.isdigit():
         return duration_from_ns(int(text) * _NS_PER_S)
     ns = end = 0
-    for part in _PART.finditer(text):
+    for part in re.finditer(_PART, text):
         whole, fraction, name = part[1], part[2] or "", part[3]
         if part.start() != end or name not in units or not (whole or fraction):
             break

@@ -78,9 +78,8 @@ REQUIRED_API_LEVEL: Final = "Nats-Required-Api-Level"
 _VERSION: Final = b"NATS/1.0"
 # Printable ASCII without the colon, as in nats-server and RFC 7230.
 _NAME_PATTERN = re.compile(r"[!-9;-~]+")
-# A line break ends the value, and C programs end it at a NUL. Surrogate escapes are allowed: they stand
-# for bytes that are not UTF-8.
-_FORBIDDEN_IN_VALUES = re.compile(r"[\x00\r\n\ud800-\udc7f\udd00-\udfff]")
+# A line break ends the value, and C programs end it at a NUL.
+_FORBIDDEN_IN_VALUES = re.compile(r"[\x00\r\n]")
 
 
 class Status(NamedTuple):
@@ -206,10 +205,19 @@ def _check(name: str, value: str) -> None:
         )
     if not isinstance(value, str):
         raise errors.InvalidHeaderError(name, f"a value must be a str, not {type(value).__name__}")
-    if _FORBIDDEN_IN_VALUES.search(value):
+    if _FORBIDDEN_IN_VALUES.search(value) or not _is_encodable(value):
         raise errors.InvalidHeaderError(
             name, "a value must not contain line breaks, NULs or surrogates"
         )
+
+
+def _is_encodable(value: str) -> bool:
+    """Return whether a text has no surrogates except surrogate escapes, which are bytes that are not UTF-8."""
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _values_of(name: str, values: object) -> Iterable[str]:

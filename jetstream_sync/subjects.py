@@ -19,11 +19,10 @@ MAX_CONTROL_LINE: Final = 4096
 _MAX_NAME_BYTES: Final = 255
 
 # Names become file names on the server, so slashes are forbidden (ADR-6).
-_FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f\ud800-\udfff]")
+_FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f]")
 # Servers accept other white space and control characters in names (``isValidName``).
-_FORBIDDEN_BY_SERVERS = re.compile(r"[ \t\r\n\f>*./\\\x00\ud800-\udfff]")
-# Lone surrogates cannot be encoded as UTF-8.
-_FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
+_FORBIDDEN_BY_SERVERS = re.compile(r"[ \t\r\n\f>*./\\\x00]")
+_FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f]")
 
 #: The API of JetStream without a domain or a custom prefix, and the requests to services (ADR-32).
 API_PREFIX: Final = "$JS.API"
@@ -52,7 +51,7 @@ def check_subject(subject: str) -> str:
     if not subject:
         raise errors.BadSubjectError(subject, "must not be empty")
     _check_length(subject)
-    if _FORBIDDEN_IN_SUBJECTS.search(subject):
+    if _FORBIDDEN_IN_SUBJECTS.search(subject) or _has_surrogates(subject):
         raise errors.BadSubjectError(
             subject, "must not contain white space, control characters or surrogates"
         )
@@ -77,7 +76,7 @@ def check_queue(queue: str) -> str:
             repr(queue), f"a queue group must be a str, not {type(queue).__name__}"
         )
     _check_length(queue)
-    if _FORBIDDEN_IN_SUBJECTS.search(queue):
+    if _FORBIDDEN_IN_SUBJECTS.search(queue) or _has_surrogates(queue):
         raise errors.BadSubjectError(
             queue, "a queue group must not contain white space or control characters"
         )
@@ -90,6 +89,16 @@ def _check_length(text: str) -> None:
         raise errors.BadSubjectError(
             text, f"must not exceed {MAX_CONTROL_LINE} bytes, the maximum of a command"
         )
+
+
+def _has_surrogates(text: str) -> bool:
+    """Return whether a text has lone surrogates, which cannot be encoded as UTF-8."""
+    # A pattern that contains them takes a third of a millisecond to compile.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def check_stream_name(name: str, *, new: bool = False) -> str:
@@ -107,7 +116,8 @@ def _check_name(kind: str, name: str, new: bool) -> str:
         raise errors.InvalidNameError(kind, repr(name), f"must be a str, not {type(name).__name__}")
     if not name:
         raise errors.InvalidNameError(kind, name, "must not be empty")
-    if (_FORBIDDEN_IN_NAMES if new else _FORBIDDEN_BY_SERVERS).search(name):
+    forbidden = _FORBIDDEN_IN_NAMES if new else _FORBIDDEN_BY_SERVERS
+    if forbidden.search(name) or _has_surrogates(name):
         raise errors.InvalidNameError(
             kind, name, "must not contain white space, '.', '*', '>', '/' or '\\'"
         )

@@ -22,7 +22,7 @@ Release = tuple[int, int]
 #: The oldest supported release, which a config without a release comes from.
 _OLDEST: Final = (2, 10)
 #: How a server names a field that it does not know; the text is that of Go's JSON decoder.
-_UNKNOWN_FIELD: Final = re.compile('unknown field "(.+)"')
+_UNKNOWN_FIELD: Final = 'unknown field "(.+)"'
 #: The release that brought each level of the API, where something here needs it.
 API_LEVELS: Final = {1: (2, 11), 2: (2, 12), 4: (2, 14)}
 
@@ -41,7 +41,7 @@ def server_release(metadata: Mapping[str, str] | None) -> Release | None:
 
 def fields_refused(asked: Record, description: str) -> dict[str, Release | None]:
     """Return the field that the error of a server names as unknown, with the release that it needs."""
-    found = _UNKNOWN_FIELD.search(description)
+    found = re.search(_UNKNOWN_FIELD, description)
     return {} if found is None else {found[1]: _since(asked, found[1])}
 
 

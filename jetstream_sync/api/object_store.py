@@ -35,7 +35,7 @@ BUCKETS_SUBJECT: Final = "$O.*.C.>"
 DEFAULT_CHUNK_SIZE: Final = 128 * 1024
 
 #: An id becomes the last token of a subject; a wildcard in it would purge the chunks of other objects.
-_NUID = re.compile(r"[^\s.*>\x00-\x1f\x7f]+")
+_NUID: Final = r"[^\s.*>\x00-\x1f\x7f]+"
 _DIGEST_ALGORITHM: Final = "SHA-256"
 
 
@@ -254,7 +254,7 @@ def decode_info(data: bytes, time: datetime, name: str | None = None) -> ObjectI
                 key: [value] if isinstance(value, str) else value for key, value in headers.items()
             }
     info = decode(ObjectInfo, found)
-    if not _NUID.fullmatch(info.nuid):
+    if not re.fullmatch(_NUID, info.nuid):
         raise errors.InvalidResponseError(
             f"ObjectInfo.nuid: {info.nuid!r:.60} is not valid in a subject"
         )

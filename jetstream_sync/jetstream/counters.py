@@ -15,7 +15,7 @@ from ..subjects import check_publish_subject, check_subject
 from .direct_get import StoredMsg
 from .stream import Stream, every_last_msg
 
-_INTEGER: Final = re.compile("[+-]?[0-9]+")
+_INTEGER: Final = "[+-]?[0-9]+"
 
 
 class CounterEntry(NamedTuple):
@@ -191,6 +191,6 @@ def _entry(msg: StoredMsg) -> CounterEntry:
 
 
 def _int(text: object) -> int:
-    if not isinstance(text, str) or not _INTEGER.fullmatch(text):
+    if not isinstance(text, str) or not re.fullmatch(_INTEGER, text):
         raise errors.InvalidResponseError(f"expected an integer of a counter, got {text!r:.60}")
     return int(text)

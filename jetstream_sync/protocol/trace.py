@@ -50,7 +50,7 @@ _HARMLESS: Final = frozenset(
         "version",
     }
 )
-_URL_LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")
+_URL_LOGIN: Final = r"(?<=://)[^/\s\"']*@"
 # White space in JSON other than spaces.
 _JSON_SPACES: Final = str.maketrans("\r\n\t", "   ")
 
@@ -144,7 +144,7 @@ def _control_text(line: bytes, *, longer: bool) -> str:
     if command[:7].upper() == b"CONNECT":
         return f"CONNECT {_connect_text(command[7:])}"
     text = _printable(line.rstrip()) + (_MORE if longer else "")
-    return _URL_LOGIN.sub(f"{_MASK}@", text)
+    return re.sub(_URL_LOGIN, f"{_MASK}@", text)
 
 
 def _connect_text(fields: bytes) -> str:

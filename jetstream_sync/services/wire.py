@@ -22,13 +22,12 @@ DEFAULT_PREFIX: Final = SERVICES_PREFIX
 ERROR_HEADER: Final = "Nats-Service-Error"
 ERROR_CODE_HEADER: Final = "Nats-Service-Error-Code"
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_NAME: Final = r"[A-Za-z0-9_-]+"
 # The regular expression of semver.org.
-_VERSION: Final = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
+_VERSION: Final = (
+    r"(?a)(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
     r"(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
-    r"(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?",
-    re.ASCII,
+    r"(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?"
 )
 
 
@@ -136,7 +135,7 @@ R = TypeVar("R", bound=ServicePing)
 
 def check_service_name(name: str, kind: str = "service") -> str:
     """Validate the name of a service or an endpoint, and return it."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(_NAME, name):
         raise errors.InvalidNameError(
             kind, str(name), "must consist of letters, digits, '-' and '_', and must not be empty"
         )
@@ -145,7 +144,7 @@ def check_service_name(name: str, kind: str = "service") -> str:
 
 def check_version(version: str) -> str:
     """Validate the version of a service, and return it."""
-    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+    if not isinstance(version, str) or not re.fullmatch(_VERSION, version):
         raise errors.InvalidOptionError(
             "version", version, "must be a semantic version, such as '1.0.0'"
         )
