@@ -11,8 +11,8 @@
  *
  * `MessageFields` holds the fields of `jetstream_sync.Msg`, with the constructor.
  *
- * `OutputBuffer` appends messages to the buffer of `jetstream_sync.client.writer.Writer`, and sends one whose
- * caller waits. `receive_reply` receives its reply, for `jetstream_sync.client.direct_reads.DirectReads`.
+ * `OutputBuffer` appends messages to the buffer of `jetstream_sync.client.writer.Writer`, and sends it with one
+ * whose caller waits. `receive_reply` receives its reply, for `jetstream_sync.client.direct_reads.DirectReads`.
  *
  * `FutureFields` holds the fields of `jetstream_sync.jetstream.publish.PubAckFuture`.
  * `settle_futures` settles runs of them. `parse_pub_ack` parses ordinary acknowledgements.
@@ -915,14 +915,62 @@ output_send_deferred(OutputBuffer *self, PyObject *const *args, Py_ssize_t count
     return append_message(self, args, count, ASLEEP);
 }
 
+#if USES_SOCKETS && WITH_GIL
+/* Return whether this thread may send without taking the locks, see `begin_change`; -1 after an error. */
+static int
+may_send(OutputBuffer *self)
+{
+    int is_free = method_returns(self->is_locked, NULL, Py_False);
+    if (is_free > 0) {
+        is_free = method_returns(self->is_sending, NULL, Py_False);
+    }
+    if (is_free <= 0) {
+        return is_free;
+    }
+    return self->batch != NULL && PyMemoryView_Check(self->batch) && PyMemoryView_GET_BUFFER(self->batch)->len == 0
+        && self->chunks != NULL && PyList_CheckExact(self->chunks) && self->size <= self->send_above
+        && self->closed == Py_None && self->stream != NULL && self->stream != Py_None && self->fd >= 0;
+}
+
+/* Return the buffered commands with one behind them, NULL if that is left to Python. Runs no other code. */
+static PyObject *
+join_buffered(OutputBuffer *self, PyObject *command)
+{
+    Py_ssize_t left = self->size + PyBytes_GET_SIZE(command);
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, left);
+    if (joined == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    char *end = PyBytes_AS_STRING(joined);
+    Py_ssize_t count = PyList_GET_SIZE(self->chunks);
+    for (Py_ssize_t i = 0; i <= count; i++) {
+        PyObject *chunk = i < count ? PyList_GET_ITEM(self->chunks, i) : command;
+        Py_ssize_t size = PyBytes_CheckExact(chunk) ? PyBytes_GET_SIZE(chunk) : left + 1;
+        if (size > left) {
+            Py_DECREF(joined);
+            return NULL;
+        }
+        memcpy(end, PyBytes_AS_STRING(chunk), (size_t)size);
+        end += size;
+        left -= size;
+    }
+    if (left != 0) {
+        Py_CLEAR(joined);
+    }
+    return joined;
+}
+#endif
+
 /*
- * Send commands of messages. Return how many bytes were sent, 0 if it is left to Python, -1 after an error.
+ * Send the buffer and the commands of messages. Return how many bytes were sent, and set `batch` to all of them;
+ * 0 if it is left to Python, -1 after an error.
  *
- * Both locks must be free, and are not taken, see `begin_change`; without the GIL, Python sends. Nothing may be
- * buffered or in the middle of being sent.
+ * Both locks must be free, and are not taken, see `begin_change`; without the GIL, Python sends. Nothing may be in
+ * the middle of being sent.
  */
 static Py_ssize_t
-try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *size, int is_awaited)
+try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *size, int is_awaited, PyObject **batch)
 {
 #if USES_SOCKETS && WITH_GIL
     if (!PyBytes_CheckExact(command)) {
@@ -933,22 +981,26 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
     if (PyErr_Occurred()) {
         return -1;
     }
-    int free = method_returns(self->is_locked, NULL, Py_False);
-    if (free > 0) {
-        free = method_returns(self->is_sending, NULL, Py_False);
+    /* Created first: an allocation may run other code. */
+    PyObject *no_chunks = self->size ? PyList_New(0) : Py_NewRef(Py_None);
+    int may = no_chunks == NULL ? -1 : may_send(self);
+    if (may <= 0 || (self->size != 0 && no_chunks == Py_None)) {
+        Py_XDECREF(no_chunks);
+        return may < 0 ? -1 : 0;
     }
-    if (free < 0) {
-        return -1;
-    }
-    if (!free || self->batch == NULL || !PyMemoryView_Check(self->batch)
-        || PyMemoryView_GET_BUFFER(self->batch)->len != 0 || self->size != 0 || self->closed != Py_None
-        || self->stream == NULL || self->stream == Py_None || self->fd < 0) {
-        return 0;
-    }
+    PyObject *data = self->size ? join_buffered(self, command) : Py_NewRef(command);
     int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-    ssize_t sent = send(self->fd, PyBytes_AS_STRING(command), (size_t)PyBytes_GET_SIZE(command), flags);
+    ssize_t sent = data == NULL ? 0 : send(self->fd, PyBytes_AS_STRING(data), (size_t)PyBytes_GET_SIZE(data), flags);
     if (sent <= 0) {
+        Py_XDECREF(data);
+        Py_DECREF(no_chunks);
         return 0; /* Python gets the same error, and handles it */
+    }
+    if (self->size) {
+        PyObject *chunks = self->chunks;
+        self->chunks = no_chunks;
+        self->size = 0;
+        no_chunks = chunks;
     }
     self->out_msgs += number;
     self->out_bytes += bytes;
@@ -958,19 +1010,21 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
     /* As `Writer._take`: everything that was counted has been taken from the buffer. */
     self->taken_before = self->taken;
     self->taken = self->out_msgs - self->awaited;
+    Py_DECREF(no_chunks);
+    *batch = data;
     return sent;
 #else
-    (void)self, (void)command, (void)messages, (void)size, (void)is_awaited;
+    (void)self, (void)command, (void)messages, (void)size, (void)is_awaited, (void)batch;
     return 0;
 #endif
 }
 
-/* Keep a command of which the first bytes were sent. Nothing else can be sent in between. */
+/* Keep commands of which the first bytes were sent. Nothing else can be sent in between. */
 static int
-keep_rest(OutputBuffer *self, PyObject *command, Py_ssize_t sent)
+keep_rest(OutputBuffer *self, PyObject *sending, Py_ssize_t sent)
 {
     int was_enabled = PAUSE_GC();
-    PyObject *batch = PyMemoryView_FromObject(command);
+    PyObject *batch = PyMemoryView_FromObject(sending);
     PyObject *counts = Py_BuildValue("[n]", sent);
     int done = batch == NULL || counts == NULL ? -1 : PyObject_SetAttrString((PyObject *)self, "_sent", counts);
     if (done == 0) {
@@ -990,15 +1044,18 @@ output_send(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
                             count);
     }
     PyObject *deadline = count == 4 ? args[3] : Py_None;
-    Py_ssize_t sent = try_send(self, args[0], args[1], args[2], deadline != Py_None);
+    PyObject *batch = NULL;
+    Py_ssize_t sent = try_send(self, args[0], args[1], args[2], deadline != Py_None, &batch);
     if (sent < 0) {
         return NULL;
     }
     if (sent == 0) {
         return PyObject_CallMethod((PyObject *)self, "_send", "OOOO", args[0], args[1], args[2], deadline);
     }
-    if (sent < PyBytes_GET_SIZE(args[0])) {
-        return keep_rest(self, args[0], sent) < 0 ? NULL : PyObject_CallMethod((PyObject *)self, "_wake_flusher", NULL);
+    int is_kept = sent == PyBytes_GET_SIZE(batch) ? 0 : keep_rest(self, batch, sent) < 0 ? -1 : 1;
+    Py_DECREF(batch);
+    if (is_kept) {
+        return is_kept < 0 ? NULL : PyObject_CallMethod((PyObject *)self, "_wake_flusher", NULL);
     }
     Py_RETURN_NONE;
 }

@@ -439,7 +439,7 @@ class Writer:
 
 #: The writer with `publish()`, `send_deferred()` and `send()` in C, if the C extension is in use. They append in
 #: C while no thread holds the lock, a stream is attached, and the flusher need not be woken. `send()` sends in C
-#: if nothing is buffered, and the stream is a plain socket.
+#: if no thread is sending, and the stream is a plain socket.
 FastWriter: type[Writer] = Writer
 
 if not TYPE_CHECKING and speedups.OutputBuffer is not None:

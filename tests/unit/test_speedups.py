@@ -24,7 +24,7 @@ import pytest
 from jetstream_sync import speedups
 from jetstream_sync.api.publish import PubAck
 from jetstream_sync.client.encoder import FastEncoder
-from jetstream_sync.client.writer import FastWriter
+from jetstream_sync.client.writer import FastWriter, Writer
 from jetstream_sync.errors import InvalidHeaderError
 from jetstream_sync.net.clock import FOREVER, Deadline
 from jetstream_sync.net.tcp import TCPStream
@@ -504,6 +504,32 @@ def test_a_command_that_a_socket_takes_in_part_is_sent_once():
         assert (writer.unanswered, writer.unsent) == (3, 1)
         writer.send(b"later", 1, 5, FOREVER)
         assert writer.pending_bytes == 9
+
+
+@pytest.mark.parametrize("writer_type", [Writer, FastWriter])
+@pytest.mark.parametrize("size", [5, 60_000])
+def test_buffered_commands_are_sent_before_the_command_of_a_caller(writer_type, size):
+    """One call sends the buffer and the command in their order, also if the socket takes a part of them."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    writer = writer_type(1 << 20, lambda *_: None)
+    with ours, theirs:
+        writer.attach(TCPStream(ours, "peer"), b"CONNECT ")
+        writer.publish(b"first ", 6)
+        writer.send_deferred(b"+ACK ", 4)
+        command = b"c" * size
+        writer.send(command, 1, size, Deadline(60))
+        assert writer.unsent == 0 or writer.pending_bytes
+        expected = b"CONNECT first +ACK " + command
+        received = b""
+        while len(received) < len(expected):
+            received += theirs.recv(1 << 20)
+            writer.send_buffered()
+        assert received == expected
+        assert (writer.out_msgs, writer.out_bytes) == (3, 10 + size)
+        assert (writer.unanswered, writer.unsent, writer.pending_bytes) == (2, 0, 0)
+        writer.publish(b"next", 4)
+        assert writer.pending_bytes == 4
 
 
 def test_a_finalizer_does_not_send_within_a_command_that_was_sent_in_part():
