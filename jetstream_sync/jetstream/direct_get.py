@@ -40,6 +40,9 @@ _REPLY: Final = (
 )
 _ONE_REPLY: Final = re.compile(_REPLY + rb"\r\n")
 _NO_HEADERS: Final = b"NATS/1.0\r\n"
+#: Seconds for the reply to a direct get before the leader is asked: old servers do not say that
+#: there are no responders, and a replica may be down while the leader is available.
+_DIRECT_TIMEOUT_S: Final = 1.0
 
 
 class StoredMsg(NamedTuple):
@@ -69,21 +72,73 @@ class StoredMsg(NamedTuple):
         return time_to_ns(self.time)
 
 
+class StoredReply(NamedTuple):
+    """A stored message as a server returned it, decoded as far as its reader needs it."""
+
+    stream: bytes
+    subject: bytes
+    seq: int
+    data: bytes
+    header: bytes | Headers | None
+    """The headers, or their block; ``None``: the message has none."""
+    stored_at: bytes | datetime
+
+    @property
+    def time(self) -> datetime:
+        """When the message was stored."""
+        if isinstance(self.stored_at, datetime):
+            return self.stored_at
+        try:
+            return time_from_text(_decode(self.stored_at))
+        except ValueError as error:
+            raise errors.InvalidResponseError(f"a direct get answered with {error}") from error
+
+    def decoded(self) -> StoredMsg:
+        """Return the message."""
+        headers = self.header
+        if isinstance(headers, bytes):
+            headers = parse_headers(headers)
+        return StoredMsg(
+            _decode(self.stream), _decode(self.subject), self.seq, self.data, headers, self.time
+        )
+
+
+def get_stored(
+    api: APIRequests, stream: str, request: Mapping[str, Any], *, direct: bool | None
+) -> StoredReply:
+    """Get a message from any server that has the stream if direct gets are allowed, or from its leader."""
+    deadline = api.deadline()
+    reply = _direct_reply(api, stream, request, deadline) if direct else None
+    return reply or _leader_reply(api, stream, request, deadline)
+
+
 def leader_get(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMsg:
     """Get a message from the stream's leader."""
+    return _leader_reply(api, stream, request, deadline).decoded()
+
+
+def _leader_reply(
+    api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
+) -> StoredReply:
     response = api.ask(api.routes.to("STREAM.MSG.GET", stream), request, deadline)
     reply = decode(StoredMsgReply, response.get("message"))
     _check_requested(request, reply.subject, reply.seq)
-    headers = parse_headers(reply.hdrs) if reply.hdrs else None
-    return StoredMsg(stream, reply.subject, reply.seq, reply.data or b"", headers, reply.time)
+    return StoredReply(
+        _encode(stream),
+        _encode(reply.subject),
+        reply.seq,
+        reply.data or b"",
+        reply.hdrs,
+        reply.time,
+    )
 
 
-def direct_get(
+def _direct_reply(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
-) -> StoredMsg:
-    """Get a message from any server that has the stream."""
+) -> StoredReply | None:
+    """Send a direct get; ``None``: the leader has to be asked."""
     subject = request.get("last_by_subj")
     route, payload = None, b""
     if subject is not None and "*" not in subject and ">" not in subject:
@@ -91,10 +146,17 @@ def direct_get(
         route = api.routes.direct_get_last(stream, subject)
     if route is None:
         route, payload = api.routes.to("DIRECT.GET", stream), dumps(request)
-    subject_of_request = api.core.encoder.encode_subject(route)
-    msg = api.call(subject_of_request, payload, deadline, lambda reply: read_direct(*reply[2:]))
-    _check_requested(request, msg.subject, msg.seq)
-    return msg
+    encoded = api.core.encoder.encode_subject(route)
+    try:
+        reply = api.call(encoded, payload, deadline.sooner(_DIRECT_TIMEOUT_S), _read_reply)
+    except errors.NoRespondersError:
+        return None  # the stream does not exist, or does not allow it any more
+    except errors.TimeoutError:
+        if deadline.expired():
+            raise
+        return None
+    _check_requested(request, _decode(reply.subject), reply.seq)
+    return reply
 
 
 def _check_requested(request: Mapping[str, Any], subject: str, seq: int) -> None:
@@ -108,16 +170,17 @@ def _check_requested(request: Mapping[str, Any], subject: str, seq: int) -> None
         )
 
 
-def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredMsg:
+def _read_reply(delivery: Delivery) -> StoredReply:
+    return read_direct(delivery[2], delivery[3])
+
+
+def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredReply:
     """Read the reply to a direct get."""
     usual = (_BATCH_REPLY if also_added else _ONE_REPLY).fullmatch(block)
     if usual is not None:
-        own = usual[1]
-        stream, subject, seq, time = (
-            value.decode("utf-8", "surrogateescape") for value in usual.group(2, 3, 4, 5)
-        )
-        headers = None if own == _NO_HEADERS else parse_headers(own + b"\r\n")
-        return _stored(stream, subject, seq, time, data, headers)
+        own, stream, subject, seq, time = usual.groups()
+        header = None if own == _NO_HEADERS else own + b"\r\n"
+        return StoredReply(stream, subject, int(seq), data, header, time)
     headers = parse_headers(block) if block else None
     if headers is None or SEQUENCE not in headers:
         raise _refusal(block)
@@ -127,19 +190,21 @@ def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> St
     seq = _pop_last(headers, SEQUENCE)
     subject = _pop_last(headers, SUBJECT)
     stream = _pop_last(headers, STREAM)
-    return _stored(stream, subject, seq, time, data, headers or None)
-
-
-def _stored(
-    stream: str, subject: str, seq: str, time: str, data: bytes, headers: Headers | None
-) -> StoredMsg:
-    """Return a message for the values of its headers."""
     try:
-        return StoredMsg(stream, subject, int(seq), data, headers, time_from_text(time))
-    except ValueError as error:
-        raise errors.InvalidResponseError(
-            f"a direct get answered with seq {seq!r} of {time!r}"
-        ) from error
+        number = int(seq)
+    except ValueError:
+        raise errors.InvalidResponseError(f"a direct get answered with seq {seq!r}") from None
+    return StoredReply(
+        _encode(stream), _encode(subject), number, data, headers or None, _encode(time)
+    )
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _decode(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
 
 
 def _pop_last(headers: Headers, name: str) -> str:
@@ -196,7 +261,7 @@ def direct_get_many(
         elif is_no_responders(items[0][2], b""):
             raise errors.NoRespondersError(route)
     return [
-        read_direct(block, data, _ADDED if _is_of_batch(block) else ())
+        read_direct(block, data, _ADDED if _is_of_batch(block) else ()).decoded()
         for _, _, block, data in items
     ]
 
@@ -326,7 +391,8 @@ def _page_of(api: APIRequests, route: str, items: list[Delivery]) -> _Page:
                 f"{route} replied without messages: {end[2]!r}"
             ) from None
         raise _refusal(end[2]) from None
-    return _Page([read_direct(block, data, _ADDED) for _, _, block, data in items], left, up_to)
+    messages = [read_direct(block, data, _ADDED).decoded() for _, _, block, data in items]
+    return _Page(messages, left, up_to)
 
 
 def _last_number(block: bytes, name: str) -> int:

@@ -21,9 +21,9 @@ from .api_requests import APIRequests, stream_info
 from .direct_get import (
     MAX_BYTES,
     StoredMsg,
-    direct_get,
     direct_get_last,
     direct_get_many,
+    get_stored,
     leader_get,
 )
 from .server_support import require_level
@@ -33,9 +33,6 @@ from .stream_consumers import StreamConsumers
 if TYPE_CHECKING:
     pass
 
-#: Seconds for the reply to a direct get before the leader is asked: old servers do not say that
-#: there are no responders, and a replica may be down while the leader is available.
-_DIRECT_TIMEOUT_S: Final = 1.0
 #: Maximum number of messages per request.
 _MAX_BATCH: Final = 10_000
 #: Error code for a message that cannot be deleted, for any reason.
@@ -168,18 +165,8 @@ class Stream(StreamConsumers):
 
         """
         request = _get_request(seq, last_by_subject, next_by_subject)
-        deadline = self._api.deadline()
-        if self._info.config.allow_direct:
-            try:
-                return direct_get(
-                    self._api, self._name, request, deadline.sooner(_DIRECT_TIMEOUT_S)
-                )
-            except errors.NoRespondersError:
-                pass  # the stream does not exist, or does not allow it any more
-            except errors.TimeoutError:
-                if deadline.expired():
-                    raise
-        return leader_get(self._api, self._name, request, deadline)
+        direct = self._info.config.allow_direct
+        return get_stored(self._api, self._name, request, direct=direct).decoded()
 
     def get_msgs(
         self,

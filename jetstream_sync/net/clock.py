@@ -42,7 +42,7 @@ class Deadline:
         #: The end on the monotonic clock; ``None``: it never expires.
         self.at: float | None = None
         if timeout is not None:
-            if not isinstance(timeout, float) or math.isnan(timeout):
+            if type(timeout) is not int and (type(timeout) is not float or math.isnan(timeout)):
                 timeout = seconds(timeout)
             self.at = monotonic() + min(timeout, _MAX_TIMEOUT_S)
 

@@ -26,6 +26,7 @@ from ...subjects import (
     check_publish_subject,
     check_subject,
 )
+from ..direct_get import StoredMsg, StoredReply
 from .codecs import KeyCodec, ValueCodec, encode_pattern
 
 _MARKER_REASON: Final = "Nats-Marker-Reason"
@@ -102,38 +103,20 @@ class KeyValueEntry:
     Any thread may use one.
     """
 
-    __slots__ = ("_created_ns", "_header", "_raw", "_reply", "_revision", "_subject", "_subjects")
+    __slots__ = ("_header", "_raw", "_reply", "_stored", "_subject", "_subjects")
 
     def __init__(
         self,
         subjects: BucketSubjects,
-        delivery: tuple[bytes, bytes, bytes, bytes],
-        revision: int = 0,
-        created: datetime | None = None,
+        delivery: tuple[bytes, bytes, bytes | Headers | None, bytes],
+        stored: StoredMsg | StoredReply | None = None,
     ) -> None:
         """Create the entry of a message."""
-        # `revision`: the sequence; 0: it is in the reply subject, as is the time.
-        self._header: bytes | Headers | None
+        # `stored`: the message, if it was read without a consumer; otherwise its sequence and time are in
+        # the reply subject.
         self._subject, self._reply, self._header, self._raw = delivery
         self._subjects = subjects
-        self._revision = revision
-        self._created_ns = 0 if created is None else time_to_ns(created)
-
-    @classmethod
-    def of_stored(
-        cls,
-        subjects: BucketSubjects,
-        subject: str,
-        revision: int,
-        headers: Headers | None,
-        value: bytes,
-        created: datetime,
-    ) -> KeyValueEntry:
-        """Create the entry of a message that was read without a consumer."""
-        encoded = subject.encode("utf-8", "surrogateescape")
-        entry = cls(subjects, (encoded, b"", b"", value), revision, created)
-        entry._header = headers
-        return entry
+        self._stored = stored
 
     @property
     def bucket(self) -> str:
@@ -173,7 +156,8 @@ class KeyValueEntry:
     @property
     def revision(self) -> int:
         """The revision: the sequence in the bucket's stream, which grows with each change of any key."""
-        return self._revision or metadata_of(self._reply).stream_seq
+        stored = self._stored
+        return metadata_of(self._reply).stream_seq if stored is None else stored.seq
 
     @property
     def delta(self) -> int:
@@ -182,8 +166,15 @@ class KeyValueEntry:
 
     @property
     def created_ns(self) -> int:
-        """When it was stored, in nanoseconds since 1970 (UTC)."""
-        return self._created_ns or metadata_of(self._reply).timestamp_ns
+        """
+        When it was stored, in nanoseconds since 1970 (UTC).
+
+        Raises:
+            InvalidResponseError: the server did not send a time.
+
+        """
+        stored = self._stored
+        return metadata_of(self._reply).timestamp_ns if stored is None else time_to_ns(stored.time)
 
     @property
     def created(self) -> datetime:
@@ -247,3 +238,14 @@ class KeyValueEntry:
     def __repr__(self) -> str:
         shown = self._subject.decode("utf-8", "replace")[len(self._subjects.read) :]
         return f"<{type(self).__name__} {self.operation} {shown!r} revision {self.revision}>"
+
+
+def entry_of_reply(subjects: BucketSubjects, reply: StoredReply) -> KeyValueEntry:
+    """Return the entry of the reply to a get."""
+    return KeyValueEntry(subjects, (reply.subject, b"", reply.header, reply.data), reply)
+
+
+def entry_of_message(subjects: BucketSubjects, message: StoredMsg) -> KeyValueEntry:
+    """Return the entry of a message that was read without a consumer."""
+    subject = message.subject.encode("utf-8", "surrogateescape")
+    return KeyValueEntry(subjects, (subject, b"", message.headers, message.data), message)

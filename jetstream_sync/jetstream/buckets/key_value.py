@@ -30,11 +30,11 @@ from ...net.clock import Backoff, Deadline, monotonic, seconds
 from ...options import check_int, check_known
 from ...protocol.parser import Delivery
 from ..api_requests import APIRequests, limited, with_one_deadline
-from ..direct_get import StoredMsg, leader_get
+from ..direct_get import StoredReply, get_stored
 from ..ordered_cursor import OrderedOptions
 from ..publish import Publisher
 from .codecs import KeyCodec, ValueCodec, key_codec, value_codec
-from .entries import BucketSubjects, KeyValueEntry
+from .entries import BucketSubjects, KeyValueEntry, entry_of_message, entry_of_reply
 from .lock import Lock
 from .replica import Replica
 from .watch import Markers, Watch, WatchHandle, watch_or_handle
@@ -214,18 +214,19 @@ class KeyValue(ForeignNames):
         subject = self._subjects.read + stored
         try:
             if consistent:
-                msg = self._leader_read(stored, revision)
-            elif revision is None:
-                msg = self._stream.get_msg(last_by_subject=subject)
+                reply = self._leader_read(stored, revision)
             else:
-                msg = self._stream.get_msg(seq=revision)
+                request = {"last_by_subj": subject} if revision is None else {"seq": revision}
+                direct = self._stream.cached_info.config.allow_direct
+                reply = get_stored(self._api, self._stream.name, request, direct=direct)
         except errors.MessageNotFoundError:
             return None
         except errors.StreamNotFoundError as error:
             raise bucket_not_found(self.bucket) from error
-        return self._entry(msg) if msg.subject == subject else None
+        entry = entry_of_reply(self._subjects, reply)
+        return entry if entry.subject == subject else None
 
-    def _leader_read(self, stored: str, revision: int | None) -> StoredMsg:
+    def _leader_read(self, stored: str, revision: int | None) -> StoredReply:
         """Return the last message of a stored key, or a revision, from the leader of the origin."""
         api, stream, prefix = self._api, self._stream.name, self._subjects.read
         mirror = self._stream.cached_info.config.mirror
@@ -235,13 +236,9 @@ class KeyValue(ForeignNames):
             if mirror.external is not None:
                 api = api.at(Routes(mirror.external.api))
         request = {"last_by_subj": prefix + stored} if revision is None else {"seq": revision}
-        msg = leader_get(api, stream, request, self._api.deadline())
-        return msg._replace(subject=self._subjects.read + msg.subject.removeprefix(prefix))
-
-    def _entry(self, stored: StoredMsg) -> KeyValueEntry:
-        return KeyValueEntry.of_stored(
-            self._subjects, stored.subject, stored.seq, stored.headers, stored.data, stored.time
-        )
+        reply = get_stored(api, stream, request, direct=False)
+        key = reply.subject.removeprefix(prefix.encode())
+        return reply._replace(subject=self._subjects.read.encode() + key)
 
     @with_one_deadline
     def get_many(
@@ -313,7 +310,7 @@ class KeyValue(ForeignNames):
                 if up_to_revision is not None:
                     raise
                 break
-            return list(map(self._entry, stored))
+            return [entry_of_message(self._subjects, message) for message in stored]
         return None
 
     def _watched(self, patterns: list[str]) -> dict[str, KeyValueEntry]:

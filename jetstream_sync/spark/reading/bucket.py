@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ... import errors
 from ...api.key_value import STREAM_PREFIX
-from ...jetstream.buckets.entries import BucketSubjects, KeyValueEntry
+from ...jetstream.buckets.entries import BucketSubjects, KeyValueEntry, entry_of_message
 from ...jetstream.context import JetStream
-from ...jetstream.direct_get import StoredMsg
 from ..connections import jetstream
 from ..options import BucketReadOptions
 from ..retry import retry_transient
@@ -71,7 +70,7 @@ def read_entries(
     subjects = [names.read + pattern for pattern in patterns]
     for _ in range(_PAGE_ATTEMPTS):
         try:
-            found = [_stored_entry(names, msg) for msg in stream.get_last_msgs(subjects)]
+            found = [entry_of_message(names, message) for message in stream.get_last_msgs(subjects)]
         except errors.MessagesChangedError:
             continue
         except (errors.NoRespondersError, errors.ServerTooOldError, errors.TooManyResultsError):
@@ -83,11 +82,6 @@ def read_entries(
             entries[entry.subject] = entry
     current = (entry for entry in entries.values() if entry.has_value)
     return sorted(current, key=lambda entry: entry.revision)
-
-
-def _stored_entry(names: BucketSubjects, message: StoredMsg) -> KeyValueEntry:
-    _, subject, revision, data, headers, time = message
-    return KeyValueEntry.of_stored(names, subject, revision, headers, data, time)
 
 
 def _look_up(options: BucketReadOptions) -> None:

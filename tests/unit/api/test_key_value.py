@@ -250,7 +250,7 @@ def test_operation_of_an_entry(headers, operation):
 def test_a_ttl_that_does_not_expire(ttl):
     """The TTL 0 is none, and neither is a text that is not a TTL, which old servers store."""
     block = f"NATS/1.0\r\nNats-TTL: {ttl}\r\n\r\n".encode()
-    assert KeyValueEntry(SUBJECTS, (b"$KV.B.a", b"", block, b""), 1).ttl is None
+    assert KeyValueEntry(SUBJECTS, (b"$KV.B.a", b"", block, b"")).ttl is None
 
 
 @pytest.mark.parametrize(
