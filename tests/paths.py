@@ -34,7 +34,7 @@ AIMS = {
     "publish": (10, 25),
     "fetch(1)": (10, 38),
     "first entry of kv.watch()": (24, 140),
-    "one message of a worker": (24, 100),
+    "one message of a worker": (23, 100),
 }
 #: The greatest number of changes of file in a reconnect.
 RECONNECT_AIM = 40

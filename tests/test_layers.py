@@ -62,8 +62,11 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
 ENTRY_POINTS: dict[str, set[str]] = {
     "jetstream": {"context.py"},
     "spark": {"__init__.py", "source.py", "task_helpers.py", "work_queue.py"},
-    # The gauges read the threads of a handler; a command runs a supervisor, and tests a processor.
-    "workers": {"__init__.py", "worker.py", "run.py", "metrics.py", "command.py", "testing.py"},
+    # Gauges and reports read the threads of a handler; a command runs a supervisor, and tests a processor.
+    "workers": {
+        *("__init__.py", "worker.py", "run.py", "metrics.py", "running.py", "command.py"),
+        "testing.py",
+    },
 }
 
 # Where a part may import only some modules of another part.

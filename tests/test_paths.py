@@ -17,7 +17,7 @@ LIMITS = {
     "publish": 8,
     "fetch(1)": 7,
     "first entry of kv.watch()": 29,
-    "one message of a worker": 28,
+    "one message of a worker": 23,
 }
 
 

@@ -26,8 +26,8 @@ from __future__ import annotations
 from .arguments import TaskArgumentsError
 from .context import Context, LogContextFilter
 from .dead_letters import DeadLetter, DeadLetters
+from .deliveries import LeaseLostError
 from .handler import Handler, Reply
-from .leases import LeaseLostError
 from .limits import SoftTimeoutError
 from .logs import JsonLogFormatter
 from .metrics import WorkerCollector

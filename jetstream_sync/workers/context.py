@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .leases import Delivery, DeliveryState, LeaseLostError, lease_clock, log_context
+from .deliveries import Delivery, DeliveryState, LeaseLostError, lease_clock, log_context
 from .logs import LOGGER_NAME, WorkerLogger
 
 if TYPE_CHECKING:

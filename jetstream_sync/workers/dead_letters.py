@@ -1,4 +1,4 @@
-"""Dead letters: messages that are given up, and how they are found, read and published again."""
+"""Dead letters: messages that are given up: how they are stored, found, read and published again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
-from .. import Headers, JetStreamMsg, StorageType, errors
+from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, errors
 from ..subjects import is_reserved
 
 if TYPE_CHECKING:
     from .. import JetStream, OrderedMessages, PubAck, StoredMsg, Stream
+    from .context import Publishing
+    from .deliveries import Delivery
 
 #: Where dead letters go: a stream, or a function of the message and the reason that returns a subject.
 DeadLetterTarget: TypeAlias = str | Callable[[JetStreamMsg, str], str]
@@ -23,6 +25,8 @@ DeadLetterTarget: TypeAlias = str | Callable[[JetStreamMsg, str], str]
 DEAD_LETTER_SUBJECTS: Final = "dead.>"
 #: How long a stream for dead letters keeps them by default.
 MAX_AGE: Final = timedelta(days=30)
+#: Timeout of storing a dead letter, in seconds.
+_PUBLISH_TIMEOUT_S: Final = 5.0
 #: Maximum length of the reason, in characters.
 _MAX_REASON: Final = 500
 #: Headers that concern one publish of a message. If they were published again, the server would reject
@@ -447,3 +451,76 @@ def _letter_of(
         )
     except (KeyError, ValueError):
         return None
+
+
+class DeadLetterTooLargeError(Exception):
+    """A message is too large for a dead letter, and its stream does not keep it."""
+
+
+class DeadLetterWriter:
+    """Publishes dead letters to a stream."""
+
+    def __init__(self, js: Publishing, target: DeadLetterTarget, worker: str) -> None:
+        self._js = js
+        self._choose = None if isinstance(target, str) else target
+        self._stream = target if isinstance(target, str) else None
+        self._worker = worker
+
+    def write(self, delivery: Delivery, message_id: str, reason: str, error: str) -> None:
+        """
+        Store a copy of a message; on return the stream has it.
+
+        A message that is too large with the additional headers is stored without the reason, or, if its
+        stream keeps it, without its data.
+        """
+        where, msg = delivery.metadata, delivery.msg
+        if self._choose is None:
+            subject = f"dead.{where.stream}.{where.consumer}.{msg.subject}"
+        else:
+            subject = self._choose(msg, reason)
+        headers = self._headers(delivery, error)
+        dead_id = f"dead:{message_id}"
+        with_reason = Headers(headers)
+        with_reason["Dead-Reason"] = reason
+        if self._publish(subject, msg.data, with_reason, dead_id):
+            return
+        if self._publish(subject, msg.data, headers, dead_id):
+            return
+        config = self._js.get_stream(where.stream).cached_info.config
+        headers["Dead-Pointer"] = "1"
+        # Any other stream deletes the message when it is terminated.
+        if config.retention != RetentionPolicy.LIMITS or not self._publish(
+            subject, b"", headers, dead_id
+        ):
+            raise DeadLetterTooLargeError(
+                f"{len(msg.data)} bytes do not fit into a dead letter with its headers: raise "
+                "max_payload of the server, or max_msg_size of the stream for dead letters"
+            )
+
+    def _publish(self, subject: str, data: bytes, headers: Headers, dead_id: str) -> bool:
+        """Publish a dead letter; return whether it was small enough."""
+        try:
+            self._js.publish(
+                subject,
+                data,
+                timeout=_PUBLISH_TIMEOUT_S,
+                stream=self._stream,
+                headers=headers,
+                msg_id=dead_id,
+            )
+        except (errors.MaxPayloadError, errors.ValueTooLargeError):
+            return False
+        return True
+
+    def _headers(self, delivery: Delivery, error: str) -> Headers:
+        headers = copied_headers(delivery.msg)
+        where = delivery.metadata
+        headers["Dead-Stream"] = where.stream
+        headers["Dead-Consumer"] = where.consumer
+        headers["Dead-Sequence"] = str(where.stream_seq)
+        headers["Dead-Subject"] = delivery.msg.subject
+        headers["Dead-Attempts"] = str(delivery.attempt)
+        headers["Dead-Error"] = error
+        headers["Dead-Time"] = datetime.now(timezone.utc).isoformat()
+        headers["Dead-Worker"] = self._worker
+        return headers

@@ -197,23 +197,23 @@ class SoftTimeouts:
     """The handlers that run with a ``soft_timeout``; another thread calls `tick`."""
 
     def __init__(self) -> None:
-        # Changed in single steps, by any thread.
-        self._running: set[SoftTimeout] = set()
+        #: The limits of the runs; changed in single steps, by any thread.
+        self.running: set[SoftTimeout] = set()
 
     def run(self, seconds: float, function: Callable[[], T]) -> T:
         """Call a function, and raise `SoftTimeoutError` in it after a number of seconds."""
         limit = SoftTimeout(seconds)
-        self._running.add(limit)
+        self.running.add(limit)
         try:
             return function()
         finally:
-            self._running.discard(limit)
+            self.running.discard(limit)
             limit.end()
 
     def tick(self) -> None:
         """Interrupt those whose time is over."""
         now = time.monotonic()
-        for limit in self._running.copy():
+        for limit in self.running.copy():
             if now >= limit.ends_at:
-                self._running.discard(limit)
+                self.running.discard(limit)
                 limit.interrupt()

@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
 from ..locks import new_lock
-from .leases import Delivery, DeliveryObserver, DeliveryState, lease_clock
+from .deliveries import Delivery, DeliveryObserver, DeliveryState, lease_clock
 from .logs import log, outcome_log
 
 if TYPE_CHECKING:

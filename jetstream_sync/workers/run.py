@@ -21,22 +21,21 @@ from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..exit_status import ExitStatus, exit_status
+from .dead_letters import DeadLetterWriter
+from .deliveries import LeaseKeeper, Settlements
 from .events import Event, spawn
 from .handler import Handler
-from .leases import LeaseKeeper
 from .limits import Limit
 from .logs import log
 from .observer import Observer
 from .operations.health import Monitor
 from .operations.heartbeat import SupervisorLink
-from .operations.reporter import RunningReporter
 from .options import DefinedWorker
 from .resources import create_missing
-from .runtime.dead_letter_writer import DeadLetterWriter
+from .running import RunningReporter
+from .runtime.consumers import check_parking
 from .runtime.membership import source_of
-from .runtime.parking import check_parking
 from .runtime.processing import Shared
-from .runtime.settle import Settlements
 from .runtime.threads import HandlerRunner
 from .schedules import Schedules
 from .tracing import tracing_middleware
@@ -188,7 +187,8 @@ class WorkerRun:
             self._keeper.tick()
             for runner in self._runners:
                 runner.report_overdue()
-            self._shared.soft_timeouts.tick()
+            if self._shared.soft_timeouts.running:
+                self._shared.soft_timeouts.tick()
             self._settlements.tick()
 
     # --- running --------------------------------------------------------------------------------

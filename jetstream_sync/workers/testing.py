@@ -19,10 +19,10 @@ from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
 from .calls import FINISHED, CallStates, Record, TaskState
 from .checks import check_option
 from .context import Context, RunState
+from .dead_letters import DeadLetterWriter
+from .deliveries import Delivery, DeliveryState, Lease, LeaseTimes, lease_clock
 from .handler import CallHandler, Handler
-from .leases import Delivery, DeliveryState, Lease, LeaseTimes, lease_clock
 from .observer import Observer
-from .runtime.dead_letter_writer import DeadLetterWriter
 from .runtime.processing import Parts, Processor
 from .tasks import Task, TaskResult
 

@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import Headers, errors
-from .leases import log_context
+from .deliveries import log_context
 from .logs import log
 
 if TYPE_CHECKING:

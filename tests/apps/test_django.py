@@ -210,7 +210,7 @@ def killed():
 manage.execute_from_command_line(["manage.py", "jetstream_worker"])
 """
 _AFTER_COMMIT = """
-from jetstream_sync.workers.runtime.settle import Settlements
+from jetstream_sync.workers.deliveries import Settlements
 ack = Settlements.ack
 
 def ack_after(*arguments, **options):

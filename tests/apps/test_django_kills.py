@@ -44,7 +44,7 @@ django.setup()
 from django.db import connection
 from jetstream_sync.django import Worker
 from jetstream_sync.workers import Backoff, calls
-from jetstream_sync.workers.runtime import dead_letter_writer
+from jetstream_sync.workers import dead_letters
 logging.basicConfig(level="INFO", stream=sys.stdout)
 
 CHANCE, KILLS = float(os.environ["CHANCE"]), int(os.environ["KILLS"])
@@ -74,7 +74,7 @@ then_killed(calls.TaskState, "begin", "after the begin")
 then_killed(calls.TaskState, "done", "after the state, before the ack")
 then_killed(calls.TaskState, "failed", "after the failure, before the dead letter")
 then_killed(calls.TaskState, "give_up", "after giving up, before the term")
-then_killed(dead_letter_writer.DeadLetterWriter, "write", "after the dead letter")
+then_killed(dead_letters.DeadLetterWriter, "write", "after the dead letter")
 
 worker = Worker(middleware=[around])
 worker.queue("default", ack_wait=3, prefetch=2)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 #: Runs the worker, and kills it between the commit and the first ack.
 _UNLUCKY = """
 import os, signal
-from jetstream_sync.workers.runtime.settle import Settlements
+from jetstream_sync.workers.deliveries import Settlements
 Settlements.ack = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 import shop
 shop.worker.run()

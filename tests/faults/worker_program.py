@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker
-from jetstream_sync.workers.runtime import dead_letter_writer
+from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker, dead_letters
 
 #: The options of the handler; the verdict uses them, too.
 ATTEMPTS: Final = 5
@@ -57,10 +56,10 @@ def renew_always(call: Callable[[], object], ctx: Context) -> object:
     return call()
 
 
-_write = dead_letter_writer.DeadLetterWriter.write
+_write = dead_letters.DeadLetterWriter.write
 _middleware = {"ack first": [acknowledge_first], "renew always": [renew_always]}
 if _mistake == "term first":
-    dead_letter_writer.DeadLetterWriter.write = terminate_first  # type: ignore[method-assign]
+    dead_letters.DeadLetterWriter.write = terminate_first  # type: ignore[method-assign]
 
 worker = Worker(
     name=f"faults-{os.getpid()}",

@@ -19,7 +19,7 @@ import jetstream_sync
 from jetstream_sync import Error, JetStream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
-from jetstream_sync.workers.leases import (
+from jetstream_sync.workers.deliveries import (
     Delivery,
     Lease,
     LeaseKeeper,
@@ -109,8 +109,8 @@ def test_an_acknowledgement_that_is_never_confirmed_is_not_a_clean_end(
     js, stream, worker, monkeypatch
 ):
     """The status tells that a settlement was given up while the worker stopped."""
-    monkeypatch.setattr("jetstream_sync.workers.runtime.settle._MAX_ABSENT_SENDS", 2)
-    monkeypatch.setattr("jetstream_sync.workers.runtime.settle._ABSENT_DELAY_S", 0.1)
+    monkeypatch.setattr("jetstream_sync.workers.deliveries._MAX_ABSENT_SENDS", 2)
+    monkeypatch.setattr("jetstream_sync.workers.deliveries._ABSENT_DELAY_S", 0.1)
     began, release = threading.Event(), threading.Event()
 
     @worker.handler(stream=stream.name, consumer="C")
@@ -132,8 +132,8 @@ def test_a_settlement_given_up_before_the_stop_shows_in_the_exit_status(
     js, stream, worker, monkeypatch, caplog
 ):
     """Status 0 means that all settlements of the run are confirmed, not only the last ones."""
-    monkeypatch.setattr("jetstream_sync.workers.runtime.settle._MAX_ABSENT_SENDS", 2)
-    monkeypatch.setattr("jetstream_sync.workers.runtime.settle._ABSENT_DELAY_S", 0.1)
+    monkeypatch.setattr("jetstream_sync.workers.deliveries._MAX_ABSENT_SENDS", 2)
+    monkeypatch.setattr("jetstream_sync.workers.deliveries._ABSENT_DELAY_S", 0.1)
     given_up = threading.Event()
     recreate = HandlerConsumer.recreate
 

@@ -24,7 +24,7 @@ from jetstream_sync import InvalidOptionError
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker, WorkerCollector
 from jetstream_sync.workers import run as run_module
-from jetstream_sync.workers.leases import LeaseKeeper
+from jetstream_sync.workers.deliveries import LeaseKeeper
 from jetstream_sync.workers.operations.health import Processes
 
 FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)

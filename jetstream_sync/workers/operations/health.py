@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ...locks import new_lock
-from ..leases import LeaseKeeper, lease_clock
+from ..deliveries import LeaseKeeper, lease_clock
 from ..metrics import (
     GaugeSnapshot,
     HandlerSnapshot,

@@ -33,9 +33,9 @@ from ... import JetStreamMsg, errors
 from ...locks import new_rlock
 from ..context import Context, ContextActions
 from ..dead_letters import one_line
+from ..deliveries import Delivery, DeliveryState, log_context
 from ..events import spawn
 from ..handler import CallHandler, Handler, Invocation, Middleware, Reply, check_returned
-from ..leases import Delivery, DeliveryState, log_context
 from ..logs import log, traceback_text
 from ..tracing import traced, tracing_middleware
 

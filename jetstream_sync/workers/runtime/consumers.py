@@ -15,12 +15,12 @@ from ...differences import differences
 from ...subjects import filter_fields
 from ..calls import OWNER, check_owner
 from ..checks import check_option
+from ..deliveries import MIN_WAIT_S, LeaseTimes
 from ..handler import Handler, QueueHandler, start_of
-from ..leases import MIN_WAIT_S, LeaseTimes
 from ..logs import log
 from ..resources import SetupStep
 from ..retries import MAX_EXTRA_DELIVERIES
-from .parking import check_parking
+from ..schedules import AT_LEVEL, check_scheduling, require_level
 
 if TYPE_CHECKING:
     from ... import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
@@ -427,3 +427,13 @@ def missing_dead_letters(stream: Stream, handler: Handler) -> list[str]:
     kept = stream.cached_info.config.retention == RetentionPolicy.LIMITS
     fate = "skipped" if kept else "deleted"
     return [f"no stream for dead letters is given: messages that fail are {fate}"]
+
+
+def check_parking(js: JetStream, handler: Handler) -> None:
+    """Check that messages of a handler can wait in its stream."""
+    require_level(js, AT_LEVEL)
+    stream = handler.stream
+    retention = js.get_stream(stream).cached_info.config.retention
+    rule = f"stream {stream} must be a work queue for park_after"
+    check_option("retention", str(retention), retention == RetentionPolicy.WORK_QUEUE, rule)
+    check_scheduling(js, stream, f"parked.{stream}.{handler.consumer}.1", [handler])

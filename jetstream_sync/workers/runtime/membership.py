@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ... import ConsumerConfig, ElasticConsumerGroup, StaticConsumerGroup, errors
 from ..checks import check_option
+from ..deliveries import DeliveryState, LeaseTimes
 from ..events import spawn
 from ..handler import Handler
-from ..leases import DeliveryState, LeaseTimes
 from ..logs import log
 from .consumers import (
     ACK_WAIT_S,
@@ -35,14 +35,13 @@ from .consumers import (
     get_stream,
     missing_dead_letters,
 )
-from .held import Phase
-from .pulling import Puller
+from .pulling import Phase, Puller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ... import ConsumerInfo, GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
-    from ..leases import Delivery
+    from ..deliveries import Delivery
 
 #: Seconds after which a member that is absent is dropped.
 _ABSENT_S: Final = 60.0

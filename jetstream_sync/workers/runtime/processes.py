@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ... import errors
 from ...locks import new_lock
 from ..checks import unwrapped
-from ..leases import Delivery, lease_clock
+from ..deliveries import Delivery, lease_clock
 from ..logs import RemoteTraceback, log, status_text
 from ..retries import Retry
 from .child import ChildJob, FailureReport, HandlerRequest

@@ -3,6 +3,13 @@ Processing of messages: running their handler, and what follows from its outcome
 
 The calling thread is a handler thread. It does not wait for settlements, only for the copy of a dead
 letter: a message is terminated after its copy is stored.
+
+Retries after long delays are parked: they wait as schedules in the stream, not in the consumer (ADR-51).
+
+1. The schedule is stored before the message is acknowledged. Its subject is made from the sequence of the
+   message: when the acknowledgement is lost, the next delivery replaces it.
+2. Headers carry the number of attempts and the id of the first message, which is the id of all.
+3. Only work queues: in other streams, other consumers would receive the message again.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, ParamSpec
@@ -19,7 +26,8 @@ from ... import errors
 from ...locks import new_lock
 from ..calls import StateUnknownError
 from ..context import Context, ContextActions, Publishing, RunState
-from ..dead_letters import one_line
+from ..dead_letters import DeadLetterTooLargeError, DeadLetterWriter, copied_headers, one_line
+from ..deliveries import Delivery, LeaseKeeper, Settlements, Settling, lease_clock, log_context
 from ..handler import (
     REPLY_TO,
     CallHandler,
@@ -34,17 +42,13 @@ from ..handler import (
     forks,
     task_of,
 )
-from ..leases import Delivery, LeaseKeeper, lease_clock, log_context
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import HandlerObserver, Observer
 from ..retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
 from ..tracing import traced
-from .dead_letter_writer import DeadLetterTooLargeError, DeadLetterWriter
 from .once import Once
-from .parking import park, parked_attempts, parked_origin
 from .processes import HandlerProcesses
-from .settle import Settlements, Settling
 
 if TYPE_CHECKING:
     from ... import JetStream
@@ -55,6 +59,10 @@ P = ParamSpec("P")
 _ACK_TIMEOUT_S: Final = 5.0
 #: The shortest time for which a call of an unknown task is given back, in seconds.
 _MIN_UNKNOWN_DELAY_S: Final = 1.0
+#: The headers of a parked message, and the timeout of storing it in seconds.
+_ATTEMPT_HEADER: Final = "Worker-Attempt"
+_ORIGIN_HEADER: Final = "Worker-Origin"
+_PARK_TIMEOUT_S: Final = 5.0
 #: Number of failed messages that are remembered; their retries need not be run alone.
 _MAX_FAILED: Final = 10_000
 
@@ -560,3 +568,31 @@ class QueueProcessor(Processor):
         delay = max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age))
         if self._settlements.nak(delivery, round(delay, 3)):
             self.observer.settled(delivery, "given_back")
+
+
+def park(js: Publishing, delivery: Delivery, message_id: str, delay: float) -> None:
+    """Have the server publish a message again after a delay in seconds."""
+    where = delivery.metadata
+    headers = copied_headers(delivery.msg)
+    headers[_ATTEMPT_HEADER] = str(delivery.attempt)
+    headers[_ORIGIN_HEADER] = message_id
+    js.schedule(
+        f"parked.{where.stream}.{where.consumer}.{where.stream_seq}",
+        delivery.msg.data,
+        target=delivery.msg.subject,
+        at=datetime.now(timezone.utc) + timedelta(seconds=delay),
+        headers=headers,
+        msg_id=f"parked:{message_id}:{delivery.attempt}",
+        timeout=_PARK_TIMEOUT_S,
+    )
+
+
+def parked_attempts(delivery: Delivery) -> int:
+    """Return the number of attempts before the message was parked; 0: it was not."""
+    text = delivery.msg.headers.get(_ATTEMPT_HEADER, "") if delivery.msg.headers else ""
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def parked_origin(delivery: Delivery) -> str | None:
+    """Return the id of the message that was parked first; ``None``: it was not."""
+    return delivery.msg.headers.get(_ORIGIN_HEADER) if delivery.msg.headers else None

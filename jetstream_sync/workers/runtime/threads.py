@@ -19,18 +19,17 @@ from collections.abc import Callable
 from typing import Final
 
 from ... import errors
+from ..dead_letters import DeadLetterWriter
+from ..deliveries import Delivery, lease_clock, log_context
 from ..events import spawn
 from ..handler import CallHandler, Handler, QueueHandler
-from ..leases import Delivery, lease_clock, log_context
 from ..limits import Gate
 from ..logs import log
 from ..observer import Observer
 from .consumers import MessageSource
-from .dead_letter_writer import DeadLetterWriter
-from .held import HeldMessages, Phase
 from .processes import HandlerProcesses
 from .processing import Processor, QueueProcessor, Shared
-from .pulling import Puller
+from .pulling import HeldMessages, Phase, Puller
 
 #: The largest age of the ack floor while messages are handled, in seconds: behind it, a consumer that is
 #: deleted and created again delivers them a second time.

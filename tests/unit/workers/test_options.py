@@ -12,7 +12,7 @@ import pytest
 from jetstream_sync import ConsumerConfig, InvalidOptionError
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 from jetstream_sync.workers.dead_letters import one_line
-from jetstream_sync.workers.leases import Lease, LeaseTimes
+from jetstream_sync.workers.deliveries import Lease, LeaseTimes
 from jetstream_sync.workers.limits import rate_interval
 from jetstream_sync.workers.runtime.pulling import Window
 

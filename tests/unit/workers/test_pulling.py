@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetstream_sync.workers.runtime.held import HeldMessages
+from jetstream_sync.workers.runtime.pulling import HeldMessages
 
 
 @dataclass(frozen=True)

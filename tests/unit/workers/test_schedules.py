@@ -6,7 +6,7 @@ import pytest
 
 from jetstream_sync import InvalidOptionError
 from jetstream_sync.workers import Worker
-from jetstream_sync.workers.cron import check_cron, clock_changes
+from jetstream_sync.workers.schedules import check_cron, clock_changes
 
 GOOD = [
     *("0 3 * * *", "* * * JAN *", "* * * * mon", "*/5 * * * *", "5/10 * * * *", "1-5/2 * * * *"),

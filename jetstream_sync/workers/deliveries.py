@@ -1,0 +1,617 @@
+"""
+Deliveries: received messages, their leases, and how they are settled.
+
+Rules of leases:
+
+1. A message is leased from its receipt, while it waits and while its handler runs.
+2. The length of a lease comes from the consumer's info, not from the options of a handler: a
+   ``backoff`` in the config replaces ``ack_wait``.
+3. Messages that were received at the same time, with the same number of deliveries, have one `Lease`, and
+   are renewed together.
+4. A renewal counts from the moment before it was sent, and only if the same link then answered a
+   ping. A renewal that may not have arrived does not prolong a lease.
+5. A lease is regarded as lost after nine tenths of its length: the server counts from the moment when
+   it sent the message, which is not known here.
+6. A lease that is over is lost for good. Only an acknowledgement of a handled message may be sent
+   after that: the server applies everything else to the newer delivery of the message.
+7. The lease of a message is not renewed after its handler's timeout.
+
+Rules of settlements:
+
+8. Exactly one of ack, nak and term is chosen for a delivery, by the caller that removes it from the lease
+   keeper: see `Settlements.claim`.
+9. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait for
+   the confirmations. Acks that wait at the same time form a run: they have one reply subject, and the run
+   is confirmed when the server has confirmed each of them. A handler thread sends the acks that wait unless
+   some were sent in the last milliseconds; so a busy worker has few runs. `Settlements.tick` sends those
+   that are left.
+10. While the connection is down, settlements are kept here, not in the output buffer of the
+    connection: a nak or term must not be sent after its lease is lost.
+11. A settlement is sent again after a reconnect, and when it is not confirmed in time. An ack may be
+    sent any number of times, also late. A term is sent again while the lease lasts. A nak is sent
+    again only within its own delay: after that, the message may have been delivered again, and a
+    second nak would act on that delivery.
+12. "No responders" to a settlement means that the consumer has no leader for the moment, or was deleted.
+    An ack or a term is sent again some times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from .. import errors
+from ..locks import new_lock
+from .logs import log
+
+if TYPE_CHECKING:
+    from .. import Connection, ConsumerConfig, Headers, JetStreamMsg, Metadata
+
+#: Shortest supported lease, in seconds: a shorter one would be lost by a short stall of the process.
+MIN_WAIT_S: Final = 3.0
+#: Default ``ack_wait`` of nats-server, in seconds.
+_DEFAULT_WAIT_S: Final = 30.0
+#: Leases are renewed after this fraction of their length, with a jitter.
+_RENEWAL_FRACTION: Final = 1 / 3
+_RENEWAL_JITTER: Final = 0.1
+#: A lease is lost after this fraction of its length. The rest is for the way from the server to the
+#: worker, on a loaded machine.
+_LOST_FRACTION: Final = 0.9
+#: Timeout of the ping behind renewals, as a fraction of the shortest renewed lease.
+_PING_FRACTION: Final = 0.25
+
+#: Number of tokens of a reply subject without a domain (ADR-15), in which the number of the delivery
+#: and the time of the message have fixed places.
+_SHORT_FORM: Final = 9
+
+#: The fractions of the next renewals: a list that repeats is cheaper than a random number per message.
+_RENEWALS: Final = itertools.cycle(
+    [
+        _RENEWAL_FRACTION * random.uniform(1 - _RENEWAL_JITTER, 1 + _RENEWAL_JITTER)  # noqa: S311
+        for _ in range(997)
+    ]
+)
+
+_ACK: Final = b"+ACK"
+#: Seconds after which an unconfirmed settlement is sent again.
+_CONFIRM_TIMEOUT_S: Final = 5.0
+#: Shortest interval of the acks that a thread sends before it goes on with another message, in seconds.
+_INTERVAL_S: Final = 0.005
+#: Largest number of acks in a run.
+_MAX_RUN: Final = 250
+#: Seconds after which a settlement is sent again that nothing has received, and how often it is sent then.
+_ABSENT_DELAY_S: Final = 1.0
+_MAX_ABSENT_SENDS: Final = 8
+#: Interval in which `Settlements.wait_confirmed` looks for confirmations, in seconds.
+_CONFIRMED_POLL_S: Final = 0.005
+#: Number of times that a settlement is sent on working links before it is abandoned.
+_MAX_SENDS: Final = 12
+
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+#: Returns a monotonic time in seconds that also advances while the machine is suspended.
+lease_clock: Final[Callable[[], float]] = (
+    time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
+)
+
+
+class LeaseLostError(Exception):
+    """The lease of the message is over: the server may have delivered it to another worker."""
+
+
+class LeaseTimes:
+    """The lengths of the leases of one consumer; replaced as a whole by `adopt`."""
+
+    __slots__ = ("waits",)
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        #: Lengths of the leases of the first, the second, ... delivery, in seconds.
+        self.waits: list[float] = []
+        self.adopt(config)
+
+    def adopt(self, config: ConsumerConfig) -> None:
+        """Use the lengths of this config from now on; for held messages from the next `LeaseKeeper.tick`."""
+        waits = [wait.total_seconds() for wait in config.backoff or ()]
+        if not waits:
+            waits = [config.ack_wait.total_seconds() if config.ack_wait else _DEFAULT_WAIT_S]
+        if waits != self.waits:
+            self.waits = waits
+
+    @property
+    def shortest(self) -> float:
+        """The length of the shortest lease, in seconds."""
+        return min(self.waits)
+
+
+class Lease:
+    """The lease of messages that were received at the same time, with the same number of deliveries."""
+
+    __slots__ = ("begun_at", "delivered", "due", "lost_at", "received_at", "times", "waits")
+
+    def __init__(self, times: LeaseTimes, delivered: int, now: float) -> None:
+        self.times: LeaseTimes = times
+        #: The number of the delivery, which determines the length.
+        self.delivered: int = delivered
+        #: Time of the receipt by the lease clock, as all times here.
+        self.received_at: float = now
+        #: Begin of the lease: the time of the receipt or of the last renewal.
+        self.begun_at: float = now
+        #: Time of the next renewal.
+        self.due: float = math.inf
+        self.adopt()
+
+    def renew(self, now: float) -> None:
+        """Let the lease begin again."""
+        self.begun_at, self.due = now, math.inf
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Use the current length; bring the next renewal forward if it has become shorter."""
+        #: The lengths that are in use.
+        self.waits: list[float] = self.times.waits
+        wait = self.waits[min(self.delivered, len(self.waits)) - 1]
+        self.due = min(self.due, self.begun_at + wait * next(_RENEWALS))
+        #: Time when the lease is over.
+        self.lost_at: float = self.begun_at + wait * _LOST_FRACTION
+
+
+def delivery_number(msg: JetStreamMsg) -> int:
+    """Return how often a message was delivered."""
+    tokens = msg.ack_subject.split(b".")
+    return int(tokens[4]) if len(tokens) == _SHORT_FORM else msg.metadata.num_delivered
+
+
+class DeliveryState(Enum):
+    """The life of a delivery; each state may follow any of the former ones."""
+
+    LEASED = "leased"
+    """Its lease is renewed while it waits, and while its handler runs within its timeout."""
+    LOST = "lost"
+    """The lease is over, and that is reported."""
+    SETTLED = "settled"
+    """Ack, nak or term was chosen, also after its lease was lost; see `Settlements.claim`."""
+
+
+_SETTLED: Final = DeliveryState.SETTLED
+
+
+class DeliveryObserver:
+    """Counts what happens to deliveries; this one ignores it."""
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+
+    def lease_lost(self, delivery: Delivery) -> None:
+        """Record that the lease of a message is lost."""
+
+
+_IGNORED: Final = DeliveryObserver()
+
+
+class Delivery:
+    """A received message, its lease and its state."""
+
+    # Attributes of the class are the values at the receipt, which few messages change: creating a
+    # delivery is a hot path.
+    key: Hashable = None
+    """The key of the message; ``None``: it has no order."""
+    size: int = 0
+    """In bytes, if the handler has ``max_bytes``."""
+    slept: float = 0.0
+    """Total delay of the retries in place, in seconds."""
+    failure: BaseException | None = None
+    """The error of the handler's ``key`` function; ``None``: there was none."""
+    state: DeliveryState = DeliveryState.LEASED
+    thread: int = 0
+    """The thread that runs the handler; 0: the handler does not run."""
+    give_up_at: float = math.inf
+    """Time by the lease clock at which the handler's timeout is over."""
+    trace_id: str = ""
+    """The trace of the handler; empty: it is not traced."""
+    started_at: float = 0.0
+    """Time of the last start of the handler by the lease clock."""
+    ended_at: float = 0.0
+    """Time of its end."""
+    consumer: str = ""
+    """The name in `metadata` instead of that of the consumer; empty: none."""
+    task: str = ""
+    """The name of the task that the message is a call of; empty: it is none."""
+    is_suspicious: bool = False
+    """Whether the message may have ended the process that handled it before."""
+
+    def __init__(
+        self,
+        msg: JetStreamMsg,
+        lease: Lease,
+        handler: str,
+        generation: str = "",
+        observer: DeliveryObserver = _IGNORED,
+    ) -> None:
+        self.msg: JetStreamMsg = msg
+        self.lease: Lease = lease
+        #: The number of the attempt: that of the delivery, plus the retries in place.
+        self.attempt: int = lease.delivered
+        self.handler: str = handler
+        #: The creation time of the stream, for the id of the message.
+        self.generation: str = generation
+        self.observer: DeliveryObserver = observer
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of the message, parsed on each access."""
+        found = self.msg.metadata
+        return found._replace(consumer=self.consumer) if self.consumer else found
+
+    @property
+    def stored_ns(self) -> int:
+        """Time when the message was stored, in nanoseconds since 1970."""
+        subject = self.msg.ack_subject
+        if subject.count(b".") == _SHORT_FORM - 1:
+            return int(subject.rsplit(b".", 2)[1])
+        return self.metadata.timestamp_ns
+
+    def is_lost(self) -> bool:
+        """Return whether the lease is over."""
+        return lease_clock() >= self.lease.lost_at
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the message was settled, by the worker or by the handler itself."""
+        return self.state is DeliveryState.SETTLED or self.msg.is_acked
+
+    @property
+    def exceeds_timeout(self) -> bool:
+        """Whether the handler runs for longer than its timeout; this says nothing about the lease."""
+        return lease_clock() >= self.give_up_at
+
+    def __repr__(self) -> str:
+        """Return the position of the message, for log records."""
+        where = self.metadata
+        return f"message {where.stream_seq} of {where.stream}/{where.consumer}"
+
+
+#: The message that this thread handles.
+log_context: ContextVar[Delivery | None] = ContextVar("jetstream_sync_delivery", default=None)
+
+
+class LeaseKeeper:
+    """Renews the leases of all held messages of a connection, for any thread; one thread calls `tick`."""
+
+    def __init__(self, nc: Connection, on_reconnect: Callable[[], object]) -> None:
+        self._nc = nc
+        self._on_reconnect = on_reconnect
+        #: Number of reconnects, as of the last tick.
+        self.reconnects: int = 0
+        #: Time of the last tick, by the lease clock.
+        self.checked_at: float = lease_clock()
+        #: The held messages; changed in single steps, by any thread. See `Settlements.claim`.
+        self.held: set[Delivery] = set()
+
+    def tick(self) -> None:
+        """Renew the leases that are due, except those of handlers over their timeout."""
+        reconnects = self._nc.stats["reconnects"]
+        if reconnects != self.reconnects:
+            self.reconnects = reconnects
+            self._on_reconnect()
+        due: list[Delivery] = []
+        now = self.checked_at = lease_clock()
+        for delivery in self.held.copy():
+            lease = delivery.lease
+            if lease.waits is not lease.times.waits:
+                lease.adopt()
+            # Most are not due. A renewal is due long before the lease is lost.
+            if now < lease.due and now < delivery.give_up_at:
+                continue
+            if delivery.is_lost():
+                self._report_lost(delivery)
+            elif now >= delivery.give_up_at:
+                delivery.lease = copy(lease)  # that of the others may be renewed
+            else:
+                due.append(delivery)
+        if due and self._nc.is_connected:
+            self._renew(due, reconnects)
+
+    def _renew(self, due: list[Delivery], reconnects: int) -> None:
+        now = lease_clock()
+        renewed = []
+        try:
+            for delivery in due:
+                # Checked again right before sending: the process may have been suspended.
+                if not (delivery.is_lost() or delivery.is_settled):
+                    delivery.msg.in_progress()
+                    renewed.append(delivery)
+            if renewed:
+                shortest = min(delivery.lease.times.shortest for delivery in renewed)
+                self._nc.flush(shortest * _PING_FRACTION)
+        except errors.Error as error:
+            log.debug("leases were not renewed: %s", error)
+            return  # they stay due
+        if self._nc.stats["reconnects"] == reconnects:
+            for lease in {delivery.lease for delivery in renewed}:
+                lease.renew(now)
+            for delivery in renewed:
+                delivery.observer.count("leases_renewed")
+
+    def _report_lost(self, delivery: Delivery) -> None:
+        if delivery.state in {DeliveryState.LOST, DeliveryState.SETTLED}:
+            return
+        delivery.observer.lease_lost(delivery)
+        delivery.state = DeliveryState.LOST
+        log.warning(
+            "%s: the lease of %r is lost; the message is delivered again",
+            delivery.handler,
+            delivery,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A settlement, or a run of acks, that is not confirmed yet."""
+
+    deliveries: list[Delivery]
+    payload: bytes
+    #: Seconds after the first sending within which it may be sent again, and their end.
+    repeat_s: float = math.inf
+    repeat_until: float = math.inf
+    #: Number of missing confirmations.
+    missing: int = 0
+    sends: int = 0
+    sent_at: float = 0.0
+    #: The number of reconnects when it was sent.
+    reconnects: int = 0
+    #: Whether it could not be sent, and waits for a connection.
+    waits: bool = False
+    #: Whether there were no responders, at least for one of a run.
+    absent: bool = False
+
+    @property
+    def delivery(self) -> Delivery:
+        """The first one, for log records."""
+        return self.deliveries[0]
+
+
+class Settling(Protocol):
+    """How a processor of messages settles them; `Settlements` does, and test clients record it."""
+
+    def claim(self, delivery: Delivery) -> bool:
+        """Return whether the caller may settle this delivery; only the first caller may."""
+
+    def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
+        """Acknowledge a delivery; return whether it was not settled before."""
+
+    def send_acks(self) -> None:
+        """Send the acks that wait."""
+
+    def nak(self, delivery: Delivery, delay: float) -> bool:
+        """Have a message delivered again after a delay in seconds; return as `ack`."""
+
+    def term(self, delivery: Delivery, reason: str) -> bool:
+        """End the deliveries of a message; return as `ack`."""
+
+    def reply(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
+    ) -> None:
+        """Publish the reply of a handler."""
+
+
+class Settlements:
+    """Sends settlements and tracks their confirmations, for any thread; one thread calls `tick`."""
+
+    def __init__(self, nc: Connection, keeper: LeaseKeeper) -> None:
+        self._nc = nc
+        self._keeper = keeper
+        self._held = keeper.held
+        self._tokens = itertools.count(1)
+        # The acks that wait.
+        self._unsent: deque[Delivery] = deque()
+        #: Time by the lease clock at which a handler thread sends the acks that wait.
+        self.due: float = 0.0
+        # Held while acks are moved from there to _pending.
+        self._lock = new_lock()
+        # Held while confirmations are processed; never waited for, because that may log.
+        self._confirming = threading.Lock()
+        # Changed in single steps, by any thread.
+        self._pending: dict[int, _Pending] = {}
+        #: Number of settlements that were not confirmed, and are not sent again.
+        self.abandoned: int = 0
+        # Confirmations are read by `tick`, because nothing waits for one.
+        self._confirmations = nc._confirmations()  # noqa: SLF001 - for workers
+
+    def claim(self, delivery: Delivery) -> bool:
+        """Return whether the caller may settle this delivery; only the first caller may."""
+        try:
+            self._held.remove(delivery)
+        except KeyError:
+            return False
+        delivery.state = _SETTLED
+        return True
+
+    def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
+        """
+        Acknowledge a delivery, also after its lease was lost; return whether it was not settled before.
+
+        Call `send_acks` next, at the latest at the time `due`.
+        """
+        try:  # as `claim`: this runs once for each message
+            self._held.remove(delivery)
+        except KeyError:
+            return False
+        delivery.state = _SETTLED
+        if delivery.msg.is_acked:
+            return True  # the handler did
+        if confirm or not self._nc.is_connected:
+            self._unsent.append(delivery)
+            return True
+        try:
+            delivery.msg.ack()
+        except errors.Error as error:
+            log.warning("%r was handled but not acknowledged: %s", delivery, error)
+        return True
+
+    def send_acks(self, now: float = 0.0) -> None:
+        """Send the acks that wait; ``now`` is the time by the lease clock, for `due`."""
+        self.due = now + _INTERVAL_S
+        while self._unsent:
+            token = next(self._tokens)
+            with self._lock:
+                count = min(len(self._unsent), _MAX_RUN)
+                pending = _Pending([self._unsent.popleft() for _ in range(count)], _ACK)
+                if not count:
+                    return  # another thread sends them
+                self._pending[token] = pending
+            self._transmit(token, pending)
+
+    def nak(self, delivery: Delivery, delay: float) -> bool:
+        """Have a message delivered again after a delay in seconds, 0: at once; return as `ack`."""
+        payload = b'-NAK {"delay": %d}' % round(delay * 1e9) if delay else b"-NAK"
+        return self._settle(delivery, payload, delay)
+
+    def term(self, delivery: Delivery, reason: str) -> bool:
+        """End the deliveries of a message, for a reason of one line; return as `ack`."""
+        return self._settle(delivery, b"+TERM " + reason.encode())
+
+    def _settle(self, delivery: Delivery, payload: bytes, repeat_s: float = math.inf) -> bool:
+        if not self.claim(delivery):
+            return False
+        if not delivery.msg.is_acked:
+            token, pending = next(self._tokens), _Pending([delivery], payload, repeat_s)
+            self._pending[token] = pending
+            self._transmit(token, pending)
+        return True
+
+    def reply(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
+    ) -> None:
+        """Publish the reply of a handler; it is sent before an acknowledgement that follows."""
+        self._nc.publish(subject, payload, headers=headers)
+
+    def _transmit(self, token: int, pending: _Pending) -> None:
+        """Send a settlement, unless the connection is down or the lease is lost."""
+        pending.waits = not self._nc.is_connected
+        if pending.waits:
+            return
+        if pending.payload is not _ACK and pending.delivery.is_lost():
+            log.warning(
+                "%s: the lease of %r was lost before it was settled; it is delivered again",
+                pending.delivery.handler,
+                pending.delivery,
+            )
+            self._pending.pop(token, None)
+            return
+        pending.sent_at = lease_clock()
+        if not pending.sends:
+            pending.repeat_until = pending.sent_at + pending.repeat_s
+        elif pending.sent_at >= pending.repeat_until:
+            log.warning(
+                "%s: the nak of %r was not confirmed", pending.delivery.handler, pending.delivery
+            )
+            self._pending.pop(token, None)
+            return
+        if pending.sends and len(pending.deliveries) > 1:
+            # With a new token: late confirmations of some must not count for others.
+            if self._pending.pop(token, None) is None:
+                return  # confirmed just now
+            token = next(self._tokens)
+            pending = self._pending[token] = replace(pending)
+        pending.absent = False
+        pending.missing = len(pending.deliveries)
+        # Counted by the last tick: after a reconnect it may be sent once more than necessary.
+        pending.reconnects = self._keeper.reconnects
+        pending.sends += 1
+        if pending.sends > 1:
+            pending.delivery.observer.count("settle_retries")
+        try:
+            subjects = [delivery.msg.ack_subject for delivery in pending.deliveries]
+            self._confirmations.send(subjects, pending.payload, token)
+        except errors.Error as error:
+            log.debug("%r was not settled: %s", pending.delivery, error)
+            pending.waits = True
+
+    def _read_confirmations(self) -> None:
+        """Process the confirmations that have arrived, unless another thread does."""
+        if not self._confirming.acquire(blocking=False):
+            return
+        try:
+            for token, number, is_absent in self._confirmations.counts():
+                self._confirmed(token, number, is_absent=is_absent)
+        finally:
+            self._confirming.release()
+
+    def _confirmed(self, token: int, number: int, *, is_absent: bool) -> None:
+        """Process confirmations, or replies that there are no responders; ``_confirming`` is held."""
+        pending = self._pending.get(token)
+        if pending is None:
+            return
+        if is_absent:
+            pending.absent = True
+        pending.missing -= number
+        if pending.missing > 0:
+            return
+        # Not for a nak: it could act on the delivery of a consumer that was created again.
+        repeat = pending.sends < _MAX_ABSENT_SENDS and math.isinf(pending.repeat_s)
+        if pending.absent and repeat:
+            return
+        self._pending.pop(token, None)
+        if pending.absent:
+            self.abandoned += 1
+            log.warning(
+                "%s: %r was not settled: its consumer has no leader, or is deleted",
+                pending.delivery.handler,
+                pending.delivery,
+            )
+
+    def tick(self) -> None:
+        """Process confirmations, send what waits, and send again what is due."""
+        self._read_confirmations()
+        self.send_acks()
+        if not self._pending or not self._nc.is_connected:
+            return
+        for token, pending in self._pending.copy().items():
+            if not self._is_due(pending):
+                continue
+            if pending.sends >= _MAX_SENDS:
+                self.abandoned += 1
+                self._pending.pop(token, None)
+                log.error("%r: the server did not confirm %r", pending.delivery, pending.payload)
+            else:
+                self._transmit(token, pending)
+
+    def _is_due(self, pending: _Pending) -> bool:
+        """Return whether a settlement has to be sent again; a new one is being sent."""
+        if pending.waits or not pending.sends:
+            return pending.waits
+        timeout = _ABSENT_DELAY_S if pending.absent else _CONFIRM_TIMEOUT_S
+        late = lease_clock() - pending.sent_at >= timeout
+        return late or pending.reconnects != self._keeper.reconnects
+
+    def wait_confirmed(self, timeout: float) -> bool:
+        """Wait until all settlements are confirmed or abandoned; return whether they are."""
+        self.send_acks()
+        until = time.monotonic() + timeout
+        while True:
+            self._read_confirmations()
+            with self._lock:
+                if not (self._pending or self._unsent):
+                    return True
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, _CONFIRMED_POLL_S))
