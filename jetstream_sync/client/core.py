@@ -63,12 +63,14 @@ class ConnectionCore:
 
     def stop_dropped(
         self, owner: object, is_open: Callable[[], bool], stop: Callable[[], object], what: str = ""
-    ) -> None:
-        """Stop an object of this connection when it is collected while it is open."""
+    ) -> weakref.finalize[..., object]:
+        """Stop an object of this connection when it is collected while it is open; return what does that."""
         # The functions must not hold the owner. `is_open` takes no lock; `stop` runs on a thread of its own.
         # `what`: the object, for a warning; empty: dropping it is a usual end.
         arguments = self.engine, is_open, stop, what, *_caller()
-        weakref.finalize(owner, _stop_dropped, *arguments).atexit = False
+        finalizer = weakref.finalize(owner, _stop_dropped, *arguments)
+        finalizer.atexit = False
+        return finalizer
 
     # --- waiting for the server -----------------------------------------------------------------
 

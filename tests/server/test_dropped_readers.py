@@ -13,7 +13,7 @@ from fixtures.internals import open_subscriptions
 from fixtures.server import fill
 from fixtures.threads import SCALE, wait_until
 
-from jetstream_sync import Connection, JetStream, Stream
+from jetstream_sync import Connection, JetStream, Stream, WatchHandle
 from jetstream_sync.jetstream.continuous_pull import MessagePuller
 
 LIMIT_S = 10 * SCALE
@@ -159,6 +159,31 @@ def test_a_dropped_watch_stops(nc, js, bucket, warned, kind):
     wait_until(lambda: threading.active_count() <= threads + 1, LIMIT_S)
     (text,) = warned()
     assert "dropped while it was open" in text
+
+
+@pytest.mark.parametrize("kind", ["watch", "replica", "objects"])
+def test_a_stopped_watch_with_a_callback_is_freed(js, bucket, kind):
+    """Nothing keeps the watch, its callback and the values that a replica had."""
+    kv = js.create_key_value(bucket=bucket, storage="memory")
+    kv.put("a", b"1")
+    store = js.create_object_store(bucket=bucket, storage="memory")
+
+    def read() -> weakref.ref[WatchHandle]:
+        if kind == "replica":
+            with kv.replica() as replica:
+                replica.wait_current(LIMIT_S)
+                return weakref.ref(replica._handle)
+        with (kv if kind == "watch" else store).watch(cb=lambda _: None) as handle:
+            handle.wait_current(LIMIT_S)
+        return weakref.ref(handle)
+
+    found = read()
+
+    def is_freed() -> bool:
+        gc.collect()
+        return found() is None
+
+    wait_until(is_freed, LIMIT_S)
 
 
 def test_a_push_subscription_with_heartbeats_is_collected(js, stream):

@@ -465,7 +465,9 @@ class Watch(Generic[E]):
         if policy == DeliverPolicy.NEW:
             self._set_current()
         what = f"a watch of {stream!r}"
-        api.core.stop_dropped(self, self._messages.is_open, self._messages.stop, what)
+        self._stop_dropped = api.core.stop_dropped(
+            self, self._messages.is_open, self._messages.stop, what
+        )
         try:
             self._messages.start(self._state.deadline)
             if self._state.initial is not None and self._state.initial.is_empty():
@@ -786,6 +788,8 @@ class WatchHandle(ConsumeHandle):
         self._current_event = Signal()
         self._recreated_cb = recreated_cb
         watch.recreated_cb = self._on_recreated
+        # The thread holds the watch until its end, and the messages will hold this object.
+        watch._stop_dropped.detach()  # noqa: SLF001 - one module
         source = _WatchSource(watch, self._report_current)
         name = watch._cursor.stream  # noqa: SLF001 - one module
         super().__init__(api.core, name, source, cast("JetStreamCallback", callback))
