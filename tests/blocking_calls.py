@@ -414,7 +414,7 @@ CALLS: dict[str, Call] = {
     "KeyValue.purge": Call("write", lambda on, _: on.kv.purge("k")),
     "KeyValue.modify": Call("write", lambda on, _: on.kv.modify("k", lambda _: b"")),
     "KeyValue.purge_deletes": Call("change", lambda on, _: on.kv.purge_deletes()),
-    "KeyValue.watch": Call("reader", lambda on, _: on.kv.watch()),
+    "KeyValue.watch": Call("reader", lambda on, t: on.kv.watch(timeout=t)),
     "KeyValue.replica": Call("reader", lambda on, _: on.kv.replica()),
     "KeyValue.lock": Call("lock"),
     "Lock.acquire": Call("lock", lambda on, t: on.lock.acquire(t)),

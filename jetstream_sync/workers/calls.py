@@ -17,6 +17,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -53,6 +54,8 @@ SCHEDULE_HEADER: Final = "Worker-Schedule"
 _RECORD_MARGIN: Final = 512
 #: Maximum size of the tracebacks in a record, in bytes.
 _MAX_ERRORS: Final = 20_000
+#: Minimum time for reading whether a call has ended, in seconds.
+_MIN_READ_S: Final = 0.25
 #: Delays between attempts to store the state of a run, in seconds.
 _FIRST_STORE_DELAY_S: Final = 0.1
 _MAX_STORE_DELAY_S: Final = 2.0
@@ -364,12 +367,22 @@ class CallStates:
             return ""
 
     def wait(self, call: str, timeout: float | None) -> Record:
-        """Return the record of a call that has ended."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._open()[0].watch(call, ignore_deletes=True) as watch:
+        """Return the record of a call, as soon as it has ended."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        bucket = self._open()[0]
+
+        def left(least: float = 0.0) -> float | None:
+            return None if timeout is None else max(least, deadline - time.monotonic())
+
+        # Whether it has ended takes a request, so a timeout of 0 waits for that, too.
+        with bucket.watch(call, ignore_deletes=True, timeout=left(_MIN_READ_S)) as watch:
+            entries = watch.initial(left(_MIN_READ_S))
             while True:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                record: Record = codec.loads(watch.next(left).value)
+                entry = next(entries, None)
+                try:
+                    record: Record = codec.loads((entry or watch.next(left())).value)
+                except errors.TimeoutError as error:
+                    raise errors.TimeoutError(f"task {call} has not ended in time") from error
                 if record["status"] in FINISHED:
                     return record
 

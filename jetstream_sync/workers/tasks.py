@@ -153,7 +153,8 @@ class TaskResult(Generic[R_co]):
         Wait until the call has ended, and return the return value of the function, as JSON has it.
 
         Args:
-            timeout: seconds to wait; ``None``: without limit.
+            timeout: seconds to wait; ``None``: without limit; 0: do not wait for the end of the call. Reading
+                whether it has ended may take 0.25 seconds more.
 
         Raises:
             TaskError: the call has failed, was cancelled, or has expired.

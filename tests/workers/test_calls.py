@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
+from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import FAST, WorkerProgram, running
 
@@ -70,6 +72,47 @@ def test_a_deleted_bucket_of_results_is_created_again(worker, js):
         assert bill.result_of(call["id"]).get(20 * SCALE) == 3
     assert runs == [1, 2, 3]
     assert waiting(js, "DEAD") == 0
+
+
+def test_get_without_waiting_returns_what_a_call_has_returned(worker):
+    """A timeout of 0 raises only if the call has not ended."""
+    goes_on = threading.Event()
+
+    @worker.task(results="R")
+    def bill(number: int) -> int:
+        assert goes_on.wait(30)
+        return number
+
+    with running(worker):
+        call = bill.delay(1)
+        with pytest.raises(TimeoutError, match=f"task {call.id} has not ended in time"):
+            call.get(0)
+        goes_on.set()
+        assert call.get(20 * SCALE) == 1
+        assert call.get(0) == 1
+        assert bill.result_of(call.id).get(0) == 1
+
+
+def test_get_ends_at_its_timeout_when_the_server_is_silent(fresh_server):
+    """It does not wait for the timeout of the requests, which is longer."""
+    worker = Worker(fresh_server.url, name=uuid.uuid4().hex, program="tests")
+
+    @worker.task(results="R")
+    def bill(number: int) -> int:
+        return number
+
+    call = bill.delay(1)
+    try:
+        with pytest.raises(TimeoutError):
+            call.get(0.1)
+        with paused(fresh_server):
+            for timeout in (0.0, 0.5):
+                started = time.monotonic()
+                with pytest.raises(TimeoutError):
+                    call.get(timeout)
+                assert time.monotonic() - started < timeout + 0.25 + 0.3 * SCALE
+    finally:
+        shared_connection(fresh_server.url, name=worker.name).close()
 
 
 def test_a_call_whose_sender_was_killed_before_its_message_is_sent_again(worker, js):

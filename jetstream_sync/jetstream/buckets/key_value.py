@@ -78,6 +78,8 @@ class WatchOptions(TypedDict, total=False):
     inactive_threshold: float | timedelta | None
     """The server deletes the consumer of the watch if its client is gone for as long, in seconds; a watch
     that was cut off for longer makes a new one. Default 30."""
+    timeout: float | timedelta | None
+    """How long creating the watch may take, in seconds; ``None``: the timeout of the JetStream context."""
 
 
 class KeyValue(ForeignNames):
@@ -780,7 +782,8 @@ class KeyValue(ForeignNames):
         if (threshold := options.get("inactive_threshold")) is not None:
             consumer["inactive_threshold"] = threshold
         stored = list(map(self._subjects.pattern, _patterns(keys)))
-        return partial(self._watch, stored, consumer, options.get("ignore_deletes", False))
+        ignore_deletes, timeout = options.get("ignore_deletes", False), options.get("timeout")
+        return partial(self._watch, stored, consumer, ignore_deletes, timeout=timeout)
 
     def _watch(
         self,
@@ -788,8 +791,9 @@ class KeyValue(ForeignNames):
         options: OrderedOptions,
         ignore_deletes: bool = False,
         follows: bool = True,
+        timeout: float | timedelta | None = None,
     ) -> Watch[KeyValueEntry]:
-        """Watch the stored forms of keys and patterns; ``follows``: see `Watch`."""
+        """Watch the stored forms of keys and patterns; ``follows``, ``timeout``: see `Watch`."""
         subjects = self._subjects
         filters, select = merge_patterns(stored)
         options["filter_subjects"] = [subjects.read + pattern for pattern in filters]
@@ -808,6 +812,7 @@ class KeyValue(ForeignNames):
             partial(bucket_not_found, subjects.bucket),
             markers,
             follows=follows,
+            timeout=timeout,
         )
 
     # --- like a dict ----------------------------------------------------------------------------

@@ -420,12 +420,14 @@ class Watch(Generic[E]):
         markers: Markers | None = None,
         *,
         follows: bool = True,
+        timeout: float | timedelta | None = None,
     ) -> None:
         """Create the consumer of the watch."""
         # `markers`: ``None``: the caller does not need them.
         # `follows`: whether to start again if the bucket is another one; otherwise the watch ends.
         # `options`: the filters and the deliver policy of the consumer; with the policy ``new`` the
         # watch is current from the start.
+        # `timeout`: how long that may take; ``None``: the timeout of the context.
         # `make`: makes the entry of a message; ``None``: there is none to hand out. It must not raise.
         #
         # Raises Error: the result of ``not_found``: the bucket does not exist.
@@ -453,7 +455,7 @@ class Watch(Generic[E]):
         self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
         #: Called when the watch starts again, before the entries of the other bucket.
         self.recreated_cb: Callable[[], object] | None = None
-        self._state = _WatchState(deadline=api.deadline())
+        self._state = _WatchState(deadline=api.deadline(timeout))
         self._messages = _WatchMessages(api, cursor, self._state)
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
         self._lock = new_rlock()
