@@ -158,7 +158,7 @@ from .options import ConnectionEvent as ConnectionEvent
 from .options import ConnectOptions as ConnectOptions
 from .options import EventKind as EventKind
 from .options import TLSOptions as TLSOptions
-from .protocol.session import ServerInfo as ServerInfo
+from .protocol.parser import ServerInfo as ServerInfo
 from .version import __version__ as __version__
 
 # Type checkers take the aliases above as the public names.

@@ -29,6 +29,8 @@ from jetstream_sync.workers import Worker
 _RUNS = 10
 _WORKER_RUNS = 3
 PACKAGE = str(Path(jetstream_sync.__file__).parent)
+#: Has the methods that `dataclass` would generate, which a reader does not open.
+_RECORDS = str(Path(PACKAGE) / "records.py")
 #: A call -> the greatest number of files and functions.
 AIMS = {
     "publish": (10, 25),
@@ -40,13 +42,18 @@ AIMS = {
 RECONNECT_AIM = 40
 
 
+def is_followed(code: CodeType) -> bool:
+    """Return whether a reader of a call opens the file of a function."""
+    return code.co_filename.startswith(PACKAGE) and code.co_filename != _RECORDS
+
+
 @contextmanager
 def recorded() -> Iterator[set[CodeType]]:
     """Record the functions of the package that run in the block."""
     called: set[CodeType] = set()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+        if event == "call" and is_followed(frame.f_code):
             called.add(frame.f_code)
 
     if sys.version_info >= (3, 12):
@@ -151,7 +158,7 @@ def changes_in_reconnect() -> int:
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(PACKAGE):
+        if event != "call" or not is_followed(code):
             return
         if threading.current_thread().name.startswith("nats-reader"):
             if code.co_name == "_replace_transport":

@@ -81,7 +81,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("jetstream", "net"): {"net.clock"},
     ("services", "net"): {"net.clock"},
     # Requests are read as the parser delivers them.
-    ("services", "protocol"): {"protocol.parser", "protocol.session"},
+    ("services", "protocol"): {"protocol.parser"},
     # jsm uses only the public API; `api.reply` parses a subject that is public, too.
     ("cli", "protocol"): set(),
     ("cli", "api"): {"api.reply"},

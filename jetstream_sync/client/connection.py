@@ -18,7 +18,7 @@ from ..options import (
     EventKind,
     check_callback,
 )
-from ..protocol.session import ServerInfo
+from ..protocol.parser import ServerInfo
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
 from .engine import Engine

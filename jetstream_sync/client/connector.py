@@ -25,7 +25,7 @@ from ..address import Server, ServerAddress
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic, seconds
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
-from ..protocol.session import ServerInfo
+from ..protocol.parser import ServerInfo
 from .events import Events
 from .threads import Waiters
 from .transport import Transport, TransportOpener, describe

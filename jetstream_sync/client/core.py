@@ -14,12 +14,12 @@ from .. import errors
 from ..address import ServerAddress
 from ..net.clock import Deadline
 from ..options import ConnectionOptions
-from ..protocol.session import ServerInfo, SubscriptionState
+from ..protocol.parser import ServerInfo
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
 from .engine import Engine
 from .events import CallbackThreads, Events
-from .mailbox import MessageReceiver
+from .mailbox import SubscriptionState
 from .reader import Reader
 from .request import RequestMux
 from .state import ConnectionState, ConnectionStatus
@@ -83,7 +83,7 @@ class ConnectionCore:
             raise self.state.timed_out(str(error)) from None
 
     def drain_subscriptions(
-        self, subscriptions: list[SubscriptionState[MessageReceiver]], deadline: Deadline
+        self, subscriptions: list[SubscriptionState], deadline: Deadline
     ) -> None:
         """Unsubscribe, and wait until every message in flight has been delivered."""
         self.table.stop(subscriptions)

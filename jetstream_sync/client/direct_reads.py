@@ -32,9 +32,8 @@ from ..locks import new_lock
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
 from ..protocol.parser import Delivery, Parser, only_message
-from ..protocol.session import SubscriptionState
 from ..speedups import receive_reply
-from .mailbox import MessageReceiver
+from .mailbox import SubscriptionState
 
 #: Seconds after the last direct read at which the reader continues.
 _TICK_S: Final = 0.005
@@ -66,7 +65,7 @@ class DirectReads:
 
     def __init__(
         self,
-        subscriptions: dict[int, SubscriptionState[MessageReceiver]],
+        subscriptions: dict[int, SubscriptionState],
         pong_awaited: Callable[[], bool],
     ) -> None:
         self._subscriptions = subscriptions
@@ -180,7 +179,7 @@ class DirectReads:
 
     def read(
         self,
-        subscription: SubscriptionState[MessageReceiver],
+        subscription: SubscriptionState,
         messages: list[Delivery] | deque[Delivery],
         delivered: Callable[[], object],
         deadline: Deadline,

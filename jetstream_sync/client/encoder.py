@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .. import errors, speedups
 from ..headers import HeadersLike, encode_headers
-from ..protocol.session import ServerInfo, publish_command, publish_with_headers_command
+from ..protocol.parser import ServerInfo
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
 
 #: Maximum number of validated subjects in the cache.
@@ -25,6 +25,23 @@ def _headers_refused(headers: HeadersLike) -> errors.InvalidHeaderError:
     return errors.InvalidHeaderError(
         str(next(iter(headers))), "the server has no_header_support set"
     )
+
+
+def publish_command(subject: bytes, reply: bytes, payload: bytes) -> bytes:
+    """Return the command for a message without headers; ``reply`` may be empty."""
+    if reply:
+        return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
+    return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
+
+
+def publish_with_headers_command(
+    subject: bytes, reply: bytes, header: bytes, payload: bytes
+) -> bytes:
+    """Return the command for a message with a header block; ``reply`` may be empty."""
+    sizes = (len(header), len(header) + len(payload))
+    if reply:
+        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, *sizes, header, payload)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, *sizes, header, payload)
 
 
 class MessageEncoder:

@@ -18,12 +18,12 @@ from .. import errors
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
-from ..protocol.session import ServerInfo, Session
+from ..protocol.parser import ServerInfo
 from .connector import Connector
 from .direct_reads import DirectReads
 from .encoder import FastEncoder, MessageEncoder
 from .events import CallbackThreads, Events, is_deliberate_close
-from .mailbox import MessageReceiver
+from .mailbox import SubscriptionState
 from .reader import Reader
 from .request import RequestMux
 from .state import ConnectionState, ConnectionStatus, Event, closed_error_for
@@ -62,11 +62,11 @@ class Engine:
         self.keepalive: KeepAlive = KeepAlive(
             self.writer, options.ping_interval, options.max_outstanding_pings, self._on_stale
         )
-        session: Session[MessageReceiver] = Session()
+        subscriptions: dict[int, SubscriptionState] = {}
         #: Lets callers read their replies themselves.
-        self.direct: DirectReads = DirectReads(session.subscriptions, self.keepalive.pong_awaited)
+        self.direct: DirectReads = DirectReads(subscriptions, self.keepalive.pong_awaited)
         self.table: SubscriptionTable = SubscriptionTable(
-            session, self.state, self.writer, self.direct, self.events, options.inbox_prefix
+            subscriptions, self.state, self.writer, self.direct, self.events, options.inbox_prefix
         )
         self.reader: Reader = Reader(
             self.direct, self.table, self.writer, self.keepalive, self.events, self._on_info

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, Generic, TypeVar
 
@@ -21,7 +22,6 @@ from .. import errors
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from ..protocol.session import SubscriptionState
 from .threads import releases
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ class MessageReceiver:
 
     __slots__ = ("subscription",)
 
-    subscription: SubscriptionState[MessageReceiver]
+    subscription: SubscriptionState
     """The last entry in the subscription table; assigned before the reader can find the entry."""
 
     is_reply_inbox: ClassVar[bool] = False
@@ -240,3 +240,23 @@ class MessageReceiver:
         """Wait until all messages are processed; return whether they are, at once if no callback runs."""
         del deadline
         return True
+
+
+@dataclass(slots=True, eq=False)
+class SubscriptionState:
+    """One subscription as the server knows it, and the receiver of its messages."""
+
+    sid: int
+    subject: str
+    queue: str
+    receiver: MessageReceiver
+    limit: int = 0
+    """Number of messages after which it ends, counted from its start; 0: no limit."""
+    delivered: int = 0
+    """Number of messages passed to the receiver; updated by the reader thread only, before it passes them."""
+    processed: int = 0
+    """Number of messages that the receiver has processed, as far as it had no limit."""
+    ended: BaseException | None = None
+    """Why it has ended, while the receiver may still process its last messages."""
+    ending: bool = False
+    """Whether UNSUB was sent while messages may still be in flight."""

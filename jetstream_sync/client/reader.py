@@ -21,14 +21,14 @@ from ..protocol.parser import (
     Parser,
     Ping,
     Pong,
+    ServerInfo,
     ends_connection,
     error_from_text,
     is_over_limit,
 )
-from ..protocol.session import ServerInfo, SubscriptionState
 from .direct_reads import DirectReads
 from .events import Events
-from .mailbox import MessageReceiver
+from .mailbox import SubscriptionState
 from .subscription_table import SubscriptionTable
 from .transport import Transport
 from .writer import KeepAlive, Writer
@@ -134,9 +134,7 @@ class Reader:
             else:
                 self._handle(operation)
 
-    def _deliver(
-        self, subscription: SubscriptionState[MessageReceiver], deliveries: list[Delivery]
-    ) -> None:
+    def _deliver(self, subscription: SubscriptionState, deliveries: list[Delivery]) -> None:
         self._in_msgs += len(deliveries)
         subscription.delivered += len(deliveries)
         if not subscription.limit or subscription.delivered < subscription.limit:

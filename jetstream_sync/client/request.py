@@ -18,11 +18,10 @@ from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
-from ..protocol.session import SubscriptionState
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
 from .events import closed_before
-from .mailbox import MessageReceiver, ResultSlot, copy_exception
+from .mailbox import MessageReceiver, ResultSlot, SubscriptionState, copy_exception
 from .state import ConnectionState
 from .subscription_table import SubscriptionTable
 from .writer import Writer
@@ -63,7 +62,7 @@ class RequestMux(MessageReceiver):
         # Guards the subscription; never held while waiting.
         self._lock = new_lock()
         self._subscribed = False
-        self._subscription: SubscriptionState[MessageReceiver] | None = None
+        self._subscription: SubscriptionState | None = None
         self._reason: BaseException | None = None
 
     def request(

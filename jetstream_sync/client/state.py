@@ -19,7 +19,7 @@ from typing import Final
 from .. import errors
 from ..locks import new_lock
 from ..net.clock import monotonic
-from ..protocol.session import ServerInfo
+from ..protocol.parser import ServerInfo
 from .encoder import MessageEncoder
 from .mailbox import copy_exception
 from .transport import Transport

@@ -17,10 +17,9 @@ from .. import errors
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
-from ..protocol.session import SubscriptionState
 from .core import ConnectionCore
 from .events import is_deliberate_close
-from .mailbox import Mailbox, MessageReceiver, first_items
+from .mailbox import Mailbox, MessageReceiver, SubscriptionState, first_items
 from .message import Msg
 from .threads import Signal
 
@@ -172,7 +171,7 @@ class Subscription:
     # --- state ----------------------------------------------------------------------------------
 
     @property
-    def _state(self) -> SubscriptionState[MessageReceiver]:
+    def _state(self) -> SubscriptionState:
         return self._receiver.subscription
 
     @property

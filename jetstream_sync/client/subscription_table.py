@@ -1,24 +1,36 @@
 """The subscriptions of a connection, and the commands by which the server learns of them."""
 
 # A subscription and its command are added in one step, with the lock of the state, so that a new server
-# gets each of them once: from the buffer, or by `SubscriptionTable.restore()`.
+# gets each of them once: from the buffer, or by `SubscriptionTable.restore()`. Looking up a sid needs no lock,
+# because one dictionary access is atomic.
 
 from __future__ import annotations
 
 import itertools
 import logging
 import os
-from collections.abc import Callable
 
 from .. import errors
-from ..protocol.session import Session, SubscriptionState
+from ..subjects import MAX_CONTROL_LINE
 from .direct_reads import DirectReads
 from .events import Events
-from .mailbox import MessageReceiver
+from .mailbox import MessageReceiver, SubscriptionState
 from .state import ConnectionState
 from .writer import Writer
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
+
+
+def subscribe_command(subject: str, queue: str, sid: int) -> bytes:
+    """Return the command for a subscription, alone or as a member of a queue group."""
+    if queue:
+        return f"SUB {subject} {queue} {sid}\r\n".encode()
+    return f"SUB {subject} {sid}\r\n".encode()
+
+
+def unsubscribe_command(sid: int, limit: int = 0) -> bytes:
+    """Return the command that ends a subscription, at once or after ``limit`` messages in total."""
+    return b"UNSUB %d %d\r\n" % (sid, limit) if limit else b"UNSUB %d\r\n" % sid
 
 
 class SubscriptionTable:
@@ -26,18 +38,16 @@ class SubscriptionTable:
 
     def __init__(
         self,
-        session: Session[MessageReceiver],
+        subscriptions: dict[int, SubscriptionState],
         state: ConnectionState,
         writer: Writer,
         direct: DirectReads,
         events: Events,
         inbox_prefix: str,
     ) -> None:
-        self._session = session
         #: The subscriptions by their id.
-        self.by_sid: dict[int, SubscriptionState[MessageReceiver]] = session.subscriptions
-        #: Returns the commands that restore all subscriptions; the lock of the state is held.
-        self.restore: Callable[[], bytes] = session.resubscribe
+        self.by_sid: dict[int, SubscriptionState] = subscriptions
+        self._last_sid = 0
         self._state = state
         self._writer = writer
         self._direct = direct
@@ -50,23 +60,21 @@ class SubscriptionTable:
         """Return a unique subject for replies."""
         return f"{self._inbox_base}{next(self._inbox_numbers):x}"
 
-    def all(self) -> list[SubscriptionState[MessageReceiver]]:
+    def all(self) -> list[SubscriptionState]:
         """Return the current subscriptions."""
         with self._state.lock:
             return list(self.by_sid.values())
 
     # --- adding and removing --------------------------------------------------------------------
 
-    def add(
-        self, subject: str, queue: str, receiver: MessageReceiver
-    ) -> SubscriptionState[MessageReceiver]:
+    def add(self, subject: str, queue: str, receiver: MessageReceiver) -> SubscriptionState:
         """Subscribe; the command is sent with the next flush or by the flusher."""
         before = getattr(receiver, "subscription", None)
         try:
             with self._state.lock:
                 # While draining, callbacks may still make requests, also the first of the connection.
                 self._state.check_usable(draining=receiver.is_reply_inbox)
-                subscription, command = self._session.subscribe(subject, queue, receiver)
+                subscription, command = self._subscribe(subject, queue, receiver)
                 self._writer.append(command)
             if not receiver.awaited:
                 self._direct.end()
@@ -77,15 +85,15 @@ class SubscriptionTable:
 
     def add_deferred(
         self, subject: str, receiver: MessageReceiver, limit: int = 0
-    ) -> SubscriptionState[MessageReceiver]:
+    ) -> SubscriptionState:
         """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
         before = getattr(receiver, "subscription", None)
         try:
             with self._state.lock:
                 self._state.check_usable(draining=receiver.is_reply_inbox)
-                subscription, command = self._session.subscribe(subject, "", receiver)
+                subscription, command = self._subscribe(subject, "", receiver)
                 if limit:
-                    command += self._session.unsubscribe(subscription, limit)
+                    command += self._unsubscribe(subscription, limit)
                 self._writer.enqueue_deferred(command)
             if not receiver.awaited:
                 self._direct.end()
@@ -94,59 +102,103 @@ class SubscriptionTable:
             raise
         return subscription
 
-    def _take_back(
-        self, receiver: MessageReceiver, before: SubscriptionState[MessageReceiver] | None
-    ) -> None:
+    def _take_back(self, receiver: MessageReceiver, before: SubscriptionState | None) -> None:
         """End the subscription of an interrupted call, if it was made."""
         made = getattr(receiver, "subscription", None)
         if made is not None and made is not before:
             self.remove_deferred(made)
 
-    def remove(self, subscription: SubscriptionState[MessageReceiver], limit: int = 0) -> None:
+    def remove(self, subscription: SubscriptionState, limit: int = 0) -> None:
         """End a subscription, at once or after ``limit`` messages."""
         # The caller must notify the receiver.
         with self._state.lock:
             if subscription.sid in self.by_sid:
-                self._writer.append(self._session.unsubscribe(subscription, limit))
+                self._writer.append(self._unsubscribe(subscription, limit))
                 if limit and limit <= subscription.delivered:
                     # The reader delivered the last message before this thread took the lock.
-                    self._session.forget(subscription)
+                    self.by_sid.pop(subscription.sid, None)
 
-    def remove_deferred(self, subscription: SubscriptionState[MessageReceiver]) -> None:
+    def remove_deferred(self, subscription: SubscriptionState) -> None:
         """End a subscription; the command is sent together with the next one."""
         with self._state.lock:
             if subscription.sid in self.by_sid:
-                self._writer.enqueue_deferred(self._session.unsubscribe(subscription))
+                self._writer.enqueue_deferred(self._unsubscribe(subscription))
 
     def remove_receiver(self, receiver: MessageReceiver) -> None:
         """End what a receiver has subscribed to: its owner could not be created, or has failed."""
         with self._state.lock:
             for subscription in list(self.by_sid.values()):
                 if subscription.receiver is receiver:
-                    self._writer.append(self._session.unsubscribe(subscription))
+                    self._writer.append(self._unsubscribe(subscription))
 
-    def stop(self, subscriptions: list[SubscriptionState[MessageReceiver]]) -> None:
+    def stop(self, subscriptions: list[SubscriptionState]) -> None:
         """Unsubscribe on the server; messages in flight are still delivered until `forget()`."""
         with self._state.lock:
             for subscription in subscriptions:
-                self._writer.enqueue_deferred(self._session.stop(subscription))
+                # It stays for the messages in flight.
+                subscription.ending = True
+                self._writer.enqueue_deferred(unsubscribe_command(subscription.sid))
 
-    def forget(self, subscriptions: list[SubscriptionState[MessageReceiver]]) -> None:
+    def forget(self, subscriptions: list[SubscriptionState]) -> None:
         """Remove subscriptions that were stopped."""
         with self._state.lock:
             for subscription in subscriptions:
-                self._session.forget(subscription)
+                self.by_sid.pop(subscription.sid, None)
+
+    # --- the lock of the state is held ----------------------------------------------------------
+
+    def _subscribe(
+        self, subject: str, queue: str, receiver: MessageReceiver
+    ) -> tuple[SubscriptionState, bytes]:
+        """Add a subscription, and return it with the command that must be sent."""
+        # The receiver has it as `subscription` before it is in the table, where the reader finds it.
+        command = subscribe_command(subject, queue, self._last_sid + 1)
+        size = len(command) - len(b"\r\n")
+        if size > MAX_CONTROL_LINE:
+            raise errors.BadSubjectError(
+                subject,
+                f"the command line with it and its queue group has {size} bytes; "
+                f"a server accepts {MAX_CONTROL_LINE}",
+            )
+        self._last_sid += 1
+        subscription = SubscriptionState(self._last_sid, subject, queue, receiver)
+        receiver.subscription = subscription
+        self.by_sid[subscription.sid] = subscription
+        return subscription, command
+
+    def _unsubscribe(self, subscription: SubscriptionState, limit: int = 0) -> bytes:
+        """End a subscription after ``limit`` messages, and return the command that must be sent."""
+        # It ends at once if ``limit`` is 0 or was reached before.
+        if limit > subscription.delivered:
+            subscription.limit = limit
+            return unsubscribe_command(subscription.sid, limit)
+        self.by_sid.pop(subscription.sid, None)
+        return unsubscribe_command(subscription.sid)
+
+    def restore(self) -> bytes:
+        """Return the commands that restore every subscription, with the rest of its limit."""
+        parts = []
+        for subscription in self.by_sid.values():
+            if subscription.ending:
+                continue
+            parts.append(
+                subscribe_command(subscription.subject, subscription.queue, subscription.sid)
+            )
+            if subscription.limit:
+                left = max(1, subscription.limit - subscription.delivered)
+                parts.append(unsubscribe_command(subscription.sid, left))
+        return b"".join(parts)
 
     # --- called by the connection's own threads -------------------------------------------------
 
-    def on_limit_reached(self, subscription: SubscriptionState[MessageReceiver]) -> None:
+    def on_limit_reached(self, subscription: SubscriptionState) -> None:
         """Remove a subscription that has received its limit of messages."""
         with self._state.lock:
-            self._session.forget(subscription)
+            self.by_sid.pop(subscription.sid, None)
             if self._state.reconnects:
                 # An UNSUB with a limit that was buffered over a reconnect makes the new server count
                 # from zero, so it would keep the subscription.
-                self._writer.append(self._session.unsubscribe(subscription))
+                self._writer.append(self._unsubscribe(subscription))
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Notify all receivers."""
@@ -156,9 +208,7 @@ class SubscriptionTable:
             except Exception as error:  # noqa: BLE001 - reported
                 self.on_receiver_error(subscription, error)
 
-    def on_receiver_error(
-        self, subscription: SubscriptionState[MessageReceiver], error: Exception
-    ) -> None:
+    def on_receiver_error(self, subscription: SubscriptionState, error: Exception) -> None:
         """End the subscription of a receiver that raised, and report it; all others continue."""
         log.error(
             "%s: the receiver of %r raised", self._events.name, subscription.subject, exc_info=error
@@ -177,9 +227,7 @@ class SubscriptionTable:
             self._close_receiver(subscription, reason)
         self.by_sid.clear()
 
-    def _close_receiver(
-        self, subscription: SubscriptionState[MessageReceiver], reason: BaseException
-    ) -> None:
+    def _close_receiver(self, subscription: SubscriptionState, reason: BaseException) -> None:
         try:
             subscription.receiver.on_closed(reason)
         except Exception:

@@ -29,11 +29,20 @@ from ..protocol.auth import (
     find_seed,
     read_signature,
 )
-from ..protocol.parser import ErrorLine, Info, Operation, Parser, Ping, Pong, error_from_text
-from ..protocol.session import PING, PONG, ServerInfo
+from ..protocol.parser import (
+    ErrorLine,
+    Info,
+    Operation,
+    Parser,
+    Ping,
+    Pong,
+    ServerInfo,
+    error_from_text,
+)
 from ..records import Frozen, frozen
 from .mailbox import ResultSlot
 from .threads import spawn
+from .writer import PING, PONG
 
 T = TypeVar("T")
 

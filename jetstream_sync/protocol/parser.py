@@ -1,4 +1,4 @@
-"""Parse the bytes of a server into operations, and the texts of its errors."""
+"""Parse the bytes of a server into operations, its INFO, and the texts of its errors."""
 
 # The rules, from the NATS client protocol (ADR-4 for headers, ``server/parser.go``):
 #
@@ -18,10 +18,13 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import field
+from dataclasses import fields as fields_of
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from .. import errors
 from ..codec import loads
+from ..records import Frozen, frozen
 from ..speedups import read_messages
 
 #: One received message: subject, reply, header block, payload. Absent parts are empty.
@@ -57,6 +60,84 @@ class ErrorLine(NamedTuple):
     """An error of the server; the text is without its quotes."""
 
     text: str
+
+
+@frozen()
+class ServerInfo(Frozen):
+    """The last INFO of a server; ``fields`` has all of its fields."""
+
+    server_id: str = ""
+    """The server's public key."""
+    server_name: str = ""
+    """Its name, unique in a cluster."""
+    version: str = ""
+    """The version of nats-server, such as ``2.15.1``."""
+    host: str = ""
+    """The address that it listens on, which a client may not be able to reach."""
+    port: int = 0
+    """The port that it listens on."""
+    max_payload: int = 1024 * 1024
+    """The largest message that it accepts, headers included, in bytes."""
+    headers: bool = False
+    """Whether messages may have headers."""
+    jetstream: bool = False
+    """Whether JetStream is enabled."""
+    auth_required: bool = False
+    """Whether it requires a login."""
+    tls_required: bool = False
+    """Whether it requires TLS."""
+    tls_available: bool = False
+    """Whether it offers TLS."""
+    tls_verify: bool = False
+    """Whether it requires a client certificate."""
+    ldm: bool = False
+    """Whether it is in lame-duck mode: it will stop soon."""
+    client_id: int = 0
+    """The number of this connection on the server."""
+    client_ip: str = ""
+    """The address of this client as the server sees it."""
+    cluster: str = ""
+    """The name of its cluster; empty for a single server."""
+    connect_urls: tuple[str, ...] = ()
+    """The servers of its cluster, as ``host:port``; on a WebSocket, those that accept WebSockets."""
+    ws_connect_urls: tuple[str, ...] = ()
+    """The servers that accept WebSockets, if the server lists them separately."""
+    nonce: str = field(default="", repr=False)
+    """The nonce that a key has to sign for the login."""
+    accepts_headers: bool = field(default=True, repr=False)
+    """Whether the server accepts messages with headers: not with its option ``no_header_support``."""
+    fields: dict[str, object] = field(default_factory=dict, repr=False)
+    """All fields of the INFO, unchanged."""
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, object]) -> ServerInfo:
+        """
+        Return the server info for the fields of an INFO.
+
+        A field that is missing or has another type keeps its default.
+
+        Args:
+            fields: the decoded JSON object.
+
+        """
+        known: dict[str, Any] = {}
+        for name, default in _INFO_DEFAULTS.items():
+            value = fields.get(name)
+            if type(value) is type(default):
+                known[name] = value
+        for name in _INFO_LISTS:
+            urls = fields.get(name)
+            if isinstance(urls, list):
+                known[name] = tuple(url for url in urls if isinstance(url, str))
+        return cls(**known, accepts_headers=fields.get("headers") is not False, fields=fields)
+
+
+_INFO_LISTS: Final = ("connect_urls", "ws_connect_urls")
+_INFO_DEFAULTS: Final = {
+    item.name: item.default
+    for item in fields_of(ServerInfo)
+    if item.name not in (*_INFO_LISTS, "accepts_headers", "fields")
+}
 
 
 Operation: TypeAlias = Messages | Info | Ping | Pong | Ok | ErrorLine

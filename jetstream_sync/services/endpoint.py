@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from .. import errors
 from ..client.core import ConnectionCore
+from ..client.mailbox import SubscriptionState
 from ..client.message import Msg
 from ..client.subscription import Subscription, SubscriptionReceiver
 from ..client.threads import Signal
@@ -28,7 +29,6 @@ from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import DEFAULT_PENDING_BYTES_LIMIT, check_int
 from ..protocol.parser import Delivery
-from ..protocol.session import SubscriptionState
 from .wire import ERROR_CODE_HEADER, ERROR_HEADER, EndpointInfo, EndpointStats
 
 _INTERNAL_ERROR: Final = errors.ServiceError(500, "the request could not be handled")
@@ -181,7 +181,7 @@ class Endpoint:
             self, core, info.queue_group or "", pending_limit
         )
         self.is_busy: Callable[[], int] = self.subscription._mailbox.items.__len__
-        self.state: SubscriptionState[Any] = self.subscription._state
+        self.state: SubscriptionState = self.subscription._state
         end = self.subscription._end_with
         try:
             for number in range(workers):

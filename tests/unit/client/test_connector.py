@@ -21,7 +21,7 @@ from jetstream_sync.errors import (
     ProtocolError,
 )
 from jetstream_sync.options import ConnectionOptions
-from jetstream_sync.protocol.session import ServerInfo
+from jetstream_sync.protocol.parser import ServerInfo
 
 A, B, C = parse_servers("nats://a:1,nats://b:1,nats://c:1")
 DOWN = ConnectionRefusedError(111, "refused")

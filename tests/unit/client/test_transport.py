@@ -17,8 +17,7 @@ from jetstream_sync.address import parse_servers
 from jetstream_sync.client import transport
 from jetstream_sync.client.transport import Credentials, Handshake, Login
 from jetstream_sync.options import ConnectionOptions
-from jetstream_sync.protocol.parser import ErrorLine, Info, Messages, Ok, Ping, Pong
-from jetstream_sync.protocol.session import ServerInfo
+from jetstream_sync.protocol.parser import ErrorLine, Info, Messages, Ok, Ping, Pong, ServerInfo
 
 USER = User()
 SERVERS = parse_servers(["nats://127.0.0.1"])

@@ -16,12 +16,13 @@ from jetstream_sync.client.writer import (
     _AWAKE,
     _SEND_ABOVE_BYTES,
     _TICKING,
+    PING,
+    PONG,
     FastWriter,
     Writer,
 )
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from jetstream_sync.net.clock import FOREVER, Deadline
-from jetstream_sync.protocol.session import PING, PONG
 
 
 class Narrow(MemoryStream):

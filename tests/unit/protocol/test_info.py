@@ -1,4 +1,4 @@
-"""INFO, the subscriptions, and the meaning of the server's errors."""
+"""INFO, and the meaning of the server's errors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ import dataclasses
 import pytest
 
 from jetstream_sync import errors
-from jetstream_sync.protocol.parser import (
-    Parser,
-    ends_connection,
-    error_from_text,
-)
-from jetstream_sync.protocol.session import (
-    ServerInfo,
-    Session,
-)
+from jetstream_sync.protocol.parser import Parser, ServerInfo, ends_connection, error_from_text
 
 # An INFO as nats-server 2.15 sends it.
 INFO = {
@@ -66,80 +58,6 @@ def test_a_field_of_another_type_keeps_its_default(junk):
     for name in ("connect_urls", "ws_connect_urls"):
         urls = getattr(ServerInfo.from_fields({name: junk}), name)
         assert urls == (("x",) if junk == ["x", 5] else ())
-
-
-# --- subscriptions --------------------------------------------------------------------------------
-
-
-class Receiver:
-    """A receiver of messages."""
-
-    subscription = None
-
-
-def test_subscriptions_have_numbers_of_their_own():
-    """A sid is never reused."""
-    session = Session()
-    first, said = session.subscribe("a", "", Receiver())
-    assert said == b"SUB a 1\r\n"
-    assert session.unsubscribe(first) == b"UNSUB 1\r\n"
-    receiver = Receiver()
-    second, said = session.subscribe("b.*", "q", receiver)
-    assert said == b"SUB b.* q 2\r\n"
-    assert session.subscriptions == {2: second}
-    assert (second.sid, second.subject, second.queue) == (2, "b.*", "q")
-    assert second.receiver is receiver
-    assert receiver.subscription is second
-
-
-def test_unsubscribing_after_some_messages():
-    """The limit counts from the start of the subscription; the subscription is kept until it is reached."""
-    session = Session()
-    subscription, _ = session.subscribe("a", "", Receiver())
-    subscription.delivered = 2
-    assert session.unsubscribe(subscription, 5) == b"UNSUB 1 5\r\n"
-    assert subscription.limit == 5
-    assert session.subscriptions == {1: subscription}
-    assert session.unsubscribe(subscription, 4) == b"UNSUB 1 4\r\n"
-    assert subscription.limit == 4
-
-
-@pytest.mark.parametrize("limit", [0, 1, 2])
-def test_unsubscribing_when_the_limit_is_reached(limit):
-    """A subscription that has already received as many messages ends at once."""
-    session = Session()
-    subscription, _ = session.subscribe("a", "", Receiver())
-    subscription.delivered = 2
-    assert session.unsubscribe(subscription, limit) == b"UNSUB 1\r\n"
-    assert session.subscriptions == {}
-
-
-def test_messages_in_flight_are_delivered_after_unsub():
-    """UNSUB is sent at once; messages in flight are delivered until the subscription is removed."""
-    session = Session()
-    subscription, _ = session.subscribe("a", "", Receiver())
-    assert session.stop(subscription) == b"UNSUB 1\r\n"
-    assert subscription.ending
-    assert session.subscriptions == {1: subscription}
-    session.forget(subscription)
-    assert session.subscriptions == {}
-
-
-def test_every_subscription_is_sent_to_a_new_server():
-    """Subscriptions are restored with their remaining limits; ended ones are not."""
-    session = Session()
-    assert session.resubscribe() == b""
-    _, first = session.subscribe("a", "", Receiver())
-    limited, second = session.subscribe("b", "q", Receiver())
-    ending, _ = session.subscribe("c", "", Receiver())
-    ended, _ = session.subscribe("d", "", Receiver())
-    limited.delivered = 3
-    session.unsubscribe(limited, 10)
-    session.stop(ending)
-    session.unsubscribe(ended)
-    assert session.resubscribe() == first + second + b"UNSUB 2 7\r\n"
-    limited.delivered = 9
-    assert session.resubscribe() == first + second + b"UNSUB 2 1\r\n"
 
 
 # --- errors of the server -------------------------------------------------------------------------

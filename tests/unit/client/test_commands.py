@@ -8,16 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync.client.encoder import publish_command, publish_with_headers_command
+from jetstream_sync.client.subscription_table import subscribe_command, unsubscribe_command
+from jetstream_sync.client.writer import PING, PONG
 from jetstream_sync.errors import BadSubjectError, InvalidHeaderError
 from jetstream_sync.headers import Headers, encode_headers
-from jetstream_sync.protocol.session import (
-    PING,
-    PONG,
-    publish_command,
-    publish_with_headers_command,
-    subscribe_command,
-    unsubscribe_command,
-)
 from jetstream_sync.subjects import check_publish_subject, check_queue, check_subject
 
 
