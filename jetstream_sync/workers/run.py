@@ -33,7 +33,7 @@ from .operations.heartbeat import SupervisorLink
 from .options import DefinedWorker
 from .resources import create_missing
 from .running import RunningReporter
-from .runtime.consumers import check_parking
+from .runtime.consumers import check_dead_letters, check_parking
 from .runtime.membership import source_of
 from .runtime.processing import Shared
 from .runtime.threads import HandlerRunner
@@ -179,7 +179,18 @@ class WorkerRun:
         writer = None
         if handler.dead_letters is not None:
             writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)
+            self._check_dead_letters(handler)
         return HandlerRunner(handler, self._shared, source, writer)
+
+    def _check_dead_letters(self, handler: Handler) -> None:
+        # Without a place for its dead letter, a message that fails is delivered again and again.
+        if handler.group is None:
+            try:
+                check_dead_letters(self._js, handler, handler.stream)
+            except errors.InvalidOptionError as error:
+                log.error("worker %r: %s: %s", self._worker.name, handler.name, error)  # noqa: TRY400
+            except errors.PermissionsError:
+                pass  # the user may not read its config
 
     def _maintain(self, interval: float) -> None:
         """Renew leases and repeat settlements until the worker has stopped."""

@@ -93,3 +93,42 @@ def test_replicas_of_what_is_created(fresh_server):
         wanted = worker.resources(nc)[0].resource
     assert isinstance(wanted, StreamConfig)
     assert wanted.num_replicas == 3
+
+
+def test_a_stream_that_stores_no_dead_letters_is_an_error(js, fresh_server, caplog):
+    """The check fails, and a start logs an error, before a message fails that could not be given up."""
+    js.create_stream(ORDERS)
+    js.create_stream(name="SETUP_DEAD", subjects=["other.>"])
+    worker = defined(fresh_server.url)
+    text = "stream SETUP_DEAD must have the subject 'dead.SETUP.C.>'"
+    result = worker.check()
+    assert (result.status, len(result.errors)) == (2, 1)
+    assert text in result.errors[0]
+    with caplog.at_level(logging.ERROR), running(worker):
+        wait_until(lambda: text in caplog.text)
+    js.update_stream(name="SETUP_DEAD", subjects=["dead.SETUP.*.setup.>"])
+    assert worker.check().errors == []
+
+
+def test_filters_that_cannot_match_are_reported(js, fresh_server):
+    """Of a handler as a warning, since stored messages may match; of a queue of tasks as an error."""
+    js.create_stream(ORDERS)
+    worker = Worker(fresh_server.url, dead_letters="SETUP_DEAD")
+
+    @worker.handler(stream="SETUP", consumer="C", filter_subject="setups.a")
+    def handle() -> None:
+        pass
+
+    result = worker.check()
+    assert (result.status, result.errors) == (0, [])
+    assert any("no subject that matches setups.a" in text for text in result.warnings)
+
+    @worker.task
+    def bill() -> None:
+        pass
+
+    assert worker.check().errors == []  # the stream of tasks is created at start
+    js.create_stream(name="TASKS", subjects=["other.>"])
+    result = worker.check()
+    assert result.status == 2
+    assert "stream TASKS has no subject that matches tasks.worker.default.*.*" in result.errors[0]

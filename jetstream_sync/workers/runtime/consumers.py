@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ... import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ...differences import differences
-from ...subjects import filter_fields
+from ...subjects import filter_fields, subjects_overlap
 from ..calls import OWNER, check_owner
 from ..checks import check_option
 from ..deliveries import MIN_WAIT_S, LeaseTimes
@@ -23,7 +23,7 @@ from ..retries import MAX_EXTRA_DELIVERIES
 from ..schedules import AT_LEVEL, check_scheduling, require_level
 
 if TYPE_CHECKING:
-    from ... import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
+    from ... import ConsumerInfo, JetStream, PullConsumer, Stream, StreamConfig, StreamInfo
 
 #: ``ack_wait`` of a new consumer, in seconds.
 ACK_WAIT_S: Final = 30.0
@@ -393,7 +393,25 @@ def check_consumer(
         )
     if handler.park_after is not None:
         check_parking(js, handler)
+    check_dead_letters(js, handler, handler.stream)
+    found += _unmatched_filters(stream.cached_info.config, handler)
     return found + missing_dead_letters(stream, handler)
+
+
+def _unmatched_filters(config: StreamConfig, handler: Handler) -> list[str]:
+    """Return the filters of a handler that no subject of its stream matches, as sentences."""
+    if config.mirror or config.sources or config.subject_transform:
+        return []  # it may have other subjects
+    subjects = config.subjects or ()
+    found = [
+        item
+        for item in handler.filter_subjects
+        if not any(subjects_overlap(subject, item) for subject in subjects)
+    ]
+    text = f"stream {handler.stream} has no subject that matches {', '.join(found)}"
+    if found and isinstance(handler, QueueHandler):
+        raise errors.InvalidOptionError("stream", handler.stream, text)
+    return [f"{text}: no message is received"] if found else []
 
 
 def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
@@ -427,6 +445,21 @@ def missing_dead_letters(stream: Stream, handler: Handler) -> list[str]:
     kept = stream.cached_info.config.retention == RetentionPolicy.LIMITS
     fate = "skipped" if kept else "deleted"
     return [f"no stream for dead letters is given: messages that fail are {fate}"]
+
+
+def check_dead_letters(js: JetStream, handler: Handler, stream: str) -> None:
+    """Check that the stream for dead letters stores those of a handler that reads ``stream``, if it exists."""
+    target = handler.dead_letters
+    if not isinstance(target, str):
+        return  # there is none, or a function chooses the subjects
+    try:
+        subjects = js.get_stream(target).cached_info.config.subjects or ()
+    except errors.StreamNotFoundError:
+        return  # it is created at start, or reported as missing
+    consumer = handler.consumer if handler.group is None else "*"  # of a member
+    needed = f"dead.{stream}.{consumer}.>"
+    ok = any(subjects_overlap(item, needed) for item in subjects)
+    check_option("dead_letters", target, ok, f"stream {target} must have the subject {needed!r}")
 
 
 def check_parking(js: JetStream, handler: Handler) -> None:

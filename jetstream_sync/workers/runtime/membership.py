@@ -32,6 +32,7 @@ from .consumers import (
     HandlerConsumer,
     MessageSource,
     check_consumer,
+    check_dead_letters,
     get_stream,
     missing_dead_letters,
 )
@@ -70,6 +71,7 @@ def check_handler(
     stream = get_stream(js, group.consumer_stream_name)
     if not (may_change and is_managed(group)):
         check_member(group, handler)
+    check_dead_letters(js, handler, group.consumer_stream_name)
     return missing_dead_letters(stream, handler)
 
 
