@@ -108,7 +108,6 @@ ONLY_IN: dict[str, set[str]] = {
     "socket": {
         "net",
         "server",
-        "workers/operations/http_server.py",
         "workers/operations/health.py",
     },
     "ssl": {"net"},
@@ -196,7 +195,7 @@ BROAD_HANDLERS = {
     "services/service.py _with_data": "a user's function for statistics may raise anything",
     "services/service.py _call_stop_cb": "a user's callback may raise anything",
     "jetstream/buckets/watch.py _report_current": "a user's callback may raise anything",
-    "workers/operations/http_server.py do_GET": "an error in a reply must not end the thread of the server",
+    "workers/operations/health.py do_GET": "an error in a reply must not end the thread of the server",
     "workers/logs.py log": "a user's log handler may raise anything",
     "workers/tracing.py guarded": "tracers and propagators may raise anything",
     "workers/observer.py emit": "a user's hook may raise anything",

@@ -4,6 +4,9 @@ Parse options as Spark passes them: case-insensitive names and text values.
 An option is declared once, as a field of a dataclass with `option`: its name is that of the field in camel
 case. Errors name the option, the given value and the accepted values. A value that may be a secret is never
 repeated.
+
+The errors for unknown options and the table in ``docs/howto/spark-from-kafka.rst`` come from `KAFKA_OPTIONS`:
+what a user of Spark's Kafka source and sink writes, and what to write here.
 """
 
 from __future__ import annotations
@@ -13,12 +16,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from datetime import datetime, timezone
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from .. import errors
 from ..durations import duration_from_text, size_from_text, time_from_ns, time_from_text
 from ..options import closest_match
-from .kafka import counterpart
 
 T = TypeVar("T")
 
@@ -26,6 +28,50 @@ T = TypeVar("T")
 _OTHER_NAMES: Final = {"url": "servers", "batchSize": "batchBytes or maxPending"}
 _DECIMAL: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+
+
+class KafkaOption(NamedTuple):
+    """An option of Spark's Kafka source or sink."""
+
+    option: str
+    """The name; ``kafka.*`` stands for all settings of the Kafka client."""
+    instead: str
+    """The option to use, as a clause."""
+
+
+_SAME: Final = "the same here"
+
+#: All options of Spark's Kafka source and sink. Those that are the same here are known options.
+KAFKA_OPTIONS: Final = (
+    KafkaOption("kafka.bootstrap.servers", "use servers"),
+    KafkaOption("kafka.group.id", "leave it out: a query reads by sequence, without a group"),
+    KafkaOption("kafka.*", "use the options for the connection, such as user or credsFile"),
+    KafkaOption("subscribe", "use stream for the streams, and subjects to filter them"),
+    KafkaOption("subscribePattern", "use streamPattern, such as ORDERS_* or /ORDERS_[0-9]+/"),
+    KafkaOption("assign", "use stream: a stream has no partitions to choose from"),
+    KafkaOption(
+        "topic",
+        "use stream for the stream, and subject for rows without a subject: unlike topic, it does not override the column",
+    ),
+    KafkaOption("startingOffsets", _SAME),
+    KafkaOption("endingOffsets", _SAME),
+    KafkaOption("startingTimestamp", _SAME),
+    KafkaOption("endingTimestamp", _SAME),
+    KafkaOption("startingOffsetsByTimestamp", _SAME),
+    KafkaOption("endingOffsetsByTimestamp", _SAME),
+    KafkaOption("startingOffsetsByTimestampStrategy", f"{_SAME}, but latest is the default"),
+    KafkaOption("maxOffsetsPerTrigger", _SAME),
+    KafkaOption("minOffsetsPerTrigger", _SAME),
+    KafkaOption("maxTriggerDelay", f"{_SAME}, but counts from the first waiting message"),
+    KafkaOption("minPartitions", _SAME),
+    KafkaOption("maxRecordsPerPartition", _SAME),
+    KafkaOption("failOnDataLoss", _SAME),
+    KafkaOption("includeHeaders", "leave it out: headers is a column of the schema"),
+    KafkaOption("groupIdPrefix", "leave it out: a query reads by sequence, without a group"),
+    KafkaOption("kafkaConsumer.pollTimeoutMs", "use timeout"),
+    KafkaOption("fetchOffset.numRetries", "use planningTimeout"),
+    KafkaOption("fetchOffset.retryIntervalMs", "use planningTimeout"),
+)
 
 
 def option(parse: Callable[[str], Any], default: Any = MISSING) -> Any:
@@ -256,3 +302,14 @@ def _iso_time(value: str) -> datetime:
         if at.utcoffset() is None:
             raise
         return at.astimezone(timezone.utc)
+
+
+def counterpart(option: str) -> KafkaOption | None:
+    """Return the entry of an option of Kafka that does not exist here, ``None`` for another option."""
+    name = option.lower()
+    for known in KAFKA_OPTIONS:
+        if known.option.lower() == name:
+            return None if known.instead.startswith(_SAME) else known
+    if name.startswith("kafka."):
+        return KafkaOption(option, dict(KAFKA_OPTIONS)["kafka.*"])
+    return None

@@ -16,9 +16,8 @@ from ..exit_status import ExitStatus
 from .checks import check_option
 from .context import LogContextFilter
 from .logs import JsonLogFormatter, log, outcome_log
-from .operations.health import Processes
+from .operations.health import Processes, monitoring
 from .operations.heartbeat import supervisor_link
-from .operations.http_server import monitoring
 from .operations.supervisor import RecycleRules, Supervisor
 from .worker import Worker
 

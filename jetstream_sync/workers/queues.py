@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 from .. import errors
 from .arguments import to_json
 from .calls import DONE, CallQueue, CallStates, TaskState, call_id, may_be_lost
-from .celery_words import refuse_unknown
 from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .handler import TASK_OPTIONS, CallHandler, Handler, HandlerFunction, QueueHandler
-from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided
+from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided, refuse_unknown
 from .resources import Resource, create_missing, resources_of
 from .schedules import module_of
 from .tasks import Task, TaskResult

@@ -38,10 +38,10 @@ from .calls import (
     new_record,
     sent_call,
 )
-from .celery_words import hint_of, refuse_unknown
 from .checks import check_option, check_time, implementation, is_number, unwrapped
 from .handler import check_returned
 from .logs import RemoteTraceback, log
+from .options import hint_of, refuse_unknown
 from .retries import Reject
 from .running import terminate as end_call
 

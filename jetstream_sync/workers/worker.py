@@ -18,7 +18,6 @@ from .. import StreamConfig, connect, errors, shared_connection
 from ..exit_status import ExitStatus, exit_status
 from ..subjects import subject_matches
 from .arguments import to_json
-from .celery_words import refuse_unknown
 from .checks import check_count, check_option, check_plain, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters
@@ -26,10 +25,17 @@ from .events import Event, StopOnce, signals
 from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, HandlerFunction
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
-from .operations.health import Monitor
+from .operations.health import Monitor, monitoring
 from .operations.heartbeat import SupervisorLink, supervisor_link
-from .operations.http_server import monitoring
-from .options import OPTIONS, QueueOptions, TaskOptions, WorkerOptions, divided, with_options
+from .options import (
+    OPTIONS,
+    QueueOptions,
+    TaskOptions,
+    WorkerOptions,
+    divided,
+    refuse_unknown,
+    with_options,
+)
 from .queues import QueueOwner, TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
 from .run import WorkerRun

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ... import errors
 from ..bytes_column import BytesColumn
-from ..columns import binary_column, bytes_column, offset_column, string_scalar
+from ..reading.arrow import binary_column, bytes_column, offset_column, string_scalar
 from ..schema import SchemaError
 from .rows import LINE_BREAKS, TEXT_COLUMNS, Columns, RowLayout, header_start
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from jetstream_sync.durations import time_to_ns
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ReadOptions, WriteOptions
-from jetstream_sync.spark.kafka import KAFKA_OPTIONS
-from jetstream_sync.spark.option_values import option_names
+from jetstream_sync.spark.option_values import KAFKA_OPTIONS, option_names
 from jetstream_sync.spark.options import EARLIEST, LATEST, READ_OPTIONS, exposed_secrets
 
 SINK_OPTIONS = set(option_names(WriteOptions)) - set(READ_OPTIONS)

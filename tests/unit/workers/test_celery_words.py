@@ -7,7 +7,7 @@ from pages import ROOT
 
 from jetstream_sync import InvalidOptionError
 from jetstream_sync.workers import Worker
-from jetstream_sync.workers.celery_words import CELERY_WORDS
+from jetstream_sync.workers.options import CELERY_WORDS
 
 PAGE = ROOT / "docs" / "howto" / "from-celery.rst"
 
