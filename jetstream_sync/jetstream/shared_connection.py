@@ -131,12 +131,13 @@ class _Opening:
 
     # `gate` is closed until the attempt has ended, with any result.
 
-    __slots__ = ("connection", "error", "gate", "opener")
+    __slots__ = ("connection", "error", "gate", "has_ended", "opener")
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
         self.gate.acquire()
         self.opener = threading.get_ident()
+        self.has_ended = False
         #: The connection, or the error; neither after a Ctrl-C.
         self.connection: Connection | None = None
         self.error: Exception | None = None
@@ -181,10 +182,16 @@ class _SharedConnections:
                     connection = self._open.get(key)
                     if connection is not None and _usable(connection):
                         return connection  # another thread has just opened it
-                    opening = self._openings.setdefault(key, own)
+                    opening = self._openings.get(key, own)
+                    if opening.has_ended:
+                        # A Ctrl-C kept it from being recorded.
+                        self._record_result(key, opening)
+                        continue
+                    self._openings[key] = opening
                 if opening is own:
                     return _open(own, options)
             finally:
+                own.has_ended = True
                 own.gate.release()
                 self._record_result(key, own)
             if opening.opener == threading.get_ident():
