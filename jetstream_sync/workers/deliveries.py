@@ -309,8 +309,8 @@ class LeaseKeeper:
         now = self.checked_at = lease_clock()
         for delivery in self.held.copy():
             lease = delivery.lease
-            if lease.waits is not lease.times.waits:
-                lease.adopt()
+            if lease.waits is not lease.times.waits and now < lease.lost_at:
+                lease.adopt()  # a longer one does not bring back a lost lease
             # Most are not due. A renewal is due long before the lease is lost.
             if now < lease.due and now < delivery.give_up_at:
                 continue

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from urllib.parse import quote
 
 from .. import errors
-from .deliveries import Delivery, DeliveryState, lease_clock
+from .deliveries import Delivery, lease_clock
 from .logs import log
 from .metrics import Snapshot
 
@@ -224,7 +224,7 @@ def _message(delivery: Delivery, now: float, thread: str, stack: str | None) -> 
         "since": since.isoformat(timespec="milliseconds"),
         "seconds": round(seconds, 3),
         "over_timeout": delivery.exceeds_timeout,
-        "lease_lost": delivery.state is DeliveryState.LOST or delivery.is_lost(),
+        "lease_lost": delivery.is_lost() and not delivery.is_settled,
         "thread": thread,
         "stack": stack,
     }

@@ -21,6 +21,7 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
 from jetstream_sync.workers.deliveries import (
     Delivery,
+    DeliveryState,
     Lease,
     LeaseKeeper,
     LeaseTimes,
@@ -418,3 +419,17 @@ def test_leases_that_become_shorter_are_renewed_in_time(nc, js, stream):
         assert acks.next_msg(5).data == b"+WPI"
     assert not delivery.is_lost()
     assert consumer.info().num_redelivered == 0
+
+
+def test_a_lost_lease_stays_lost_when_leases_become_longer(nc, js, stream):
+    """The server has delivered the message again: a nak or term would act on that delivery."""
+    consumer = stream.create_consumer(durable_name="C", ack_wait=30)
+    js.publish(f"{stream.name}.a", b"x")
+    times = LeaseTimes(consumer.cached_info.config)
+    delivery = Delivery(consumer.next(), Lease(times, 1, lease_clock() - 30), "handler")
+    keeper = LeaseKeeper(nc, lambda: None)
+    keeper.held.add(delivery)
+    times.adopt(replace(consumer.cached_info.config, ack_wait=timedelta(seconds=300)))
+    keeper.tick()
+    assert delivery.is_lost()
+    assert delivery.state is DeliveryState.LOST

@@ -122,7 +122,11 @@ def test_commands_show_running_workers(jsm, stream):
 
 
 def test_handlers_that_are_late(nc, js, stream, nats_server):
-    """A handler over its timeout is marked; a worker without reports is not found."""
+    """
+    A handler over its timeout is marked, and a lost lease; a worker without reports is not found.
+
+    The server delivers a message that was acknowledged early no more, so its lease is not lost.
+    """
     release = threading.Event()
     silent = Worker(nats_server.url, name="silent", report=None)
     silent.handler(stream=stream.name, consumer="S", filter_subject=f"{stream.name}.s")(os.getpid)
@@ -134,7 +138,15 @@ def test_handlers_that_are_late(nc, js, stream, nats_server):
     def wait(_data: bytes, _ctx: Context) -> None:
         release.wait(30)
 
+    @late.handler(
+        stream=stream.name, consumer="E", filter_subject=f"{stream.name}.e", timeout=0.1, ack_wait=3
+    )
+    def ack_early(ctx: Context) -> None:
+        ctx.ack()
+        release.wait(30)
+
     with running(silent), running(late):
+        js.publish(f"{stream.name}.e", b"")
         js.publish(f"{stream.name}.l", b"")
         wait_until(
             lambda: [
@@ -145,7 +157,12 @@ def test_handlers_that_are_late(nc, js, stream, nats_server):
             ],
             10,
         )
-        assert {report["worker"] for report in request_reports(nc)} == {"late"}
+        (report,) = request_reports(nc)
+        assert report["worker"] == "late"
+        assert {
+            item["handler"]: (item["over_timeout"], item["lease_lost"])
+            for item in report["running"]
+        } == {"ack_early": (True, False), "wait": (True, True)}
         release.set()
 
 
