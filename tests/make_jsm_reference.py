@@ -20,10 +20,10 @@ from pathlib import Path
 import click
 
 from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
-from jetstream_sync.cli import config, groups
+from jetstream_sync.cli import config
 from jetstream_sync.cli.commands import Node, default_of, parameters, walk
 from jetstream_sync.cli.config import FieldOption
-from jetstream_sync.cli.main import jsm
+from jetstream_sync.cli.main import is_example, jsm
 from jetstream_sync.cli.status import MEANINGS
 from jetstream_sync.records import field_docs
 
@@ -261,7 +261,7 @@ def helps() -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
-EXAMPLES_FILE = Path(groups.__file__).with_name("data") / "examples.txt"
+EXAMPLES_FILE = Path(config.__file__).with_name("data") / "examples.txt"
 #: The number of examples of a command, and the longest one.
 _MAX_EXAMPLES = 2
 _MAX_LENGTH = 110
@@ -282,7 +282,7 @@ def examples() -> str:
     usable = [line for line in lines if len(line) <= _MAX_LENGTH and not _SCRIPT.search(line)]
     found: list[str] = []
     for path in (" ".join(node.path) for node in nodes() if not node.is_group):
-        matching = (line for line in usable if groups.is_example(path, line))
+        matching = (line for line in usable if is_example(path, line))
         found += list(dict.fromkeys(matching))[:_MAX_EXAMPLES]
     return "".join(f"{line}\n" for line in found)
 

@@ -15,7 +15,7 @@ from click.shell_completion import get_completion_class
 
 from .. import errors
 from ..exit_status import ExitStatus
-from .groups import NounGroup
+from .main import NounGroup
 from .output import emit
 from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, command

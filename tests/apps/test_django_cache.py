@@ -253,7 +253,7 @@ def test_wrong_options_are_refused_before_the_first_call(nats_server):
     from django.core.cache import caches
     from django.core.exceptions import ImproperlyConfigured
 
-    from jetstream_sync.django.checks import check_jetstream
+    from jetstream_sync.django.apps import check_jetstream
 
     for options in (
         {"CULL_FREQUENCY": 2},
@@ -278,7 +278,7 @@ def test_the_checks_find_the_options_of_a_subclass(nats_server, monkeypatch):
     from django.test import override_settings
 
     from jetstream_sync.django import cache as module
-    from jetstream_sync.django.checks import check_jetstream
+    from jetstream_sync.django.apps import check_jetstream
 
     class OwnCache(module.KeyValueCache):
         pass

@@ -11,8 +11,7 @@ import pytest
 
 from jetstream_sync.cli.commands import walk
 from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.groups import examples_of
-from jetstream_sync.cli.main import jsm
+from jetstream_sync.cli.main import examples_of, jsm
 from jetstream_sync.cli.settings import Settings
 
 COMMANDS = [
