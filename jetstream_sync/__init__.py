@@ -84,7 +84,6 @@ from .api.publish import PubAck as PubAck
 from .api.publish import PublishOptions as PublishOptions
 from .api.pull import ContinuousOptions as ContinuousOptions
 from .api.pull import PriorityOptions as PriorityOptions
-from .api.reply import Metadata as Metadata
 from .api.schedules import Schedule as Schedule
 from .api.stream import ExternalStream as ExternalStream
 from .api.stream import LostStreamData as LostStreamData
@@ -159,6 +158,7 @@ from .options import ConnectOptions as ConnectOptions
 from .options import EventKind as EventKind
 from .options import TLSOptions as TLSOptions
 from .protocol.parser import ServerInfo as ServerInfo
+from .subjects import Metadata as Metadata
 from .version import __version__ as __version__
 
 # Type checkers take the aliases above as the public names.

@@ -1,26 +1,20 @@
 """Key-value buckets (ADR-8, ADR-48, ADR-57), without I/O."""
 
 # A bucket is a stream KV_<bucket> that keeps the last messages of each subject
-# $KV.<bucket>.<key>. This module has the rules for names, keys and patterns, and the config of a bucket
-# as the config of its stream.
+# $KV.<bucket>.<key>. This module has the config of a bucket as the config of its stream; the rules for
+# names, keys and patterns are in ``subjects.py``.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import combinations, takewhile
 from typing import Any, Final
 
 from .. import errors
 from ..codec import UNSET, Duration, Record
 from ..records import Frozen, frozen, record, setting
-from ..subjects import (
-    KV_PREFIX,
-    subject_matches,
-    subjects_overlap,
-)
+from ..subjects import KEYS_PREFIX, KV_PREFIX, check_bucket, is_bucket_name
 from .account import Placement
 from .enums import DiscardPolicy, StorageType, StoreCompression
 from .stream import (
@@ -32,78 +26,14 @@ from .stream import (
     duplicate_window,
 )
 
-STREAM_PREFIX: Final = KV_PREFIX
-KEY_PREFIX: Final = "$KV."
 #: The maximum of `KeyValueConfig.history` (ADR-8).
 MAX_HISTORY: Final = 64
 #: The header with the operation of a message that deletes or purges a key.
 OPERATION: Final = "KV-Operation"
 #: The header that makes a message replace all earlier ones of its subject, with the value ``sub``.
 ROLLUP: Final = "Nats-Rollup"
-#: Keys that start with this are reserved (ADR-8).
-_RESERVED: Final = "_kv"
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
-
-_BUCKET = re.compile(r"[a-zA-Z0-9_-]+")
-_KEY = re.compile(r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*")
-_PATTERN = re.compile(r"(?:>|(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?)")
-_KEY_RULE: Final = "must consist of letters, digits and '-', '/', '_', '=', in tokens that are separated by single dots"
-
-
-def check_bucket(bucket: str) -> str:
-    """Validate the name of a bucket, and return it."""
-    if not isinstance(bucket, str) or not _BUCKET.fullmatch(bucket):
-        shown = bucket if isinstance(bucket, str) else repr(bucket)
-        raise errors.InvalidNameError(
-            "bucket", shown, "must consist of letters, digits, '_' and '-'"
-        )
-    return bucket
-
-
-def check_key(key: str) -> str:
-    """Validate a key, and return it."""
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise errors.InvalidNameError("key", key if isinstance(key, str) else repr(key), _KEY_RULE)
-    return key
-
-
-def check_pattern(pattern: str) -> str:
-    """Validate a key that may have the wildcards ``*`` for a token and ``>`` for the rest, and return it."""
-    if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
-        shown = pattern if isinstance(pattern, str) else repr(pattern)
-        raise errors.InvalidNameError("key", shown, f"{_KEY_RULE}; wildcards are whole tokens")
-    return pattern
-
-
-def check_writable(key: str) -> str:
-    """Check that a key is not reserved, and return it."""
-    if key.startswith(_RESERVED):
-        raise errors.InvalidNameError(
-            "key", key, f"keys that start with {_RESERVED!r} are reserved"
-        )
-    return key
-
-
-def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], bool] | None]:
-    """Return patterns that do not overlap, which the server requires of the filters of a consumer."""
-    given = list(dict.fromkeys(patterns)) or [">"]
-    if len(given) == 1:
-        return given, None
-    # Keys overlap only with wildcards: the cost of thousands of keys must not grow with their square.
-    wild = [pattern for pattern in given if "*" in pattern or pattern.endswith(">")]
-    kept = [
-        pattern
-        for pattern in given
-        if not any(subject_matches(item, pattern) for item in wild if item != pattern)
-    ]
-    left = [pattern for pattern in wild if pattern in kept]
-    if not any(subjects_overlap(one, other) for one, other in combinations(left, 2)):
-        return kept, None
-    # One pattern with the tokens that all of them begin with, other than their last one.
-    columns = zip(*(pattern.split(".")[:-1] for pattern in kept), strict=False)
-    common = [tokens[0] for tokens in takewhile(lambda tokens: len(set(tokens)) == 1, columns)]
-    return [".".join([*common, ">"])], lambda key: any(subject_matches(item, key) for item in kept)
 
 
 # --- the bucket ---------------------------------------------------------------------------------
@@ -236,17 +166,17 @@ class KeyValueConfig(BucketConfig):
 
 
 def _prefixed(name: str) -> str:
-    return name if name.startswith(STREAM_PREFIX) else STREAM_PREFIX + name
+    return name if name.startswith(KV_PREFIX) else KV_PREFIX + name
 
 
 def _source(source: StreamSource, bucket: str) -> StreamSource:
     if source.subject_transforms:
         return source  # ADR-57: not changed at all
     name = _prefixed(source.name)
-    origin = name.removeprefix(STREAM_PREFIX)
+    origin = name.removeprefix(KV_PREFIX)
     if source.external is not None and origin == bucket:
         return replace(source, name=name)
-    transform = SubjectTransform(src=f"{KEY_PREFIX}{origin}.>", dest=f"{KEY_PREFIX}{bucket}.>")
+    transform = SubjectTransform(src=f"{KEYS_PREFIX}{origin}.>", dest=f"{KEYS_PREFIX}{bucket}.>")
     return replace(source, name=name, subject_transforms=[transform])
 
 
@@ -273,7 +203,7 @@ def _given_fields(config: KeyValueConfig) -> dict[str, Any]:
 def new_stream_config(config: KeyValueConfig) -> StreamConfig:
     """Return the config of the stream of a new bucket."""
     fields: dict[str, Any] = {
-        "name": STREAM_PREFIX + config.bucket,
+        "name": KV_PREFIX + config.bucket,
         "max_msgs": -1,
         "max_consumers": -1,
         "max_bytes": -1,
@@ -288,7 +218,7 @@ def new_stream_config(config: KeyValueConfig) -> StreamConfig:
         "allow_direct": True,
     }
     if config.mirror is None:
-        fields["subjects"] = [f"{KEY_PREFIX}{config.bucket}.>"]
+        fields["subjects"] = [f"{KEYS_PREFIX}{config.bucket}.>"]
         fields["duplicate_window"] = duplicate_window(timedelta(0))
     else:
         fields["mirror"] = replace(config.mirror, name=_prefixed(config.mirror.name))
@@ -308,16 +238,16 @@ def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> Stre
 
 def bucket_of(stream: str) -> str:
     """Return the name of the bucket of a stream."""
-    return stream.removeprefix(STREAM_PREFIX)
+    return stream.removeprefix(KV_PREFIX)
 
 
 def is_bucket(config: StreamConfig) -> bool:
     """Return whether a stream is a bucket, also one that mirrors another."""
-    if not config.name.startswith(STREAM_PREFIX):
+    if not config.name.startswith(KV_PREFIX):
         return False
     if config.mirror is not None:
         return True
-    return any(subject.startswith(KEY_PREFIX) for subject in config.subjects or ())
+    return any(subject.startswith(KEYS_PREFIX) for subject in config.subjects or ())
 
 
 @frozen()
@@ -368,7 +298,7 @@ class KeyValueStatus(Frozen):
         stream = self.info.config
         made = KeyValueConfig(
             **shared_fields(stream),
-            bucket=self.bucket if _BUCKET.fullmatch(self.bucket) else "_",
+            bucket=self.bucket if is_bucket_name(self.bucket) else "_",
             max_value_size=stream.max_msg_size,
             history=min(max(1, self.history), MAX_HISTORY),
             limit_marker_ttl=self.limit_marker_ttl,

@@ -18,19 +18,25 @@ from .. import errors
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
 from ..records import record
-from ..subjects import OBJECT_PREFIX, subjects_overlap
+from ..subjects import (
+    MAX_REQUEST_SUBJECT,
+    OBJECT_PREFIX,
+    OBJECTS_PREFIX,
+    check_bucket,
+    chunk_subject,
+    fits_request,
+    subjects_overlap,
+)
 from .enums import DiscardPolicy, StorageType, StoreCompression
-from .key_value import BucketConfig, check_bucket, shared_fields
-from .routes import MAX_REQUEST_SUBJECT, fits_request
+from .key_value import BucketConfig, shared_fields
 from .stream import StreamConfig, StreamInfo, duplicate_window
 
 if TYPE_CHECKING:
     import hashlib
 
 #: Prefix of the names of the streams that are object stores.
-STREAM_PREFIX: Final = OBJECT_PREFIX
 #: Matches a subject of each object store, to list them.
-BUCKETS_SUBJECT: Final = "$O.*.C.>"
+BUCKETS_SUBJECT: Final = chunk_subject("*", ">")
 #: Size of a chunk in bytes, unless the meta has another.
 DEFAULT_CHUNK_SIZE: Final = 128 * 1024
 
@@ -198,17 +204,12 @@ class ObjectStoreStatus(Record):
 
 def stream_name(bucket: str) -> str:
     """Return the name of the stream of a bucket."""
-    return STREAM_PREFIX + bucket
-
-
-def chunk_subject(bucket: str, nuid: str) -> str:
-    """Return the subject of the chunks of an object; the nuid was checked by `decode_info`."""
-    return f"$O.{bucket}.C.{nuid}"
+    return OBJECT_PREFIX + bucket
 
 
 def is_object_store(config: StreamConfig) -> bool:
     """Return whether a stream is an object store, also one that mirrors another."""
-    bucket = config.name.removeprefix(STREAM_PREFIX)
+    bucket = config.name.removeprefix(OBJECT_PREFIX)
     return not config.subjects or any(
         subjects_overlap(subject, infos_subject(bucket)) for subject in config.subjects
     )
@@ -216,7 +217,7 @@ def is_object_store(config: StreamConfig) -> bool:
 
 def infos_subject(bucket: str) -> str:
     """Return the subject of the infos of all objects."""
-    return f"$O.{bucket}.M.>"
+    return f"{OBJECTS_PREFIX}{bucket}.M.>"
 
 
 def info_subject(bucket: str, name: str) -> str:
@@ -231,7 +232,7 @@ def info_subject(bucket: str, name: str) -> str:
         encoded = base64.urlsafe_b64encode(name.encode()).decode()
     except UnicodeEncodeError:
         raise errors.InvalidNameError("object", name, "must not contain surrogates") from None
-    subject = f"$O.{bucket}.M.{encoded}"
+    subject = f"{OBJECTS_PREFIX}{bucket}.M.{encoded}"
     if not fits_request(subject):
         rule = f"must not exceed {MAX_REQUEST_SUBJECT} bytes in Base64, with the bucket"
         raise errors.InvalidNameError("object", name, rule)
@@ -330,7 +331,7 @@ def stream_config(config: ObjectStoreConfig) -> StreamConfig:
     bucket = config.bucket
     return StreamConfig(
         name=stream_name(bucket),
-        subjects=[f"$O.{bucket}.C.>", infos_subject(bucket)],
+        subjects=[chunk_subject(bucket, ">"), infos_subject(bucket)],
         discard=DiscardPolicy.NEW,
         allow_rollup_hdrs=True,
         allow_direct=True,
@@ -351,11 +352,11 @@ def status_of(info: StreamInfo) -> ObjectStoreStatus:
     """Return the status of a bucket."""
     config = info.config
     name = config.name
-    if not name.startswith(STREAM_PREFIX):
-        raise errors.InvalidOptionError("stream", name, f"must begin with {STREAM_PREFIX}")
+    if not name.startswith(OBJECT_PREFIX):
+        raise errors.InvalidOptionError("stream", name, f"must begin with {OBJECT_PREFIX}")
     limit = config.max_bytes
     return ObjectStoreStatus(
-        bucket=name.removeprefix(STREAM_PREFIX),
+        bucket=name.removeprefix(OBJECT_PREFIX),
         size=info.state.bytes,
         sealed=bool(config.sealed),
         is_compressed=config.compression == StoreCompression.S2,

@@ -14,8 +14,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from .. import JetStreamMsg, StoredMsg, errors
-from ..api.reply import ACK_PREFIX, metadata_of
 from ..durations import time_from_ns, time_to_text
+from ..subjects import ACK_PREFIX, metadata_of
 from .env import Environment, readable, visible
 from .output import emit_line, to_json
 from .settings import Settings

@@ -40,6 +40,7 @@ from .. import (
     StreamConfig,
     errors,
 )
+from ..subjects import KEYS_PREFIX, KV_PREFIX
 from .config import Config
 from .publishing import connection
 
@@ -110,7 +111,7 @@ class KeyValueCache(BaseCache):
         ):
             raise ImproperlyConfigured(f"timeout is {self._timeout!r}: it must be seconds above 0")
         self._name = bucket
-        self._prefix = f"$KV.{bucket}."
+        self._prefix = f"{KEYS_PREFIX}{bucket}."
         try:
             self._config = _stream_config(bucket, options)
         except (errors.InvalidArgumentError, TypeError) as error:
@@ -382,8 +383,8 @@ def _stream_config(bucket: str, options: dict[str, Any]) -> StreamConfig:
     if config.max_value_size is not None:
         fields["max_msg_size"] = config.max_value_size
     return StreamConfig(
-        name=f"KV_{bucket}",
-        subjects=[f"$KV.{bucket}.>"],
+        name=KV_PREFIX + bucket,
+        subjects=[f"{KEYS_PREFIX}{bucket}.>"],
         max_msgs=entries,
         max_msgs_per_subject=1,
         discard="old",

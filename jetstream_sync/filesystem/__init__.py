@@ -32,6 +32,7 @@ from typing import Any, Final
 from .. import JetStream, ObjectInfo, ObjectReader, ObjectStore, Stream, errors, shared_connection
 from ..jetstream.buckets.object_reading import replacing
 from ..jetstream.buckets.object_writing import TextFile, Unstored
+from ..subjects import OBJECT_PREFIX, chunk_subject
 from ..version import needs_extra
 
 with needs_extra("fsspec"):
@@ -593,8 +594,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     def _new_index(self, bucket: str, nuid: str, chunks: int) -> list[tuple[int, int]]:
         """Return the offset and the sequence of each chunk of an object that is stored."""
-        stream: Any = self._js.get_stream(f"OBJ_{bucket}")
-        subject = f"$O.{bucket}.C.{nuid}"
+        stream: Any = self._js.get_stream(OBJECT_PREFIX + bucket)
+        subject = chunk_subject(bucket, nuid)
         with stream.ordered_consumer(filter_subjects=subject, headers_only=True) as consumer:
             messages = consumer.fetch_no_wait(chunks)
         index: list[tuple[int, int]] = []
@@ -642,9 +643,9 @@ class _Chunks(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no type
         count = bisect_left(index, (end, 0)) - first
         seq = index[first][1]
         found: list[bytes] = []
-        stream = self._stream = self._stream or self._js.get_stream(f"OBJ_{info.bucket}")
+        stream = self._stream = self._stream or self._js.get_stream(OBJECT_PREFIX + info.bucket)
         while len(found) < count:
-            more = stream.get_msgs(count - len(found), seq, f"$O.{info.bucket}.C.{info.nuid}")
+            more = stream.get_msgs(count - len(found), seq, chunk_subject(info.bucket, info.nuid))
             if not more:
                 return None
             for message in more:

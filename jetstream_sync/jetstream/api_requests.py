@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import errors
 from ..api.echo import API_LEVELS
-from ..api.routes import Routes
 from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
 from ..client.mailbox import MessageReceiver
@@ -25,7 +24,7 @@ from ..net.clock import Deadline, monotonic
 from ..options import check_callback, check_int, check_known
 from ..protocol.parser import Delivery
 from ..records import Frozen, frozen
-from ..subjects import check_subject
+from ..subjects import Routes, check_subject
 from .listing import Listing, Pages, listed, name_of
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..address import DEFAULT_SERVER, parse_servers
-from ..api.routes import Routes
 from ..client.connection import Connection as CoreConnection
 from ..client.engine import Engine
 from ..net.clock import seconds
 from ..options import ConnectionOptions, ConnectOptions
 from ..services.service import Service, StatsHandler, StopCallback
 from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
+from ..subjects import Routes
 from ..version import __version__
 from .api_requests import APICallback, APIRequests, ConnectionCaches
 from .confirmations import Confirmations

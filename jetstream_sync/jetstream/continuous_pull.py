@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from .. import errors
 from ..api.pull import ContinuousPull, PullLedger, PullStatus, PullStatusKind, parse_pull_status
-from ..api.reply import consumer_sequence
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.mailbox import first_items
@@ -38,6 +37,7 @@ from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import check_int
 from ..protocol.parser import Delivery
+from ..subjects import consumer_sequence
 from .heartbeat import HeartbeatTimeout, pull_heartbeat_timeout
 from .leases import LeaseRenewer, NoLeases, ReceiveTimes
 from .message import JetStreamMsg

@@ -31,13 +31,13 @@ from typing import Final
 from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..api.enums import AckPolicy
-from ..api.reply import ACK_PREFIX, ack_tokens
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.threads import Signal, start_timer
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
+from ..subjects import ACK_PREFIX, ack_tokens
 from .api_requests import APIRequests
 from .consumer_requests import consumer_info
 from .message import JetStreamMsg, send_in_progress

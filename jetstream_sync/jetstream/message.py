@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from .. import errors
-from ..api.reply import Metadata, metadata_of
 from ..client.message import Msg
 from ..codec import dumps
 from ..durations import duration, duration_to_ns
 from ..net.clock import Deadline
+from ..subjects import Metadata, metadata_of
 
 if TYPE_CHECKING:
     from ..client.core import ConnectionCore

@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
-from ..api.reply import DeliverySequence, ack_tokens
 from ..client.mailbox import copy_exception
 from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
 from ..net.clock import Backoff, Deadline, monotonic
 from ..options import check_int, check_known
-from ..subjects import check_consumer_name, filter_fields
+from ..subjects import DeliverySequence, ack_tokens, check_consumer_name, filter_fields
 from .api_requests import APIRequests
 from .consumer_requests import CREATE, drop_consumer
 from .direct_get import leader_get

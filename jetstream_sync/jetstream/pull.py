@@ -21,13 +21,13 @@ from ..api.consumer import ConsumerConfig
 from ..api.echo import release
 from ..api.enums import AckPolicy, PriorityPolicy
 from ..api.pull import PullRequest, PullStatus, PullStatusKind, parse_pull_status
-from ..api.reply import DeliverySequence
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.replies import QueueInbox
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Backoff, Deadline, monotonic
 from ..protocol.parser import Delivery
+from ..subjects import DeliverySequence
 from .api_requests import APIRequests
 from .consumer_requests import consumer_info
 from .heartbeat import pull_heartbeat_timeout

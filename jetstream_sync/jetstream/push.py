@@ -27,7 +27,6 @@ from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
 from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
-from ..api.reply import DeliverySequence, ack_tokens
 from ..api.subscribing import SubscribeRequest, ordered_config
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
@@ -39,6 +38,7 @@ from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from ..records import Frozen, frozen
+from ..subjects import DeliverySequence, ack_tokens
 from .api_requests import APIRequests
 from .consume_handle import JetStreamCallback, nak_failed
 from .consumer_requests import ConsumerAccessors, release_consumer

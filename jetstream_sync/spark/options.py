@@ -20,9 +20,11 @@ from typing_extensions import Self
 
 from .. import errors
 from ..address import DEFAULT_SERVER
-from ..api.key_value import STREAM_PREFIX, check_bucket, check_pattern
 from ..subjects import (
+    KV_PREFIX,
+    check_bucket,
     check_consumer_name,
+    check_pattern,
     check_publish_subject,
     check_stream_name,
     check_subject,
@@ -217,7 +219,7 @@ class ReadOptions:
                 "bucket",
                 given.text("bucket"),
                 "is read with spark.read only: for its changes set"
-                f" stream={STREAM_PREFIX}{given.text('bucket')}",
+                f" stream={KV_PREFIX}{given.text('bucket')}",
             )
         given.require_with("keys", "bucket")
         given.exclude("stream", "streamPattern")
@@ -383,7 +385,7 @@ class WriteOptions:
             # A task that is repeated puts the same values again.
             return cls(
                 connection=_connection(given),
-                stream=STREAM_PREFIX + parsed["bucket"],
+                stream=KV_PREFIX + parsed["bucket"],
                 delivery="at-least-once",
                 **parsed,
             )

@@ -18,7 +18,6 @@ from typing_extensions import Self
 
 from .. import errors
 from ..api.enums import AckPolicy
-from ..api.reply import ack_tokens
 from ..client.core import ConnectionCore
 from ..client.replies import ReplyCollector
 from ..headers import Headers, parse_status
@@ -27,7 +26,7 @@ from ..jetstream.pull_consumer import PullConsumer
 from ..net.clock import Deadline
 from ..options import check_int
 from ..protocol.parser import Delivery
-from ..subjects import check_publish_subject
+from ..subjects import ack_tokens, check_publish_subject
 from .connections import api_requests, jetstream
 from .options import ReadOptions
 from .retry import retry_transient

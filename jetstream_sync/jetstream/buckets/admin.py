@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from ... import errors
-from ...api.key_value import STREAM_PREFIX as KV_PREFIX
 from ...api.key_value import (
     KeyValueConfig,
     KeyValueStatus,
     bucket_of,
-    check_bucket,
     is_bucket,
     new_stream_config,
     updated_stream_config,
@@ -28,9 +26,9 @@ from ...api.object_store import (
     stream_name,
     update_config,
 )
-from ...api.object_store import STREAM_PREFIX as OBJ_PREFIX
 from ...api.stream import StreamConfig, StreamInfo
 from ...differences import changed_fields
+from ...subjects import KV_PREFIX, OBJECT_PREFIX, check_bucket
 from ..api_requests import resolve_config, stream_info, stream_infos, with_one_deadline
 from ..listing import Listing, selected
 from ..publish import Publisher
@@ -350,7 +348,7 @@ class BucketAdmin(StreamAdmin):
         route = self._api.routes.to("STREAM.NAMES")
         names = self._api.names(route, "streams", {"subject": BUCKETS_SUBJECT})
         return sorted(
-            name.removeprefix(OBJ_PREFIX) for name in names if name.startswith(OBJ_PREFIX)
+            name.removeprefix(OBJECT_PREFIX) for name in names if name.startswith(OBJECT_PREFIX)
         )
 
     def list_object_stores(self, *, allow_incomplete: bool = False) -> Listing[ObjectStoreStatus]:
@@ -369,8 +367,8 @@ class BucketAdmin(StreamAdmin):
         return selected(
             infos,
             "object stores",
-            OBJ_PREFIX,
-            lambda info: status_of(info) if info.config.name.startswith(OBJ_PREFIX) else None,
+            OBJECT_PREFIX,
+            lambda info: status_of(info) if info.config.name.startswith(OBJECT_PREFIX) else None,
         )
 
     def _object_store(self, bucket: str) -> ObjectStore:

@@ -8,23 +8,21 @@ from typing import Final
 
 from ... import errors
 from ...api.enums import KeyValueOperation
-from ...api.key_value import (
-    KEY_PREFIX,
-    OPERATION,
-    bucket_of,
-    check_key,
-    check_pattern,
-    check_writable,
-)
-from ...api.reply import metadata_of
-from ...api.routes import MAX_REQUEST_SUBJECT, fits_request
+from ...api.key_value import OPERATION, bucket_of
 from ...api.stream import StreamConfig
 from ...durations import duration_from_text, time_from_ns, time_to_ns
 from ...headers import Headers, parse_headers
 from ...records import Frozen, frozen
 from ...subjects import (
+    KEYS_PREFIX,
+    MAX_REQUEST_SUBJECT,
+    check_key,
+    check_pattern,
     check_publish_subject,
     check_subject,
+    check_writable,
+    fits_request,
+    metadata_of,
 )
 from ..direct_get import StoredMsg, StoredReply
 from .codecs import KeyCodec, ValueCodec, encode_pattern
@@ -56,12 +54,12 @@ class BucketSubjects(Frozen):
     def of(cls, config: StreamConfig, prefix: str | None, *, loose: bool = False) -> BucketSubjects:
         """Return the subjects of a bucket."""
         bucket = bucket_of(config.name)
-        read = f"{KEY_PREFIX}{bucket}."
+        read = f"{KEYS_PREFIX}{bucket}."
         write = read
         mirror = config.mirror
         if mirror is not None:
             # The copies have the subjects of the origin (ADR-57).
-            write = read = f"{KEY_PREFIX}{bucket_of(mirror.name)}."
+            write = read = f"{KEYS_PREFIX}{bucket_of(mirror.name)}."
             if mirror.subject_transforms:
                 read = mirror.subject_transforms[0].dest.removesuffix(">")
             if mirror.external is not None:

@@ -11,24 +11,15 @@ from typing import TYPE_CHECKING, Final, TypedDict, overload
 
 from ... import errors
 from ...api.enums import DeliverPolicy, KeyValueOperation
-from ...api.key_value import (
-    KEY_PREFIX,
-    OPERATION,
-    ROLLUP,
-    STREAM_PREFIX,
-    KeyValueStatus,
-    bucket_of,
-    check_writable,
-    merge_patterns,
-)
+from ...api.key_value import OPERATION, ROLLUP, KeyValueStatus, bucket_of
 from ...api.publish import LAST_SEQUENCE
-from ...api.routes import DEFAULT_PREFIX, Routes
 from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
 from ...net.clock import Backoff, Deadline, monotonic, seconds
 from ...options import check_int, check_known
 from ...protocol.parser import Delivery
+from ...subjects import API_PREFIX, KEYS_PREFIX, KV_PREFIX, Routes, check_writable, merge_patterns
 from ..api_requests import APIRequests, limited, with_one_deadline
 from ..direct_get import StoredReply, get_stored
 from ..ordered_cursor import OrderedOptions
@@ -115,11 +106,11 @@ class KeyValue(ForeignNames):
         if subjects is None:
             prefix = api.routes.prefix
             subjects = BucketSubjects.of(
-                stream.cached_info.config, None if prefix == DEFAULT_PREFIX else prefix, loose=loose
+                stream.cached_info.config, None if prefix == API_PREFIX else prefix, loose=loose
             )
         self._subjects = subjects
         # The stream that stores what is written; ``None``: that of a mirror's origin, or of another account.
-        own = subjects.write == f"{KEY_PREFIX}{subjects.bucket}."
+        own = subjects.write == f"{KEYS_PREFIX}{subjects.bucket}."
         self._writes_to = stream.name if own else None
 
     @property
@@ -234,7 +225,7 @@ class KeyValue(ForeignNames):
         mirror = self._stream.cached_info.config.mirror
         if mirror is not None:
             # A mirror may be behind. Its messages have the sequences of the origin, where writes go.
-            stream, prefix = mirror.name, f"{KEY_PREFIX}{bucket_of(mirror.name)}."
+            stream, prefix = mirror.name, f"{KEYS_PREFIX}{bucket_of(mirror.name)}."
             if mirror.external is not None:
                 api = api.at(Routes(mirror.external.api))
         request = {"last_by_subj": prefix + stored} if revision is None else {"seq": revision}
@@ -806,7 +797,7 @@ class KeyValue(ForeignNames):
             )
         return Watch(
             self._api,
-            f"{STREAM_PREFIX}{subjects.bucket}",
+            f"{KV_PREFIX}{subjects.bucket}",
             options,
             _entry_maker(subjects, select, ignore_deletes),
             partial(bucket_not_found, subjects.bucket),

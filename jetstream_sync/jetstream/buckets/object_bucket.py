@@ -16,18 +16,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
-from ...api.object_store import (
-    ObjectInfo,
-    chunk_subject,
-    decode_info,
-    encode_info,
-    info_subject,
-    stream_name,
-)
+from ...api.object_store import ObjectInfo, decode_info, encode_info, info_subject, stream_name
 from ...api.publish import PubAck
-from ...api.routes import DEFAULT_PREFIX
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...net.clock import Deadline
+from ...subjects import API_PREFIX, chunk_subject
 from ..api_requests import APIRequests
 from ..direct_get import leader_get
 from ..publish import Publisher
@@ -71,7 +64,7 @@ class ObjectBucket:
         except errors.NoStreamResponseError as error:
             prefix = self.api.routes.prefix
             hint = f"object store {self.name!r} may not exist"
-            if prefix != DEFAULT_PREFIX:
+            if prefix != API_PREFIX:
                 hint = f"through the API prefix {prefix!r} object stores can only be read"
             raise errors.NoStreamResponseError(error.subject, hint) from error
 

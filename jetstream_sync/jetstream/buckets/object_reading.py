@@ -17,9 +17,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from ... import errors
-from ...api.object_store import ObjectInfo, chunk_subject, digest_text, new_sha256, parse_digest
+from ...api.object_store import ObjectInfo, digest_text, new_sha256, parse_digest
 from ...api.pull import ContinuousPull
 from ...net.clock import Backoff, Deadline
+from ...subjects import chunk_subject
 from ..direct_get import leader_get
 from ..message import JetStreamMsg
 from ..ordered import HEARTBEAT_S, OrderedPuller

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from ... import errors
 from ...api.enums import DeliverPolicy
-from ...api.key_value import check_bucket
 from ...api.object_store import (
     ObjectInfo,
     ObjectLink,
     ObjectMeta,
     ObjectMetaOptions,
     ObjectStoreStatus,
-    chunk_subject,
     decode_info,
     deleted_info,
     description_of,
@@ -30,10 +28,10 @@ from ...api.object_store import (
     status_of,
     stream_name,
 )
-from ...api.reply import metadata_of
 from ...codec import encode
 from ...foreign_names import ForeignNames
 from ...net.clock import Deadline, seconds
+from ...subjects import check_bucket, chunk_subject, metadata_of
 from ..api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
 from ..direct_get import leader_get
 from ..publish import Publisher

@@ -27,7 +27,6 @@ from ...api.object_store import (
     DEFAULT_CHUNK_SIZE,
     ObjectInfo,
     ObjectMeta,
-    chunk_subject,
     description_of,
     digest_text,
     encode_info,
@@ -36,6 +35,7 @@ from ...api.object_store import (
 from ...client.threads import spawn_from_finalizer
 from ...headers import EXPECTED_LAST_SEQ
 from ...net.clock import Deadline, monotonic
+from ...subjects import chunk_subject
 from ..api_requests import stream_info
 from .object_bucket import ObjectBucket, log
 

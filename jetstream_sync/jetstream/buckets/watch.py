@@ -36,7 +36,6 @@ from ... import errors
 from ...api.consumer import ConsumerInfo
 from ...api.enums import DeliverPolicy
 from ...api.pull import ContinuousPull
-from ...api.reply import ACK_PREFIX, ack_tokens
 from ...client.mailbox import copy_exception
 from ...client.threads import Signal
 from ...durations import time_to_ns
@@ -44,6 +43,7 @@ from ...locks import new_rlock
 from ...net.clock import FOREVER, Backoff, Deadline, call_and_record, monotonic
 from ...options import check_callback
 from ...protocol.parser import Delivery
+from ...subjects import ACK_PREFIX, ack_tokens
 from ..api_requests import APIRequests, stream_info, within
 from ..consume_handle import ConsumeHandle, JetStreamCallback
 from ..continuous_pull import MessagePuller, until_stopped

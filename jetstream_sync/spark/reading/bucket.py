@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import errors
-from ...api.key_value import STREAM_PREFIX
 from ...jetstream.buckets.entries import BucketSubjects, KeyValueEntry, entry_of_message
 from ...jetstream.context import JetStream
+from ...subjects import KV_PREFIX
 from ..connections import jetstream
 from ..options import BucketReadOptions
 from ..retry import retry_transient
@@ -64,7 +64,7 @@ def read_entries(
     """Return the current entries of a bucket by revision, without deleted keys."""
     # What other programs wrote is read, whatever its key.
     kv = js.key_value(bucket, validate_keys=False)
-    stream = js.get_stream(STREAM_PREFIX + bucket)
+    stream = js.get_stream(KV_PREFIX + bucket)
     names = BucketSubjects.of(stream.cached_info.config, None)
     patterns = keys or (">",)
     subjects = [names.read + pattern for pattern in patterns]

@@ -29,12 +29,11 @@ from ... import errors
 from ...api.consumer import ConsumerConfig
 from ...api.enums import AckPolicy, DeliverPolicy
 from ...api.pull import PullRequest, PullStatusKind, parse_pull_status
-from ...api.reply import ack_tokens
 from ...client.replies import ReplyCollector
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_requests import CREATE, add_consumer, consumer_info, delete_consumer
 from ...protocol.parser import Delivery
-from ...subjects import filter_fields
+from ...subjects import ack_tokens, filter_fields
 from ..bytes_column import NO_BYTES, BytesColumn
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
 from .ranges import RangeStalledError

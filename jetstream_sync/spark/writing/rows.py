@@ -15,11 +15,17 @@ from itertools import count, islice, pairwise, repeat
 from typing import Any, Final, cast
 
 from ... import errors
-from ...api.key_value import check_key, check_writable
 from ...api.publish import publish_headers
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...speedups import are_subjects
-from ...subjects import MAX_CONTROL_LINE, check_publish_subject, is_reserved, subject_matches
+from ...subjects import (
+    MAX_CONTROL_LINE,
+    check_key,
+    check_publish_subject,
+    check_writable,
+    is_reserved,
+    subject_matches,
+)
 from ..bytes_column import NO_BYTES, BytesColumn
 from ..options import WriteOptions
 from ..schema import READ_TYPES, SchemaError

@@ -17,11 +17,10 @@ from typing import Final
 
 from ... import errors
 from ...api.enums import RetentionPolicy
-from ...api.routes import DEFAULT_PREFIX
 from ...api.stream import StreamConfig
 from ...jetstream.buckets.entries import BucketSubjects
 from ...jetstream.context import JetStream
-from ...subjects import is_reserved, subject_matches, subjects_overlap
+from ...subjects import API_PREFIX, is_reserved, subject_matches, subjects_overlap
 from ..connections import api_requests, jetstream
 from ..options import WriteOptions
 from ..retry import retry_transient
@@ -165,7 +164,7 @@ def _key_prefix(js: JetStream, options: WriteOptions, config: StreamConfig) -> s
     if options.bucket is None:
         return ""
     prefix = api_requests(js).routes.prefix
-    return BucketSubjects.of(config, None if prefix == DEFAULT_PREFIX else prefix).write
+    return BucketSubjects.of(config, None if prefix == API_PREFIX else prefix).write
 
 
 def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -> None:

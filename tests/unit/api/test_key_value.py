@@ -22,17 +22,16 @@ from jetstream_sync import (
     StreamSource,
     SubjectTransform,
 )
-from jetstream_sync.api.key_value import (
-    check_key,
-    check_pattern,
-    is_bucket,
-    merge_patterns,
-    new_stream_config,
-    updated_stream_config,
-)
+from jetstream_sync.api.key_value import is_bucket, new_stream_config, updated_stream_config
 from jetstream_sync.durations import duration_from_text
 from jetstream_sync.jetstream.buckets.entries import BucketSubjects
-from jetstream_sync.subjects import subject_matches, subjects_overlap
+from jetstream_sync.subjects import (
+    check_key,
+    check_pattern,
+    merge_patterns,
+    subject_matches,
+    subjects_overlap,
+)
 
 BAD_KEYS = ["", ".a", "a.", "a..b", "a b", "a*", "*", ">", "a.>", "ü", "a$", "a\n", None, b"a"]
 

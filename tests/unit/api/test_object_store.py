@@ -17,7 +17,6 @@ from jetstream_sync import (
     errors,
 )
 from jetstream_sync.api.object_store import (
-    chunk_subject,
     decode_info,
     digest_text,
     encode_info,
@@ -26,6 +25,7 @@ from jetstream_sync.api.object_store import (
     stream_config,
 )
 from jetstream_sync.codec import dumps, encode, loads
+from jetstream_sync.subjects import chunk_subject
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 

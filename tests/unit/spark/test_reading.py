@@ -14,7 +14,6 @@ from fixtures.spark_streams import stream_info
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.api.routes import Routes
 from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
 from jetstream_sync.jetstream.api_requests import APIRequests
 from jetstream_sync.jetstream.direct_get import ReplyCollector
@@ -34,6 +33,7 @@ from jetstream_sync.spark.reading.range_reader import ReadPlan, _RangeReader, ch
 from jetstream_sync.spark.reading.replies import Replies
 from jetstream_sync.spark.schema import READ_COLUMNS
 from jetstream_sync.spark.streams import stream_view
+from jetstream_sync.subjects import Routes
 
 VIEW = stream_view(
     stream_info({"allow_direct": True}, messages=1000, bytes=200_000, first_seq=1, last_seq=1000)

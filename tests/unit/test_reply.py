@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.api.reply import Metadata, ack_tokens, consumer_sequence, metadata_of
 from jetstream_sync.errors import NotJSMessageError
+from jetstream_sync.subjects import Metadata, ack_tokens, consumer_sequence, metadata_of
 
 # The forms as ADR-15 lists their tokens; the numbers are delivered, stream sequence, consumer
 # sequence, timestamp and pending.

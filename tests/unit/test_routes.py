@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_sync.api.routes import Routes
 from jetstream_sync.errors import InvalidOptionError
+from jetstream_sync.subjects import Routes
 
 
 @pytest.mark.parametrize(

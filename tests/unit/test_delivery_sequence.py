@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync import NotJSMessageError
-from jetstream_sync.api.reply import DeliverySequence
+from jetstream_sync.subjects import DeliverySequence
 
 
 def v1(seq: int) -> bytes:
