@@ -25,6 +25,7 @@ from ..client.mailbox import copy_exception
 from ..client.threads import in_each_child
 from ..locks import new_rlock
 from ..options import ConnectionOptions, ConnectOptions
+from ..records import Frozen
 from ..version import __version__
 from .connection import Connection, with_context
 
@@ -103,6 +104,9 @@ def _comparable(value: object) -> Hashable:
         return "mapping", frozenset((item, _comparable(value[item])) for item in value)
     if isinstance(value, list | tuple):
         return tuple(map(_comparable, value))
+    if isinstance(value, Frozen):
+        # Plain values are hashed without a call of Python, in which a Ctrl-C could be raised.
+        return type(value), *(_comparable(getattr(value, field.name)) for field in fields(value))
     try:
         hash(value)
     except TypeError:
@@ -210,13 +214,14 @@ class _SharedConnections:
             if self._openings.get(key) is not opening:
                 return
             connection = opening.connection
+            count = 0
             if connection is not None and self._open.get(key) is not connection:
                 # Copied, because other threads read the old one without the lock.
-                self._open = {k: c for k, c in self._open.items() if _usable(c)}
-                self._open[key] = connection
-                count = len(self._open)
-            else:
-                count = 0
+                usable = {k: c for k, c in self._open.items() if _usable(c)}
+                usable[key] = connection
+                count = len(usable)
+                # There is no call between this and the next step, so no Ctrl-C separates them.
+                self._open = usable
             del self._openings[key]
         if count == _WARN_COUNT:
             log.warning(
