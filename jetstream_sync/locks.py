@@ -1,5 +1,7 @@
-"""Locks for ``with`` statements; no other module of the package creates such locks."""
+"""Locks that a Ctrl-C does not leave held, and steps that it does not separate."""
 
+# No other module of the package creates locks for ``with`` statements.
+#
 # CPython 3.14 handles a signal between `__enter__` of a lock, which is written in C, and the beginning of
 # the block, so a Ctrl-C there leaves the lock held for ever. Up to 3.13, and from 3.15 on, it does not.
 
@@ -7,10 +9,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from itertools import starmap
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice, starmap
+from operator import methodcaller
 from types import TracebackType
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
+
+T = TypeVar("T")
 
 
 class _PlainLock(Protocol):
@@ -39,7 +45,7 @@ class InterruptSafeLock:
         self.locked: Callable[[], bool] | None = getattr(lock, "locked", None)
 
     def __enter__(self) -> None:
-        # The result is recorded without bytecode in between; see `net.clock.call_and_record`.
+        # The result is recorded without bytecode in between; see `call_and_record`.
         acquired: list[bool] = []
         try:
             acquired.extend(starmap(self.acquire, ((),)))
@@ -63,3 +69,43 @@ def new_rlock() -> threading.RLock:
     """Return a new reentrant lock that a Ctrl-C in ``with lock:`` leaves free."""
     lock = threading.RLock()
     return cast("threading.RLock", InterruptSafeLock(lock)) if _IS_NEEDED else lock
+
+
+def call_and_record(results: list[T], function: Callable[..., T], *args: object) -> None:
+    """
+    Call a function written in C, and append its result to a list.
+
+    Python handles a signal between two instructions of its bytecode. No bytecode runs between the call
+    and the append, so a `KeyboardInterrupt` comes before the call or finds the result in the list. To
+    acquire a lock with a timeout::
+
+        acquired: list[bool] = []
+        try:
+            call_and_record(acquired, lock.acquire, True, timeout)
+            ...
+        finally:
+            if True in acquired:
+                lock.release()
+    """
+    results.extend(starmap(function, (args,)))
+
+
+# Not `threading.Lock.release`: gevent may replace the class after this import.
+_release: Final[Callable[[threading.Lock], None]] = methodcaller("release")
+
+
+def releases(gates: deque[threading.Lock], count: int | None = None) -> Iterator[None]:
+    """
+    Return an iterator that removes gates from a queue and releases them, each by one thread only.
+
+    No KeyboardInterrupt separates a change from the wake-up of the threads that wait for it, because no
+    bytecode runs in between::
+
+        wake = releases(gates)
+        self.closed = True
+        try:
+            deque(wake, maxlen=0)
+        except IndexError:
+            pass  # no more gates
+    """
+    return map(_release, islice(iter(gates.popleft, None), count))

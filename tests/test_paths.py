@@ -16,7 +16,7 @@ pytestmark = [
 LIMITS = {
     "publish": 8,
     "fetch(1)": 7,
-    "first entry of kv.watch()": 28,
+    "first entry of kv.watch()": 24,
     "one message of a worker": 23,
 }
 

@@ -24,7 +24,7 @@ from .reader import Reader
 from .request import RequestMux
 from .state import ConnectionState, ConnectionStatus
 from .subscription_table import SubscriptionTable
-from .threads import spawn_from_finalizer
+from .threads import ForkAware, spawn_from_finalizer
 from .writer import Writer
 
 
@@ -49,6 +49,8 @@ class ConnectionCore:
         self.direct: DirectReads = engine.direct
         self.encoder: MessageEncoder = engine.encoder
         self.events: Events = engine.events
+        #: Objects whose `forked()` is called in a forked child.
+        self.fork_aware: weakref.WeakSet[ForkAware] = engine.fork_aware
         self.reader: Reader = engine.reader
         self.requests: RequestMux = engine.requests
         self.state: ConnectionState = engine.state

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from weakref import WeakSet
 
 from .. import errors
 from ..net.clock import Deadline
@@ -28,7 +29,7 @@ from .reader import Reader
 from .request import RequestMux
 from .state import ConnectionState, ConnectionStatus, Event, closed_error_for
 from .subscription_table import SubscriptionTable
-from .threads import after_fork, at_exit, check_patches, join, spawn
+from .threads import ForkAware, after_fork, at_exit, check_patches, join, spawn
 from .tracing import Tracer
 from .transport import Transport, TransportOpener
 from .writer import FastWriter, KeepAlive, Writer
@@ -87,6 +88,8 @@ class Engine:
         #: Whether this process has started the threads of the connection.
         self.is_served: bool = False
         self._finished = False  # whether `_finish()` has run
+        #: Objects of the layers above whose `forked()` is called in a forked child.
+        self.fork_aware: WeakSet[ForkAware] = WeakSet()
         #: The error of the drain that ended the connection; ``None``: there was none.
         self.drain_error: BaseException | None = None
 
@@ -230,6 +233,8 @@ class Engine:
         self.state.forked()
         self.direct.forked()
         self.requests.forked(reason)
+        for member in list(self.fork_aware):
+            member.forked()
         self.table.close(reason)
 
     def exiting(self) -> None:

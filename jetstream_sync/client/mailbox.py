@@ -19,10 +19,9 @@ from itertools import islice
 from typing import ClassVar, Generic, TypeVar
 
 from .. import errors
-from ..locks import new_lock
+from ..locks import new_lock, releases
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from .threads import releases
 
 T = TypeVar("T")
 

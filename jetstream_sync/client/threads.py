@@ -18,12 +18,11 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice
-from operator import methodcaller
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from .. import errors
+from ..locks import releases
 from ..net.clock import FOREVER, Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.threads")
@@ -43,27 +42,6 @@ class ExitAware(Protocol):
     def exiting(self) -> None:
         """Complete the work, within about a second."""
         ...
-
-
-# Not `threading.Lock.release`: gevent may replace the class after this import.
-_release: Final[Callable[[threading.Lock], None]] = methodcaller("release")
-
-
-def releases(gates: deque[threading.Lock], count: int | None = None) -> Iterator[None]:
-    """
-    Return an iterator that removes gates from a queue and releases them, each by one thread only.
-
-    No KeyboardInterrupt separates a change from the wake-up of the threads that wait for it, because no
-    bytecode runs in between::
-
-        wake = releases(gates)
-        self.closed = True
-        try:
-            deque(wake, maxlen=0)
-        except IndexError:
-            pass  # no more gates
-    """
-    return map(_release, islice(iter(gates.popleft, None), count))
 
 
 class Waiters:

@@ -32,8 +32,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors, speedups
-from ..locks import new_lock
-from ..net.clock import Deadline, call_and_record, monotonic
+from ..locks import call_and_record, new_lock
+from ..net.clock import Deadline, monotonic
 from ..net.layer import ByteStream
 from ..net.tcp import TCPStream
 from .mailbox import ResultSlot, copy_exception

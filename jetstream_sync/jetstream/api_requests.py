@@ -255,6 +255,12 @@ class APIRequests:
         payload = b"" if body is None else dumps(body)
         core.writer.publish(*core.encoder.encode_command(route.encode(), payload))
 
+    def drop_consumer(self, stream: str, name: str) -> None:
+        """Delete a consumer without waiting for the reply."""
+        # If that fails, the server deletes one without a durable name some time after its last reader left.
+        with suppress(errors.Error):
+            self.send(self.routes.to("CONSUMER.DELETE", stream, name))
+
     def command(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -145,13 +145,6 @@ def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
     api.command(api.routes.to("CONSUMER.DELETE", stream, name))
 
 
-def drop_consumer(api: APIRequests, stream: str, name: str) -> None:
-    """Delete a consumer without waiting for the reply."""
-    # If that fails, the server deletes one without a durable name some time after its last reader left.
-    with suppress(errors.Error):
-        api.send(api.routes.to("CONSUMER.DELETE", stream, name))
-
-
 def with_name(config: ConsumerConfig) -> tuple[ConsumerConfig, str | None]:
     """Return a config with a name, and the name if it was chosen here."""
     if config.name or config.durable_name:
@@ -167,7 +160,7 @@ def taken_back(api: APIRequests, stream: str, name: str | None) -> Iterator[None
         yield
     except BaseException:
         if name is not None:
-            drop_consumer(api, stream, name)
+            api.drop_consumer(stream, name)
         raise
 
 

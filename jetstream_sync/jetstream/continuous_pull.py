@@ -32,7 +32,6 @@ from ..api.pull import ContinuousPull, PullLedger, PullStatus, PullStatusKind, p
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.mailbox import first_items
-from ..client.threads import after_fork
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import check_int
@@ -338,8 +337,8 @@ class MessagePuller:
         self._ledger = PullLedger(pull)
         self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
         self._schedule = _Schedule(pull_heartbeat_timeout(pull.request.heartbeat_ns))
-        after_fork(self)
         core = requester.core
+        core.fork_aware.add(self)
         try:
             if leases:
                 self._inbox = _LeasedInbox(core, leases.times)

@@ -23,8 +23,8 @@ from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
 from ..api.pull import ContinuousOptions, ContinuousPull, PullRequest, is_away
 from ..client.mailbox import copy_exception, first_items
-from ..locks import new_lock
-from ..net.clock import Deadline, call_and_record, seconds
+from ..locks import call_and_record, new_lock
+from ..net.clock import Deadline, seconds
 from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests
 from .consume_handle import ConsumeHandle, JetStreamCallback

@@ -34,7 +34,7 @@ from ..net.clock import Backoff, Deadline, monotonic
 from ..options import check_int, check_known
 from ..subjects import DeliverySequence, ack_tokens, check_consumer_name, filter_fields
 from .api_requests import APIRequests
-from .consumer_requests import CREATE, drop_consumer
+from .consumer_requests import CREATE
 from .direct_get import leader_get
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ class OrderedCursor:
             except errors.Error as error:
                 self._after(error, attempts, deadline)
             except BaseException:
-                self._drop(self.name)
+                self._api.drop_consumer(self.stream, self.name)
                 raise
         self.consumer = consumer
         self._pace.created()
@@ -405,7 +405,7 @@ class OrderedCursor:
     def _after(self, error: errors.Error, attempts: _Attempts, deadline: Deadline) -> None:
         """Prepare another attempt to create a consumer after one that failed; raise if there is none."""
         if isinstance(error, errors.StreamRecreatedError):
-            self._drop(self.name)
+            self._api.drop_consumer(self.stream, self.name)
             self._start_again(error)
             return
         if isinstance(error, errors.BadRequestError | errors.PermissionsError):
@@ -422,7 +422,7 @@ class OrderedCursor:
         closed = isinstance(error, errors.ConnectionClosedError) and not lost
         if closed or self._api.core.closed_reason is not None:
             raise error
-        self._drop(self.name)  # it may have been created
+        self._api.drop_consumer(self.stream, self.name)  # it may have been created
         if deadline.expired():
             self._pace.cut_short = True
             text = "the ordered consumer could not be created in time"
@@ -598,7 +598,7 @@ class OrderedCursor:
         except (errors.APIError, *_NOT_PERMITTED):
             return False  # there is no further evidence
         finally:
-            self._drop(name)
+            self._api.drop_consumer(self.stream, name)
         return later.pending > 0 and later.start < seq
 
     def _start_again(self, error: errors.StreamRecreatedError) -> None:
@@ -630,10 +630,7 @@ class OrderedCursor:
         """Delete the current consumer without waiting for the reply."""
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
-            self._drop(consumer.name)
-
-    def _drop(self, name: str) -> None:
-        drop_consumer(self._api, self.stream, name)
+            self._api.drop_consumer(self.stream, consumer.name)
 
 
 def _ns_of(time: str) -> int:

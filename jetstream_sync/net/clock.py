@@ -7,12 +7,9 @@ import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import starmap
-from typing import Final, TypeVar
+from typing import Final
 
 from .. import errors
-
-T = TypeVar("T")
 
 #: The clock that changes of the system time do not affect.
 monotonic: Callable[[], float] = time.monotonic
@@ -101,22 +98,3 @@ class Backoff:
     def reset(self) -> None:
         """Begin with the first delay again, after a success."""
         self.delay = self._first
-
-
-def call_and_record(results: list[T], function: Callable[..., T], *args: object) -> None:
-    """
-    Call a function written in C, and append its result to a list.
-
-    Python handles a signal between two instructions of its bytecode. No bytecode runs between the call
-    and the append, so a `KeyboardInterrupt` comes before the call or finds the result in the list. To
-    acquire a lock with a timeout::
-
-        acquired: list[bool] = []
-        try:
-            call_and_record(acquired, lock.acquire, True, timeout)
-            ...
-        finally:
-            if True in acquired:
-                lock.release()
-    """
-    results.extend(starmap(function, (args,)))

@@ -18,8 +18,8 @@ import contextlib
 from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
-from ..locks import new_lock
-from .clock import Deadline, call_and_record
+from ..locks import call_and_record, new_lock
+from .clock import Deadline
 
 #: Bytes that are encoded at a time, so that the lock is never held for long.
 _CHUNK: Final = 64 * 1024

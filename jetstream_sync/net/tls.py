@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from .. import errors
+from ..locks import call_and_record
 from ..options import TLSOptions
-from .clock import Deadline, call_and_record
+from .clock import Deadline
 from .layer import ByteStream, Layer
 
 #: Maximum payload of a TLS record in bytes, and so the maximum that one read returns.

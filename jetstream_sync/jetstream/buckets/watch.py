@@ -39,8 +39,8 @@ from ...api.pull import ContinuousPull
 from ...client.mailbox import copy_exception
 from ...client.threads import Signal
 from ...durations import time_to_ns
-from ...locks import new_rlock
-from ...net.clock import FOREVER, Backoff, Deadline, call_and_record, monotonic
+from ...locks import call_and_record, new_rlock
+from ...net.clock import FOREVER, Backoff, Deadline, monotonic
 from ...options import check_callback
 from ...protocol.parser import Delivery
 from ...subjects import ACK_PREFIX, ack_tokens
