@@ -25,6 +25,7 @@ Example::
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -128,6 +129,15 @@ def _current_worker() -> Worker:
     return extension.worker
 
 
+def load_app() -> Flask:
+    """
+    Create the application in a process of a handler, as the ``flask`` command does.
+
+    :meta private:
+    """
+    return ScriptInfo(os.environ.get("FLASK_APP")).load_app()
+
+
 @_commands.command(
     "worker", context_settings={"ignore_unknown_options": True}, add_help_option=False
 )
@@ -137,11 +147,15 @@ def _current_worker() -> Worker:
 def _run(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Handle messages until Ctrl-C or SIGTERM."""
     path = ctx.ensure_object(ScriptInfo).app_import_path
+    worker = _current_worker()
+    worker.process_setup = f"{__name__}:load_app"
+    if path:
+        os.environ["FLASK_APP"] = path  # for that function
     # Each process of several is the same command.
     command = [sys.executable, "-m", "flask", *(("--app", path) if path else ())]
     command += ["jetstream", "worker"]
     prog = "flask jetstream worker"
-    sys.exit(main(arguments, prog=prog, worker=_current_worker(), command=command))
+    sys.exit(main(arguments, prog=prog, worker=worker, command=command))
 
 
 @_commands.command("check")

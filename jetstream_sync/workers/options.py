@@ -112,7 +112,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WorkerOptions:
-    """The options of `Worker`, which has them as attributes; `run` uses their values at its start."""
+    """
+    The options of `Worker`, which has them as attributes.
+
+    Handlers and tasks take ``name``, ``program``, ``dead_letters`` and ``concurrency`` when they are defined; `run`
+    uses the values of the others at its start.
+    """
 
     name: str = "worker"
     """The name of the connection, recorded with each dead letter. With tasks, it is a part of their subjects:

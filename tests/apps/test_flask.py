@@ -199,3 +199,54 @@ def test_a_name_that_is_no_token_is_refused_for_tasks():
     extension.worker.task(name="double")(lambda: None)
     with pytest.raises(InvalidOptionError, match="must be a token of a subject"):
         extension.init_app(Flask("shop.web"))
+
+
+@pytest.mark.parametrize("define", ["handler", "task"])
+def test_processes_of_handlers_have_the_application(fresh_server, tmp_path, define):
+    """Also that of a factory: a process of a handler creates it before it handles messages."""
+    decorators = {
+        "handler": 'js.worker.handler(stream="S", consumer="C", pool="processes", decode="text")',
+        "task": 'js.worker.task(name="show", queue="other")',
+    }
+    (tmp_path / "jobs.py").write_text(
+        f"""
+from flask import current_app
+from jetstream_sync.flask import JetStream
+
+js = JetStream()
+js.worker.queue("other", pool="processes")
+
+
+@{decorators[define]}
+def show(text: str) -> None:
+    print("handled", text, "for", current_app.name, flush=True)
+"""
+    )
+    (tmp_path / "shop.py").write_text(
+        """
+import os
+from flask import Flask
+
+
+def create_app():
+    from jobs import js
+    app = Flask("shop")
+    app.config["JETSTREAM"] = {"servers": os.environ["NATS_URL"]}
+    js.init_app(app)
+    return app
+"""
+    )
+    command = ["-m", "flask", "--app", "shop:create_app", "jetstream", "worker"]
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        if define == "handler":
+            js.create_stream(name="S", subjects=["s"])
+        with Program(command, fresh_server.url, tmp_path) as worker:
+            worker.wait_for("is ready")
+            if define == "handler":
+                js.publish("s", b"it")
+            else:
+                js.publish("tasks.shop.other.show.1", b'{"args": ["it"]}')
+            worker.wait_for("handled it for shop")
+            worker.signal(signal.SIGTERM)
+            assert worker.ended() == 0
