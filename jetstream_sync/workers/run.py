@@ -12,11 +12,13 @@ Rules:
 
 from __future__ import annotations
 
+import gc
 import math
 import queue
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from .. import errors
@@ -65,6 +67,20 @@ _MAX_TICK_S: Final = 0.25
 #: Timeouts of the last flush, in seconds: after a clean stop, and after the drain timeout.
 _LAST_DRAIN_S: Final = 5.0
 _LAST_FLUSH_S: Final = 1.0
+
+
+@contextmanager
+def existing_objects_kept() -> Iterator[None]:
+    """Let the garbage collector not examine the objects that exist now: modules, classes, settings."""
+    # A full collection would stop all handlers for 20 milliseconds or more, again and again, because each
+    # message makes objects; there is hardly any garbage among those that exist when a worker has started.
+    was_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not was_frozen:
+            gc.unfreeze()
 
 
 class WorkerRun:

@@ -38,7 +38,7 @@ from .options import (
 )
 from .queues import QueueOwner, TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
-from .run import WorkerRun
+from .run import WorkerRun, existing_objects_kept
 from .runtime.child import refuse_to_run, register
 from .runtime.consumers import plan_consumer, unknown_calls
 from .runtime.membership import check_handler
@@ -582,7 +582,7 @@ class Worker(QueueOwner):
         self, observer: Observer, monitor: Monitor, link: SupervisorLink | None, *, burst: bool
     ) -> int:
         try:
-            with self._connect() as nc:
+            with self._connect() as nc, existing_objects_kept():
                 return WorkerRun(self, nc, self._events, observer, monitor, link).run(burst=burst)
         except errors.InvalidArgumentError:
             raise

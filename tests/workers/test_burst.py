@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -60,3 +61,18 @@ def test_a_burst_waits_for_other_workers(js, stream, worker):
     held.ack()
     wait_until(lambda: statuses == [0])
     thread.join()
+
+
+def test_collections_skip_what_existed_before_the_worker(js, stream, worker):
+    """While a worker runs, full garbage collections skip its program; afterwards, they examine all again."""
+    frozen: list[int] = []
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle() -> None:
+        frozen.append(gc.get_freeze_count())
+
+    js.publish(f"{stream.name}.a")
+    gc.unfreeze()
+    assert worker.run(burst=True) == 0
+    assert frozen[0] > len(gc.get_objects()) / 2
+    assert gc.get_freeze_count() == 0

@@ -69,7 +69,9 @@ class HandlerRunner:
             self.processor = Processor(handler, shared, dead_letters, self._processes)
         isolates = self._processes is None and handler.max_messages is None
         #: The messages that were received and are not settled.
-        self.held: HeldMessages = HeldMessages(isolates=isolates)
+        self.held: HeldMessages = HeldMessages(
+            isolates=isolates, differ=handler.key is not None or handler.max_bytes is not None
+        )
         #: Receives the messages.
         self.puller: Puller = puller(
             handler, shared, self.consumer, self.held, self.processor, self._give_back
@@ -276,7 +278,8 @@ class HandlerRunner:
         self._shared.on_change()
 
     def _run_single(self) -> None:
-        held, window, settlements = self.held, self.puller.window, self._shared.settlements
+        held, puller, settlements = self.held, self.puller, self._shared.settlements
+        window = puller.window
         leased = self._shared.keeper.held
         # Messages that took less than the mean time, and their time, since the window was told.
         count, seconds = 0, 0.0
@@ -298,7 +301,7 @@ class HandlerRunner:
                 with held.lock:
                     held.finish(delivery)
                     delivery = held.take()
-                    if delivery is None or len(held.ready) <= window.low:
+                    if delivery is None or (len(held.ready) <= window.low and puller.is_free):
                         window.handled(seconds, count)
                         more = self.puller.next_request()
                         count, seconds = 0, 0.0
