@@ -213,8 +213,8 @@ def document_of(error: BaseException) -> dict[str, object]:
     said = error.cause if isinstance(error, CommandError) else error
     if isinstance(said, errors.APIError):
         fields.update(code=said.code, err_code=said.err_code)
-        if said is error and fields["description"] == readable(" ".join(str(error).split())):
-            fields["description"] = said.description
+        codes = f" (code {said.code}, err_code {said.err_code})"
+        fields["description"] = one_line(error).removesuffix(codes)
     if hint := hint_of(error):
         fields["hint"] = hint
     return {"error": fields}

@@ -195,6 +195,18 @@ def test_the_history_of_a_deleted_key(jsm, config):
     assert said == ["PURGE"]
 
 
+def test_json_errors_name_the_key(jsm, config):
+    """The description of a missing or deleted key is the text of a terminal without the codes."""
+    jsm("kv", "del", config, "db.url", "-f").ok()
+    for key, end in (("absent", ""), ("db.url", ", deleted at revision ")):
+        failed = jsm("kv", "get", config, key, "-j")
+        assert failed.status == 3
+        error = json.loads(failed.err)["error"]
+        assert error["description"].startswith(f"key {key!r} has no value in bucket {config!r}{end}")
+        assert (error["code"], error["err_code"]) == (404, 10037)
+        assert "10037" not in error["description"]
+
+
 def test_create_is_for_new_keys(jsm, config):
     """``kv create`` stores a key that does not exist or was deleted, and fails with 1 otherwise."""
     assert jsm("kv", "create", config, "name", "other").status == 1
