@@ -482,6 +482,20 @@ def test_text_files(store):
         assert file.readline() == "zeile eins\r\n"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig", "utf-16-le"])
+def test_text_files_begin_with_the_mark_of_their_encoding(store, tmp_path, encoding):
+    """As those of the built-in `open`, which can seek; without the mark, the text cannot be read."""
+    (tmp_path / "a").write_text("ä\nbc", encoding=encoding)
+    with store.open("a", "w", encoding=encoding) as file:
+        file.writelines(["ä\n", "b"])
+        file.write("c")
+    assert store.get_bytes("a") == (tmp_path / "a").read_bytes()
+    with store.open("a", "r", encoding=encoding) as file:
+        assert file.read() == "ä\nbc"
+    store.open("empty", "w", encoding=encoding).close()
+    assert store.get_bytes("empty") == b""
+
+
 def test_lines_of_bytes(store):
     """Lines are read across chunks, also long ones."""
     lines = [b"%d" % number * (number % 700) + b"\n" for number in range(2000)]

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -445,6 +446,23 @@ class Unstored:
 
 class TextFile(Unstored, io.TextIOWrapper):
     """A text file, left to its buffer when it is collected."""
+
+    def __init__(self, buffer: Any, *args: Any, **named: Any) -> None:
+        super().__init__(buffer, *args, **named)
+        # `io.TextIOWrapper` writes the mark of these encodings only to files that can seek, and without it
+        # the text cannot be read.
+        self._mark = b""
+        if self.writable() and not self.seekable():
+            encoding = codecs.lookup(self.encoding).name
+            if encoding in {"utf-16", "utf-32"}:
+                self._mark = "".encode(encoding)
+                self.write = self._write_after_mark  # type: ignore[method-assign]
+
+    def _write_after_mark(self, text: str) -> int:
+        mark, self._mark = self._mark, b""
+        if mark:
+            self.buffer.write(mark)
+        return super().write(text)
 
 
 class ObjectWriter(io.RawIOBase):
