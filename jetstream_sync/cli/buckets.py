@@ -90,7 +90,7 @@ class BucketKind(Generic[_B]):
     item: str
     """The name of a key or object in texts and usage."""
     look_up: Callable[[_B, str], object]
-    """Return a key or object, or raise `NotFoundError`."""
+    """Ask the leader for a key or object; return it, or raise `NotFoundError`."""
     complete: Any
     """Completes the names of buckets."""
 

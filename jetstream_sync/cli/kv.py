@@ -47,7 +47,7 @@ KV: Final[BucketKind[KeyValue]] = BucketKind(
     own_document=_own_document,
     state=(Field("Values", "values"),),
     item="key",
-    look_up=lambda store, key: store.get(key),
+    look_up=lambda store, key: store.get(key, consistent=True),
     complete=complete_bucket,
 )
 

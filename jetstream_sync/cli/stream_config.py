@@ -22,7 +22,13 @@ from .config import (
     take_fields,
     write_config,
 )
-from .names import find_stream, named_stream, optional_stream_argument, stream_argument
+from .names import (
+    find_stream,
+    named_stream,
+    note_without_leader,
+    optional_stream_argument,
+    stream_argument,
+)
 from .output import counted
 from .prompts import Asker
 from .settings import Settings, command
@@ -184,6 +190,7 @@ def edit(settings: Settings, name: str | None, **options: Any) -> None:
     fields = {**removed, **take_fields(StreamConfig, options)}
     with settings.jetstream() as js:
         stream = named_stream(settings, js, name)
+        note_without_leader(settings, f"stream {stream.name}", stream.cached_info)
         updated = edit_config(
             settings,
             js,

@@ -226,6 +226,11 @@ def check_leaderless(account: Account, tmp_path: Any) -> None:
     for words in (("stream", "subjects", "R3_01"), ("stream", "get", "R3_01", "1")):
         assert "R3_01 has no leader" in account.jsm(*words).err
     assert "bucket CONFIG has no leader" in account.jsm("kv", "get", "CONFIG", "a").ok().err
+    for words in (("CONFIG", "absent"), ("CONFIG", "absent", "--ignore-missing")):
+        result = account.jsm("kv", "del", *words, "-f", "--timeout", "2s")
+        assert result.status not in (0, 3), result
+    same = account.jsm("stream", "edit", "R3_01", "--subjects", "R3_01.>", "-f", "--timeout", "2s")
+    assert "R3_01 has no leader" in same.err
     for words in (
         ("kv", "put", "CONFIG", "a", "2"),
         ("pub", "R3_01.a", "x", "-J"),

@@ -202,7 +202,9 @@ def test_json_errors_name_the_key(jsm, config):
         failed = jsm("kv", "get", config, key, "-j")
         assert failed.status == 3
         error = json.loads(failed.err)["error"]
-        assert error["description"].startswith(f"key {key!r} has no value in bucket {config!r}{end}")
+        assert error["description"].startswith(
+            f"key {key!r} has no value in bucket {config!r}{end}"
+        )
         assert (error["code"], error["err_code"]) == (404, 10037)
         assert "10037" not in error["description"]
 
