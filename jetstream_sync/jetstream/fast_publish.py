@@ -121,6 +121,8 @@ class _Flow(Inbox):
                 self._end(error)
             else:
                 self.refused.append((int(response["seq"]), error))
+        elif self.refused and response.get("seq") == 0:
+            self._end(self.refused[-1][1])  # no message was stored
         else:
             ack = PubAck.from_json(response)
             if ack.batch_id != self.batch_id:

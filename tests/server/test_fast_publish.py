@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -198,6 +199,24 @@ def test_refusals_are_typed(js, target, stream_name):
     assert [(number, type(error)) for number, error in fast.refused] == [
         (2, errors.WrongLastSequenceError)
     ]
+
+
+@fast_server
+def test_a_publish_of_which_nothing_is_stored_says_why(js, target):
+    """With ``gaps="ok"`` the reply to the commit has the sequence 0 then."""
+    js.update_stream(replace(target.cached_info.config, max_msgs=1, discard="new"))
+    js.publish(f"{target.name}.a")
+    with (
+        pytest.raises(
+            errors.FastPublishError, match="maximum messages exceeded .* number 0"
+        ) as caught,
+        js.fast_publish(gaps="ok") as fast,
+    ):
+        for _ in range(3):
+            fast.add(f"{target.name}.a")
+        fast.commit()
+    assert isinstance(caught.value.__cause__, errors.StreamFullError)
+    assert [number for number, _ in fast.refused] == [1, 2, 3]
 
 
 @fast_server
