@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import ssl
@@ -396,3 +397,4 @@ def test_a_ctrl_c_at_any_moment(listener):
         assert not shared._shared._openings
         moment += 5
     assert moment > 50
+    gc.collect()
