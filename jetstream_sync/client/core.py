@@ -60,7 +60,9 @@ class ConnectionCore:
     def handle(self) -> ConnectionCore:
         """Return a core for public objects; when it is collected, the connection closes."""
         handle = ConnectionCore(self.engine, self)
-        weakref.finalize(handle, _close_dropped, self.engine, *_caller()).atexit = False
+        weakref.finalize(
+            handle, _in_any_case, _close_dropped, self.engine, *_caller()
+        ).atexit = False
         return handle
 
     def stop_dropped(
@@ -70,7 +72,7 @@ class ConnectionCore:
         # The functions must not hold the owner. `is_open` takes no lock; `stop` runs on a thread of its own.
         # `what`: the object, for a warning; empty: dropping it is a usual end.
         arguments = self.engine, is_open, stop, what, *_caller()
-        finalizer = weakref.finalize(owner, _stop_dropped, *arguments)
+        finalizer = weakref.finalize(owner, _in_any_case, _stop_dropped, *arguments)
         finalizer.atexit = False
         return finalizer
 
@@ -148,6 +150,15 @@ def _caller() -> tuple[str, int]:
     while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(f"{package}."):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def _in_any_case(function: Callable[..., object], *args: object) -> None:
+    """Call a function of a finalizer, again after a Ctrl-C, which Python drops there."""
+    try:
+        function(*args)
+    except KeyboardInterrupt:
+        function(*args)
+        raise
 
 
 def _close_dropped(engine: Engine, file: str, line: int) -> None:

@@ -395,6 +395,6 @@ def test_a_ctrl_c_at_any_moment(listener):
         found.pop().close()
         shared_connection(listener.url).close()
         assert not shared._shared._openings
+        gc.collect()
         moment += 5
     assert moment > 50
-    gc.collect()
