@@ -49,7 +49,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..locks import new_lock
@@ -380,33 +380,6 @@ class _Pending:
     def delivery(self) -> Delivery:
         """The first one, for log records."""
         return self.deliveries[0]
-
-
-class Settling(Protocol):
-    """How a processor of messages settles them; `Settlements` does, and test clients record it."""
-
-    def claim(self, delivery: Delivery) -> bool:
-        """Return whether the caller may settle this delivery; only the first caller may."""
-
-    def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
-        """Acknowledge a delivery; return whether it was not settled before."""
-
-    def send_acks(self) -> None:
-        """Send the acks that wait."""
-
-    def nak(self, delivery: Delivery, delay: float) -> bool:
-        """Have a message delivered again after a delay in seconds; return as `ack`."""
-
-    def term(self, delivery: Delivery, reason: str) -> bool:
-        """End the deliveries of a message; return as `ack`."""
-
-    def reply(
-        self,
-        subject: str,
-        payload: bytes,
-        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
-    ) -> None:
-        """Publish the reply of a handler."""
 
 
 class Settlements:

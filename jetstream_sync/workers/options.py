@@ -204,9 +204,15 @@ class DefinedWorker(WorkerOptions):
     limits: dict[str, int]
     schedules: list[Schedule]
     process_setup: str
+    eager_calls: Any
+    task_class: type[Any]
 
     def resources(self, nc: Connection) -> Sequence[Wanted]:
         """Return the streams and buckets of the worker."""
+        raise NotImplementedError
+
+    def new_eager_calls(self) -> Any:
+        """Return what runs calls at once, an `EagerCalls`."""
         raise NotImplementedError
 
     def on_thread_end(self) -> None:

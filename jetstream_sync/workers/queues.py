@@ -27,24 +27,12 @@ from .tasks import Task, TaskResult
 if TYPE_CHECKING:
     from .. import Connection, JetStreamMsg
     from .calls import Record
-    from .testing import EagerCalls
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Options of a queue that its tasks have, too.
 _SHARED: Final = ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters", "pool")
-
-
-class QueueOwner(DefinedWorker):
-    """What is used of a `Worker`."""
-
-    eager_calls: Any
-    task_class: type[Task[..., Any]]
-
-    def new_eager_calls(self) -> EagerCalls:
-        """Return what runs calls at once."""
-        raise NotImplementedError
 
 
 class _Queue(NamedTuple):
@@ -75,7 +63,7 @@ class TaskQueues:
 
     def __init__(
         self,
-        owner: QueueOwner,
+        owner: DefinedWorker,
         *,
         new_handler: Callable[..., Any],
         add_handler: Callable[[Handler], object],

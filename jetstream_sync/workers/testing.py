@@ -20,7 +20,7 @@ from .calls import FINISHED, CallStates, Record, TaskState
 from .checks import check_option
 from .context import Context, RunState
 from .dead_letters import DeadLetterWriter
-from .deliveries import Delivery, DeliveryState, Lease, LeaseTimes, lease_clock
+from .deliveries import Delivery, DeliveryState, Lease, LeaseTimes, Settlements, lease_clock
 from .handler import CallHandler, Handler
 from .observer import Observer
 from .runtime.processing import Parts, Processor
@@ -140,20 +140,15 @@ class _RecordedLink:
 
     def request(self, _subject: bytes, payload: bytes, _deadline: object) -> None:
         """Send a confirmed settlement."""
+        self._outcome.kind = "dead" if payload.startswith(b"+TERM") else "ack"
+        self._outcome.delay = None
         if payload.startswith(b"-NAK"):
-            delay = json.loads(payload[4:] or b"{}").get("delay", 0) / 1e9
-            self.settle("retry", delay)
-        else:
-            self.settle("dead" if payload.startswith(b"+TERM") else "ack")
-
-    def settle(self, kind: str, delay: float | None = None) -> None:
-        """Record the settlement."""
-        self._outcome.kind = kind
-        self._outcome.delay = delay
+            self._outcome.kind = "retry"
+            self._outcome.delay = json.loads(payload[4:] or b"{}").get("delay", 0) / 1e9
 
 
-class _Settlements:
-    """Takes the place of `Settlements`."""
+class _Settlements(Settlements):
+    """Records settlements instead of sending them."""
 
     def __init__(self) -> None:
         self.replies: list[PublishedMessage] = []
@@ -167,18 +162,10 @@ class _Settlements:
     def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
         """Acknowledge, unless the handler did."""
         del confirm
-        return self._settle(delivery, "ack")
+        return self._settle(delivery, b"+ACK")
 
-    def send_acks(self) -> None:
+    def send_acks(self, now: float = 0.0) -> None:
         """Send nothing: acknowledgements do not wait."""
-
-    def nak(self, delivery: Delivery, delay: float) -> bool:
-        """Have the message delivered again, unless the handler settled it."""
-        return self._settle(delivery, "retry", delay)
-
-    def term(self, delivery: Delivery, _reason: str) -> bool:
-        """Terminate, unless the handler settled the message."""
-        return self._settle(delivery, "dead")
 
     def reply(
         self,
@@ -192,10 +179,11 @@ class _Settlements:
         )
         self.replies.append(message)
 
-    def _settle(self, delivery: Delivery, kind: str, delay: float | None = None) -> bool:
+    def _settle(self, delivery: Delivery, payload: bytes, repeat_s: float = math.inf) -> bool:
+        del repeat_s
         claimed = self.claim(delivery)
         if claimed and not delivery.msg.is_acked:
-            self.links[delivery].settle(kind, delay)
+            self.links[delivery].request(b"", payload, None)
         return claimed
 
 

@@ -29,6 +29,7 @@ from .operations.health import Monitor, monitoring
 from .operations.heartbeat import SupervisorLink, supervisor_link
 from .options import (
     OPTIONS,
+    DefinedWorker,
     QueueOptions,
     TaskOptions,
     WorkerOptions,
@@ -36,7 +37,7 @@ from .options import (
     refuse_unknown,
     with_options,
 )
-from .queues import QueueOwner, TaskQueues, calling_module, program_of
+from .queues import TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
 from .run import WorkerRun, existing_objects_kept
 from .runtime.child import refuse_to_run, register
@@ -80,7 +81,7 @@ class CheckResult:
     """The exit status with which `Worker.run` would end; 0: it would run."""
 
 
-class Worker(QueueOwner):
+class Worker(DefinedWorker):
     """
     A set of handlers, and the process that runs them.
 

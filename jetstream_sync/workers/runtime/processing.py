@@ -27,7 +27,7 @@ from ...locks import new_lock
 from ..calls import StateUnknownError
 from ..context import Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterTooLargeError, DeadLetterWriter, copied_headers, one_line
-from ..deliveries import Delivery, LeaseKeeper, Settlements, Settling, lease_clock, log_context
+from ..deliveries import Delivery, LeaseKeeper, Settlements, lease_clock, log_context
 from ..handler import (
     REPLY_TO,
     CallHandler,
@@ -72,7 +72,7 @@ class Parts:
     """What a processor of messages uses of the worker."""
 
     js: Publishing
-    settlements: Settling
+    settlements: Settlements
     middleware: Sequence[Middleware]
     """Wraps each run of a handler, the first one outermost."""
     observer: Observer
@@ -90,7 +90,6 @@ class Shared(Parts):
     """What all handlers of a running worker have in common."""
 
     js: JetStream
-    settlements: Settlements
     keeper: LeaseKeeper
     on_change: Callable[[], object]
     """Called when the worker may have become idle."""
