@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import combinations, takewhile
 from typing import Any, Final, NamedTuple
@@ -410,18 +411,17 @@ def metadata_of(reply: bytes) -> Metadata:
         ) from None
 
 
+@dataclass(slots=True, eq=False)
 class DeliverySequence:
     """The last received delivery of a consumer, to find gaps (ADR-15, "Message Gaps")."""
 
     # A consumer numbers its deliveries. The number is in the reply subject of each message, and in the
     # heartbeats of a push consumer. Not thread-safe.
 
-    __slots__ = ("last", "reply")
-
-    def __init__(self, last: int | None = 0) -> None:
-        self.last = last
-        #: Reply subject of the last delivery; empty before the first one.
-        self.reply: bytes = b""
+    last: int | None = 0
+    """Its sequence; ``None``: not known."""
+    reply: bytes = b""
+    """Its reply subject; empty before the first one."""
 
     def follows(self, reply: bytes) -> bool:
         """Return whether a message is the next delivery, and record it if so. A hot path."""

@@ -168,15 +168,13 @@ class PullRequest(Frozen):
 
     def encode(self) -> bytes:
         """Return the JSON body of the request, with the fields that are set."""
-        values = ((part, getattr(self, part.name)) for part in fields(self))
-        # Unset is None for a field whose 0 is a value, and otherwise 0.
-        return dumps(
-            {
-                part.metadata["key"]: value
-                for part, value in values
-                if value or (value is not None and part.default is None)
-            }
-        )
+        body: dict[str, Any] = {}
+        for part in fields(self):
+            value = getattr(self, part.name)
+            # Unset is None for a field whose 0 is a value, and otherwise 0.
+            if value or (value is not None and part.default is None):
+                body[part.metadata["key"]] = value
+        return dumps(body)
 
 
 def default_heartbeat_ns(expires_ns: int) -> int:

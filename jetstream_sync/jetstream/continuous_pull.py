@@ -21,6 +21,7 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from itertools import islice, repeat, starmap
@@ -282,26 +283,25 @@ class PullerState(Enum):
     """Messages are dropped."""
 
 
+@dataclass(slots=True, eq=False)
 class _Schedule:
     """When a puller that waits for messages acts by itself; times are monotonic."""
 
-    __slots__ = ("_delivered_at_failure", "backoff", "check_at", "heartbeats", "retry_at")
-
-    def __init__(self, heartbeats: HeartbeatTimeout) -> None:
-        self.heartbeats = heartbeats
-        #: The next request to a consumer that is unavailable.
-        self.backoff = RetryBackoff(min(_MAX_RETRY_DELAY_S, heartbeats.interval))
-        #: The next request after a message that does not fit, or after an interrupt.
-        self.retry_at: float | None = None
-        #: When to check whether a silent consumer exists; see `PullRequester`.
-        self.check_at: float | None = None
-        self._delivered_at_failure = 0
+    heartbeats: HeartbeatTimeout
+    backoff: RetryBackoff
+    """The next request to a consumer that is unavailable."""
+    retry_at: float | None = None
+    """The next request after a message that does not fit, or after an interrupt."""
+    check_at: float | None = None
+    """When to check whether a silent consumer exists; see `PullRequester`."""
+    delivered_at_failure: int = 0
+    """The number of delivered messages when the consumer was unavailable for the last time."""
 
     def failed(self, error: errors.PullError, delivered: int) -> bool:
         """Schedule a request to an unavailable consumer; return whether the error is the first one."""
-        if delivered > self._delivered_at_failure:
+        if delivered > self.delivered_at_failure:
             self.backoff.reset()  # it was available meanwhile
-        self._delivered_at_failure = delivered
+        self.delivered_at_failure = delivered
         return self.backoff.record(error)
 
 
@@ -336,7 +336,10 @@ class MessagePuller:
         self._state = PullerState.PULLING
         self._ledger = PullLedger(pull)
         self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
-        self._schedule = _Schedule(pull_heartbeat_timeout(pull.request.heartbeat_ns))
+        heartbeats = pull_heartbeat_timeout(pull.request.heartbeat_ns)
+        self._schedule = _Schedule(
+            heartbeats, RetryBackoff(min(_MAX_RETRY_DELAY_S, heartbeats.interval))
+        )
         core = requester.core
         core.fork_aware.add(self)
         try:

@@ -183,7 +183,7 @@ class _Start:
 
 
 @dataclass(slots=True, eq=False)
-class _KnownStream:
+class KnownStream:
     """The stream that a position belongs to, as far as it is known."""
 
     created: str = ""
@@ -198,34 +198,27 @@ class _KnownStream:
     """Whether other servers than the leader have it, as far as it has replied."""
 
 
+@dataclass(slots=True, eq=False)
 class _Pace:
     """When the next consumer may be created, and for how long the stream has been missing."""
 
-    __slots__ = ("_created_at", "_gone_since", "_short_lives", "create_at", "cut_short")
-
-    def __init__(self) -> None:
-        # When the current consumer was created; 0: there was none.
-        self._created_at = 0.0
-        #: Whether the deadline of a call cut the last creation short.
-        self.cut_short = False
-        # Consumers in a row that ended at once without a message, or whose creation was cut short.
-        self._short_lives = 0
-        #: When the next one may be created; ``None``: at once.
-        self.create_at: float | None = None
-        # When the stream was first not found; ``None``: it was found.
-        self._gone_since: float | None = None
-
-    def created(self) -> None:
-        """Record that a consumer was created now."""
-        self._created_at = monotonic()
-        self._gone_since = None
+    created_at: float = 0.0
+    """When the current consumer was created; 0: there was none."""
+    cut_short: bool = False
+    """Whether the deadline of a call cut the last creation short."""
+    short_lives: int = 0
+    """Consumers in a row that ended at once without a message, or whose creation was cut short."""
+    create_at: float | None = None
+    """When the next one may be created; ``None``: at once."""
+    gone_since: float | None = None
+    """When the stream was first not found; ``None``: it was found."""
 
     def is_gone(self) -> bool:
         """Record that the stream was not found; return whether it will not be created again."""
         # Counted over all calls: each of them may have a shorter timeout than the limit.
         now = monotonic()
-        self._gone_since = self._gone_since or now
-        return not self._created_at or now - self._gone_since >= _GONE_LIMIT_S
+        self.gone_since = self.gone_since or now
+        return not self.created_at or now - self.gone_since >= _GONE_LIMIT_S
 
     def ended(self, *, has_messages: bool) -> None:
         """Delay the next consumer if the last ones ended at once and without a message."""
@@ -233,22 +226,22 @@ class _Pace:
             return  # the deadline of an earlier call passed during the delay
         now = monotonic()
         was_cut_short, self.cut_short = self.cut_short, False
-        if not was_cut_short and (has_messages or now - self._created_at > _SHORT_LIFE_S):
-            self._short_lives = 0
+        if not was_cut_short and (has_messages or now - self.created_at > _SHORT_LIFE_S):
+            self.short_lives = 0
             return
-        self._short_lives += 1
-        if self._short_lives > 1:
-            delay = min(_FIRST_DELAY_S * 2 ** min(self._short_lives - 2, 16), _MAX_DELAY_S)
+        self.short_lives += 1
+        if self.short_lives > 1:
+            delay = min(_FIRST_DELAY_S * 2 ** min(self.short_lives - 2, 16), _MAX_DELAY_S)
             self.create_at = now + delay
 
 
+@dataclass(slots=True, eq=False)
 class _Attempts:
     """The attempts of one call to create a consumer."""
 
-    def __init__(self) -> None:
-        self.timeouts = Backoff(_FIRST_CREATE_TIMEOUT_S, _MAX_CREATE_TIMEOUT_S)
-        self.delays = Backoff(_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S)
-        self.failed = 0
+    timeouts: Backoff
+    delays: Backoff
+    failed: int = 0
 
 
 class CursorOptions(TypedDict, total=False):
@@ -282,9 +275,10 @@ class OrderedCursor:
     ) -> None:
         """Start at the position that a config in JSON defines."""
         # A reply that is lost with the connection is not waited for: another attempt follows.
-        self._api = api.failing_on_disconnect()
+        self._api = api.failing_on_disconnect
         self.stream = stream
-        self._names = (f"{prefix}_{serial}" for serial in serials or itertools.count(1))
+        self._prefix = prefix
+        self._serials = serials or itertools.count(1)
         #: The name of the current consumer, or of the one that is being created.
         self.name: str = f"{prefix}_0"
         self._attempts = attempts
@@ -292,7 +286,8 @@ class OrderedCursor:
         self.reading: Reading = further.get("reading", Reading.FORWARD)
         is_kept = self.reading is not Reading.FORWARD or first.get("deliver_policy") in _STARTS_ONCE
         self._start = _Start(first, is_kept)
-        self._known = _KnownStream()
+        #: The stream of the position.
+        self.known: KnownStream = KnownStream()
         self._on_recreated = further.get("on_recreated")
         self._verify = further.get("verify")
         self._ended: errors.StreamRecreatedError | None = None
@@ -300,7 +295,7 @@ class OrderedCursor:
         #: The current consumer on the server.
         self.consumer: ServerConsumer | None = None
         self._pace = _Pace()
-        #: Whether `stop()` was called.
+        #: Set by the reader's end: a failed attempt to create a consumer is the last one.
         self.stopping: bool = False
         #: The last returned message; the next consumer starts after it.
         self.sequence: DeliverySequence = DeliverySequence()
@@ -314,16 +309,6 @@ class OrderedCursor:
     def keeps_start(self) -> bool:
         """Whether the start of the first consumer is kept."""
         return self._start.is_kept
-
-    @property
-    def end(self) -> int:
-        """The last sequence of the stream before the current consumer was created, while its state is read."""
-        return self._known.end
-
-    @property
-    def replicated(self) -> bool:
-        """Whether other servers than the leader have the stream; known after `last_seq()`."""
-        return self._known.replicated
 
     @property
     def consumer_seq(self) -> int:
@@ -350,7 +335,7 @@ class OrderedCursor:
     def start_as(self, other: OrderedCursor) -> None:
         """Start where the first consumer of another cursor has started, before the first message."""
         self._start = replace(self._start, after=other._start.after, began=other._start.began)
-        self._known = replace(other._known, stamp=None, seen="")
+        self.known = replace(other.known, stamp=None, seen="")
 
     def read_state_again(self, policy: DeliverPolicy) -> None:
         """Read another stream up to its end, with a deliver policy that needs no further field."""
@@ -358,15 +343,11 @@ class OrderedCursor:
         is_last = policy is DeliverPolicy.LAST_PER_SUBJECT
         self.reading = Reading.STATE_AGAIN if is_last else Reading.STATE
 
-    def end_state(self) -> None:
-        """Continue from the position from now on: everything up to the end was read."""
-        self.reading = Reading.FORWARD
-
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
         tokens = ack_tokens(reply)
         self._start.after = int(tokens[3]) - 1
-        self._known.stamp = int(tokens[3]), int(tokens[5])
+        self.known.stamp = int(tokens[3]), int(tokens[5])
         self.sequence.last = int(tokens[4]) - 1
         self.sequence.reply = b""
 
@@ -375,12 +356,15 @@ class OrderedCursor:
     ) -> ServerConsumer:
         """Create a consumer that continues from the position, and delete the old one."""
         self._end_consumer(deadline)
-        attempts = _Attempts()
+        attempts = _Attempts(
+            Backoff(_FIRST_CREATE_TIMEOUT_S, _MAX_CREATE_TIMEOUT_S),
+            Backoff(_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S),
+        )
         while True:
             # The subject is subscribed before the consumer exists, and no two consumers share one.
             subject = None if deliver_to is None else deliver_to()
             limit = deadline.sooner(attempts.timeouts.next())
-            self.name = next(self._names)
+            self.name = f"{self._prefix}_{next(self._serials)}"
             try:
                 consumer = self._create(subject, limit)
                 break
@@ -392,7 +376,7 @@ class OrderedCursor:
                 self._api.drop_consumer(self.stream, self.name)
                 raise
         self.consumer = consumer
-        self._pace.created()
+        self._pace.created_at, self._pace.gone_since = monotonic(), None
         if deliver_to is None:
             self._delivered += self.consumer_seq
             self.sequence.last = 0
@@ -447,7 +431,7 @@ class OrderedCursor:
             raise copy_exception(self._ended)
         if self.sequence.reply:
             tokens = ack_tokens(self.sequence.reply)
-            self._known.stamp = int(tokens[3]), int(tokens[5])
+            self.known.stamp = int(tokens[3]), int(tokens[5])
         if self.reading is Reading.STATE_AGAIN:
             self._start.after = None
             self.sequence.reply = b""
@@ -468,7 +452,7 @@ class OrderedCursor:
         if deliver_subject is not None:
             config["deliver_subject"] = deliver_subject
         if self.reading is not Reading.FORWARD:
-            self._known.end = self.last_seq(deadline)
+            self.known.end = self.last_seq(deadline)
         consumer = self._ask_to_create(self.name, config, deadline)
         position = self._start.configured() if last_seq is None else last_seq
         self._check_stream(consumer, position, deadline)
@@ -490,8 +474,8 @@ class OrderedCursor:
         last = state.get("last_seq") if isinstance(state, dict) else None
         if type(last) is not int:
             raise errors.InvalidResponseError(f"a stream info with last_seq={last!r:.60}")
-        self._known.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
-        self._known.seen = str(response.get("created", ""))
+        self.known.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
+        self.known.seen = str(response.get("created", ""))
         return last
 
     def last_match(self, deadline: Deadline) -> int:
@@ -531,16 +515,16 @@ class OrderedCursor:
     ) -> None:
         """Raise `StreamRecreatedError` if the stream is not the one that the position belongs to."""
         # Another consumer is created after each error, so this can be repeated.
-        known, stamp = self._known.created, self._known.stamp
+        known, stamp = self.known.created, self.known.stamp
         late = position is not None and consumer.start < position
         is_first = not (known or stamp or late)
         if is_first and not self._start.is_kept:
             return
-        last = None if self.reading is Reading.FORWARD else self._known.end
+        last = None if self.reading is Reading.FORWARD else self.known.end
         if last is None or not is_first:  # otherwise it was just requested
             with suppress(*_NOT_PERMITTED):
                 last = self.last_seq(deadline)
-        created = self._known.seen
+        created = self.known.seen
         # Not enough: before 2.11, the time changes with an update of the stream and a restart.
         is_new = bool(known and created and created != known)
         reason = ""
@@ -562,7 +546,7 @@ class OrderedCursor:
             # A server whose replica of the stream ends before the requested start lowers it to that
             # end, and would deliver messages again.
             raise _LaggingServerError(f"the server of {consumer.name!r} lags behind")
-        self._known.created = created
+        self.known.created = created
 
     def _is_replaced(
         self, seq: int, time_ns: int, last: int | None, deadline: Deadline
@@ -604,7 +588,7 @@ class OrderedCursor:
     def _start_again(self, error: errors.StreamRecreatedError) -> None:
         """Start again, as configured, in the stream that there is now; or end with the error."""
         # A configured start that does not exist would be refused again.
-        start, known = self._start, self._known
+        start, known = self._start, self.known
         if self._on_recreated is None or not (known.stamp or known.created):
             self._ended = error
             raise error
@@ -616,10 +600,6 @@ class OrderedCursor:
         self.sequence.reply = b""
         known.created = ""
         self._on_recreated(error)
-
-    def stop(self) -> None:
-        """Create no more consumers: a failed attempt is the last one."""
-        self.stopping = True
 
     def repeats(self, reply: bytes) -> bool:
         """Return whether the first message of a consumer is not after the position."""

@@ -101,7 +101,7 @@ class PullInbox(QueueInbox):
         #: subscription exists, because later changes are reported to it.
         self.connected: bool
         try:
-            self.connected = core.address is not None
+            self.connected = core.state.transport is not None
         except BaseException:  # a KeyboardInterrupt
             self.close()
             raise
@@ -438,7 +438,7 @@ class PullRequester:
     def silent_when_deleted(self) -> bool:
         """Return whether a request to a missing consumer gets no reply at all."""
         # This is the case with servers before 2.11. Later servers reply "no responders" at once.
-        return _before_2_11(self.core.info.version)
+        return _before_2_11(self.core.state.info.version)
 
     def check_consumer_exists(self, deadline: Deadline) -> errors.Error | None:
         """Return the error if a silent consumer is gone; ``None``: a retry is useful."""

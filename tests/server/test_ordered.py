@@ -343,7 +343,7 @@ def test_attempts_are_limited_after_a_moment_without_the_stream(alone, filed, qu
         numbers(messages, 1)
         waiting = pool.submit(messages.next, 20)
         js.delete_stream("S")
-        wait_until(lambda: cursor_of(messages)._pace._gone_since is not None)
+        wait_until(lambda: cursor_of(messages)._pace.gone_since is not None)
         unserved = alone.jetstream(prefix="unserved.api")
         with redirected(messages, unserved), pytest.raises(errors.OrderedConsumerResetError):
             waiting.result(10)
@@ -529,8 +529,8 @@ def test_a_ctrl_c_does_not_lock_out_the_next_call(js, stream):
     with stream.ordered_consumer().messages() as messages:
         source = messages._source
         for moment in range(1, 30):
-            cursor_of(messages)._pace._created_at = 0.0  # no delay, as after a long life
+            cursor_of(messages)._pace.created_at = 0.0  # no delay, as after a long life
             interrupted(lambda: source._recreate(source._messages, Deadline(5)), moment)
             assert not source._renewing.locked(), f"at {moment}"
-        cursor_of(messages)._pace._created_at = 0.0
+        cursor_of(messages)._pace.created_at = 0.0
         assert messages.next(5).metadata.stream_seq == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -31,6 +32,13 @@ _MARKER_REASON: Final = "Nats-Marker-Reason"
 _TTL: Final = "Nats-TTL"
 #: Whether a header block may have one of the headers above; cheaper than parsing it.
 _MAY_BE_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
+
+
+def listed_keys(keys: str | Sequence[str]) -> list[str]:
+    """Return keys or patterns as a list; a value of another type is refused as a key."""
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        return [keys]
+    return list(keys)
 
 
 @frozen()
@@ -87,10 +95,36 @@ class BucketSubjects(Frozen):
             pattern = encode_pattern(self.key_codec, pattern)
         return check_subject(pattern) if self.loose else check_pattern(pattern)
 
+    def patterns(self, keys: str | Sequence[str]) -> list[str]:
+        """Return the stored forms of patterns."""
+        return list(map(self.pattern, listed_keys(keys)))
+
     def decoded(self, subject: str) -> str:
         """Return the key of a stored subject."""
         key = subject[len(self.read) :]
         return key if self.key_codec is None else self.key_codec.decode(key)
+
+
+def _operation_of(headers: Headers | None) -> KeyValueOperation:
+    """Return the operation of a message with these headers."""
+    if headers is None:
+        return KeyValueOperation.PUT
+    operation = headers.get(OPERATION)
+    if operation is not None:
+        purged = operation == KeyValueOperation.PURGE
+        return KeyValueOperation.PURGE if purged else KeyValueOperation.DELETE
+    reason = headers.get(_MARKER_REASON)
+    if reason is None:
+        return KeyValueOperation.PUT
+    return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
+
+
+def is_value(delivery: tuple[bytes, bytes, bytes, bytes]) -> bool:
+    """Return whether a delivered message is a value, and not a marker of a deletion."""
+    header = delivery[2]
+    if not header or not _MAY_BE_MARKER(header):
+        return True
+    return _operation_of(parse_headers(header)) is KeyValueOperation.PUT
 
 
 class KeyValueEntry:
@@ -190,17 +224,7 @@ class KeyValueEntry:
     @property
     def operation(self) -> KeyValueOperation:
         """What was done: ``PUT``, ``DELETE`` or ``PURGE``; an expired value is a ``PURGE``."""
-        headers = self.headers
-        if headers is None:
-            return KeyValueOperation.PUT
-        operation = headers.get(OPERATION)
-        if operation is not None:
-            purged = operation == KeyValueOperation.PURGE
-            return KeyValueOperation.PURGE if purged else KeyValueOperation.DELETE
-        reason = headers.get(_MARKER_REASON)
-        if reason is None:
-            return KeyValueOperation.PUT
-        return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
+        return _operation_of(self.headers)
 
     @property
     def has_value(self) -> bool:

@@ -25,7 +25,14 @@ from ..direct_get import StoredReply, get_stored
 from ..ordered_cursor import OrderedOptions
 from ..publish import Publisher
 from .codecs import KeyCodec, ValueCodec, key_codec, value_codec
-from .entries import BucketSubjects, KeyValueEntry, entry_of_message, entry_of_reply
+from .entries import (
+    BucketSubjects,
+    KeyValueEntry,
+    entry_of_message,
+    entry_of_reply,
+    is_value,
+    listed_keys,
+)
 from .lock import Lock
 from .replica import Replica
 from .watch import Markers, Watch, WatchHandle, watch_or_handle
@@ -260,7 +267,7 @@ class KeyValue(ForeignNames):
             Error: otherwise as `get()`.
 
         """
-        patterns = _patterns(keys)
+        patterns = listed_keys(keys)
         if up_to_revision is not None:
             check_int("up_to_revision", up_to_revision, 1, LAST_SEQUENCE)
         found: dict[str, KeyValueEntry] = {}
@@ -279,7 +286,7 @@ class KeyValue(ForeignNames):
         self, patterns: list[str], up_to_revision: int | None
     ) -> list[KeyValueEntry] | None:
         """Return the last entries of keys, with markers; ``None``: they have to be read by a watch."""
-        subjects = [self._subjects.read + self._subjects.pattern(pattern) for pattern in patterns]
+        subjects = [self._subjects.read + pattern for pattern in self._subjects.patterns(patterns)]
         # The batch has several replies.
         attempts = 0 if self._api.single_replies and up_to_revision is None else _READ_ATTEMPTS
         for attempt in range(attempts):
@@ -329,7 +336,7 @@ class KeyValue(ForeignNames):
             Error: as `watch()`.
 
         """
-        options = _start_options(history=True, updates_only=False, revision=None)
+        options = _consumer_options({"history": True})
         with self._watch([self._subjects.encoded(key)], options, follows=False) as watch:
             return list(watch.initial(self._api.timeout))
 
@@ -363,9 +370,8 @@ class KeyValue(ForeignNames):
             Error: otherwise as `keys()`.
 
         """
-        options = _start_options(history=False, updates_only=False, revision=None)
-        options["headers_only"] = True
-        stored = list(map(self._subjects.pattern, patterns or ">"))
+        options = _consumer_options({"meta_only": True})
+        stored = self._subjects.patterns(patterns or ">")
         with self._watch(stored, options, ignore_deletes=True, follows=False) as watch:
             known: set[str] = set()
             for key, _ in _decoded(watch.initial(self._api.timeout)):
@@ -586,8 +592,7 @@ class KeyValue(ForeignNames):
         age_s = seconds(older_than, "older_than")
         if age_s < 0:
             raise errors.InvalidOptionError("older_than", older_than, "must be 0 or above")
-        options = _start_options(history=False, updates_only=False, revision=None)
-        options["headers_only"] = True
+        options = _consumer_options({"meta_only": True})
         before = self.status().info
         with self._watch([self._subjects.pattern(">")], options, follows=False) as watch:
             markers = [entry for entry in watch.initial(self._api.timeout) if not entry.has_value]
@@ -693,7 +698,7 @@ class KeyValue(ForeignNames):
             Error: as `watch()`.
 
         """
-        make = self._watch_maker(keys, {})
+        make = partial(self._watch, self._subjects.patterns(keys), _consumer_options({}))
         return Replica(
             self._api.core,
             self.status(),
@@ -757,24 +762,14 @@ class KeyValue(ForeignNames):
             ConnectionClosedError: the connection is closed.
 
         """
-        return watch_or_handle(self._api, self._watch_maker(keys, options), cb, current_cb)
-
-    def _watch_maker(
-        self, keys: str | Sequence[str], options: WatchOptions
-    ) -> Callable[[], Watch[KeyValueEntry]]:
-        if options:
-            check_known(options, WatchOptions.__annotations__)
-        consumer = _start_options(
-            options.get("history", False),
-            options.get("updates_only", False),
-            options.get("resume_from_revision"),
+        make = partial(
+            self._watch,
+            self._subjects.patterns(keys),
+            _consumer_options(options),
+            options.get("ignore_deletes", False),
+            timeout=options.get("timeout"),
         )
-        consumer["headers_only"] = options.get("meta_only", False)
-        if (threshold := options.get("inactive_threshold")) is not None:
-            consumer["inactive_threshold"] = threshold
-        stored = list(map(self._subjects.pattern, _patterns(keys)))
-        ignore_deletes, timeout = options.get("ignore_deletes", False), options.get("timeout")
-        return partial(self._watch, stored, consumer, ignore_deletes, timeout=timeout)
+        return watch_or_handle(self._api, make, cb, current_cb)
 
     def _watch(
         self,
@@ -791,10 +786,7 @@ class KeyValue(ForeignNames):
         markers = None
         if follows:
             header = f"NATS/1.0\r\n{OPERATION}: {KeyValueOperation.PURGE.value}\r\n\r\n".encode()
-            markers = Markers(
-                lambda delivery: KeyValueEntry(subjects, delivery).has_value,
-                lambda _: (header, b""),
-            )
+            markers = Markers(is_value, lambda _: (header, b""))
         return Watch(
             self._api,
             f"{KV_PREFIX}{subjects.bucket}",
@@ -835,13 +827,6 @@ class KeyValue(ForeignNames):
         return f"<{type(self).__name__} {bucket_of(self._stream.name)!r}>"
 
 
-def _patterns(keys: str | Sequence[str]) -> list[str]:
-    """Return keys or patterns as a list; a value of another type is refused as a key."""
-    if isinstance(keys, str) or not isinstance(keys, Iterable):
-        return [keys]
-    return list(keys)
-
-
 def _decoded(entries: Iterable[KeyValueEntry]) -> Iterator[tuple[str, KeyValueEntry]]:
     """Yield entries with their keys, other than those whose key the codec cannot decode."""
     for entry in entries:
@@ -852,18 +837,28 @@ def _decoded(entries: Iterable[KeyValueEntry]) -> Iterator[tuple[str, KeyValueEn
         yield key, entry
 
 
-def _start_options(history: bool, updates_only: bool, revision: int | None) -> OrderedOptions:
-    """Return the deliver policy of a watch."""
-    if updates_only and (history or revision is not None):
-        other = "history" if history else "resume_from_revision"
-        raise errors.InvalidOptionError("updates_only", True, f"cannot be combined with {other}")
-    if revision is not None:
+def _consumer_options(options: WatchOptions) -> OrderedOptions:
+    """Return the options of the consumer of a watch."""
+    if options:
+        check_known(options, WatchOptions.__annotations__)
+    history, revision = options.get("history"), options.get("resume_from_revision")
+    given: OrderedOptions = {"headers_only": options.get("meta_only", False)}
+    if (threshold := options.get("inactive_threshold")) is not None:
+        given["inactive_threshold"] = threshold
+    if options.get("updates_only"):
+        if history or revision is not None:
+            other = "history" if history else "resume_from_revision"
+            raise errors.InvalidOptionError(
+                "updates_only", True, f"cannot be combined with {other}"
+            )
+        given["deliver_policy"] = DeliverPolicy.NEW
+    elif revision is not None:
         check_int("resume_from_revision", revision, 1, LAST_SEQUENCE)
-        return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": revision}
-    if updates_only:
-        return {"deliver_policy": DeliverPolicy.NEW}
-    policy = DeliverPolicy.ALL if history else DeliverPolicy.LAST_PER_SUBJECT
-    return {"deliver_policy": policy}
+        given["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE
+        given["opt_start_seq"] = revision
+    else:
+        given["deliver_policy"] = DeliverPolicy.ALL if history else DeliverPolicy.LAST_PER_SUBJECT
+    return given
 
 
 def _entry_maker(

@@ -24,11 +24,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakMethod
 
@@ -39,7 +40,7 @@ from ...api.pull import ContinuousPull
 from ...client.mailbox import copy_exception
 from ...client.threads import Signal
 from ...durations import time_to_ns
-from ...locks import call_and_record, new_rlock
+from ...locks import call_and_record
 from ...net.clock import FOREVER, Backoff, Deadline, monotonic
 from ...options import check_callback
 from ...protocol.parser import Delivery
@@ -181,51 +182,56 @@ def _is_last(reply: bytes) -> bool:
     return ack_tokens(reply)[6] == b"0"
 
 
+@dataclass(slots=True, eq=False)
 class _Initial:
     """The state of a watch until it is current, and the events that make it current (rule 2)."""
 
     # Guarded by the lock of the watch.
 
-    def __init__(self, cursor: OrderedCursor, messages: _WatchMessages) -> None:
-        self._cursor = cursor
-        self._messages = messages
-        # Subject -> last reply subject, to drop revisions that were handed out before a failure.
-        self._seen: dict[bytes, bytes] = {}
-        self._left = 0  # messages that are left of those that the current consumer announced
-        self._rounds = 0  # rounds after the announced messages; see _ends_round()
-        self._target = 0  # the stream sequence at which the round ends
-        # The consumer and the number of its messages at the last check.
-        self._quiet: tuple[str, int] = ("", 0)
-        self._check_at = 0.0
-        self._check_delays = Backoff(_FIRST_CHECK_S, _MAX_CHECK_S)
-        self._stalled = 0  # checks in a row that found the same messages undelivered
-        self._replaced = 0  # consumers in a row that were replaced because nothing arrived
+    cursor: OrderedCursor
+    messages: _WatchMessages
+    seen: dict[bytes, bytes] = field(default_factory=dict)
+    """Subject -> last reply subject, to drop revisions that were handed out before a failure."""
+    left: int = 0
+    """Messages that are left of those that the current consumer announced."""
+    rounds: int = 0
+    """Rounds after the announced messages; see `_ends_round`."""
+    target: int = 0
+    """The stream sequence at which the round ends."""
+    quiet: tuple[str, int] = ("", 0)
+    """The consumer and the number of its messages at the last check."""
+    check_at: float = 0.0
+    check_delays: Backoff = field(default_factory=partial(Backoff, _FIRST_CHECK_S, _MAX_CHECK_S))
+    stalled: int = 0
+    """Checks in a row that found the same messages undelivered."""
+    replaced: int = 0
+    """Consumers in a row that were replaced because nothing arrived."""
 
     def received(self, count: int) -> None:
         """Count messages that have arrived and were not taken."""
-        self._replaced = 0
-        consumer = self._cursor.consumer
+        self.replaced = 0
+        consumer = self.cursor.consumer
         if consumer is not None:  # otherwise the watch was stopped
-            self._left = consumer.pending - self._cursor.consumer_seq + count
+            self.left = consumer.pending - self.cursor.consumer_seq + count
 
     def is_new(self, delivery: Delivery) -> bool:
         """Return whether no later revision of a message was handed out before."""
-        if self._cursor.reading is not Reading.STATE_AGAIN:
+        if self.cursor.reading is not Reading.STATE_AGAIN:
             return True
         subject, reply, _, _ = delivery
-        before = self._seen.get(subject)
+        before = self.seen.get(subject)
         if before is not None and _stream_seq(before) >= _stream_seq(reply):
             return False
-        self._seen[subject] = reply
+        self.seen[subject] = reply
         return True
 
     def is_complete_after(self, reply: bytes) -> bool:
         """Count a message that is taken; return whether the watch is current after it."""
-        self._left -= 1
-        if self._rounds:
-            return _stream_seq(reply) >= self._target and self._ends_round(reply)
+        self.left -= 1
+        if self.rounds:
+            return _stream_seq(reply) >= self.target and self._ends_round(reply)
         # The last token alone is compared first, because this runs for each initial message.
-        if self._left <= 0 or (reply.endswith(b".0") and _is_last(reply)):
+        if self.left <= 0 or (reply.endswith(b".0") and _is_last(reply)):
             return self._ends_round(reply)
         return False
 
@@ -237,25 +243,25 @@ class _Initial:
         # message with a delay. So the count is complete only with messages that existed before the
         # consumer. Otherwise the watch reads on up to the present end of the stream, again if
         # values were replaced meanwhile. The number of rounds is limited.
-        consumer = self._cursor.consumer
+        consumer = self.cursor.consumer
         tokens = ack_tokens(reply)
         position = int(tokens[3])
         known = consumer is None or (
-            position <= self._cursor.end and int(tokens[4]) >= consumer.pending
+            position <= self.cursor.known.end and int(tokens[4]) >= consumer.pending
         )
-        if self._rounds == _MAX_CATCH_UPS or (known and not self._is_behind(position)):
+        if self.rounds == _MAX_CATCH_UPS or (known and not self._is_behind(position)):
             return True
         if not known:
             try:
-                self._target = self._cursor.last_seq(within(Deadline(CHECK_TIMEOUT_S)))
+                self.target = self.cursor.last_seq(within(Deadline(CHECK_TIMEOUT_S)))
             except errors.Error:
                 return False  # the connection is lost, or the check after a silence decides
-        self._rounds += 1
-        return not known and self._target <= position
+        self.rounds += 1
+        return not known and self.target <= position
 
     def is_empty(self) -> bool:
         """Return whether nothing was pending when the current consumer was created."""
-        consumer = self._cursor.consumer
+        consumer = self.cursor.consumer
         return consumer is not None and not consumer.pending and not self._is_behind()
 
     def _is_behind(self, position: int | None = None) -> bool:
@@ -263,87 +269,85 @@ class _Initial:
         # The consumer counts what its own replica of the stream has, which can lag behind the
         # leader. The messages up to the last one of the leader are then the target of the next
         # round.
-        cursor = self._cursor
+        cursor = self.cursor
         position = cursor.position if position is None else position
-        if not cursor.replicated or position >= cursor.end:
+        if not cursor.known.replicated or position >= cursor.known.end:
             return False
         try:
-            self._target = cursor.last_match(within(Deadline(CHECK_TIMEOUT_S)))
+            self.target = cursor.last_match(within(Deadline(CHECK_TIMEOUT_S)))
         except (errors.PermissionsError, errors.NoRespondersError):
             return False  # the user may not ask
         except errors.Error:
             return True  # the connection or the leader is lost: the next check decides
-        return self._target > position
+        return self.target > position
 
     def check(self) -> bool:
         """Return whether the watch is current after a silence; `PullError`: new consumers have not helped."""
-        consumer = self._cursor.consumer
+        consumer = self.cursor.consumer
         if consumer is None:
             return False
         if self.is_empty():
             return True
-        received = self._cursor.consumer_seq
+        received = self.cursor.consumer_seq
         now = monotonic()
-        if self._quiet != (consumer.name, received):
-            self._quiet = consumer.name, received
-            self._check_delays.reset()
-            self._check_at = now  # a wait has just ended
-            self._stalled = 0
-        if now < self._check_at:
+        if self.quiet != (consumer.name, received):
+            self.quiet = consumer.name, received
+            self.check_delays.reset()
+            self.check_at = now  # a wait has just ended
+            self.stalled = 0
+        if now < self.check_at:
             return False
-        self._check_at = now + self._check_delays.next()
-        state = self._messages.silent_state(FOREVER)
+        self.check_at = now + self.check_delays.next()
+        state = self.messages.silent_state(FOREVER)
         if state is None:
             return False
         everything = state.delivered.consumer_seq == received and not state.num_pending
         if everything and not self._is_behind():
             return True
-        self._stalled += 1
-        if self._stalled == _STALLED_CHECKS:
+        self.stalled += 1
+        if self.stalled == _STALLED_CHECKS:
             self._replace(state)
         return False
 
     def _replace(self, state: ConsumerInfo) -> None:
         """Replace a consumer whose pending messages the server does not deliver, or do not arrive."""
-        received = self._cursor.consumer_seq
-        self._messages.find_lost_replies(FOREVER)
-        self._messages.restart("the consumer delivers nothing")
-        self._replaced += 1
-        if self._replaced == _MAX_REPLACED:
-            self._replaced = 0
+        received = self.cursor.consumer_seq
+        self.messages.find_lost_replies(FOREVER)
+        self.messages.restart("the consumer delivers nothing")
+        self.replaced += 1
+        if self.replaced == _MAX_REPLACED:
+            self.replaced = 0
             raise errors.PullError(
                 409,
-                f"stream {self._cursor.stream!r} has messages for the watch that do not arrive: "
+                f"stream {self.cursor.stream!r} has messages for the watch that do not arrive: "
                 f"{state.delivered.consumer_seq} were sent, {received} arrived, "
                 f"{state.num_pending} are pending",
             )
 
 
+@dataclass(slots=True, eq=False)
 class _LiveKeys:
     """The subjects that the caller of a watch knows with a value."""
 
-    def __init__(
-        self, api: APIRequests, stream: str, markers: Markers, filters: str | Sequence[str]
-    ) -> None:
-        self._api = api
-        self._stream = stream
-        self._markers = markers
-        self._filters = [filters] if isinstance(filters, str) else filters
-        self._subjects: set[bytes] = set()
-        # The subjects and reply subjects of the last messages.
-        self._recent: deque[tuple[bytes, bytes]] = deque(maxlen=_MAX_VERIFIED)
+    api: APIRequests
+    stream: str
+    markers: Markers
+    filters: Sequence[str]
+    subjects: set[bytes] = field(default_factory=set)
+    recent: deque[tuple[bytes, bytes]] = field(default_factory=partial(deque, maxlen=_MAX_VERIFIED))
+    """The subjects and reply subjects of the last messages."""
 
     def verify(self, position: int, deadline: Deadline) -> bool | None:
         """Return whether the stream is the known one; ``None``: none of the last messages shows it."""
         checked: set[bytes] = set()
-        for subject, reply in reversed(self._recent):
+        for subject, reply in reversed(self.recent):
             if subject in checked:
                 continue  # a later message has replaced this one
             checked.add(subject)
             tokens = ack_tokens(reply)
             request = {"last_by_subj": subject.decode("utf-8", "surrogateescape")}
             try:
-                found = leader_get(self._api, self._stream, request, deadline)
+                found = leader_get(self.api, self.stream, request, deadline)
             except errors.MessageNotFoundError:
                 continue  # see `lost`
             except (errors.PermissionsError, errors.NoRespondersError):
@@ -356,38 +360,39 @@ class _LiveKeys:
 
     def record(self, delivery: Delivery) -> None:
         """Record a value or a marker."""
-        if not is_made_up(delivery[1]):
-            self._recent.append(delivery[:2])
-        if self._markers.has_value(delivery):
-            self._subjects.add(delivery[0])
+        self.recent.append(delivery[:2])
+        if self.markers.has_value(delivery):
+            self.subjects.add(delivery[0])
         else:
-            self._subjects.discard(delivery[0])
+            self.subjects.discard(delivery[0])
 
     def lost(self, deadline: Deadline) -> list[Delivery] | None:
         """Return a marker for each key that had a value, and is not in the bucket any more."""
         # Its marker was stored while the watch had no consumer, and was removed before there was
         # another; or the bucket is another one. None: the stream cannot be asked now.
-        if not self._subjects:
+        if not self.subjects:
             return []
         stored: set[str] = set()
         try:
-            for pattern in self._filters:
-                info = stream_info(self._api, self._stream, pattern, deadline=deadline)
+            for pattern in self.filters:
+                info = stream_info(self.api, self.stream, pattern, deadline=deadline)
                 stored.update(info.state.subjects or ())
         except (errors.PermissionsError, errors.NoRespondersError):
-            log.warning("watch of %r: keys without a marker are not noticed", self._stream)
+            log.warning("watch of %r: keys without a marker are not noticed", self.stream)
             return []
         except errors.Error:
             return None
         # The reply subject that the marker of the last sequence would have.
         created = time_to_ns(info.ts or info.created)
-        parts = self._stream, "_", 1, info.state.last_seq, 0, created, 0
+        parts = self.stream, "_", 1, info.state.last_seq, 0, created, 0
         reply = ACK_PREFIX + ".".join(map(str, parts)).encode()
-        return [
-            (subject, reply, *self._markers.make(subject))
-            for subject in sorted(self._subjects)
+        missing = [
+            subject
+            for subject in sorted(self.subjects)
             if subject.decode("utf-8", "surrogateescape") not in stored
         ]
+        self.subjects.difference_update(missing)
+        return [(subject, reply, *self.markers.make(subject)) for subject in missing]
 
 
 class Watch(Generic[E]):
@@ -443,7 +448,9 @@ class Watch(Generic[E]):
         further: CursorOptions = {"reading": Reading.STATE_AGAIN if from_scratch else Reading.STATE}
         self._live: _LiveKeys | None = None
         if markers is not None:
-            self._live = _LiveKeys(api, stream, markers, options["filter_subjects"])
+            filters = options["filter_subjects"]
+            filters = [filters] if isinstance(filters, str) else filters
+            self._live = _LiveKeys(api, stream, markers, filters)
             further["verify"] = self._live.verify
         if follows:
             # Weak, because the messages hold the cursor, and a watch that is collected is stopped.
@@ -458,7 +465,7 @@ class Watch(Generic[E]):
         self._state = _WatchState(deadline=api.deadline(timeout))
         self._messages = _WatchMessages(api, cursor, self._state)
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
-        self._lock = new_rlock()
+        self._lock = threading.RLock()
         # --- under _lock ---
         self._state.initial = _Initial(cursor, self._messages)
         self._received: deque[Delivery] = deque()  # received messages in order
@@ -623,9 +630,7 @@ class Watch(Generic[E]):
         if not received and not self._lost and not self._receive(deadline):
             return None
         if self._lost and self._live is not None:
-            marker = self._lost.popleft()
-            self._live.record(marker)
-            return self._make(marker)
+            return self._make(self._lost.popleft())
         delivery, initial = received[0], self._state.initial
         # This may ask the server. Until it is known, the message is not taken.
         is_current = initial is not None and initial.is_complete_after(delivery[1])
@@ -640,7 +645,7 @@ class Watch(Generic[E]):
 
     def _set_current(self) -> None:
         self._state.initial = None
-        self._cursor.end_state()
+        self._cursor.reading = Reading.FORWARD
 
     def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
         """Start again with all values of another bucket; called while another consumer is created."""
@@ -698,6 +703,7 @@ class Watch(Generic[E]):
         """
         self._state.stopped = True
         self._messages.stop()
+        self._stop_dropped.detach()
 
     @property
     def closed(self) -> bool:
