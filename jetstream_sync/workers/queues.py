@@ -143,7 +143,7 @@ class TaskQueues:
                 self._sender, own.results, self.create
             )
             options = {**options, "state": TaskState(states, name)}
-        task = self._owner.task_class(function, name, calls, states, self)
+        task: Task[..., Any] = self._owner.task_class(function, name, calls, states, self)
         task.handler = self.add_handler(own.queue, task.runner(), states, options)
         self.tasks[name] = task
         return task
