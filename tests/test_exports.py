@@ -204,6 +204,29 @@ def test_importing_starts_nothing():
     )
 
 
+#: Modules that only workers with some options need, such as HTTP, processes, soft timeouts and schedules.
+_LATE_IN_WORKERS = """
+asyncio ctypes difflib email hashlib http.client http.server jetstream_sync.cli jetstream_sync.server
+jetstream_sync.workers.runtime.child jetstream_sync.workers.runtime.processes multiprocessing pickle shutil
+socketserver ssl sysconfig tempfile zoneinfo
+"""
+
+
+def test_importing_workers_loads_no_servers_and_processes():
+    """A program that only calls tasks loads nothing that only some workers need when they start."""
+    response = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _IMPORT.replace("_sync", "_sync.workers")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+        timeout=30,
+    ).stdout.split()
+    assert response[0] == "1"
+    assert "jetstream_sync.workers.worker" in response
+    assert set(response[1:]) & set(_LATE_IN_WORKERS.split()) == set()
+
+
 def test_no_methods_are_generated_for_records():
     """Frozen dataclasses share their methods; generated ones took a third of the import time."""
     generated = {"__init__", "__repr__", "__setattr__", "__delattr__"}

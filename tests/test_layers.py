@@ -109,6 +109,7 @@ ONLY_IN: dict[str, set[str]] = {
         "net",
         "server",
         "workers/operations/health.py",
+        "workers/operations/http_server.py",
     },
     "ssl": {"net"},
     # Workers run in several processes, and handlers in processes of their own.
@@ -195,7 +196,7 @@ BROAD_HANDLERS = {
     "services/service.py _with_data": "a user's function for statistics may raise anything",
     "services/service.py _call_stop_cb": "a user's callback may raise anything",
     "jetstream/buckets/watch.py _report_current": "a user's callback may raise anything",
-    "workers/operations/health.py do_GET": "an error in a reply must not end the thread of the server",
+    "workers/operations/http_server.py do_GET": "an error in a reply must not end the thread of the server",
     "workers/logs.py log": "a user's log handler may raise anything",
     "workers/tracing.py guarded": "tracers and propagators may raise anything",
     "workers/observer.py emit": "a user's hook may raise anything",

@@ -34,8 +34,14 @@ from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .options import QueueOptions, TaskOptions, WorkerOptions
 from .resources import SetupStep
-from .retries import Backoff, BatchError, Reject, Retry
-from .runtime.processes import HandlerTimeoutError, WorkerCrashedError
+from .retries import (
+    Backoff,
+    BatchError,
+    HandlerTimeoutError,
+    Reject,
+    Retry,
+    WorkerCrashedError,
+)
 from .schedules import ScheduleState
 from .tasks import Task, TaskError, TaskResult
 from .worker import CheckResult, Worker

@@ -141,6 +141,13 @@ def check_token(option: str, value: object) -> None:
     check_option(option, value, bool(ok), rule)
 
 
+def short_digest(data: bytes) -> str:
+    """Return a short text that differs for other data."""
+    import hashlib  # noqa: PLC0415 - its import loads OpenSSL, and programs that only call tasks need neither
+
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
 def parse_address(address: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``; without a host, that of the local machine."""
     host, _, port = address.rpartition(":")

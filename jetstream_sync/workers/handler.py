@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
 from ..subjects import check_consumer_name, check_stream_name, subject_matches
@@ -537,6 +538,48 @@ class Invocation:
         for item in reversed(self._middleware):
             call = partial(item, call, context)
         return call()
+
+
+# --- handlers in processes of their own -----------------------------------------------------
+
+
+class HandlerOwner(Protocol):
+    """What a process of a handler uses of a `Worker`."""
+
+    handlers: list[Handler]
+    middleware: Sequence[Middleware]
+    trace: str | None
+
+
+_created: Final[list[weakref.ref[HandlerOwner]]] = []
+
+
+def register(worker: HandlerOwner) -> None:
+    """Remember a worker as long as it exists."""
+    _created.append(weakref.ref(worker, _created.remove))
+
+
+def registered() -> list[HandlerOwner]:
+    """Return the workers that exist, in the order of their creation."""
+    return [worker for item in tuple(_created) if (worker := item()) is not None]
+
+
+#: Whether this process belongs to a handler; a list, because it changes.
+in_handler_process: Final = [False]
+
+
+def refuse_to_run() -> None:
+    """Check that workers may run in this process."""
+    if in_handler_process[0]:
+        raise errors.InvalidOptionError(
+            "pool",
+            "processes",
+            "a process of a handler must not run the worker when it imports the module: call run() "
+            "under if __name__ == '__main__'",
+        )
+
+
+# --- filters, starts and signatures
 
 
 def acceptor(filters: Sequence[str]) -> Callable[[str], bool] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import threading
 import time
@@ -171,6 +170,8 @@ class SoftTimeout:
 
     def interrupt(self) -> None:
         """Raise in the thread of the handler, if that still runs; called by another thread."""
+        import ctypes  # noqa: PLC0415 - for few programs
+
         with self._lock:
             if self._runs:
                 self._runs = False

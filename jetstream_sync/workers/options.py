@@ -14,7 +14,6 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, StreamConfig, errors
@@ -348,6 +347,8 @@ def refuse_unknown(place: str, given: Mapping[str, object], known: Collection[st
     for option, value in given.items():
         if option in known:
             continue
+        from difflib import get_close_matches  # noqa: PLC0415 - for errors only
+
         hint, close = (
             hint_of(_PLACES.get(place, place), option),
             get_close_matches(option, known, 1),

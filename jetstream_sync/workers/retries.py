@@ -70,6 +70,14 @@ class BatchError(Exception):
         super().__init__(f"{len(self.errors)} messages of a batch failed")
 
 
+class WorkerCrashedError(Exception):
+    """The process of a handler has ended while it handled the message."""
+
+
+class HandlerTimeoutError(Exception):
+    """The process of a handler was killed because the handler exceeded its timeout."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
     """

@@ -17,7 +17,6 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import re
@@ -29,14 +28,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo, available_timezones
 
 from .. import RetentionPolicy, errors
 from ..subjects import subject_matches
-from .checks import check_option, check_time, is_number, unwrapped
+from .checks import check_option, check_time, is_number, short_digest, unwrapped
 from .handler import Handler
 
 if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
     from .. import JetStream, Stream, StreamConfig
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
@@ -121,11 +121,11 @@ class Schedule:
         rule: tuple[object, ...] = (self.subject, self.cron, self.every, self.at, self.time_zone)
         if self.rollup:
             rule += (self.rollup,)
-        return hashlib.sha256(repr(rule).encode()).hexdigest()[:16]
+        return short_digest(repr(rule).encode())
 
     def digest(self, payload: bytes) -> str:
         """Return the digest of the rule and, after a hyphen, that of the payload."""
-        return f"{self.rule_digest}-{hashlib.sha256(payload).hexdigest()[:16]}"
+        return f"{self.rule_digest}-{short_digest(payload)}"
 
     @property
     def module(self) -> str:
@@ -440,6 +440,8 @@ def _number(text: str, name: str) -> int:
 
 def check_zone(name: object) -> ZoneInfo | None:
     """Return a time zone, ``None`` if this system knows none; raise `InvalidOptionError` for an unknown one."""
+    from zoneinfo import ZoneInfo, available_timezones  # noqa: PLC0415 - for schedules only
+
     try:
         if isinstance(name, str) and name:
             return ZoneInfo(name)

@@ -22,7 +22,15 @@ from .checks import check_count, check_option, check_plain, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters
 from .events import Event, StopOnce, signals
-from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, HandlerFunction
+from .handler import (
+    HANDLER_OPTIONS,
+    QUEUE_OPTIONS,
+    TASK_OPTIONS,
+    Handler,
+    HandlerFunction,
+    refuse_to_run,
+    register,
+)
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .operations.health import Monitor, monitoring
@@ -40,7 +48,6 @@ from .options import (
 from .queues import TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
 from .run import WorkerRun, existing_objects_kept
-from .runtime.child import refuse_to_run, register
 from .runtime.consumers import plan_consumer, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules

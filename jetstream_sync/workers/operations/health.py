@@ -5,14 +5,10 @@ A worker is *alive* unless a restart would help: a thread of the runtime has end
 handler is over its timeout, or the connection is closed for good. It stays alive while the server is
 away. It is *ready* while it handles messages: connected, requesting messages from consumers that fit
 their handlers, and not stopping.
-
-Each HTTP request has a thread, so that a client that sends nothing does not delay a health check. Clients that
-fill the process with threads close the oldest connections.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import socket
@@ -20,17 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from ...locks import new_lock
-from ..checks import parse_address
 from ..deliveries import LeaseKeeper, lease_clock
 from ..events import spawn
 from ..logs import log
 from ..metrics import (
-    CONTENT_TYPE,
     GaugeSnapshot,
     HandlerSnapshot,
     Snapshot,
@@ -38,7 +30,6 @@ from ..metrics import (
     handler_snapshots,
     metrics_text,
 )
-from ..observer import DURATIONS
 
 if TYPE_CHECKING:
     from ... import Connection
@@ -49,12 +40,8 @@ if TYPE_CHECKING:
 _MAX_LEASE_CHECK_S: Final = 30.0
 #: Seconds without a report after which a process does not count as ready: it reports every second.
 _SILENCE_S: Final = 5.0
-#: Maximum number of open connections, and seconds of silence after which one is closed.
-_MAX_CLIENTS: Final = 64
-_TIMEOUT_S: Final = 5.0
 #: Interval of the checks whether the server is closed, in seconds.
 _POLL_S: Final = 0.1
-_TEXT: Final = "text/plain; charset=utf-8"
 
 
 class HealthSource:
@@ -284,53 +271,15 @@ class Processes(HealthSource):
             return metrics_text([*self._current.values(), ended], self._ends)
 
 
-class MonitoringServer(ThreadingHTTPServer):
-    """Serves health checks and metrics."""
-
-    allow_reuse_port = False
-    request_queue_size = _MAX_CLIENTS
-
-    def __init__(self, address: str, source: Monitor | Processes) -> None:
-        host, port = parse_address(address)
-        self.source = source
-        self._clients: list[socket.socket] = []
-        self.address_family: int = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Request)
-        shown = f"[{host}]" if ":" in host else host
-        #: The URL of the server.
-        self.url: str = f"http://{shown}:{self.server_address[1]}"
-
-    def server_bind(self) -> None:
-        """Bind the socket, without the name of the host, which may take long."""
-        TCPServer.server_bind(self)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a client in a thread; close the oldest connection if there are too many."""
-        self._clients.append(request)
-        if len(self._clients) > _MAX_CLIENTS:
-            with suppress(OSError):
-                self._clients[0].shutdown(socket.SHUT_RDWR)
-        spawn(
-            "worker-http-request",
-            lambda: self.process_request_thread(request, client_address),
-            lambda _error: None,
-        )
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
-        self._clients.remove(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a connection that was lost."""
-
-
 @contextmanager
 def monitoring(address: str | None, source: Monitor | Processes, name: str) -> Iterator[bool]:
     """Serve health checks and metrics for the duration of a block; false: the address cannot be used."""
     if address is None:
         yield True
         return
+    # Programs that only call tasks import this package, too; this module needs that of TLS.
+    from .http_server import MonitoringServer  # noqa: PLC0415 - for few programs
+
     try:
         server = MonitoringServer(address, source)
     except OSError as error:
@@ -344,59 +293,3 @@ def monitoring(address: str | None, source: Monitor | Processes, name: str) -> I
     finally:
         server.shutdown()
         server.server_close()
-
-
-class _Request(BaseHTTPRequestHandler):
-    """One request; there is one per connection."""
-
-    server: MonitoringServer
-    timeout: ClassVar[float] = _TIMEOUT_S
-    default_request_version = "HTTP/1.1"
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.close_connection = True
-        path, _, query = self.path.partition("?")
-        verbose = "verbose" in {part.partition("=")[0] for part in query.split("&")}
-        source = self.server.source
-        try:
-            if path == "/livez":
-                status, body, kind = self._health(source.not_live(), verbose=verbose)
-            elif path == "/readyz":
-                status, body, kind = self._health(source.not_ready(), verbose=verbose)
-            elif path == "/metrics":
-                status, body, kind = 200, source.metrics(), CONTENT_TYPE
-            else:
-                status, body, kind = 404, "use /livez, /readyz or /metrics\n", _TEXT
-        except Exception:
-            log.exception("the reply to %s failed", path)
-            status, body, kind = 500, "internal error, see the log\n", _TEXT
-        data = body.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def _health(self, reasons: list[str], *, verbose: bool) -> tuple[int, str, str]:
-        status = 503 if reasons else 200
-        if not verbose:
-            return status, "".join(f"{reason}\n" for reason in reasons) or "ok\n", _TEXT
-        processes = [
-            [
-                {name: value for name, value in handler.items() if name not in DURATIONS}
-                for handler in snapshot["handlers"]
-            ]
-            for snapshot in self.server.source.snapshots()
-        ]
-        state = "failed" if reasons else "ok"
-        document = {"status": state, "reasons": reasons, "processes": processes}
-        return status, json.dumps(document, indent=2) + "\n", "application/json"
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing: health checks are frequent."""

@@ -16,11 +16,11 @@ import os
 import select
 import signal
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ...locks import new_lock
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"
 #: Interval of the heartbeats, in seconds.
 _INTERVAL_S: Final = 1.0
-#: Where the files of Python and of installed packages are.
-_INSTALLED: Final = tuple(
-    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
 
 
 class SupervisorLink:
@@ -171,11 +167,20 @@ def rss_of(process: int) -> int:
         return 0
 
 
+@cache
+def _installed() -> tuple[str, ...]:
+    """Return where the files of Python and of installed packages are."""
+    import sysconfig  # noqa: PLC0415 - for ``--reload``
+
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(sysconfig.get_path(name) + os.sep for name in names)
+
+
 def _module_files() -> set[str]:
     """Return the source files of imported modules that do not belong to the installation."""
     found = set()
     for module in tuple(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and not file.startswith(_INSTALLED):
+        if isinstance(file, str) and not file.startswith(_installed()):
             found.add(os.path.abspath(file))  # noqa: PTH100 - called every second
     return found

@@ -19,7 +19,6 @@ import os
 import pickle
 import signal
 import traceback
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from functools import partial
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import prepare
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ... import JetStreamMsg, errors
 from ...locks import new_rlock
@@ -35,7 +34,16 @@ from ..context import Context, ContextActions
 from ..dead_letters import one_line
 from ..deliveries import Delivery, DeliveryState, log_context
 from ..events import spawn
-from ..handler import CallHandler, Handler, Invocation, Middleware, Reply, check_returned
+from ..handler import (
+    CallHandler,
+    Handler,
+    Invocation,
+    Middleware,
+    Reply,
+    check_returned,
+    in_handler_process,
+    registered,
+)
 from ..logs import log, traceback_text
 from ..tracing import traced, tracing_middleware
 
@@ -92,38 +100,6 @@ class FailureReport:
     traceback: str
 
 
-class HandlerOwner(Protocol):
-    """What is used of a `Worker`."""
-
-    handlers: list[Handler]
-    middleware: Sequence[Middleware]
-    trace: str | None
-
-
-#: The workers that exist, in the order of their creation.
-_created: Final[list[weakref.ref[HandlerOwner]]] = []
-
-
-def register(worker: HandlerOwner) -> None:
-    """Remember a worker as long as it exists."""
-    _created.append(weakref.ref(worker, _created.remove))
-
-
-#: Whether this process belongs to a handler; a list, because it changes.
-_in_handler_process: Final = [False]
-
-
-def refuse_to_run() -> None:
-    """Check that workers may run in this process."""
-    if _in_handler_process[0]:
-        raise errors.InvalidOptionError(
-            "pool",
-            "processes",
-            "a process of a handler must not run the worker when it imports the module: call run() "
-            "under if __name__ == '__main__'",
-        )
-
-
 def main(connection: int, lifeline: int) -> None:
     """Run a handler for the messages that come through a pipe; the program of a handler process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -131,7 +107,7 @@ def main(connection: int, lifeline: int) -> None:
     with suppress(OSError, ValueError, AttributeError):  # stderr may be closed
         faulthandler.register(signal.SIGQUIT, all_threads=True)
     _end_with(lifeline)
-    _in_handler_process[0] = True
+    in_handler_process[0] = True
     os.set_inheritable(connection, False)
     conn = Connection(connection)
     job = conn.recv()
@@ -180,10 +156,9 @@ def _load(job: ChildJob) -> tuple[Handler | None, Sequence[Middleware]]:
         getattr(importlib.import_module(module), function)()
     for name in job.modules:
         importlib.import_module(name)
-    for reference in tuple(_created):
-        worker = reference()
-        for handler in [] if worker is None else worker.handlers:
-            if worker is not None and handler.identity == job.identity:
+    for worker in registered():
+        for handler in worker.handlers:
+            if handler.identity == job.identity:
                 return handler, (*tracing_middleware(worker.trace), *worker.middleware)
     return None, ()
 

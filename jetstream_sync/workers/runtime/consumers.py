@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from ... import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, Retent
 from ...differences import differences
 from ...subjects import filter_fields, subjects_overlap
 from ..calls import OWNER, check_owner
-from ..checks import check_option
+from ..checks import check_option, short_digest
 from ..deliveries import MIN_WAIT_S, LeaseTimes
 from ..handler import Handler, QueueHandler, start_of
 from ..logs import log
@@ -201,7 +200,7 @@ class HandlerConsumer(MessageSource):
 
 
 def _digest(filters: Sequence[str]) -> str:
-    return hashlib.sha256(" ".join(filters).encode()).hexdigest()[:16]
+    return short_digest(" ".join(filters).encode())
 
 
 def _continued(

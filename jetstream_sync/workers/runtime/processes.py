@@ -34,7 +34,7 @@ from ...locks import new_lock
 from ..checks import unwrapped
 from ..deliveries import Delivery, lease_clock
 from ..logs import RemoteTraceback, log, status_text
-from ..retries import Retry
+from ..retries import HandlerTimeoutError, Retry, WorkerCrashedError
 from .child import ChildJob, FailureReport, HandlerRequest
 
 if TYPE_CHECKING:
@@ -57,14 +57,6 @@ _KILL_GRACE_S: Final = 10.0
 #: Delays between attempts to start a process, in seconds.
 _FIRST_DELAY_S: Final = 1.0
 _MAX_DELAY_S: Final = 30.0
-
-
-class WorkerCrashedError(Exception):
-    """The process of a handler has ended while it handled the message."""
-
-
-class HandlerTimeoutError(Exception):
-    """The process of a handler was killed because the handler exceeded its timeout."""
 
 
 class _StartError(Exception):

@@ -48,10 +48,10 @@ from ..observer import HandlerObserver, Observer
 from ..retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
 from ..tracing import traced
 from .once import Once
-from .processes import HandlerProcesses
 
 if TYPE_CHECKING:
     from ... import JetStream
+    from .processes import HandlerProcesses
 
 P = ParamSpec("P")
 

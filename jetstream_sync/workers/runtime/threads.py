@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ... import errors
 from ..dead_letters import DeadLetterWriter
@@ -27,9 +27,11 @@ from ..limits import Gate
 from ..logs import log
 from ..observer import Observer
 from .consumers import MessageSource
-from .processes import HandlerProcesses
 from .processing import Processor, QueueProcessor, Shared
 from .pulling import HeldMessages, Phase, Puller
+
+if TYPE_CHECKING:
+    from .processes import HandlerProcesses
 
 #: The largest age of the ack floor while messages are handled, in seconds: behind it, a consumer that is
 #: deleted and created again delivers them a second time.
@@ -58,6 +60,9 @@ class HandlerRunner:
         self.observer: Observer = shared.observer
         self._processes: HandlerProcesses | None = None
         if handler.pool == "processes":
+            # Loaded before the threads of the handler start.
+            from .processes import HandlerProcesses  # noqa: PLC0415 - for few programs
+
             self._processes = HandlerProcesses(
                 handler, shared.js, shared.is_stopping, shared.process_setup
             )
