@@ -158,7 +158,7 @@ def test_a_thread_that_hangs_behind_its_acknowledgement_is_not_free(
         js.publish(f"{stream.name}.a", b"1")
         wait_until(lambda: endpoint.status("/livez") == 503)
         wait_until(lambda: counted(worker)["timeouts"] == 1)
-        assert "hang: the handler exceeds its timeout" in caplog.text
+        wait_until(lambda: "hang: the handler exceeds its timeout" in caplog.text)
         assert endpoint.status("/livez") == 503
         release.set()
         wait_until(lambda: endpoint.status("/livez") == 200)
