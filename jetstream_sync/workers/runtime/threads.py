@@ -75,7 +75,9 @@ class HandlerRunner:
         isolates = self._processes is None and handler.max_messages is None
         #: The messages that were received and are not settled.
         self.held: HeldMessages = HeldMessages(
-            isolates=isolates, differ=handler.key is not None or handler.max_bytes is not None
+            isolates=isolates,
+            # The partitions of a group are keys.
+            differ=bool(handler.key or handler.group or handler.max_bytes),
         )
         #: Receives the messages.
         self.puller: Puller = puller(
