@@ -82,9 +82,9 @@ from .api.publish import BatchOptions as BatchOptions
 from .api.publish import FastPublishOptions as FastPublishOptions
 from .api.publish import PubAck as PubAck
 from .api.publish import PublishOptions as PublishOptions
+from .api.publish import Schedule as Schedule
 from .api.pull import ContinuousOptions as ContinuousOptions
 from .api.pull import PriorityOptions as PriorityOptions
-from .api.schedules import Schedule as Schedule
 from .api.stream import ExternalStream as ExternalStream
 from .api.stream import LostStreamData as LostStreamData
 from .api.stream import RePublish as RePublish

@@ -18,9 +18,9 @@ from ..api.publish import (
     Retries,
     given_options,
     publish_headers,
+    schedule_headers,
     ttl_text,
 )
-from ..api.schedules import schedule_headers
 from ..api.stream import SnapshotInfo
 from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE_TTL, Headers, HeadersLike

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
 from ..api.echo import release
-from ..api.publish import LAST_SEQUENCE
-from ..api.schedules import Schedule
+from ..api.publish import LAST_SEQUENCE, Schedule
 from ..api.stream import SnapshotRequest, StreamInfo
 from ..durations import check_time, time_to_text
 from ..headers import SCHEDULE

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.protocol.trace import RECEIVED, SENT, LineCutter
+from jetstream_sync.client.tracing import RECEIVED, SENT, LineCutter
 
 
 def lines_of(data: bytes, mark: str = SENT) -> list[str]:
