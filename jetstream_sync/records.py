@@ -63,7 +63,28 @@ def record(cls: type[_T]) -> type[_T]:
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def frozen(*, kw_only: bool = False) -> Callable[[type[_T]], type[_T]]:
     """Turn a subclass of `Frozen` into a frozen, slotted dataclass."""
-    return dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)
+
+    def decorate(cls: type[_T]) -> type[_T]:
+        made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(
+            cls
+        )
+        _prepare(made)
+        return made
+
+    return decorate
+
+
+def _prepare(made: Any) -> None:
+    """Note the arguments of a class for its constructor, which is called for each connection and pull request."""
+    arguments = [field for field in dataclasses.fields(made) if field.init]
+    made._positional = tuple(  # noqa: SLF001 - of `Frozen`
+        field.name for field in arguments if not field.kw_only
+    )
+    made._arguments = tuple(  # noqa: SLF001 - of `Frozen`
+        # The slot descriptor bypasses the frozen __setattr__.
+        (field.name, getattr(made, field.name).__set__, field.default, field.default_factory)
+        for field in arguments
+    )
 
 
 class _FieldDocs:
@@ -207,31 +228,40 @@ class Frozen(RecordBase):
 
     __slots__ = ()
 
+    #: The names of the arguments that may be positional.
+    _positional: ClassVar[tuple[str, ...]] = ()
+    #: Of each argument its name, the function that sets it, its default, and what makes a default.
+    _arguments: ClassVar[tuple[tuple[str, Callable[[Any, Any], None], Any, Any], ...]] = ()
+
     if not TYPE_CHECKING:  # type checkers know the fields
 
         def __init__(self, *args: Any, **given: Any) -> None:
-            fields = [field for field in dataclasses.fields(self) if field.init]
-            names = [field.name for field in fields if not field.kw_only]
-            call = f"{type(self).__name__}.__init__()"
-            if len(args) > len(names):
-                raise TypeError(f"{call} takes {len(names)} positional arguments, not {len(args)}")
-            for name, value in zip(names, args, strict=False):
-                if name in given:
-                    raise TypeError(f"{call} got multiple values for argument {name!r}")
-                given[name] = value
-            for field in fields:
-                if field.name in given:
-                    value = given.pop(field.name)
-                elif field.default is not dataclasses.MISSING:
-                    value = field.default
-                elif field.default_factory is not dataclasses.MISSING:
-                    value = field.default_factory()
-                else:
-                    raise TypeError(f"{call} requires the argument {field.name!r}")
-                object.__setattr__(self, field.name, value)
+            if args:
+                self._add_positional(args, given)
+            for name, assign, default, factory in self._arguments:
+                value = given.pop(name, default)
+                if value is dataclasses.MISSING:
+                    if factory is dataclasses.MISSING:
+                        raise self._wrong_call(f"requires the argument {name!r}")
+                    value = factory()
+                assign(self, value)
             if given:
-                raise TypeError(f"{call} got an unexpected keyword argument {min(given)!r}")
+                raise self._wrong_call(f"got an unexpected keyword argument {min(given)!r}")
             self.__post_init__()
+
+    @classmethod
+    def _add_positional(cls, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        names = cls._positional
+        if len(args) > len(names):
+            raise cls._wrong_call(f"takes {len(names)} positional arguments, not {len(args)}")
+        for name, value in zip(names, args, strict=False):
+            if name in given:
+                raise cls._wrong_call(f"got multiple values for argument {name!r}")
+            given[name] = value
+
+    @classmethod
+    def _wrong_call(cls, problem: str) -> TypeError:
+        return TypeError(f"{cls.__name__}.__init__() {problem}")
 
     def __post_init__(self) -> None:
         """Check the fields, and set those that follow from others."""
