@@ -77,7 +77,7 @@ class HandlerRunner:
         self.held: HeldMessages = HeldMessages(
             isolates=isolates,
             # The partitions of a group are keys.
-            differ=bool(handler.key or handler.group or handler.max_bytes),
+            differ=(handler.key, handler.group, handler.max_bytes) != (None, None, None),
         )
         #: Receives the messages.
         self.puller: Puller = puller(
