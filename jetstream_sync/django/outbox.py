@@ -86,12 +86,12 @@ class OutboxRelay:
         self._sampled_at: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Run the relay in a thread for the duration of a block."""
+    def running(self, crashed: Callable[[BaseException], object]) -> Iterator[None]:
+        """Run the relay in a thread for the duration of a block; call a function if an error ends it."""
         if not self._databases and not self._inbox:
             yield
             return
-        thread = spawn("worker-outbox", self._run, lambda _: None)
+        thread = spawn("worker-outbox", self._run, crashed)
         try:
             yield
         finally:

@@ -131,6 +131,27 @@ def test_the_worker_publishes_the_outbox(database, stream):
     assert Outbox.state(using=database).age == 0.0
 
 
+def test_a_relay_that_ends_ends_its_worker(database, stream, caplog):
+    """A function of the user may raise SystemExit in it; a worker without its relay would look well."""
+    from django.db.models.signals import pre_delete
+
+    from jetstream_sync.django.models import Outbox
+
+    def leave(**_: Any) -> None:
+        raise SystemExit(0)
+
+    worker = new_worker()
+    worker.handler(stream=stream.name, consumer="C")(print_nothing)
+    Outbox.publish(f"{stream.name}.a", using=database)
+    pre_delete.connect(leave, sender=Outbox)
+    try:
+        with running(worker) as run:
+            assert run.ended() == 1
+    finally:
+        pre_delete.disconnect(leave, sender=Outbox)
+    assert "thread worker-outbox crashed" in caplog.text
+
+
 def print_nothing() -> None:
     """Handle a message."""
 
