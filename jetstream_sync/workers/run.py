@@ -17,6 +17,7 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -58,6 +59,8 @@ _POLL_S: Final = 0.1
 #: Longest wait of the main thread, in seconds. A signal that the system delivers to another thread does
 #: not interrupt the wait, and its handler runs afterwards.
 _SIGNAL_POLL_S: Final = 0.5
+#: Maximum time for receiving what is in flight for all handlers after a stop, in seconds.
+_STOP_PULLING_S: Final = 2.0
 #: The share of the drain timeout in which messages that were received before the stop are started.
 _BUFFERED_SHARE: Final = 1 / 3
 #: Interval at which a worker that ends when its consumers are empty reads their state, in seconds.
@@ -243,11 +246,16 @@ class WorkerRun:
             self._link.processes = lambda: [pid for runner in self._runners for pid in runner.pids]
             self._link.ready()
 
-    def _is_drained(self, before: list[int | None]) -> tuple[bool, list[int | None]]:
+    def _is_drained(self, before: list[int]) -> tuple[bool, list[int]]:
         """Return whether all consumers are empty since the last check, and the state for the next one."""
-        delivered = [runner.delivered_if_empty() for runner in self._runners]
+        delivered = []
+        for runner in self._runners:
+            count = runner.delivered_if_empty()
+            if count is None:
+                return False, []
+            delivered.append(count)
         # Twice the same: a handler may publish for a consumer that was found empty before.
-        return None not in delivered and delivered == before, delivered
+        return delivered == before, delivered
 
     def _wait_for_stop(self, *, burst: bool) -> None:
         """Return when the worker has to stop."""
@@ -257,12 +265,14 @@ class WorkerRun:
         interval = _SAMPLE_S if is_frequent else _REFRESH_S
         refresh_at = time.monotonic() + interval
         ready = False
-        delivered: list[int | None] = []
+        delivered: list[int] = []
+        outdated: deque[HandlerRunner] = deque()
         while True:
             if not ready and all(runner.is_prepared for runner in self._runners):
                 ready = True
                 self._announce_ready()
-            event = self._next_event(_BURST_POLL_S if burst else _SIGNAL_POLL_S)
+            poll_s = _BURST_POLL_S if burst else _SIGNAL_POLL_S
+            event = self._next_event(0.0 if outdated else poll_s)
             if burst and event is None:
                 empty, delivered = self._is_drained(delivered)
                 if empty:
@@ -289,9 +299,16 @@ class WorkerRun:
                 self._link.recycle("all threads of a handler exceed the timeout")
             due = time.monotonic() >= refresh_at
             due = due or (event is not None and event.kind == "reconnected")
-            for runner in self._runners:
-                if self._nc.is_connected and (due or runner.is_outdated):
-                    runner.refresh()
+            outdated.extend(
+                runner
+                for runner in self._runners
+                if (due or runner.is_outdated) and runner not in outdated
+            )
+            if not self._nc.is_connected:
+                outdated.clear()
+            elif outdated:
+                # One at a time: each waits for a reply, and the next event may be a signal.
+                outdated.popleft().refresh()
             if due:
                 refresh_at = time.monotonic() + interval
                 if self._nc.is_connected:
@@ -301,8 +318,9 @@ class WorkerRun:
 
     def _drain(self, deadline: float) -> bool:
         """Stop the handlers; return whether they have ended in time, and no settlement is left."""
+        stop_until = min(deadline, time.monotonic() + _STOP_PULLING_S)
         for runner in self._runners:
-            runner.stop_pulling()
+            runner.stop_pulling(stop_until)
         clean = self._wait_idle(deadline)
         if clean:
             clean = self._settlements.wait_confirmed(max(0.0, deadline - time.monotonic()))

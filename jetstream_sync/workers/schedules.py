@@ -22,6 +22,7 @@ import math
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -162,19 +163,21 @@ class Schedules:
         self._worker = worker
         self._schedules = schedules
         self._handlers = handlers
-        self._stored: list[_StoredSchedule] = []
+        self._stored: deque[_StoredSchedule] = (
+            deque()
+        )  # those that were checked last are at the end
         self._refresh_at = math.inf
         # The names whose last refresh failed, which is logged once.
         self._failed: set[str] = set()
 
     def store(self) -> None:
         """Store the schedules that are missing or differ; `refresh` does it again."""
-        self._stored = [
+        self._stored = deque(
             _StoredSchedule(self._js, schedule, stream, _subject(stream, self._worker, schedule))
             for schedule, stream in check_schedules(
                 self._js, self._worker, self._schedules, self._handlers
             )
-        ]
+        )
         for item in self._stored:
             item.store()
         self._refresh_at = time.monotonic() + REFRESH_S
@@ -185,7 +188,9 @@ class Schedules:
         if now < self._refresh_at:
             return
         self._refresh_at = now + REFRESH_S
-        for item in self._stored:
+        for _ in range(len(self._stored)):
+            item = self._stored[0]
+            self._stored.rotate(-1)
             name = item.schedule.name
             try:
                 item.restore()
@@ -194,6 +199,8 @@ class Schedules:
                 level = logging.DEBUG if name in self._failed else logging.ERROR
                 self._failed.add(name)
                 log.log(level, "schedule %s cannot be checked: %s", name, error)
+                if isinstance(error, errors.TimeoutError):
+                    return  # the worker must see a signal; the others are next
 
 
 class _StoredSchedule:

@@ -7,11 +7,13 @@ import threading
 import time
 
 import pytest
+from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import WorkerProgram, is_settled, publish_numbers, running
 
-from jetstream_sync import ConsumerConfig, JetStream, RetentionPolicy, Stream
+from jetstream_sync import ConsumerConfig, JetStream, RetentionPolicy, Stream, connect
 from jetstream_sync.workers import Backoff, Worker
+from jetstream_sync.workers import run as run_module
 from jetstream_sync.workers.metrics import HandlerSnapshot
 from jetstream_sync.workers.runtime.consumers import HandlerConsumer
 
@@ -60,6 +62,32 @@ def test_a_stop_handles_the_buffer_for_a_third_of_its_time(js, stream, worker):
     assert 3 <= len(runs) <= 15
     info = stream.consumer_info("C")
     assert info.ack_floor.stream_seq == len(runs)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(110)
+def test_a_stop_takes_no_timeout_for_each_handler_while_the_server_is_silent(
+    fresh_server, monkeypatch, caplog
+):
+    """Reading the states of many consumers does not delay it, and all share the time for what is in flight."""
+    monkeypatch.setattr(run_module, "_REFRESH_S", 0.1)
+    worker = Worker(fresh_server.url, name="many", drain_timeout=1.0)
+    with connect(fresh_server.url) as nc:
+        nc.jetstream().create_stream(name="MANY", subjects=["many.*"])
+    for number in range(8):
+
+        @worker.handler(stream="MANY", consumer=f"C{number}", filter_subject=f"many.{number}")
+        def handle(data: bytes) -> None:
+            pass
+
+    with caplog.at_level(logging.INFO), running(worker) as run:
+        wait_until(lambda: "is ready" in caplog.text, 20)
+        with paused(fresh_server):
+            began = time.monotonic()
+            worker.stop()
+            run.ended(60)
+            # One request of 5 seconds may be on its way; 2, 1 and 1 seconds are for the end.
+            assert time.monotonic() - began < 10 + 3 * SCALE
 
 
 @pytest.mark.full

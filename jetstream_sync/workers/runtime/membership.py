@@ -174,9 +174,9 @@ class GroupPuller(Puller):
         self._handle: GroupConsumeHandle | None = None
         self._is_leaving = False
 
-    def stop(self) -> None:
-        """End `run`, after the phase of the held messages was changed."""
-        super().stop()
+    def stop(self, until: float) -> None:
+        """End `run`, after the phase of the held messages was changed; wait up to a monotonic time."""
+        super().stop(until)
         with self._held.lock:
             handle = self._handle
         if handle is not None:

@@ -333,19 +333,19 @@ class Puller:
                     log.error("%s: cannot pull, trying again: %s", self._name, error)  # noqa: TRY400
         self._shared.on_change()
 
-    def stop(self) -> None:
-        """End `run`, after the phase of the held messages was changed."""
+    def stop(self, until: float) -> None:
+        """End `run`, after the phase of the held messages was changed; wait up to a monotonic time."""
         self._stopped.set()
         self.interrupted.set()
-        self._end_iterator()
+        self._end_iterator(max(0.0, until - time.monotonic()))
 
-    def _end_iterator(self) -> None:
+    def _end_iterator(self, timeout: float = _STOP_TIMEOUT_S) -> None:
         """Request no more messages, and receive those in flight."""
         with self._held.lock:
             iterator = self._iterator
         if iterator is not None:
             with contextlib.suppress(errors.Error):
-                iterator.drain(_STOP_TIMEOUT_S)
+                iterator.drain(timeout)
 
     def _pull_or_recreate(self) -> None:
         """Pull; if the consumer does not exist, create it again."""

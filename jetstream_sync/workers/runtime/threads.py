@@ -225,14 +225,18 @@ class HandlerRunner:
 
     # --- stopping -------------------------------------------------------------------------------
 
-    def stop_pulling(self) -> None:
-        """Pull no more; the threads end when they have handled the waiting messages."""
+    def stop_pulling(self, until: float) -> None:
+        """
+        Pull no more; the threads end when they have handled the waiting messages.
+
+        Messages in flight are received up to a monotonic time.
+        """
         with self.held.lock:
             self.held.phase = Phase.DRAINING
             self.held.work.notify_all()
         if self._limit is not None:
             self._limit.stop()
-        self.puller.stop()
+        self.puller.stop(until)
 
     def return_waiting(self) -> int:
         """Return the waiting messages to the server, and those that arrive; return how many there were."""
