@@ -13,11 +13,11 @@ import pytest
 from fixtures.ctrl_c import interrupted, sends_ctrl_c
 from fixtures.internals import core_of
 from fixtures.server import paused
-from fixtures.threads import SCALE, wait_until, within
+from fixtures.threads import SCALE, ClockAhead, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import JetStream, ObjectMeta, ObjectMetaOptions, ObjectStore, PubAck, errors
-from jetstream_sync.jetstream.buckets import object_writing
+from jetstream_sync.jetstream.buckets import object_store, object_writing
 from jetstream_sync.server import NatsServer
 
 #: A number of opcodes that is not reached: the first pass only counts.
@@ -323,3 +323,13 @@ def test_chunks_of_killed_writers_are_deleted(js):
     assert (len(store.get_bytes("kept")), len(store.get_bytes("open"))) == (300_000, 600_000)
     with pytest.raises(errors.InvalidOptionError):
         store.purge_orphans(older_than="1d")
+
+
+def test_the_age_of_chunks_is_measured_by_the_clock_of_the_server(js, monkeypatch):
+    """An upload that goes on keeps its chunks if the clock of this computer is ahead."""
+    monkeypatch.setattr(object_store, "datetime", ClockAhead)
+    store = js.create_object_store(bucket="AHEAD", storage="memory")
+    with store.open("open", "wb") as upload:
+        upload.write(b"u" * 300_000)
+        assert store.purge_orphans(older_than=60) == 0
+    assert len(store.get_bytes("open")) == 300_000

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fixtures.threads import SCALE, wait_until
+from fixtures.threads import SCALE, ClockAhead, wait_until
 
 import jetstream_sync
 from jetstream_sync import JetStream, KeyValue, errors
+from jetstream_sync.jetstream.buckets import replica as replica_module
 
 
 @pytest.fixture
@@ -64,6 +65,15 @@ def test_values_that_expire_leave_a_replica(js):
     with kv.replica() as replica:
         replica.wait_for(kv.put("a", b"1"), 5 * SCALE)
         wait_until(lambda: not replica, 5)
+
+
+def test_a_replica_measures_the_ttl_by_the_clock_of_the_server(js, monkeypatch):
+    """The clock of this computer may be ahead by more than the TTL."""
+    monkeypatch.setattr(replica_module, "datetime", ClockAhead)
+    kv = js.create_key_value(bucket="AHEAD", ttl=60)
+    with kv.replica() as replica:
+        replica.wait_for(kv.put("a", b"1"), 5 * SCALE)
+        assert dict(replica) == {"a": b"1"}
 
 
 def test_a_replica_catches_up_after_a_restart(alone, fresh_server):

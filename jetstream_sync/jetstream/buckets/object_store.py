@@ -677,7 +677,7 @@ class ObjectStore(ForeignNames):
 
         Args:
             older_than: keep chunks of uploads that stored one less than this time ago, in seconds, by the
-                clock of this computer: the upload may go on.
+                clock of the server: the upload may go on.
             timeout: for all requests, in seconds; ``None``: the timeout of the JetStream context for each.
 
         Returns:
@@ -693,16 +693,17 @@ class ObjectStore(ForeignNames):
         stream = stream_name(self.bucket)
         with limited(deadline):
             with self._bucket.translated_errors():
-                state = stream_info(self._api, stream, chunk_subject(self.bucket, "*")).state
+                found = stream_info(self._api, stream, chunk_subject(self.bucket, "*"))
+            now = found.ts or datetime.now(timezone.utc)  # of the server, if it reports that
             # In this order: an upload that ends meanwhile has its info.
             used = {chunk_subject(self.bucket, info.nuid) for info in self.list()}
         deleted = 0
-        for subject in sorted(set(state.subjects or ()) - used):
+        for subject in sorted(set(found.state.subjects or ()) - used):
             with suppress(errors.MessageNotFoundError):
                 last = leader_get(
                     self._api, stream, {"last_by_subj": subject}, self._limit(deadline)
                 )
-                if datetime.now(timezone.utc) - last.time >= timedelta(seconds=limit):
+                if now - last.time >= timedelta(seconds=limit):
                     deleted += self._bucket.purge(subject, self._limit(deadline))
         return deleted
 

@@ -10,7 +10,7 @@ from ... import errors
 from ...client.core import ConnectionCore
 from ...client.mailbox import copy_exception
 from ...client.threads import Waiters
-from ...net.clock import Deadline
+from ...net.clock import Deadline, monotonic
 from .watch import WatchHandle, is_made_up
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class Replica(Mapping[str, bytes]):
         self._core = core
         # Values that expire without a marker are not reported.
         self._ttl: timedelta | None = None if status.limit_marker_ttl else status.ttl
+        # The server's clock, because that of this machine may differ by more than the TTL.
+        self._clock = status.info.ts or datetime.now(timezone.utc), monotonic()
         self._copy = copy = _Copy()
         what = f"a replica of bucket {status.bucket!r}"
         # Its thread holds the copy, not this object.
@@ -91,8 +93,10 @@ class Replica(Mapping[str, bytes]):
 
     def _entry(self, key: str) -> KeyValueEntry | None:
         entry = self._copy.entries.get(key)
-        if entry is None or (self._ttl and datetime.now(timezone.utc) - entry.created > self._ttl):
-            return None
+        if entry is not None and self._ttl is not None:
+            moment, at = self._clock
+            if moment + timedelta(seconds=monotonic() - at) - entry.created > self._ttl:
+                return None
         return entry
 
     def __getitem__(self, key: str) -> bytes:
