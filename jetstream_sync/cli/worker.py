@@ -78,12 +78,7 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
     """  # noqa: D301 - click requires the character, not the escape
     servers = tuple(settings.servers)
     options = run_options(target, argparse.Namespace(servers=servers, **given))
-    try:
-        ctx.exit(run_worker(options, settings.env.stderr))
-    except errors.InvalidOptionError as error:
-        if error.option != "worker":
-            raise
-        raise _usage_error(error) from error
+    ctx.exit(run_worker(options, settings.env.stderr, load=_imported))
 
 
 @command()
@@ -362,12 +357,27 @@ STACK: Final = (
 
 def _load(target: str, settings: Settings) -> Worker:
     """Import the worker that ``MODULE:ATTRIBUTE`` names."""
-    try:
-        found = load_worker(target)
-    except errors.InvalidOptionError as error:
-        raise _usage_error(error) from error
+    found = _imported(target)
     found.servers = settings.servers or found.servers or settings.env.variables.get("NATS_URL")
     return found
+
+
+def _imported(target: str) -> Worker:
+    try:
+        return load_worker(target)
+    except errors.InvalidOptionError as error:
+        raise _usage_error(error) from error
+    except errors.Error:
+        raise
+    except Exception as error:
+        # Of the module of the user, or of what that imports.
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if isinstance(error, SyntaxError) else f" ({last.filename}, line {last.lineno})"
+        module = target.partition(":")[0]
+        text = (
+            f"worker {target!r}: importing {module} raised {type(error).__name__}: {error}{where}"
+        )
+        raise CommandError(text, ExitStatus.FAILED) from error
 
 
 def _usage_error(error: errors.InvalidOptionError) -> CommandError:

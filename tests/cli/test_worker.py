@@ -177,7 +177,19 @@ def test_a_worker_must_exist(jsm, app):
         result = jsm("worker", "check", target)
         assert result.status == 2, target
         assert text in result.err
-    broken = Path("broken.py")
-    broken.write_text("import no_such_dependency")
-    with pytest.raises(ModuleNotFoundError):
-        jsm("worker", "check", "broken:worker")
+
+
+@pytest.mark.usefixtures("app")
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_an_error_of_the_module_is_shown_as_such(jsm, command):
+    """It is no bug of jsm; the text says where it is."""
+    for code, text in {
+        "import no_such_dependency": "ModuleNotFoundError: No module named 'no_such_dependency'",
+        "1 / 0": "ZeroDivisionError: division by zero",
+        "worker = (": "SyntaxError: ",
+    }.items():
+        Path("broken.py").write_text(f"\n{code}\n")
+        result = jsm("worker", command, "broken:worker")
+        assert result.status == 1
+        assert f"worker 'broken:worker': importing broken raised {text}" in result.err
+        assert "broken.py, line 2" in result.err
