@@ -74,7 +74,7 @@ def _one_listing() -> Iterator[None]:
 
 
 def _listing_once(name: str) -> Any:
-    """Return a method of fsspec that lists each bucket once; an old fsspec may not have it."""
+    """Return a method of fsspec that lists each bucket once."""
 
     def method(self: AbstractFileSystem, *args: Any, **options: Any) -> Any:
         with _one_listing():
@@ -334,7 +334,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
     glob: Callable[..., Any] = _listing_once("glob")
     get: Callable[..., Any] = _listing_once("get")
     put: Callable[..., Any] = _listing_once("put")
-    tree: Callable[..., Any] = _listing_once("tree")
+    if hasattr(AbstractFileSystem, "tree"):  # from fsspec 2024.12 on
+        tree: Callable[..., Any] = _listing_once("tree")
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kw: Any) -> Any:
         """Return the data of files; see fsspec. ``on_error="omit"`` leaves out what does not exist."""

@@ -25,6 +25,9 @@ from jetstream_sync import (
 from jetstream_sync.filesystem import JetStreamFileSystem
 from jetstream_sync.server import NatsServer
 
+#: Whether fsspec is new enough for `tree`.
+HAS_TREE = hasattr(fsspec.AbstractFileSystem, "tree")
+
 
 @pytest.fixture
 def store(js: JetStream) -> ObjectStore:
@@ -284,7 +287,7 @@ def test_a_call_lists_a_store_at_most_twice(fs, js, store, nc):
         lambda: fs.glob("DATA/deep"),
         lambda: fs.du("DATA"),
         lambda: list(fs.walk("DATA")),
-        lambda: fs.tree("DATA", recursion_limit=4, max_display=20),
+        lambda: not HAS_TREE or fs.tree("DATA", recursion_limit=4, max_display=20),
         lambda: fs.expand_path("DATA/deep", recursive=True),
         lambda: fs.info("DATA/deep"),
         lambda: fs.rm("DATA/deep/1*", recursive=True),
@@ -337,7 +340,7 @@ def test_leading_slashes_and_urls_are_accepted(fs):
     assert fs.cat("/DATA/a.txt") == fs.cat("jetstream:///DATA/a.txt") == b"a.txt"
     assert fs.ls("/", detail=False) == ["DATA"]
     assert fs.find("/") == fs.find("DATA")
-    assert "a.txt" in fs.tree()
+    assert not HAS_TREE or "a.txt" in fs.tree()
 
 
 def test_patterns_and_depths_of_rm(fs, store):
