@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields as fields_of
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
@@ -141,7 +142,9 @@ class SubscribeOptions(BindOptions, total=False):
 
 
 #: The options that are fields of the consumer's config.
-_FIELDS: Final = ("deliver_policy", "headers_only", "inactive_threshold")
+_FIELDS: Final = SubscribeOptions.__annotations__.keys() & {
+    field.name for field in fields_of(ConsumerConfig)
+}
 
 
 class PushSubscribeAPI:
