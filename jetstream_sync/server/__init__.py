@@ -9,8 +9,7 @@ Works on Linux and macOS.
 
 from __future__ import annotations
 
-from .cluster import NatsCluster
 from .runtime import find_nats_server
-from .single import NatsServer
+from .servers import NatsCluster, NatsServer
 
 __all__ = ["NatsCluster", "NatsServer", "find_nats_server"]
