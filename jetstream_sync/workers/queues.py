@@ -130,6 +130,8 @@ class TaskQueues:
         self, function: Callable[..., Any], own: TaskOptions, options: Mapping[str, Any]
     ) -> Task[..., Any]:
         """Make a function a task of a queue; see `Worker.task`."""
+        if isinstance(function, Handler):  # decorated twice
+            function = function.function
         check_plain("task", function)
         name = task_name(function) if own.name is None else own.name
         check_token("name", name)

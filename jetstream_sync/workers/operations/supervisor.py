@@ -356,7 +356,8 @@ class Supervisor:
                 self._status = 128 - status if status < 0 else status
             return
         if process is self._leaving:
-            log.info("supervisor: %r was replaced; %s", process, what)
+            level = logging.WARNING if status else logging.INFO
+            log.log(level, "supervisor: %r was replaced; %s", process, what)
             self._leaving = self._replacing = None
             return
         slot = next(slot for slot in self._slots if process in {slot.process, slot.successor})

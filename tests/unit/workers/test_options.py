@@ -201,13 +201,15 @@ def test_a_function_can_handle_two_consumers():
 
     @worker.handler(stream="S", consumer="C")
     @worker.handler(stream="T", consumer="C", decode="json")
-    def step(data: bytes, ctx: Context) -> None:
+    def step(data: object, ctx: Context) -> None:
         seen.append((data, ctx.handler))
 
+    task = worker.task(name="by-call")(step)
     client = worker.test_client()
-    for handler in worker.handlers:
+    for handler in worker.handlers[:2]:
         assert client.deliver(handler, b"1").kind == "ack"
-    assert seen == [(1, "step"), (b"1", "step")]
+    assert client.deliver(task, {"args": ["1"]}).kind == "ack"
+    assert seen == [(1, "step"), (b"1", "step"), ("1", "by-call")]
 
 
 def test_a_wrapper_gets_the_payload():
