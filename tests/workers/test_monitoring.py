@@ -278,8 +278,8 @@ def test_the_metrics_count_what_was_handled(js, stream, worker, endpoint):
     assert samples(generate_latest(registry).decode()) == {}
 
 
-def test_one_late_batch_leaves_the_other_threads_alive(js, stream, worker):
-    """A batch that exceeds its timeout occupies one thread, however many messages it has."""
+def test_one_late_batch_leaves_the_other_threads_alive(js, stream, worker, caplog):
+    """A batch that exceeds its timeout occupies one thread, and logs one stack, for all its messages."""
     release = threading.Event()
 
     @worker.batch(
@@ -294,6 +294,7 @@ def test_one_late_batch_leaves_the_other_threads_alive(js, stream, worker):
             wait_until(lambda count=3 * batch: counted(worker)["timeouts"] == count)
             snapshot = worker.snapshot()
             assert bool(snapshot["not_live"]) == (batch == 2)
+            wait_until(lambda count=batch: caplog.text.count("exceeds its timeout") == count)
         release.set()
 
 

@@ -164,13 +164,17 @@ class HandlerRunner:
         Their messages may be acknowledged, or their leases lost: the timeout limits the handler.
         """
         overdue = {item for item in self.running() if item.exceeds_timeout}
-        for delivery in overdue - self._overdue:
+        new, self._overdue = overdue - self._overdue, overdue
+        if not new:
+            return
+        for delivery in new:
             delivery.observer.count("timeouts")
+        # The messages of a batch share the thread, and have one record.
+        for delivery in {item.thread: item for item in new}.values():
             frame = sys._current_frames().get(delivery.thread)  # noqa: SLF001 - documented for this use
             stack = "" if frame is None else "".join(traceback.format_stack(frame))
             text = "%s: the handler exceeds its timeout with %r, and occupies its thread:\n%s"
             log.error(text, delivery.handler, delivery, stack)
-        self._overdue = overdue
 
     @property
     def is_stuck(self) -> bool:
