@@ -257,13 +257,11 @@ class DeadLetters:
             The message; ``None``: it is no longer stored.
 
         """
-        if letter.kind != "copy" or letter.pointer:
-            return self._original(letter)
-        name, seq = letter.stored[-1]
-        copy = self._get(name, seq)
-        if copy is None:
-            return None
-        return copy._replace(subject=letter.subject, headers=copied_headers(copy))
+        if letter.kind == "copy" and not letter.pointer:
+            copy = self._stored(letter, *letter.stored[-1])
+            if copy is not None:
+                return copy._replace(subject=letter.subject, headers=copied_headers(copy))
+        return self._original(letter)
 
     def read_copy(self, stream: str, seq: int) -> tuple[DeadLetter, StoredMsg]:
         """
@@ -294,6 +292,21 @@ class DeadLetters:
         msg = self._get(letter.stream, letter.seq)
         # A message stored after the advisory belongs to a recreated stream.
         return None if msg is None or msg.time > letter.time else msg
+
+    def _stored(self, letter: DeadLetter, name: str, seq: int) -> StoredMsg | None:
+        """Return an advisory or copy of a dead letter; ``None``: it is gone, or another one has its sequence."""
+        msg = self._get(name, seq)
+        if msg is None:
+            return None
+        where = (name, seq)
+        found = _letter_of(msg.headers or Headers(), msg.time, where) or _advisory_of(
+            msg.data, where
+        )
+        names = (letter.stream, letter.consumer, letter.seq)
+        if found is None or (found.stream, found.consumer, found.seq) != names:
+            return None
+        # A later copy belongs to a recreated stream; the advisory follows the copy.
+        return msg if found.kind != "copy" or found.time <= letter.time else None
 
     def _get(self, name: str, seq: int) -> StoredMsg | None:
         stream = self._stream(name)
@@ -357,7 +370,9 @@ class DeadLetters:
 
         """
         for name, seq in letter.stored:
-            self._delete(name, seq)
+            # The stream may be another one by now, with another dead letter at this sequence.
+            if self._stored(letter, name, seq) is not None:
+                self._delete(name, seq)
 
     def delete_original(self, letter: DeadLetter) -> None:
         """
@@ -400,9 +415,14 @@ def _has_after(stream: Stream, last: int, subject: str) -> bool:
 
 
 def _from_advisory(msg: JetStreamMsg) -> DeadLetter | None:
-    """Return the dead letter of an advisory; ``None``: the data is not such an advisory."""
+    """Return the dead letter of an advisory; ``None``: the message is not such an advisory."""
+    return _advisory_of(msg.data, (msg.metadata.stream, msg.metadata.stream_seq))
+
+
+def _advisory_of(data: bytes, stored: tuple[str, int]) -> DeadLetter | None:
+    """Return the dead letter of an advisory with this data; ``None``: it is not such an advisory."""
     try:
-        event = json.loads(msg.data)
+        event = json.loads(data)
         kind = str(event["type"]).removeprefix(_ADVISORY_TYPE)
         if kind not in ("max_deliver", "terminated"):
             return None
@@ -414,7 +434,7 @@ def _from_advisory(msg: JetStreamMsg) -> DeadLetter | None:
             deliveries=int(event.get("deliveries", 0)),
             time=_utc(event["timestamp"]),
             reason=str(event.get("reason", "")),
-            stored=((msg.metadata.stream, msg.metadata.stream_seq),),
+            stored=(stored,),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

@@ -174,6 +174,42 @@ def test_a_copy_replaces_the_advisory(js, stream_name, letters, nats_server):
     assert js.get_stream("DEAD").info().state.messages == 0
 
 
+def test_a_letter_is_not_taken_for_another_one_at_its_place(js, stream, nats_server):
+    """If the stream of dead letters was created again, its copy is gone, and the others are kept."""
+    worker = Worker(nats_server.url, dead_letters="AGAIN")
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle() -> None:
+        raise Reject("no")
+
+    letters = DeadLetters(js)
+
+    def stored(data: bytes) -> DeadLetter:
+        """Return the dead letter of a new message."""
+        seq = js.publish(f"{stream.name}.a", data).seq
+        wait_until(lambda: any(item.seq == seq for item in letters.find(stream.name)))
+        return next(item for item in letters.find(stream.name) if item.seq == seq)
+
+    with running(worker):
+        first = stored(b"1")
+        js.delete_stream("AGAIN")
+        js.create_stream(name="AGAIN", subjects=["dead.>"])
+        second = stored(b"2")
+    assert first.stored == second.stored == (("AGAIN", 1),)
+    msg = letters.get_msg(first)
+    assert msg is not None
+    assert msg.data == b"1"  # of the original stream
+    letters.discard(first)
+    assert [item.seq for item in letters.find(stream.name)] == [second.seq]
+    stream.delete_msg(first.seq)
+    assert letters.get_msg(first) is None
+    with pytest.raises(MessageNotFoundError):
+        letters.requeue(first)
+    letters.discard(second)
+    assert letters.find(stream.name) == []
+    js.delete_stream("AGAIN")
+
+
 def test_the_copy_of_a_large_message_points_to_it(js, stream, nats_server):
     """A copy without data stands for the message in its stream."""
     data = b"x" * (1024 * 1024 - 20)  # with its header the maximum of the server
