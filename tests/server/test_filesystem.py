@@ -367,6 +367,7 @@ def test_patterns_and_depths_of_rm(fs, store):
         ("filesystem", {"compression": "infer"}),
     ],
 )
+@pytest.mark.filterwarnings("ignore:unclosed GzipFile:ResourceWarning")  # Python 3.14 and newer
 def test_a_file_that_is_collected_is_not_stored(fs, store, of, mode, options):
     """What a function wrote before it raised does not become an object; what is closed is stored."""
     data: Any = b"1" * 300_000 if mode == "b" else "1" * 300_000
