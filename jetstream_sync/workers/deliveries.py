@@ -32,7 +32,7 @@ Rules of settlements:
     again only within its own delay: after that, the message may have been delivered again, and a
     second nak would act on that delivery.
 12. "No responders" to a settlement means that the consumer has no leader for the moment, or was deleted.
-    An ack or a term is sent again some times.
+    An ack or a term is retried a few times.
 """
 
 from __future__ import annotations
