@@ -36,27 +36,38 @@ REFUSED: dict[str, str] = {
     r"\banswers? to (?:a|the|each|every|one) (?:\w+ )?(?:request|ping|pull|get|purge)\b": "'reply'",
     r"\bwithout an answer\b|\banswer\.(?:get|pop)\(|\banswer\[": "'reply' or 'response'",
     r"\bfor each in\b|\blambda each\b": "name the variable for what it holds",
+    r"\b(?:on|in) any doubt\b": "'if in doubt'",
+    r"\bsome times\b": "'a few times'",
+    r"\bas far as there (?:is|are)\b": "'if there is one'",
+    r"\bcomes? on top\b": "'in addition'",
+    r"\bof the own\b": "'of your', 'of its'",
+    r"\babout so many\b|\bso many (?:may|can|are)\b": "'about this many', or name the things",
+    r"\bha(?:s|ve) to do with\b": "'involves'",
+    r"\bwhich is no (?:mistake|fault)\b": "'did not cause this'",
+    r"\bor why there are none\b": "'or the reason why the list is empty'",
+    r"\bmay be another than\b": "'may differ from', 'may be older than'",
+    r"\bsome more after\b": "'more if'",
+    r"\bkeep those of all others\b": "name what is blocked",
 }
 
 # Patterns that are refused in the README and the pages only; docstrings still use some of them.
 REFUSED_IN_PAGES: dict[str, str] = {
     r"\b(?:server|database|worker|cluster)s? (?:is|are) away\b": "'unavailable', or what happened to it",
-    r"\bcomes? on top\b": "'in addition'",
-    r"\bof the own\b": "'of your', 'of its'",
-    r"\bof about so many\b": "'of about this many'",
     r"\b(?:outcome|status) tells what\b": "'shows what'",
     r"\bone message after the other\b": "'one message at a time'",
     r"\bof the moment\b": "'current'",
-    r"\bin a script never\b|\bsome times\b": "give the sentence its usual order; 'a few times'",
-    r"\bas far as there (?:is|are)\b": "'if there is one'",
+    r"\bin a script never\b": "give the sentence its usual order",
     r"\bthat of the \w+ (?:was|were|is measured)\b": "repeat the noun instead of 'that'",
     r"\btakes? a timeout\b": "say which calls have a time limit",
 }
 
 
 def compiled(patterns: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
-    """Return the patterns with their reasons."""
-    return [(re.compile(pattern, re.IGNORECASE), reason) for pattern, reason in patterns.items()]
+    """Return the patterns with their reasons; a space matches a line break in text or comments, too."""
+    return [
+        (re.compile(pattern.replace(" ", r"\s+(?:#:?\s+)?"), re.IGNORECASE), reason)
+        for pattern, reason in patterns.items()
+    ]
 
 
 _COMPILED = compiled(REFUSED)
@@ -98,6 +109,9 @@ def test_a_refused_phrase_is_reported_with_its_reason():
     """A refused phrase is reported with its line and the reason."""
     (problem,) = refused_phrases("first line\nThe thread wakes whoever waits.\n")
     assert problem.startswith("2: 'whoever'")
+    (problem,) = refused_phrases("#: Read it. In any\n    #: doubt it fails.\n")
+    assert problem.startswith("1: ")
+    assert problem.endswith("'if in doubt'")
 
 
 def test_a_phrase_that_only_pages_refuse():

@@ -127,7 +127,7 @@ class ViewTable(DataTable[Text]):
         return self.view.is_down(self.shown, self.sort_column)
 
     def show(self, rows: Sequence[Row], text: str, error: errors.Error | None = None) -> None:
-        """Show the rows that contain a text, and keep the cursor on its row; or why there are none."""
+        """Show the rows that contain a text, or the reason why there are no rows; keep the cursor on its row."""
         selected, before = self.selected, [row.key for row in self.shown]
         self.shown = self.view.sorted(rows, self.sort_column, text, down=self.down)[:_MAX_ROWS]
         self._show_order()

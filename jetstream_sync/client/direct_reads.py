@@ -12,7 +12,7 @@
 #    that waits for bytes; a second caller waits for the reader.
 # 2. A caller takes its own reply, if it received exactly that. Everything else stays in ``_received``, and
 #    the reader continues with it: other messages, pings, errors, the end of the stream. So recovery,
-#    keep-alive and all receivers have to do with the reader only.
+#    keep-alive and all receivers involve only the reader.
 # 3. The reader pauses only while no caller waits for a reply. A caller that waits in any other way than
 #    `read()` calls `end()`. Nothing depends on that: the reader continues by itself ``_TICK_S`` after the
 #    last direct read. After useless pauses, it pauses less often. With a receiver that is not

@@ -155,7 +155,7 @@ class Engine:
         ]
         if not all(ended[:1]):
             log.warning(
-                "%s: the reader thread is still in a connection attempt and ends after it",
+                "%s: the reader thread is still trying to connect and will end afterwards",
                 self.name,
             )
         self.events.wait_closed(_CLOSE_CALLBACK_TIMEOUT_S)

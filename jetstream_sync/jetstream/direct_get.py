@@ -382,7 +382,7 @@ def _page_of(api: APIRequests, route: str, items: list[Delivery]) -> _Page:
     if status is not None and status.code == 408 and status.description == "Empty Request":
         raise _too_old(api, "multi_last")
     try:
-        # Not from the end: before 2.12 that has 0 also when there are other pages.
+        # Not from the end: servers before 2.12 report 0 there even if more pages follow.
         left = _last_number(items[-1][2], _ADDED[0])
         up_to = _last_number(end[2], _UP_TO)
     except (IndexError, ValueError, errors.InvalidResponseError):
@@ -401,7 +401,7 @@ def _last_number(block: bytes, name: str) -> int:
 
 
 def _too_old(api: APIRequests, feature: str) -> errors.ServerTooOldError:
-    """Return the error for a reply that shows an old server, which may be another than the connected."""
+    """Return the error for a reply of an old server, which may be older than the connected one."""
     version = api.core.info.version
     is_newer = (release(version) or (2, 11)) >= (2, 11)
     return errors.ServerTooOldError(feature, "2.11", "older than 2.11" if is_newer else version)

@@ -191,7 +191,7 @@ class Handler:
     existing one."""
     deliver: str | int | datetime = "all"
     """Where a new consumer starts in a stream with messages: ``"all"``, ``"new"``, a sequence or a time; a
-    work queue always delivers all. `Worker.check` tells how many stored messages it is."""
+    work queue always delivers all. `Worker.check` reports how many stored messages match."""
     reject_on: Sequence[type[BaseException]] = ()
     """Errors that make a dead letter at once."""
     retry_on: Sequence[type[BaseException]] | None = None

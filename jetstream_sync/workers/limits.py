@@ -180,7 +180,7 @@ class SoftTimeout:
                 )
 
     def end(self) -> None:
-        """Prevent an interrupt, or take the one that was sent; called by the thread itself."""
+        """Prevent an interrupt, and discard one that was sent already; called by the thread itself."""
         # An error that is not raised yet is raised here: at the latest when the lock is released,
         # since the interpreter looks for it after each call. It must not be taken back with a null
         # pointer instead: CPython then looks for an error after every call from there on, and 3.11

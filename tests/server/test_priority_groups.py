@@ -71,7 +71,7 @@ def test_the_group_is_checked_locally(overflow, stream, nc):
 
 
 def test_overflow_serves_only_above_the_pending_messages(js, stream, overflow):
-    """With ``min_pending`` messages are delivered only while at least so many are pending."""
+    """With ``min_pending`` messages are delivered only while at least this many messages are pending."""
     fill(js, stream.name, 10)
     assert overflow.fetch(5, timeout=0.2, group="A", min_pending=11) == []
     got = overflow.fetch(10, timeout=0.3, group="A", min_pending=6)
@@ -80,7 +80,7 @@ def test_overflow_serves_only_above_the_pending_messages(js, stream, overflow):
 
 
 def test_overflow_serves_only_above_the_unacknowledged_messages(js, stream, overflow):
-    """With ``min_ack_pending`` messages are delivered only while so many are unacknowledged."""
+    """With ``min_ack_pending`` messages are delivered only while this many messages are unacknowledged."""
     fill(js, stream.name, 10)
     assert overflow.fetch(1, timeout=0.2, group="A", min_ack_pending=3) == []
     assert len(overflow.fetch(3, group="A")) == 3

@@ -91,8 +91,8 @@ class ObjectStore(ForeignNames):
         Store an object, and replace the one with the same name.
 
         Afterwards the object can be read, and the chunks of the replaced one are purged. If the call
-        raises, also at a Ctrl-C, the earlier object stays, and what was sent is purged; `purge_orphans()`
-        takes what could not be. If several clients put the same name concurrently, the last one to
+        raises or is interrupted by Ctrl-C, the earlier object is kept, and the chunks that were sent are
+        purged; `purge_orphans()` removes chunks that could not be purged. If several clients put the same name concurrently, the last one to
         complete wins.
 
         Args:

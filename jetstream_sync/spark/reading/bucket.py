@@ -94,7 +94,7 @@ def _read(options: BucketReadOptions, *, meta_only: bool) -> list[KeyValueEntry]
 
 
 def _parts(entries: list[KeyValueEntry], size: int) -> Iterator[list[KeyValueEntry]]:
-    """Yield entries in parts of about so many bytes."""
+    """Yield entries in parts of about this many bytes."""
     part: list[KeyValueEntry] = []
     used = 0
     for entry in entries:

@@ -2,8 +2,8 @@
 Read a range with an ephemeral pull consumer.
 
 The consumer needs no acknowledgements, keeps one replica in memory and is deleted after the read. The server
-removes a forgotten one after a time of inactivity. A lost message is not delivered again. So on any doubt the
-read fails, and continues with another consumer.
+removes a forgotten one after a time of inactivity. A lost message is not delivered again. If in
+doubt, the read fails, and continues with another consumer.
 
 One pull request is outstanding at a time: the server alternates between several, so none would complete
 before all do. A request is large, and the next one is sent before the messages of the last one are processed.

@@ -40,7 +40,7 @@ _INFO_TIMEOUT_S: Final = 2.0
 
 
 def get_stream(js: JetStream, name: str) -> Stream:
-    """Return a stream; as `JetStream.get_stream`, with the name in the error if there is none."""
+    """Return the stream; raise `StreamNotFoundError` with its name."""
     try:
         return js.get_stream(name)
     except errors.StreamNotFoundError as error:

@@ -66,7 +66,9 @@ def check_handler(
     if handler.group is None:
         return check_consumer(js, handler, may_change=may_change, processes=processes)
     ok = handler.member is None or processes == 1
-    check_option("member", handler.member, ok, "is one process: run several without it")
+    check_option(
+        "member", handler.member, ok, "is for one process: to use several processes, omit it"
+    )
     group = find_group(js, handler)
     stream = get_stream(js, group.consumer_stream_name)
     if not (may_change and is_managed(group)):

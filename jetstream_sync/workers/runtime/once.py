@@ -6,8 +6,8 @@ Rules:
 1. The key is the id of the message, and the value ``running``, ``failed`` or ``done``.
 2. A delivery that finds ``running`` follows one whose worker died, or lost its lease: the handler may
    have had its effect. It runs again, unless it still runs in this process.
-3. ``failed`` replaces ``running`` only after a first run that raised. A run that may repeat an effect
-   does not make that certain by failing.
+3. ``failed`` replaces ``running`` only after a first run that raised. If a later run raises, the record
+   stays ``running``: an earlier run may have had its effect.
 4. ``done`` is stored before the message is acknowledged. If it cannot be stored, the message is
    acknowledged all the same.
 """

@@ -62,7 +62,7 @@ _MAX_DELAY_S: Final = 30.0
 class _StartError(Exception):
     """A handler process cannot start."""
 
-    #: Whether a signal has ended it, which is no mistake of the handler.
+    #: Whether a signal has ended it; the handler did not cause this.
     by_signal: bool = False
 
 

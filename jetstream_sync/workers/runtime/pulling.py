@@ -6,7 +6,7 @@ A handler holds what it has received and not settled yet, waiting for a thread o
 Rules:
 
 1. Only messages that fit are requested, one request at a time: at most ``concurrency + prefetch`` are held,
-   or some more after a request that seemed lost was repeated. Without ``prefetch``, up to `_MAX_AHEAD`
+   or more if a request was repeated because its reply seemed lost. Without ``prefetch``, up to `_MAX_AHEAD`
    messages of busy keys are held beside them. A thread that makes room requests them; the thread that pulls
    only receives. With ``max_bytes``, as many are requested as fit by the size of the last ones, at most
    `_MAX_SIZED`; the first one is requested alone.
@@ -57,7 +57,8 @@ _REPEAT_LOG_S: Final = 60.0
 _HEARTBEAT_S: Final = 5.0
 #: Time in which a request is refused, if it is, in seconds.
 _REFUSED_WITHIN_S: Final = 2.0
-#: Largest number of messages that are requested with ``max_bytes``: so many may be larger than expected.
+#: Largest number of messages that are requested with ``max_bytes``: the next messages may be larger than
+#: the last ones.
 _MAX_SIZED: Final = 16
 #: Largest number of messages that are handed to the handler threads in one step.
 _MAX_RUN: Final = 250
@@ -419,7 +420,7 @@ class Puller:
             return 0
         room = self.window.slots + (0 if held.is_congested else self.window.ahead) - held.count
         if self.window.adapts and not held.is_congested:
-            # Otherwise the messages of one key that takes long would keep those of all others away.
+            # Otherwise one slow key would block the messages of all other keys.
             room += min(held.waiting - len(held.ready), _MAX_AHEAD)
         breaker = self._breaker
         if breaker.pause:
