@@ -154,6 +154,15 @@ def check_time(value: object, option: str = "time") -> datetime:
     return value
 
 
+def check_message_time(value: object, option: str = "time") -> datetime:
+    """Validate a time that the server compares with those of messages, and return it."""
+    moment = check_time(value, option)
+    if abs(duration_to_ns(moment - _EPOCH)) > _MAX_NS:
+        # The server would compare another time, without an error.
+        raise errors.InvalidOptionError(option, value, "must be in the years 1678 to 2261")
+    return moment
+
+
 def time_to_ns(value: datetime) -> int:
     """Return an aware time in nanoseconds since 1970-01-01 UTC, exactly."""
     return duration_to_ns(value - _EPOCH) + _sub_microseconds(value)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from .. import errors
 from ..codec import UNSET, Duration, Durations, Record
+from ..durations import check_message_time
 from ..records import record, setting
 from ..subjects import check_consumer_name, check_publish_subject, check_queue, check_subject
 from .account import ClusterInfo
@@ -278,6 +279,8 @@ class ConsumerConfig(Record):
 
     def _check_start(self) -> None:
         policy = self.deliver_policy
+        if self.opt_start_time is not None:
+            check_message_time(self.opt_start_time, "opt_start_time")
         for name, needing in (
             ("opt_start_seq", DeliverPolicy.BY_START_SEQUENCE),
             ("opt_start_time", DeliverPolicy.BY_START_TIME),

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from .. import errors
 from ..codec import UNSET, Duration, Record, UnknownEnumValue
+from ..durations import check_message_time
 from ..records import record, setting
 from ..subjects import check_stream_name, check_subject
 from .account import ClusterInfo, Placement
@@ -106,6 +107,8 @@ class StreamSource(Record):
 
     def _check(self) -> None:
         check_stream_name(self.name)
+        if self.opt_start_time is not None:
+            check_message_time(self.opt_start_time, "opt_start_time")
         if self.filter_subject:
             check_subject(self.filter_subject)
         self._refuse_if(

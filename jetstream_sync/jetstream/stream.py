@@ -12,7 +12,7 @@ from .. import errors
 from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE, Schedule
 from ..api.stream import SnapshotRequest, StreamInfo
-from ..durations import check_time, time_to_text
+from ..durations import check_message_time, time_to_text
 from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
@@ -199,7 +199,7 @@ class Stream(StreamConsumers):
             stream: call again with the sequence after the last one, until the list is empty.
 
         Raises:
-            InvalidOptionError: a number is out of range, or the time has no time zone.
+            InvalidOptionError: a number or the time is out of range, or the time has no time zone.
             BadSubjectError: the subject is invalid.
             ServerTooOldError: the server is too old for ``start_time``.
             StreamNotFoundError: the stream does not exist.
@@ -214,7 +214,7 @@ class Stream(StreamConsumers):
             raise errors.InvalidOptionError("seq", seq, "excludes start_time")
         request = _get_request(seq, None, ">" if next_by_subject is None else next_by_subject)
         if start_time is not None:
-            request["start_time"] = time_to_text(check_time(start_time, "start_time"))
+            request["start_time"] = time_to_text(check_message_time(start_time, "start_time"))
         size = MAX_BYTES if max_bytes is None else max_bytes
         check_int("max_messages", max_messages, 1)
         check_int("max_bytes", size, 1)
@@ -293,7 +293,7 @@ class Stream(StreamConsumers):
             check_int("up_to_seq", up_to_seq, 1, LAST_SEQUENCE)
             request["up_to_seq"] = up_to_seq
         if up_to_time is not None:
-            request["up_to_time"] = time_to_text(check_time(up_to_time, "up_to_time"))
+            request["up_to_time"] = time_to_text(check_message_time(up_to_time, "up_to_time"))
         if batch is not None:
             check_int("batch", batch, 1)
             request["batch"] = min(batch, _MAX_BATCH)

@@ -11,7 +11,7 @@ from fixtures.fake_jetstream import scripted, send_block, send_end, send_msg
 from fixtures.server import paused
 from fixtures.threads import between
 
-from jetstream_sync import Connection, JetStream, Msg, StoredMsg, Stream, errors
+from jetstream_sync import Connection, JetStream, Msg, StoredMsg, Stream, StreamSource, errors
 
 PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 FUTURE = datetime(2100, 1, 1, tzinfo=timezone.utc)
@@ -103,6 +103,24 @@ def test_up_to_seq_leaves_out_later_messages(js, stream_name, storage, batch):
 
 
 @pytest.mark.server(">=2.11")
+@pytest.mark.parametrize("year", [1, 1677, 2263, 9999])
+def test_a_time_that_the_server_cannot_compare_is_refused(js, stream, year):
+    """The server would take it for another time: every message, or none, would be before it."""
+    at = datetime(year, 6, 1, tzinfo=timezone.utc)
+    calls = (
+        lambda: list(stream.get_last_msgs(">", up_to_time=at)),
+        lambda: stream.get_msgs(5, start_time=at),
+        lambda: stream.create_consumer(deliver_policy="by_start_time", opt_start_time=at),
+        lambda: stream.ordered_consumer(opt_start_time=at),
+        lambda: js.create_stream(
+            name="COPY", mirror=StreamSource(name=stream.name, opt_start_time=at)
+        ),
+    )
+    for call in calls:
+        with pytest.raises(errors.InvalidOptionError, match="must be in the years 1678 to 2261"):
+            call()
+
+
 def test_up_to_time_leaves_out_later_messages(stream):
     """With ``up_to_time`` a subject has its last message stored before that time."""
     at = stream.get_msg(9).time
