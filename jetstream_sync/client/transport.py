@@ -90,7 +90,7 @@ class TransportOpener:
     ) -> None:
         # `wrap`: returns the stream to use in place of one.
         self.options = options
-        self.login = Login(options, client_version)
+        self.login: Login = Login(options, client_version)
         self.wrap = wrap
         #: Whether a server of this connection used TLS, even if it refused the login.
         self.used_tls = False

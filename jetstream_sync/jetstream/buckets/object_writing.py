@@ -456,11 +456,11 @@ class TextFile(Unstored, io.TextIOWrapper):
             encoding = codecs.lookup(self.encoding).name
             if encoding in {"utf-16", "utf-32"}:
                 self._mark = "".encode(encoding)
-                self.write = self._write_after_mark  # type: ignore[method-assign]
 
-    def _write_after_mark(self, text: str) -> int:
-        mark, self._mark = self._mark, b""
-        if mark:
+    def write(self, text: str, /) -> int:
+        """Write a text; return its length."""
+        if self._mark:
+            mark, self._mark = self._mark, b""
             self.buffer.write(mark)
         return super().write(text)
 
