@@ -214,7 +214,7 @@ BROAD_HANDLERS = {
     "workers/events.py run": "the top of every thread: it reports the error that ended it",
 }
 
-# What the layers above `client` use of the connection core: its methods, not its parts.
+# What the layers above `client` use of the connection core: its values, its parts, and its own methods.
 CORE_INTERFACE = """
 address closed_reason info internal max_payload name options reconnects status
 callbacks direct encoder events fork_aware reader requests state table writer

@@ -78,8 +78,8 @@ class PublishOptions(BatchOptions, total=False):
     expected_last_msg_id: str | None
     """Store the message only if the stream's last message has this id; ``None``, the default: any."""
     cancels: str | None
-    """The subject of a schedule that the message ends (ADR-51), another one than that of the message;
-    ``None``, the default: none. Needs server 2.12."""
+    """The subject of a schedule that the message ends (ADR-51), which must differ from the subject of the
+    message; ``None``, the default: none. Needs server 2.12."""
     retry_attempts: int
     """Number of retries while there are no responders; 0: none; -1: until the timeout; default 2."""
     retry_wait: float | timedelta
@@ -137,8 +137,9 @@ def publish_headers(
     names: frozenset[str] = PUBLISH_OPTIONS,
 ) -> HeadersLike | None:
     """Return the headers of a message, with those for its options added."""
-    # Each message to a stream passes here, however it is published. The given headers are not modified;
-    # the options take precedence over them. `names` are the accepted options.
+    # Each message to a stream passes here, however it is published, except for those that `publish_async`
+    # sends without options, and for the rows of Spark. The given headers are not modified; the options take
+    # precedence over them. `names` are the accepted options.
     if not options:
         return headers
     extra: dict[str, str] = {}

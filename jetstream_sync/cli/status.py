@@ -86,7 +86,8 @@ def exit_status(error: BaseException) -> ExitStatus:
     return status_of(error)
 
 
-#: The patterns of this module are compiled when there is an error.
+# The patterns below are compiled when there is an error.
+
 #: What a request that was not confirmed may have done to a stream or consumer, by its name in the API.
 _CHANGES: Final = {
     "CREATE": "created or changed",

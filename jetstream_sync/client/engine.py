@@ -5,8 +5,8 @@
 # Neither runs user code, except for the login and reconnect functions of the options, which the
 # reader calls while it is disconnected.
 #
-# Lock order: the lock of `ConnectionState`, then that of `KeepAlive`, then that of `Writer`.
-# No lock is held while receiving, sending or calling user code.
+# Lock order: ``ConnectionState.lock``, then ``KeepAlive._lock``, then ``Writer._lock``. None of these is held
+# while receiving, sending or calling user code.
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 # The status:
 #
-# 1. Every change of the state is an event in this table; no other code decides on it.
+# 1. Every change of the state is an event in this table; no other code decides on it. The only exception is
+#    the copy in a forked child, which is closed from the start: see `ConnectionState.forked`.
 # 2. An event without a row for the current state is a bug in this package, and raises.
 #
 # A connection starts as connecting and is connected after the handshake. When the transport breaks, it

@@ -64,7 +64,7 @@ class EchoCheck:
         if sender is not None:
             version = ".".join(map(str, sender))
         elif (release(version) or (2, 11)) >= (2, 11):
-            version = _OLDER  # another one than the one that we are connected to
+            version = _OLDER  # of the server that replied, which is not the connected one
         raise self._error(fields, version, outcome)
 
     def is_new(self, created: datetime, now: datetime | None) -> bool:

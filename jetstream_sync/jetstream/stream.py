@@ -265,7 +265,7 @@ class Stream(StreamConsumers):
 
         Raises:
             TooManyResultsError: there are more than 1,024 messages, on all pages together. Use
-                `ordered_consumer` with ``deliver_policy="last_per_subject"`` for so many.
+                `ordered_consumer` with ``deliver_policy="last_per_subject"`` instead.
             MessagesChangedError: raised by the iteration: messages were replaced or deleted since the
                 first page was read.
             ServerTooOldError: the server is older than 2.11.

@@ -117,7 +117,12 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """The number of the delivery, from 1. Crashes and returned messages count, too."""
+        """
+        The number of the attempt, from 1.
+
+        It is the number of the delivery, so crashes and returned messages count, plus the retries in place, and
+        the attempts before the message was parked.
+        """
         return self._delivery.attempt
 
     @property

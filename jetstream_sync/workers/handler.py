@@ -79,7 +79,7 @@ _RULES: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
         "must be a number of seconds above 0",
     ),
     ("ack_wait", lambda value: _is_seconds(value, 3), "must be at least 3 seconds"),
-    ("park_after", lambda value: _is_seconds(value, 1), "must be at least 1 seconds"),
+    ("park_after", lambda value: _is_seconds(value, 1), "must be at least 1 second"),
     ("ack", lambda value: value in ("after", "before"), "must be 'after' or 'before'"),
     ("pool", lambda value: value in ("threads", "processes"), "must be 'threads' or 'processes'"),
     ("key", lambda value: value is None or callable(value), "must be a function of the message"),

@@ -51,8 +51,8 @@ class CircuitBreaker:
         self._failures = 0
         #: Whether messages have failed since the last success.
         self.has_failures: bool = False
-        #: The pause in seconds, of which `seconds_left` is the rest; 0: the handler is not paused, and does
-        #: not try some messages after a pause.
+        #: The length of the last pause in seconds; `seconds_left` is the rest of it. After a pause, some messages
+        #: are tried. A success resets it to 0, and all messages are requested again.
         self.pause: float = 0.0
         self._until = 0.0
 

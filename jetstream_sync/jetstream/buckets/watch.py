@@ -400,10 +400,9 @@ class Watch(Generic[E]):
     The entries of a bucket and every change, as an iterator that ends only when it is stopped.
 
     Returned by `KeyValue.watch` and `ObjectStore.watch` without a callback. Use it in a ``with`` block,
-    so that its consumer on the server is deleted at the end. One that is collected before its end is stopped,
-    with a `ResourceWarning`. It continues after a lost connection, a
-    restart of the server and a leader change. Any thread may call its methods; one thread at a time
-    takes entries.
+    so that its consumer on the server is deleted at the end. A watch that is garbage-collected while it is open
+    is stopped, with a `ResourceWarning`. It continues after a lost connection, a restart of the server and a
+    leader change. Any thread may call its methods; one thread at a time takes entries.
 
     Example::
 
@@ -775,8 +774,8 @@ class WatchHandle(ConsumeHandle):
     A watch that calls a function for each entry.
 
     Returned by `KeyValue.watch` and `ObjectStore.watch` with a callback. The callbacks run on one thread
-    of their own, one after the other; an error that one raises is reported to the connection's
-    ``error_cb``, and the next entry follows. Any thread may call the methods, also the callbacks.
+    of their own, one at a time; an error of a callback is reported to the connection's ``error_cb``, and
+    the next entry follows. Any thread may call the methods, and so may the callbacks.
     """
 
     def __init__(

@@ -280,7 +280,7 @@ def _count_by_consumer(
     except errors.NotFoundError:
         return None, 0
     if is_queue:
-        # There are at most so many, so that the limits of a batch hold.
+        # An upper bound, so that the limits of a batch hold.
         return first, max(state.last_seq, first) - first + 1
     consumer = found.create_consumer(
         deliver_policy="by_start_sequence",

@@ -3,7 +3,7 @@ Health of a worker: whether it is alive and ready, for HTTP (``/livez``, ``/read
 
 A worker is *alive* unless a restart would help: a thread of the runtime has ended, every slot of a
 handler is over its timeout, or the connection is closed for good. It stays alive while the server is
-away. It is *ready* while it handles messages: connected, requesting messages from consumers that fit
+unavailable. It is *ready* while it handles messages: connected, requesting messages from consumers that fit
 their handlers, and not stopping.
 """
 
