@@ -257,11 +257,13 @@ class DeadLetters:
             The message; ``None``: it is no longer stored.
 
         """
-        if letter.kind == "copy" and not letter.pointer:
-            copy = self._stored(letter, *letter.stored[-1])
-            if copy is not None:
-                return copy._replace(subject=letter.subject, headers=copied_headers(copy))
-        return self._original(letter)
+        if letter.kind != "copy" or letter.pointer:
+            return self._original(letter)
+        # Not the original if the copy is gone: another program may have discarded the letter.
+        copy = self._stored(letter, *letter.stored[-1])
+        if copy is None:
+            return None
+        return copy._replace(subject=letter.subject, headers=copied_headers(copy))
 
     def read_copy(self, stream: str, seq: int) -> tuple[DeadLetter, StoredMsg]:
         """

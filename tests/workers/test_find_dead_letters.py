@@ -196,13 +196,9 @@ def test_a_letter_is_not_taken_for_another_one_at_its_place(js, stream, nats_ser
         js.create_stream(name="AGAIN", subjects=["dead.>"])
         second = stored(b"2")
     assert first.stored == second.stored == (("AGAIN", 1),)
-    msg = letters.get_msg(first)
-    assert msg is not None
-    assert msg.data == b"1"  # of the original stream
+    assert letters.get_msg(first) is None
     letters.discard(first)
     assert [item.seq for item in letters.find(stream.name)] == [second.seq]
-    stream.delete_msg(first.seq)
-    assert letters.get_msg(first) is None
     with pytest.raises(MessageNotFoundError):
         letters.requeue(first)
     letters.discard(second)
