@@ -1,6 +1,7 @@
 """Locks that a Ctrl-C does not leave held, and steps that it does not separate."""
 
-# No other module of the package creates locks for ``with`` statements.
+# The client takes all its locks for ``with`` statements from here. The conditions of workers and of ``jsm`` have
+# plain ones.
 #
 # CPython 3.14 handles a signal between `__enter__` of a lock, which is written in C, and the beginning of
 # the block, so a Ctrl-C there leaves the lock held for ever. Up to 3.13, and from 3.15 on, it does not.

@@ -3,8 +3,9 @@ One run of a worker: its threads, and the events of the thread that called `Work
 
 Rules:
 
-1. The calling thread waits for events in a queue; everything else happens on other threads. Signal
-   handlers only add an event, which `queue.SimpleQueue` permits.
+1. The calling thread waits for events in a queue. Between them it keeps pins, and reads the state of consumers
+   and schedules again. Messages are pulled, handled and settled on other threads. Signal handlers only add an
+   event, which `queue.SimpleQueue` permits.
 2. Stopping: pulls end, waiting messages are handled for a third of the time and then returned, running
    handlers may finish, settlements are confirmed, the connection is drained. After the drain timeout, or
    at a second signal, the running messages are returned and the threads are left behind.
