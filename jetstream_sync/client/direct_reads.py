@@ -47,8 +47,10 @@ _TURN_S: Final = 0.05
 #: Number of direct reads that make a pause useful: without and with other receivers.
 _USEFUL_READS: Final = 4
 _USEFUL_SHARED_READS: Final = 16
-#: Number of reads in a row that have to be replies before a pause with other receivers.
+#: Number of reads in a row that have to be replies before a pause with other receivers, and of reads that are
+#: not looked at after another one.
 _MIN_REPLIES: Final = 8
+_SKIPPED_BESIDE_OTHERS: Final = 15
 #: Maximum number of reads between two pauses, after useless ones.
 _MAX_SKIPPED: Final = 63
 #: Number of subscriptions above which the reader does not pause, because it checks each of them: after
@@ -108,14 +110,11 @@ class DirectReads:
         """Pause while callers read their replies themselves; called by the reader after each read."""
         # `operations`: what it has read. Returns what a caller has received instead of its reply, ``b""`` at
         # the end of the stream; ``None``: nothing.
-        self._replies = self._replies + 1 if self._is_reply(operations) else 0
         if self._skip:
             self._skip -= 1
             return None
         is_shared = not self._all_awaited()
-        if is_shared and (
-            self._replies < _MIN_REPLIES or len(self._subscriptions) > _MAX_SHARED_SUBSCRIPTIONS
-        ):
+        if is_shared and not self._follows_replies(operations):
             return None
         before = self.count
         if stream.reads_directly and parser.idle and not self._turn.locked():
@@ -135,8 +134,15 @@ class DirectReads:
         except IndexError:  # also if a caller took it that has kept its turn for too long
             return None
 
+    def _follows_replies(self, operations: Sequence[Operation]) -> bool:
+        """Return whether the reader may pause beside other receivers: it has read replies only."""
+        if self._is_reply(operations) and len(self._subscriptions) <= _MAX_SHARED_SUBSCRIPTIONS:
+            self._replies += 1
+            return self._replies >= _MIN_REPLIES
+        self._replies, self._skip = 0, _SKIPPED_BESIDE_OTHERS
+        return False
+
     def _is_reply(self, operations: Sequence[Operation]) -> bool:
-        """Return whether the reader has read replies only."""
         if len(operations) != 1 or not isinstance(operations[0], Messages):
             return False
         subscription = self._subscriptions.get(operations[0].sid)
