@@ -62,7 +62,7 @@ def find_resume_point(position: StreamOffset, view: StreamView | None, stream: s
         return ResumePoint(stream, wanted, f"stream {stream} does not exist any more", True)
     if view.created_ns != position.created_ns:
         problem = (
-            f"stream {stream} is another one than in the checkpoint: it was deleted and re-created, or is in"
+            f"stream {stream} is not the stream of the checkpoint: it was deleted and created again, or is in"
             f" another cluster; the unread messages of the old stream, from sequence {wanted} on, are gone"
         )
         return ResumePoint(stream, view.first_seq, problem, True)
