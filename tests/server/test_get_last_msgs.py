@@ -121,6 +121,7 @@ def test_a_time_that_the_server_cannot_compare_is_refused(js, stream, year):
             call()
 
 
+@pytest.mark.server(">=2.11")
 def test_up_to_time_leaves_out_later_messages(stream):
     """With ``up_to_time`` a subject has its last message stored before that time."""
     at = stream.get_msg(9).time
