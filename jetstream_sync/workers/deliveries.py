@@ -400,7 +400,8 @@ class Settlements:
         self._confirming = threading.Lock()
         # Changed in single steps, by any thread.
         self._pending: dict[int, _Pending] = {}
-        #: Number of settlements that were not confirmed, and are not sent again.
+        #: Number of acks and terms that were not confirmed, and are not sent again. A nak is not needed: the
+        #: message is delivered again when its lease is over.
         self.abandoned: int = 0
         # Confirmations are read by `tick`, because nothing waits for one.
         self._confirmations = nc._confirmations()  # noqa: SLF001 - for workers
@@ -544,7 +545,7 @@ class Settlements:
             return
         self._pending.pop(token, None)
         if pending.absent:
-            self.abandoned += 1
+            self.abandoned += math.isinf(pending.repeat_s)
             log.warning(
                 "%s: %r was not settled: its consumer has no leader, or is deleted",
                 pending.delivery.handler,
@@ -561,7 +562,7 @@ class Settlements:
             if not self._is_due(pending):
                 continue
             if pending.sends >= _MAX_SENDS:
-                self.abandoned += 1
+                self.abandoned += math.isinf(pending.repeat_s)
                 self._pending.pop(token, None)
                 log.error("%r: the server did not confirm %r", pending.delivery, pending.payload)
             else:
