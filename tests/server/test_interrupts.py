@@ -7,6 +7,7 @@ and closes it, within a time limit.
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
@@ -41,6 +42,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Free what an interrupted call has left while the filters for its warnings are in use."""
+    yield
+    gc.collect()
+
 
 #: Number of points of each call at which it is interrupted; a longer run takes all.
 _SAMPLE = 30
