@@ -89,12 +89,11 @@ class Reader:
             self._dispatch(transport.early)
             data = receive()
             while data:
-                operations = feed(data)
-                self._dispatch(operations)
+                self._dispatch(feed(data))
                 stop = self._stopping
                 if stop is not None and stop.transport is transport and stop.deadline.expired():
                     break
-                taken = pause(stream, parser, operations) if isinstance(stream, TCPStream) else None
+                taken = pause(stream, parser) if isinstance(stream, TCPStream) else None
                 data = receive() if taken is None else taken
             ended: BaseException = errors.ConnectionLostError("the server closed the connection")
         except OSError as error:
