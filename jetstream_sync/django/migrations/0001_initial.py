@@ -1,4 +1,4 @@
-"""The tables of the outbox and the inbox, and the page of dead letters, which has no table."""
+"""The tables of the outbox and the inbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ERROR = models.CharField(blank=True, db_default="", default="", max_length=500)
 
 
 class Migration(migrations.Migration):
-    """Create them."""
+    """Create both tables."""
 
     initial = True
     dependencies: ClassVar[list[tuple[str, str]]] = []
@@ -21,7 +21,6 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.CharField(max_length=700, primary_key=True, serialize=False)),
                 ("created_at", models.DateTimeField(db_index=True, default=timezone.now)),
-                ("value", models.BinaryField(null=True, editable=False)),
             ],
             options={
                 "db_table": "jetstream_inbox",
@@ -47,18 +46,6 @@ class Migration(migrations.Migration):
                 "db_table": "jetstream_outbox",
                 "verbose_name": "outbox message",
                 "verbose_name_plural": "outbox",
-            },
-        ),
-        migrations.CreateModel(
-            name="DeadLetter",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False))
-            ],
-            options={
-                "managed": False,
-                "default_permissions": ("view", "change", "delete"),
-                "verbose_name": "dead letter",
-                "verbose_name_plural": "dead letters",
             },
         ),
     ]
