@@ -24,7 +24,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +39,7 @@ from ...api.pull import ContinuousPull
 from ...client.mailbox import copy_exception
 from ...client.threads import Signal
 from ...durations import time_to_ns
-from ...locks import call_and_record
+from ...locks import call_and_record, new_rlock
 from ...net.clock import FOREVER, Backoff, Deadline, monotonic
 from ...options import check_callback
 from ...protocol.parser import Delivery
@@ -464,7 +463,7 @@ class Watch(Generic[E]):
         self._state = _WatchState(deadline=api.deadline(timeout))
         self._messages = _WatchMessages(api, cursor, self._state)
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         # --- under _lock ---
         self._state.initial = _Initial(cursor, self._messages)
         self._received: deque[Delivery] = deque()  # received messages in order
