@@ -155,18 +155,16 @@ class APIRequests:
         #: it is configured for more.
         self.single_replies: bool = routes.imported
         self._fail_on_disconnect = fail_on_disconnect
-        #: The same API with requests that fail when the connection is lost.
-        self.failing_on_disconnect: APIRequests = self if fail_on_disconnect else self._failing()
 
     def at(self, routes: Routes) -> APIRequests:
         """Return the API of another account or domain, with the same options."""
         api = copy(self)
         api.routes = routes
         api.single_replies = routes.imported
-        api.failing_on_disconnect = api._failing()  # noqa: SLF001 - of this class
         return api
 
-    def _failing(self) -> APIRequests:
+    def failing_on_disconnect(self) -> APIRequests:
+        """Return the same API with requests that fail when the connection is lost."""
         api = copy(self)
         api._fail_on_disconnect = True  # noqa: SLF001 - of this class
         return api

@@ -275,7 +275,7 @@ class OrderedCursor:
     ) -> None:
         """Start at the position that a config in JSON defines."""
         # A reply that is lost with the connection is not waited for: another attempt follows.
-        self._api = api.failing_on_disconnect
+        self._api = api.failing_on_disconnect()
         self.stream = stream
         self._prefix = prefix
         self._serials = serials or itertools.count(1)

@@ -175,7 +175,7 @@ def take_snapshot(
     try:
         body = {**encode(request), "deliver_subject": sink.reply.decode()}
         route = api.routes.to("STREAM.SNAPSHOT", name)
-        info = api.failing_on_disconnect.ask_for(SnapshotInfo, route, body, api.deadline(timeout))
+        info = api.failing_on_disconnect().ask_for(SnapshotInfo, route, body, api.deadline(timeout))
     except BaseException:
         with suppress(errors.ConnectionClosedError):
             api.core.table.remove(sink.subscription)
@@ -221,7 +221,7 @@ def _restore(
     final_timeout: float | timedelta | None,
 ) -> StreamInfo:
     name = check_stream_name(info.config.name)
-    fail_fast_api = api.failing_on_disconnect
+    fail_fast_api = api.failing_on_disconnect()
     body = {"config": encode(info.config), "state": encode(info.state)}
     response = fail_fast_api.ask(api.routes.to("STREAM.RESTORE", name), body, api.deadline(timeout))
     subject = response.get("deliver_subject")
