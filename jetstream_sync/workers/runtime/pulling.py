@@ -129,8 +129,7 @@ class Phase(Enum):
 class HeldMessages:
     """The held messages of one handler."""
 
-    def __init__(self, *, isolates: bool, differ: bool = True) -> None:
-        # `differ`: whether messages have keys or sizes.
+    def __init__(self, *, isolates: bool) -> None:
         self.lock: threading.Lock = new_lock()
         #: Notified when a thread has something to do.
         self.work: threading.Condition = threading.Condition(self.lock)
@@ -147,7 +146,6 @@ class HeldMessages:
         # The busy keys, each with the messages that wait for it.
         self._lanes: dict[Hashable, deque[Delivery]] = {}
         self._isolates = isolates
-        self._differ = differ
         #: The message that is run alone.
         self.alone: Delivery | None = None
         #: Whether the last received message is suspicious; at first, no message is known.
@@ -174,29 +172,22 @@ class HeldMessages:
         """Add received messages, and wake threads for them; return false if they have to be returned."""
         if self.phase is Phase.RETURNING:
             return False
-        before = len(self.ready)
-        if self._differ:
-            for delivery in run:
-                self._add_one(delivery)
-        else:
-            self.ready.extend(run)
+        ready, lanes, before = self.ready, self._lanes, len(self.ready)
+        for delivery in run:
+            if delivery.key is None:
+                ready.append(delivery)
+            elif delivery.key in lanes:
+                lanes[delivery.key].append(delivery)
+            else:
+                lanes[delivery.key] = deque()
+                ready.append(delivery)
+            if delivery.size:
+                self.size += delivery.size
+                expected = self.expected_size
+                self.expected_size = max(delivery.size, expected + (delivery.size - expected) / 16)
         self.is_careful = self._isolates and run[-1].is_suspicious
-        self.work.notify(len(self.ready) - before)
+        self.work.notify(len(ready) - before)
         return True
-
-    def _add_one(self, delivery: Delivery) -> None:
-        lanes = self._lanes
-        if delivery.key is None:
-            self.ready.append(delivery)
-        elif delivery.key in lanes:
-            lanes[delivery.key].append(delivery)
-        else:
-            lanes[delivery.key] = deque()
-            self.ready.append(delivery)
-        if delivery.size:
-            self.size += delivery.size
-            expected = self.expected_size
-            self.expected_size = max(delivery.size, expected + (delivery.size - expected) / 16)
 
     def take(self) -> Delivery | None:
         """Let a waiting message run, if one may start, and return it."""

@@ -74,11 +74,7 @@ class HandlerRunner:
             self.processor = Processor(handler, shared, dead_letters, self._processes)
         isolates = self._processes is None and handler.max_messages is None
         #: The messages that were received and are not settled.
-        self.held: HeldMessages = HeldMessages(
-            isolates=isolates,
-            # The partitions of a group are keys.
-            differ=(handler.key, handler.group, handler.max_bytes) != (None, None, None),
-        )
+        self.held: HeldMessages = HeldMessages(isolates=isolates)
         #: Receives the messages.
         self.puller: Puller = puller(
             handler, shared, self.consumer, self.held, self.processor, self._give_back
