@@ -22,6 +22,9 @@ DURABLES = ("consume", "messages", "fetch", "next")
 _ACK_WAIT_S = 3.0
 #: Maximum duration of each call that waits for messages, in seconds.
 LOOK_S = 1.0
+#: Timeout of the longest fetches, in seconds. Only they have heartbeats: a pause of a busy machine ends a fetch with
+#: shorter ones, and the messages that are in flight then are delivered again without a fault.
+_LONG_FETCH_S = 2.0
 #: Messages and seconds of ordered fetches. Most wait for more messages than there are, so that the
 #: last messages are an incomplete reply.
 _ORDERED_FETCHES = ((1, 0.2), (50, 1.0), (500, 0.2), (500, 2.0), (500, 2.0), (500, 2.0))
@@ -171,7 +174,8 @@ class FetchReader(Reader):
     def run(self, stop: threading.Event) -> None:
         consumer = self.js.get_consumer(STREAM, self.name)
         while not stop.is_set():
-            self._fetch(consumer, self.rng.choice((1, 10, 200)), self.rng.choice((0.1, 0.5, 2.0)))
+            timeout = self.rng.choice((0.1, 0.5, _LONG_FETCH_S))
+            self._fetch(consumer, self.rng.choice((1, 10, 200)), timeout)
 
     def _fetch(self, consumer: PullConsumer, batch: int, timeout: float) -> None:
         way = self.rng.randrange(4)
@@ -186,8 +190,8 @@ class FetchReader(Reader):
         elif way == 2:
             self.looking(
                 "fetch_heartbeat",
-                timeout + 1,
-                lambda: consumer.fetch(batch, timeout, heartbeat=timeout / 3),
+                _LONG_FETCH_S + 1,
+                lambda: consumer.fetch(batch, _LONG_FETCH_S, heartbeat=_LONG_FETCH_S / 3),
             )
         else:
             self.looking("fetch", timeout + 1, lambda: consumer.fetch(batch, timeout))
