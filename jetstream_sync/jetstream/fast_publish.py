@@ -121,15 +121,20 @@ class _Flow(Inbox):
                 self._end(error)
             else:
                 self.refused.append((int(response["seq"]), error))
-        elif self.refused and response.get("seq") == 0:
-            self._end(self.refused[-1][1])  # no message was stored
         else:
-            ack = PubAck.from_json(response)
-            if ack.batch_id != self.batch_id:
-                text = "the leader of the stream is older than 2.14 and stored an ordinary message"
-                raise errors.FastPublishError(self.acked, text)
-            self.acked = max(self.acked, ack.batch_size or 0)
-            self._end(ack)
+            self._committed(response)
+
+    def _committed(self, response: dict[str, Any]) -> None:
+        """Process the acknowledgement that ends the batch."""
+        if self.refused and response.get("seq") == 0:
+            self._end(self.refused[-1][1])  # no message was stored
+            return
+        ack = PubAck.from_json(response)
+        if ack.batch_id != self.batch_id:
+            text = "the leader of the stream is older than 2.14 and stored an ordinary message"
+            raise errors.FastPublishError(self.acked, text)
+        self.acked = max(self.acked, ack.batch_size or 0)
+        self._end(ack)
 
     def _subject_of(self, seq: int) -> str:
         """Return the subject of a message that is not acknowledged."""

@@ -75,9 +75,9 @@ _LAST_FLUSH_S: Final = 1.0
 
 @contextmanager
 def existing_objects_kept() -> Iterator[None]:
-    """Let the garbage collector not examine the objects that exist now: modules, classes, settings."""
-    # A full collection would stop all handlers for 20 milliseconds or more, again and again, because each
-    # message makes objects; there is hardly any garbage among those that exist when a worker has started.
+    """Exempt the objects that exist now from garbage collection: modules, classes, settings."""
+    # Each message creates objects, so full collections are frequent, and each would stop all handlers for 20
+    # milliseconds or more. The objects that exist when a worker has started are hardly ever garbage.
     was_frozen = gc.get_freeze_count() > 0
     gc.freeze()
     try:

@@ -539,10 +539,10 @@ class Worker(DefinedWorker):
                 acknowledgement, also of other workers.
 
         Returns:
-            0: stopped, all settlements of the run are confirmed. 1: a handler or a confirmation took longer
-            than ``drain_timeout``, a settlement was given up at any time, or a thread crashed. 2: an option or a consumer does not fit. 3: a stream
-            or consumer does not exist. 5: the login or a permission was refused, or JetStream is
-            disabled. The reason is logged.
+            0: stopped, and every acknowledgement of the run is confirmed. 1: a handler or a confirmation took
+            longer than ``drain_timeout``, an acknowledgement was given up at any time, or a thread crashed.
+            2: an option or a consumer does not fit. 3: a stream or consumer does not exist. 5: the login or
+            a permission was refused, or JetStream is disabled. The reason is logged.
 
         Raises:
             InvalidOptionError: there are no handlers, an option of the connection is invalid, or a process

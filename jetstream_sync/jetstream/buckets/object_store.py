@@ -92,8 +92,8 @@ class ObjectStore(ForeignNames):
 
         Afterwards the object can be read, and the chunks of the replaced one are purged. If the call
         raises or is interrupted by Ctrl-C, the earlier object is kept, and the chunks that were sent are
-        purged; `purge_orphans()` removes chunks that could not be purged. If several clients put the same name concurrently, the last one to
-        complete wins.
+        purged; `purge_orphans()` removes chunks that could not be purged. If several clients put the same
+        name concurrently, the last one to complete wins.
 
         Args:
             meta: the name; or an `ObjectMeta`, which also has description, headers, metadata and chunk
