@@ -13,9 +13,11 @@
 # 2. A caller takes its own reply, if it received exactly that. Everything else stays in ``_received``, and
 #    the reader continues with it: other messages, pings, errors, the end of the stream. So recovery,
 #    keep-alive and all receivers involve only the reader.
-# 3. The reader pauses only while every receiver is `MessageReceiver.awaited` and no caller waits. A caller
-#    that waits in any other way than `read()` calls `end()`. Nothing depends on that: the reader continues
-#    by itself ``_TICK_S`` after the last direct read. After useless pauses, it pauses less often.
+# 3. The reader pauses only while no caller waits for a reply. A caller that waits in any other way than
+#    `read()` calls `end()`. Nothing depends on that: the reader continues by itself ``_TICK_S`` after the
+#    last direct read. After useless pauses, it pauses less often. With a receiver that is not
+#    `MessageReceiver.awaited`, such as a subscription, its messages would wait that long, too: then the
+#    reader pauses after ``_MIN_REPLIES`` reads that were replies, and for ``_SHARED_TICK_S``.
 # 4. The reader continues after the caller that has the turn, which would otherwise wait for bytes that
 #    are gone. It waits ``_TURN_S`` at most: a signal handler may run in the caller's thread.
 # 5. A KeyboardInterrupt releases both locks, and no received bytes of others are lost.
@@ -24,31 +26,37 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter, methodcaller
 from typing import Final
 
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
-from ..protocol.parser import Delivery, Parser, only_message
+from ..protocol.parser import Delivery, Messages, Operation, Parser, only_message
 from ..speedups import receive_reply
 from .mailbox import SubscriptionState
 
-#: Seconds after the last direct read at which the reader continues.
+#: Seconds after the last direct read at which the reader continues: without and with other receivers.
 _TICK_S: Final = 0.005
+_SHARED_TICK_S: Final = 0.0005
 #: Maximum time in seconds that a caller waits for the socket, before it waits for the reader.
 _WAIT_S: Final = 0.02
 #: Maximum time in seconds that the reader waits for the caller that has the turn.
 _TURN_S: Final = 0.05
-#: Number of ticks without a direct read after which the reader does not wait for that caller any more.
-_MAX_IDLE_TICKS: Final = round(_TURN_S / _TICK_S)
-#: Number of direct reads that make a pause useful.
+#: Number of direct reads that make a pause useful: without and with other receivers.
 _USEFUL_READS: Final = 4
+_USEFUL_SHARED_READS: Final = 16
+#: Number of reads in a row that have to be replies before a pause with other receivers, and of reads that are
+#: not looked at after another one.
+_MIN_REPLIES: Final = 8
+_SKIPPED_BESIDE_OTHERS: Final = 15
 #: Maximum number of reads between two pauses, after useless ones.
 _MAX_SKIPPED: Final = 63
-#: Number of subscriptions above which the reader does not pause, because it checks each of them.
+#: Number of subscriptions above which the reader does not pause, because it checks each of them: after
+#: every read, and after reads that were replies.
 _MAX_SUBSCRIPTIONS: Final = 8
+_MAX_SHARED_SUBSCRIPTIONS: Final = 256
 
 _RECEIVER: Final = attrgetter("receiver")
 _AWAITED: Final = attrgetter("receiver.awaited")
@@ -88,26 +96,33 @@ class DirectReads:
         self._failure: OSError | None = None
         self._stream: TCPStream | None = None
         self._parser: Parser | None = None
-        # Used by the reader only: the number of reads before the next pause, and after a useless one.
+        # Used by the reader only: the number of reads before the next pause, and after a useless one, and
+        # the number of reads in a row that were replies.
         self._skip = 0
         self._penalty = 0
+        self._replies = 0
 
     # --- the reader -----------------------------------------------------------------------------
 
-    def pause(self, stream: TCPStream, parser: Parser) -> bytes | None:
+    def pause(
+        self, stream: TCPStream, parser: Parser, operations: Sequence[Operation]
+    ) -> bytes | None:
         """Pause while callers read their replies themselves; called by the reader after each read."""
-        # Returns what a caller has received instead of its reply, ``b""`` at the end of the stream;
-        # ``None``: nothing.
+        # `operations`: what it has read. Returns what a caller has received instead of its reply, ``b""`` at
+        # the end of the stream; ``None``: nothing.
         if self._skip:
             self._skip -= 1
+            return None
+        is_shared = not self._all_awaited()
+        if is_shared and not self._follows_replies(operations):
             return None
         before = self.count
         if stream.reads_directly and parser.idle and not self._turn.locked():
             self._stream, self._parser = stream, parser
             self.paused = True
             # Checked after ``paused`` is set: a caller registers its request before it looks at that.
-            self._leave_to_callers(self._all_awaited() and not self._caller_waits())
-        if self.count - before >= _USEFUL_READS:
+            self._leave_to_callers(not self._caller_waits(), is_shared=is_shared)
+        if self.count - before >= (_USEFUL_SHARED_READS if is_shared else _USEFUL_READS):
             self._penalty = 0
         else:
             self._penalty = self._skip = min(2 * self._penalty + 1, _MAX_SKIPPED)
@@ -119,14 +134,28 @@ class DirectReads:
         except IndexError:  # also if a caller took it that has kept its turn for too long
             return None
 
-    def _leave_to_callers(self, allowed: bool) -> None:
+    def _follows_replies(self, operations: Sequence[Operation]) -> bool:
+        """Return whether the reader may pause beside other receivers: it has read replies only."""
+        if self._is_reply(operations) and len(self._subscriptions) <= _MAX_SHARED_SUBSCRIPTIONS:
+            self._replies += 1
+            return self._replies >= _MIN_REPLIES
+        self._replies, self._skip = 0, _SKIPPED_BESIDE_OTHERS
+        return False
+
+    def _is_reply(self, operations: Sequence[Operation]) -> bool:
+        if len(operations) != 1 or not isinstance(operations[0], Messages):
+            return False
+        subscription = self._subscriptions.get(operations[0].sid)
+        return subscription is not None and subscription.receiver.awaited
+
+    def _leave_to_callers(self, allowed: bool, *, is_shared: bool) -> None:
         """Sleep if that is allowed, and end the pause."""
         woken = False
         if allowed and self._stream is not None:
             self._is_limited = receive_reply is not None and self._stream.limit_waits(_WAIT_S)
             self._reading.release()
         try:
-            woken = allowed and self._sleep()
+            woken = allowed and self._sleep(is_shared=is_shared)
         finally:
             self._end_pause(woken=woken)
             # From here on, a caller that gets the turn finds that there is no pause.
@@ -137,15 +166,16 @@ class DirectReads:
                 if self._is_limited:
                     self._stream.limit_waits(0)
 
-    def _sleep(self) -> bool:
+    def _sleep(self, *, is_shared: bool) -> bool:
         """Sleep until `end()` is called, or no caller reads; return whether `end()` was called."""
-        idle_ticks = 0
-        while self._all_awaited():
+        tick = _SHARED_TICK_S if is_shared else _TICK_S
+        idle = 0.0
+        while is_shared or self._all_awaited():
             count = self.count
-            if self._gate.acquire(timeout=_TICK_S):
+            if self._gate.acquire(timeout=tick):
                 return True
-            idle_ticks = idle_ticks + 1 if self.count == count else 0
-            if idle_ticks and (idle_ticks > _MAX_IDLE_TICKS or not self._turn.locked()):
+            idle = idle + tick if self.count == count else 0.0
+            if idle and (idle > _TURN_S or not self._turn.locked()):
                 break
         return False
 
@@ -163,8 +193,10 @@ class DirectReads:
         )
 
     def _caller_waits(self) -> bool:
+        """Return whether a caller waits for a reply or a pong."""
         receivers = map(_RECEIVER, self._subscriptions.copy().values())
-        return self._pong_awaited() or any(map(_CALLER_WAITS, receivers))
+        replies = (receiver for receiver in receivers if receiver.awaited)
+        return self._pong_awaited() or any(map(_CALLER_WAITS, replies))
 
     # --- callers --------------------------------------------------------------------------------
 

@@ -89,11 +89,12 @@ class Reader:
             self._dispatch(transport.early)
             data = receive()
             while data:
-                self._dispatch(feed(data))
+                operations = feed(data)
+                self._dispatch(operations)
                 stop = self._stopping
                 if stop is not None and stop.transport is transport and stop.deadline.expired():
                     break
-                taken = pause(stream, parser) if isinstance(stream, TCPStream) else None
+                taken = pause(stream, parser, operations) if isinstance(stream, TCPStream) else None
                 data = receive() if taken is None else taken
             ended: BaseException = errors.ConnectionLostError("the server closed the connection")
         except OSError as error:

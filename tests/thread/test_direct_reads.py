@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import random
 import signal
 import socket
@@ -103,11 +104,13 @@ def service() -> Iterator[Service]:
         yield service
 
 
-@pytest.fixture
-def nc(service: Service) -> Iterator[Connection]:
+@pytest.fixture(params=["alone", "with a subscription"])
+def nc(service: Service, request: pytest.FixtureRequest) -> Iterator[Connection]:
     with jetstream_sync.connect(
         f"nats://127.0.0.1:{service.listener.port}", reconnect_time_wait=0
     ) as nc:
+        if request.param != "alone":
+            nc.subscribe("quiet", cb=lambda _: None)
         yield nc
 
 
@@ -115,6 +118,7 @@ def nc(service: Service) -> Iterator[Connection]:
 def slow_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a pause outlast the steps of a test."""
     monkeypatch.setattr(direct_reads, "_TICK_S", 0.3 * SCALE)
+    monkeypatch.setattr(direct_reads, "_SHARED_TICK_S", 0.3 * SCALE)
 
 
 @pytest.fixture
@@ -128,8 +132,11 @@ def start_reading_directly(nc: Connection, subject: str = "echo") -> None:
     direct_of(nc)._skip = direct_of(nc)._penalty = 0
 
     def read_directly() -> bool:
-        before = direct_of(nc).count
-        nc.request(subject, b"again", timeout=5 * SCALE)
+        for _ in range(
+            12
+        ):  # without a break: with a subscription, a pause ends after half a millisecond
+            before = direct_of(nc).count
+            nc.request(subject, b"again", timeout=5 * SCALE)
         return direct_of(nc).count > before
 
     wait_until(read_directly)
@@ -416,17 +423,47 @@ def test_ctrl_c_anywhere_in_a_direct_read(nc, monkeypatch):
     assert read[-1] == before + 1, "the caller should have read its reply itself"
 
 
-# --- where the reader reads always ------------------------------------------------------------------
+# --- with subscriptions -------------------------------------------------------------------------------
 
 
-def test_with_a_subscription_the_reader_reads(nc):
-    """Messages may come at any time, so callers leave the socket to the reader."""
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_message_of_a_subscription_while_a_caller_waits(nc, service, pool):
+    """The caller receives it, and the reader delivers it at once; the reply comes later."""
+    messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    nc.subscribe("news", cb=lambda msg: messages.put(msg.data))
+    nc.flush(timeout=5 * SCALE)
+    request, inbox = waiting_request(nc, service, pool)
+    for number in range(3):
+        service.send(b"MSG news %b 1\r\n%d\r\n" % (service.sids[b"news"], number))
+        assert messages.get(timeout=0.25 * SCALE) == b"%d" % number
+    assert not request.done()
+    service.send(service.reply(inbox, b"reply"))
+    assert request.result(10 * SCALE).data == b"reply"
+
+
+def test_a_message_of_a_subscription_after_the_last_request(nc, service):
+    """The reader continues shortly after a caller's last read, and delivers what has arrived."""
     sub = nc.subscribe("news")
-    for _ in range(100):
-        nc.request("echo", b"x", timeout=5 * SCALE)
+    for number in range(20):
+        start_reading_directly(nc)
+        service.send(b"MSG news %b 2\r\n%2d\r\n" % (service.sids[b"news"], number))
+        with within(0.25):
+            assert sub.next_msg(timeout=5 * SCALE).data == b"%2d" % number
+
+
+def test_a_service_that_replies_is_not_delayed(nc, service):
+    """Reads that are no replies to callers are not followed by a pause."""
+    sub = nc.subscribe("news")
+    nc.flush(timeout=5 * SCALE)
+    for number in range(100):
+        if number % 2:
+            nc.request("echo", b"x", timeout=5 * SCALE)
+        service.send(b"MSG news %b 2\r\n%2d\r\n" % (service.sids[b"news"], number))
+        assert sub.next_msg(timeout=5 * SCALE).data == b"%2d" % number
     assert direct_of(nc).count == 0
-    sub.unsubscribe()
-    start_reading_directly(nc)
+
+
+# --- where the reader reads always ------------------------------------------------------------------
 
 
 def test_with_tls_the_reader_reads(certificates):
@@ -464,8 +501,9 @@ def start_fetching_directly(nc: Connection, consumer: PullConsumer) -> None:
     direct_of(nc)._skip = direct_of(nc)._penalty = 0
 
     def read_directly() -> bool:
-        before = direct_of(nc).count
-        consumer.fetch(1, timeout=5 * SCALE)
+        for _ in range(12):
+            before = direct_of(nc).count
+            consumer.fetch(1, timeout=5 * SCALE)
         return direct_of(nc).count > before
 
     wait_until(read_directly)
@@ -577,7 +615,8 @@ def test_the_number_of_kept_inboxes(nc):
     """Fetches from many consumers leave few subscriptions."""
     for number in range(20):
         assert len(consumer_of(nc, f"C{number}").fetch(1, timeout=5 * SCALE)) == 1
-    assert len(open_subscriptions(nc)) <= 4
+    inboxes = [sub for sub in open_subscriptions(nc) if sub.subject != "quiet"]
+    assert len(inboxes) <= 4
     assert len(nc._caches.idle_inboxes) <= 4
 
 
