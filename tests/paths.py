@@ -35,7 +35,7 @@ _RECORDS = str(Path(PACKAGE) / "records.py")
 AIMS = {
     "publish": (10, 25),
     "fetch(1)": (10, 38),
-    "first entry of kv.watch()": (24, 140),
+    "first entry of kv.watch()": (24, 145),
     "one message of a worker": (23, 100),
 }
 #: The greatest number of changes of file in a reconnect.
