@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .. import errors
 from ..api.echo import release
@@ -28,9 +28,6 @@ from .direct_get import (
 from .server_support import require_level
 from .snapshots import StreamSnapshot, take_snapshot
 from .stream_consumers import StreamConsumers
-
-if TYPE_CHECKING:
-    pass
 
 #: Maximum number of messages per request.
 _MAX_BATCH: Final = 10_000
