@@ -1172,8 +1172,14 @@ take(PyObject *type, PyObject *pending, PyObject *token, PyObject *payload)
 static int
 settle(PyObject *type, PyObject *pending, PyObject *delivery, Py_ssize_t token_at)
 {
-    PyObject *subject, *reply, *header, *payload;
-    if (!PyArg_ParseTuple(delivery, "SSSS", &subject, &reply, &header, &payload)) {
+    if (!PyTuple_Check(delivery) || PyTuple_GET_SIZE(delivery) != 4) {
+        PyErr_SetString(PyExc_TypeError, "a delivery is a tuple of four bytes objects");
+        return -1;
+    }
+    PyObject *subject = PyTuple_GET_ITEM(delivery, 0), *header = PyTuple_GET_ITEM(delivery, 2),
+             *payload = PyTuple_GET_ITEM(delivery, 3);
+    if (!PyBytes_Check(subject) || !PyBytes_Check(header) || !PyBytes_Check(payload)) {
+        PyErr_SetString(PyExc_TypeError, "a delivery is a tuple of four bytes objects");
         return -1;
     }
     Py_ssize_t length = PyBytes_GET_SIZE(subject) - token_at;
@@ -1244,14 +1250,14 @@ PyDoc_STRVAR(parse_pub_ack_doc,
 "response has more than these, or a name that is not ASCII, or it is no acknowledgement.");
 
 static PyObject *
-parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *args)
+parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *response, *defaults;
-    PyTypeObject *type;
-    if (!PyArg_ParseTuple(args, "SO!O!:parse_pub_ack", &response, &PyType_Type, &type, &PyTuple_Type,
-                          &defaults)) {
+    if (count != 3 || !PyBytes_Check(args[0]) || !PyType_Check(args[1]) || !PyTuple_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "parse_pub_ack() takes bytes, a type and a tuple");
         return NULL;
     }
+    PyObject *response = args[0], *defaults = args[2];
+    PyTypeObject *type = (PyTypeObject *)args[1];
     Word rest = {PyBytes_AS_STRING(response), PyBytes_GET_SIZE(response)};
     if (!skip(&rest, "{\"stream\":\"")) {
         Py_RETURN_NONE;
@@ -1326,7 +1332,7 @@ static PyMethodDef module_functions[] = {
 #if USES_SOCKETS
     {"receive_reply", (PyCFunction)(void (*)(void))receive_reply, METH_FASTCALL, receive_reply_doc},
 #endif
-    {"parse_pub_ack", parse_pub_ack, METH_VARARGS, parse_pub_ack_doc},
+    {"parse_pub_ack", (PyCFunction)(void (*)(void))parse_pub_ack, METH_FASTCALL, parse_pub_ack_doc},
     {"read_messages", read_messages, METH_VARARGS, read_messages_doc},
     {"settle_futures", settle_futures, METH_VARARGS, settle_futures_doc},
     {NULL, NULL, 0, NULL},

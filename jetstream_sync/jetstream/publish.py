@@ -61,6 +61,22 @@ def _wrong_stream(ack: PubAck, expected: str) -> errors.WrongStreamError:
     return errors.WrongStreamError.found_here(text)
 
 
+class _StandardAttribute:
+    """An attribute of the standard part of a future, which is created when it is read for the first time."""
+
+    # From then on, the attribute of the instance is found first. A `__getattr__` of the class would make each
+    # access to each attribute slower.
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, future: PubAckFuture | None, _: type[PubAckFuture]) -> Any:
+        if future is None:
+            return self
+        future.create_standard()
+        return future.__dict__[self._name]
+
+
 class PubAckFuture(speedups.FutureFields, Future[PubAck]):
     """
     A `concurrent.futures.Future` that costs little until a thread waits for it.
@@ -76,7 +92,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
 
     # Assumptions about the base class in Python 3.10 to 3.14: it has no attributes with the names of these
     # fields; `Future.__init__` sets all its attributes on the instance, so that they are missing before
-    # (see __getattr__); `wait`, `as_completed` and `asyncio.wrap_future` read only these. Python 3.14 adds
+    # (see `_StandardAttribute`); `wait`, `as_completed` and `asyncio.wrap_future` read only these. Python 3.14 adds
     # a method that reads the result from them, so the result is stored there as well.
     #
     # _outcome: None; then the server's reply, until it is decoded; then the acknowledgement or the error.
@@ -94,17 +110,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
     #: The stream that must store the message; ``None``: any.
     stream: str | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        # Called for a missing attribute: it belongs to the standard part, or it does not exist.
-        if not name.startswith("__"):
-            if not self._has_standard:
-                self._create_standard()
-            # Another thread may have created the standard part after the failed lookup.
-            with contextlib.suppress(KeyError):
-                return self.__dict__[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _create_standard(self) -> None:
+    def create_standard(self) -> None:
         """Create the standard part, in the state of the future."""
         with _lock:
             if self._has_standard:
@@ -246,7 +252,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         if not self._settled():
             # The message may still be buffered.
             self._core.writer.send_buffered()
-            self._create_standard()  # not by __getattr__: its creation may have been interrupted
+            self.create_standard()  # here, because an earlier creation may have been interrupted
             if not self._wakeups.wait_for(self._settled, Deadline(timeout)):
                 raise errors.TimeoutError("the future was not settled in time")
         outcome = self._decoded()
@@ -265,12 +271,16 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
                 except BaseException as error:  # noqa: BLE001 - reported
                     self._core.events.callback_raised("the callback of a future", error)
 
-        self._create_standard()
+        self.create_standard()
         with _lock:
             if not self._settled():
                 self._calls.append(call)
                 return
         super().add_done_callback(call)
+
+
+for _name in vars(Future()):
+    setattr(PubAckFuture, _name, _StandardAttribute(_name))
 
 
 def _settle_in_child() -> None:
