@@ -453,10 +453,14 @@ class Publisher(MessageReceiver):
         if options:
             headers = publish_headers(headers, options)
         token = b"%x" % next(self._tokens)
-        message = self._encode_command(
-            self._encode_subject(subject), payload, self._reply_prefix + token, headers
+        # Local, because Python 3.11 does not cache the lookup of a method that an instance holds.
+        encode_subject, encode, send = (
+            self._encode_subject,
+            self._encode_command,
+            self._send_deferred,
         )
-        command, size = message
+        where = encode_subject(subject)
+        message = command, size = encode(where, payload, self._reply_prefix + token, headers)
         limit = wait = self._timeout if timeout is None else seconds(timeout)
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
         if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
@@ -475,7 +479,7 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            self._send_deferred(command, size, wait)
+            send(command, size, wait)
         except BaseException:
             self._pending.pop(token, None)
             self._make_room()
