@@ -22,7 +22,7 @@ The public names by topic:
 * Streams: `Stream`, `StreamConfig`, `StreamInfo`, `StreamState`, `StoredMsg`, `StreamSnapshot`
 * Counters and schedules: `Counters`, `CounterEntry`, `Schedule`
 * Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
-  `ConsumeHandle`, `ContinuousOptions`, `PriorityOptions`
+  `ConsumeHandle`, `PullOptions`, `PriorityOptions`, `FetchOptions`, `ContinuousOptions`
 * Consumer groups: `ConsumerGroups`, `ConsumerGroup`, `StaticConsumerGroup`, `ElasticConsumerGroup`,
   `GroupConsumeHandle`, `GroupConfig`, `StaticGroupConfig`, `ElasticGroupConfig`
 * Ordered consumers: `OrderedConsumer`, `OrderedMessages`, `OrderedOptions`
@@ -84,7 +84,9 @@ from .api.publish import PubAck as PubAck
 from .api.publish import PublishOptions as PublishOptions
 from .api.publish import Schedule as Schedule
 from .api.pull import ContinuousOptions as ContinuousOptions
+from .api.pull import FetchOptions as FetchOptions
 from .api.pull import PriorityOptions as PriorityOptions
+from .api.pull import PullOptions as PullOptions
 from .api.stream import ExternalStream as ExternalStream
 from .api.stream import LostStreamData as LostStreamData
 from .api.stream import RePublish as RePublish

@@ -7,10 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
 from datetime import timedelta
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypedDict
 
 from .. import errors
@@ -47,12 +48,28 @@ _MIN_HEARTBEAT_NS: Final = _NS_PER_S // 2
 #: 512 at most by default.
 SINGLE_REPLIES: Final = 100
 SINGLE_REPLIES_LARGE: Final = 16
+#: Expiry of one request of a fetch without a timeout.
+MAX_EXPIRES_NS: Final = 60 * _NS_PER_S
+
+
+class PullOptions(TypedDict, total=False):
+    """Options of each pull, also of an ordered consumer; all are optional."""
+
+    # An option that is only sent is declared in one of these classes, and needs nothing else but its
+    # range in `_RANGES`.
+
+    max_bytes: int | None
+    """Maximum number of bytes of a request, including subjects and headers; a larger message is not
+    delivered. Default: no limit. `PullConsumer.messages` and `PullConsumer.consume` without
+    ``max_messages`` buffer no more than these bytes."""
+    heartbeat: float | timedelta | None
+    """Interval of the server's heartbeats, in seconds, at most half of the time of the request. Default: 5
+    if ``timeout`` is 10 or more, otherwise none; in `PullConsumer.messages` and `PullConsumer.consume` half
+    of ``expires``, from 0.5 to 30."""
 
 
 class PriorityOptions(TypedDict, total=False):
     """Options for a consumer with priority groups (ADR-42, server 2.11)."""
-
-    # Each one is a field of `PullRequest`, where its rules are.
 
     group: str
     """The group to pull for; required if the consumer has groups."""
@@ -64,14 +81,16 @@ class PriorityOptions(TypedDict, total=False):
     """Receive messages after clients with a lower number, 0 to 9; policy ``prioritized`` (server 2.12)."""
 
 
-class ContinuousOptions(PriorityOptions, total=False):
+class FetchOptions(PullOptions, PriorityOptions, total=False):
+    """Options of `PullConsumer.fetch`, `PullConsumer.fetch_no_wait` and `PullConsumer.next`; all are optional."""
+
+
+class ContinuousOptions(FetchOptions, total=False):
     """Options of `PullConsumer.messages` and `PullConsumer.consume`; all are optional."""
 
     max_messages: int
     """Maximum number of buffered messages; default 500, or the consumer's ``max_batch`` if that is less.
     With ``max_bytes`` the default is no limit."""
-    max_bytes: int
-    """Maximum number of buffered bytes; beside ``max_messages``, of the bytes of one request."""
     threshold_messages: int
     """Request more below this number of buffered messages; default half of ``max_messages``."""
     threshold_bytes: int
@@ -79,9 +98,6 @@ class ContinuousOptions(PriorityOptions, total=False):
     expires: float | timedelta
     """How long each request lasts, in seconds, at least 1; default 30, or the consumer's
     ``max_expires`` if that is less."""
-    heartbeat: float | timedelta
-    """Interval of the server's heartbeats, in seconds; default half of
-    ``expires``, from 0.5 to 30."""
     stop_after: int
     """Number of messages after which the iteration ends."""
     auto_in_progress: bool
@@ -90,50 +106,37 @@ class ContinuousOptions(PriorityOptions, total=False):
     most. Default false; not for ordered consumers."""
 
 
-_PRIORITY_OPTIONS: Final = frozenset(PriorityOptions.__annotations__)
+#: The options that are sent as they are.
+_SENT_OPTIONS: Final = FetchOptions.__optional_keys__ - {"max_bytes", "heartbeat"}
+_GROUPED: Final = PriorityOptions.__optional_keys__ - {"group"}
+#: The least and the largest value of an option that is sent.
+_RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
+    "min_pending": (0, None),
+    "min_ack_pending": (0, None),
+    "priority": (0, 9),
+}
 #: The options of a continuous pull that limit a number, which is at least 1.
 _LIMITS: Final = ("max_messages", "max_bytes", "stop_after")
 
 
-def _part(
-    key: str,
-    default: int | None = 0,
-    *,
-    low: int | None = None,
-    high: int | None = None,
-    grouped: bool = False,
-) -> Any:
-    """Declare a field of a pull request, with its name in the JSON of the server and the rules for its value."""
-    # `grouped`: whether it requires a priority group.
-    return field(
-        default=default, metadata={"key": key, "low": low, "high": high, "grouped": grouped}
-    )
-
-
 @frozen(kw_only=True)
 class PullRequest(Frozen):
-    """A pull request; times are in nanoseconds, 0 and ``None`` mean *not set*."""
+    """A pull request; times are in nanoseconds, and 0 means *not set*."""
 
-    batch: int = _part("batch", 1, low=1)
+    batch: int = 1
     """Maximum number of messages."""
-    expires_ns: int = _part("expires")
+    expires_ns: int = 0
     """Time that the server waits for messages."""
-    max_bytes: int = _part("max_bytes", low=0)
+    max_bytes: int = 0
     """Maximum number of bytes, counted as in ADR-37."""
-    no_wait: bool = _part("no_wait", False)
+    no_wait: bool = False
     """Return the available messages without waiting."""
-    heartbeat_ns: int = _part("idle_heartbeat")
+    heartbeat_ns: int = 0
     """Interval of idle heartbeats."""
-    group: str | None = _part("group", None)
-    """Priority group (ADR-42)."""
-    min_pending: int = _part("min_pending", low=0, grouped=True)
-    """Serve this client only with at least this many pending messages; policy ``overflow``."""
-    min_ack_pending: int = _part("min_ack_pending", low=0, grouped=True)
-    """Serve this client only with at least this many unacknowledged messages; policy ``overflow``."""
-    priority: int | None = _part("priority", None, low=0, high=9, grouped=True)
-    """Priority from 0 to 9, lower values are served first; policy ``prioritized``."""
-    pin_id: str | None = _part("id", None)
+    pin_id: str | None = None
     """Pin id that the server assigned to this client; policy ``pinned_client``."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further options by their names in the JSON of the server; see `FetchOptions`."""
 
     def __post_init__(self) -> None:
         if self.expires_ns < 0 or not (self.no_wait or self.expires_ns):
@@ -150,14 +153,13 @@ class PullRequest(Frozen):
                 self.heartbeat_ns / _NS_PER_S,
                 f"must be at most half of the {self.expires_ns / _NS_PER_S:g} s of the request",
             )
-        for part in fields(self):
-            value, rules = getattr(self, part.name), part.metadata
-            if value is None and part.default is None:
-                continue
-            if rules["low"] is not None:
-                check_int(part.name, value, rules["low"], rules["high"])
-            if rules["grouped"] and value != part.default and not self.group:
-                raise errors.InvalidOptionError(part.name, value, "requires a group")
+        check_int("batch", self.batch, 1)
+        check_int("max_bytes", self.max_bytes, 0)
+        for name, value in self.options.items():
+            if name in _RANGES:
+                check_int(name, value, *_RANGES[name])
+            if name in _GROUPED and not self.options.get("group"):
+                raise errors.InvalidOptionError(name, value, "requires a group")
 
     def single(self) -> PullRequest:
         """Return the request for one message, to which there is exactly one reply."""
@@ -168,18 +170,59 @@ class PullRequest(Frozen):
 
     def encode(self) -> bytes:
         """Return the JSON body of the request, with the fields that are set."""
-        body: dict[str, Any] = {}
-        for part in fields(self):
-            value = getattr(self, part.name)
-            # Unset is None for a field whose 0 is a value, and otherwise 0.
-            if value or (value is not None and part.default is None):
-                body[part.metadata["key"]] = value
-        return dumps(body)
+        body = {
+            "batch": self.batch,
+            "expires": self.expires_ns,
+            "max_bytes": self.max_bytes,
+            "no_wait": self.no_wait,
+            "idle_heartbeat": self.heartbeat_ns,
+            "id": self.pin_id,
+        }
+        return dumps({**{name: value for name, value in body.items() if value}, **self.options})
 
 
 def default_heartbeat_ns(expires_ns: int) -> int:
     """Return the default heartbeat of a fetch: none for a short expiry."""
     return _DEFAULT_HEARTBEAT_NS if expires_ns >= HEARTBEAT_FROM_NS else 0
+
+
+@lru_cache(maxsize=64, typed=True)  # because True == 1
+def fetch_request(
+    batch: int | None, timeout: float | timedelta | None, *, no_wait: bool = False, **options: Any
+) -> PullRequest:
+    """Return the request of a fetch with `FetchOptions`; cached, because a program repeats the same fetch."""
+    check_known(options, FetchOptions.__optional_keys__)
+    max_bytes, heartbeat = options.get("max_bytes"), options.get("heartbeat")
+    if batch is None and max_bytes is None:
+        raise errors.InvalidOptionError("batch", None, "one of batch and max_bytes is required")
+    if max_bytes is not None:
+        check_int("max_bytes", max_bytes, 1)
+    expires_ns = 0
+    if not no_wait:
+        expires_ns = MAX_EXPIRES_NS if timeout is None else _ns(timeout, "timeout")
+    return PullRequest(
+        batch=UNLIMITED_BATCH if batch is None else batch,
+        max_bytes=max_bytes or 0,
+        no_wait=no_wait,
+        expires_ns=expires_ns,
+        heartbeat_ns=(
+            default_heartbeat_ns(expires_ns) if heartbeat is None else _ns(heartbeat, "heartbeat")
+        ),
+        options=_sent(options),
+    )
+
+
+def _sent(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are sent as they are."""
+    return {
+        name: value
+        for name, value in options.items()
+        if name in _SENT_OPTIONS and value is not None
+    }
+
+
+def _ns(value: float | timedelta, option: str) -> int:
+    return duration_to_ns(duration(value, option))
 
 
 @frozen(kw_only=True)
@@ -234,15 +277,12 @@ class ContinuousPull(Frozen):
             reason = "requires max_bytes without max_messages"
             raise errors.InvalidOptionError("threshold_bytes", threshold_bytes, reason)
         expires_ns, heartbeat_ns = _times(options, config)
-        priority: dict[str, Any] = {
-            name: value for name, value in options.items() if name in _PRIORITY_OPTIONS
-        }
         request = PullRequest(
             batch=batch,
             max_bytes=max_bytes,
             expires_ns=expires_ns,
             heartbeat_ns=heartbeat_ns,
-            **priority,
+            options=_sent(options),
         )
         threshold = batch if on_demand else get("threshold_messages")
         return cls(
@@ -269,7 +309,7 @@ def _times(options: ContinuousOptions, config: ConsumerConfig | None) -> tuple[i
     """Return the expiry and the heartbeat of the requests of a continuous pull."""
     expires, heartbeat = options.get("expires"), options.get("heartbeat")
     if expires is not None:
-        expires_ns = duration_to_ns(duration(expires, "expires"))
+        expires_ns = _ns(expires, "expires")
     elif config is not None and config.max_expires:
         longest_ns = duration_to_ns(duration(config.max_expires))
         expires_ns = max(MIN_EXPIRES_NS, min(DEFAULT_EXPIRES_NS, longest_ns))
@@ -279,7 +319,7 @@ def _times(options: ContinuousOptions, config: ConsumerConfig | None) -> tuple[i
         raise errors.InvalidOptionError("expires", expires, "must be at least 1 second")
     if heartbeat is None:
         return expires_ns, min(_MAX_HEARTBEAT_NS, expires_ns // 2)
-    heartbeat_ns = duration_to_ns(duration(heartbeat, "heartbeat"))
+    heartbeat_ns = _ns(heartbeat, "heartbeat")
     if not _MIN_HEARTBEAT_NS <= heartbeat_ns <= _MAX_HEARTBEAT_NS:
         raise errors.InvalidOptionError("heartbeat", heartbeat, "must be from 0.5 to 30 seconds")
     return expires_ns, heartbeat_ns

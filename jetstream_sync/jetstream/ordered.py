@@ -21,11 +21,18 @@ from weakref import WeakSet
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
-from ..api.pull import ContinuousOptions, ContinuousPull, PullRequest, is_away
+from ..api.pull import (
+    ContinuousOptions,
+    ContinuousPull,
+    PullOptions,
+    PullRequest,
+    fetch_request,
+    is_away,
+)
 from ..client.mailbox import copy_exception, first_items
 from ..locks import call_and_record, new_lock
 from ..net.clock import Deadline, seconds
-from ..options import ErrorCallback, check_callback
+from ..options import ErrorCallback, check_callback, check_known
 from .api_requests import APIRequests
 from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import consumer_info
@@ -33,7 +40,6 @@ from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
 from .ordered_cursor import CursorOptions, OrderedCursor, OrderedOptions, check_options, pull_cursor
 from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
-from .pull_consumer import fetch_request, no_wait_request
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -386,8 +392,9 @@ class OrderedConsumer:
     ) -> OrderedPuller:
         """Return a puller that has no consumer yet."""
         self._check_open()
-        options.setdefault("heartbeat", _heartbeat(options))
-        if "max_bytes" not in options:
+        if options.get("heartbeat") is None:
+            options["heartbeat"] = _heartbeat(options)
+        if options.get("max_bytes") is None:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
         cursor = self._new_cursor(report)
         if self._first is not None:
@@ -439,8 +446,7 @@ class OrderedConsumer:
         self,
         batch: int | None = None,
         timeout: float | timedelta | None = 5.0,
-        max_bytes: int | None = None,
-        heartbeat: float | timedelta | None = None,
+        **options: Unpack[PullOptions],
     ) -> list[JetStreamMsg]:
         """
         Return the next messages, up to a number of messages or bytes.
@@ -448,8 +454,7 @@ class OrderedConsumer:
         Args:
             batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
-            max_bytes: maximum number of bytes; ``None``: no limit.
-            heartbeat: as for `PullConsumer.fetch`.
+            **options: see `PullOptions`.
 
         Returns:
             The messages in order; ``[]`` when no message arrived in time.
@@ -461,18 +466,18 @@ class OrderedConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
-        request = fetch_request(batch, timeout, max_bytes, heartbeat)
-        return self._fetch(request, Deadline(timeout))
+        check_known(options, PullOptions.__optional_keys__)
+        return self._fetch(fetch_request(batch, timeout, **options), Deadline(timeout))
 
     def fetch_no_wait(
-        self, batch: int | None = None, max_bytes: int | None = None
+        self, batch: int | None = None, **options: Unpack[PullOptions]
     ) -> list[JetStreamMsg]:
         """
         Return the next messages that are there now, up to a number of messages or bytes.
 
         Args:
             batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
-            max_bytes: maximum number of bytes; ``None``: no limit.
+            **options: as in `PullConsumer.fetch_no_wait`, see `PullOptions`.
 
         Returns:
             The messages in order; ``[]`` when the server says that there are none.
@@ -483,7 +488,8 @@ class OrderedConsumer:
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
-        request = no_wait_request(batch, max_bytes)
+        check_known(options, PullOptions.__optional_keys__)
+        request = fetch_request(batch, None, no_wait=True, **options)
         return self._fetch(request, self._api.deadline())
 
     def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
@@ -589,14 +595,14 @@ class OrderedConsumer:
         return PullRequester(self._api, self._stream, name, _CONFIG)
 
     def next(
-        self, timeout: float | timedelta | None = 5.0, heartbeat: float | timedelta | None = None
+        self, timeout: float | timedelta | None = 5.0, **options: Unpack[PullOptions]
     ) -> JetStreamMsg:
         """
         Return the next message.
 
         Args:
             timeout: in seconds; ``None``: no limit.
-            heartbeat: as for `PullConsumer.fetch`.
+            **options: see `PullOptions`.
 
         Raises:
             TimeoutError: no message arrived in time.
@@ -604,8 +610,7 @@ class OrderedConsumer:
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
-        request = fetch_request(1, timeout, None, heartbeat)
-        messages = self._fetch(request, Deadline(timeout))
+        messages = self.fetch(1, timeout, **options)
         if messages:
             return messages[0]
         raise self._api.core.state.timed_out(f"no message from stream {self._stream!r} in time")

@@ -20,7 +20,13 @@ from .. import errors
 from ..api.consumer import ConsumerConfig
 from ..api.echo import release
 from ..api.enums import AckPolicy, PriorityPolicy
-from ..api.pull import PullRequest, PullStatus, PullStatusKind, parse_pull_status
+from ..api.pull import (
+    MAX_EXPIRES_NS,
+    PullRequest,
+    PullStatus,
+    PullStatusKind,
+    parse_pull_status,
+)
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.replies import QueueInbox
@@ -334,14 +340,11 @@ class PullRequester:
     def check(self, request: PullRequest) -> None:
         """Check that this consumer can serve a request."""
         groups = self.config.priority_groups or ()
-        if groups and request.group not in groups:
-            raise errors.InvalidOptionError(
-                "group", request.group, f"must be one of {list(groups)}"
-            )
-        if request.group and not groups:
-            raise errors.InvalidOptionError(
-                "group", request.group, "the consumer has no priority groups"
-            )
+        group = request.options.get("group")
+        if groups and group not in groups:
+            raise errors.InvalidOptionError("group", group, f"must be one of {list(groups)}")
+        if group and not groups:
+            raise errors.InvalidOptionError("group", group, "the consumer has no priority groups")
 
     def send(self, request: PullRequest, inbox: PullInbox, *, deferred: bool = False) -> None:
         """Send a request with the pin id of this client; do nothing while disconnected."""
@@ -462,8 +465,6 @@ def _before_2_11(version: str) -> bool:
 _SECOND: Final = 1_000_000_000
 #: Seconds that the client waits beyond the expiry of the request for the server's final status.
 _REPLY_MARGIN_S: Final = 0.25
-#: Expiry of one request if the caller waits without a limit.
-MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
 #: Why a pull that the server answers at once has no result: silence is not an empty stream.

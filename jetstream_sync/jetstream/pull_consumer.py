@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
 from ..api.pull import (
-    UNLIMITED_BATCH,
     ContinuousOptions,
     ContinuousPull,
-    PriorityOptions,
+    FetchOptions,
     PullRequest,
-    default_heartbeat_ns,
+    fetch_request,
 )
-from ..durations import duration, duration_to_ns
-from ..options import ErrorCallback, check_callback, check_int, check_known
+from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests, resolve_config
 from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import add_consumer, consumer_info, reset_consumer
 from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
-from .pull import MAX_EXPIRES_NS, Fetch, PullRequester
+from .pull import Fetch, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -97,9 +93,7 @@ class PullConsumer:
         self,
         batch: int | None = None,
         timeout: float | timedelta | None = 5.0,
-        max_bytes: int | None = None,
-        heartbeat: float | timedelta | None = None,
-        **priority: Unpack[PriorityOptions],
+        **options: Unpack[FetchOptions],
     ) -> list[JetStreamMsg]:
         """
         Pull up to a number of messages or bytes, and return them.
@@ -113,11 +107,7 @@ class PullConsumer:
         Args:
             batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
-            max_bytes: maximum number of bytes, including subjects and headers; ``None``: no limit. A
-                larger message is never delivered.
-            heartbeat: interval of the server's heartbeats, in seconds, at most half of
-                ``timeout``; ``None``: 5 if ``timeout`` is 10 or more, otherwise none.
-            **priority: for priority groups, see `PriorityOptions`.
+            **options: see `FetchOptions`.
 
         Returns:
             The messages in order; ``[]`` if there are none.
@@ -131,23 +121,18 @@ class PullConsumer:
                 All but the first are raised only if there are no messages to return.
 
         """
-        request = fetch_request(batch, timeout, max_bytes, heartbeat)
-        expires = None if timeout is None else request.expires_ns / 1e9
-        return self._fetch(request, expires, priority)
+        request = fetch_request(batch, timeout, **options)
+        return self._fetch(request, None if timeout is None else request.expires_ns / 1e9)
 
     def fetch_no_wait(
-        self,
-        batch: int | None = None,
-        max_bytes: int | None = None,
-        **priority: Unpack[PriorityOptions],
+        self, batch: int | None = None, **options: Unpack[FetchOptions]
     ) -> list[JetStreamMsg]:
         """
         Pull the available messages, up to a number of messages or bytes.
 
         Args:
             batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
-            max_bytes: maximum number of bytes; ``None``: no limit.
-            **priority: for priority groups, see `PriorityOptions`.
+            **options: see `FetchOptions`; without a ``heartbeat``, because the server replies at once.
 
         Returns:
             The messages in order; ``[]`` when the server says that there are none, as it does while the
@@ -158,22 +143,18 @@ class PullConsumer:
             InvalidOptionError, PullError, ConsumerDeletedError, ConnectionClosedError: as `fetch()`.
 
         """
-        left = self._api.deadline().left()
-        return self._fetch(no_wait_request(batch, max_bytes), left, priority)
+        request = fetch_request(batch, None, no_wait=True, **options)
+        return self._fetch(request, self._api.deadline().left())
 
     def next(
-        self,
-        timeout: float | timedelta | None = 5.0,
-        heartbeat: float | timedelta | None = None,
-        **priority: Unpack[PriorityOptions],
+        self, timeout: float | timedelta | None = 5.0, **options: Unpack[FetchOptions]
     ) -> JetStreamMsg:
         """
         Pull one message.
 
         Args:
             timeout: how long to wait for it, in seconds; ``None``: no limit.
-            heartbeat: as for `fetch()`.
-            **priority: for priority groups, see `PriorityOptions`.
+            **options: see `FetchOptions`.
 
         Raises:
             TimeoutError: no message arrived in time.
@@ -181,17 +162,12 @@ class PullConsumer:
             ConnectionClosedError: as `fetch()`.
 
         """
-        messages = self.fetch(1, timeout, None, heartbeat, **priority)
+        messages = self.fetch(1, timeout, **options)
         if not messages:
             raise self._api.core.state.timed_out(f"no message from consumer {self.name!r} in time")
         return messages[0]
 
-    def _fetch(
-        self, request: PullRequest, expires: float | None, priority: PriorityOptions
-    ) -> list[JetStreamMsg]:
-        if priority:
-            check_known(priority, PriorityOptions.__annotations__)
-            request = replace(request, **priority)
+    def _fetch(self, request: PullRequest, expires: float | None) -> list[JetStreamMsg]:
         self._requester.check(request)
         return Fetch(self._requester, request, expires).run()
 
@@ -267,40 +243,6 @@ class PullConsumer:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} on {self.stream_name!r}>"
-
-
-@lru_cache(maxsize=64, typed=True)  # because True == 1
-def fetch_request(
-    batch: int | None,
-    timeout: float | timedelta | None,
-    max_bytes: int | None,
-    heartbeat: float | timedelta | None,
-) -> PullRequest:
-    """Return the request of a fetch; cached, because a program repeats the same fetch."""
-    expires_ns = MAX_EXPIRES_NS if timeout is None else _ns(timeout, "timeout")
-    return replace(
-        no_wait_request(batch, max_bytes),
-        no_wait=False,
-        expires_ns=expires_ns,
-        heartbeat_ns=(
-            default_heartbeat_ns(expires_ns) if heartbeat is None else _ns(heartbeat, "heartbeat")
-        ),
-    )
-
-
-def no_wait_request(batch: int | None, max_bytes: int | None) -> PullRequest:
-    """Return the request of a fetch that does not wait."""
-    if batch is None and max_bytes is None:
-        raise errors.InvalidOptionError("batch", None, "one of batch and max_bytes is required")
-    if max_bytes is not None:
-        check_int("max_bytes", max_bytes, 1)
-    return PullRequest(
-        batch=UNLIMITED_BATCH if batch is None else batch, max_bytes=max_bytes or 0, no_wait=True
-    )
-
-
-def _ns(value: float | timedelta, option: str) -> int:
-    return duration_to_ns(duration(value, option))
 
 
 def add_pull_consumer(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..api.consumer import ConsumerConfig
-from ..api.pull import PullRequest, PullStatus, PullStatusKind
+from ..api.pull import PullRequest, PullStatus, PullStatusKind, fetch_request
 from ..api.subscribing import SubscribeRequest
 from ..client.mailbox import copy_exception, first_items
 from ..locks import new_lock
@@ -21,7 +21,6 @@ from .consumer_requests import ConsumerAccessors, release_consumer, taken_back
 from .heartbeat import pull_heartbeat_timeout
 from .message import JetStreamMsg
 from .pull import Fetch, PullInbox, PullRequester
-from .pull_consumer import fetch_request
 from .subscribe import ResolvedConsumer, resolve_pull_consumer
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ def _requests(
     batch: int, timeout: float | timedelta | None, heartbeat: float | timedelta | None
 ) -> tuple[PullRequest, PullRequest]:
     """Return the requests of a fetch: for the available messages, and for new ones; cached as those."""
-    later = fetch_request(batch, timeout, None, 0 if heartbeat is None else heartbeat)
+    later = fetch_request(batch, timeout, heartbeat=heartbeat or 0)
     return replace(later, no_wait=True, expires_ns=0, heartbeat_ns=0), later
 
 

@@ -13,6 +13,7 @@ from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStreamMsg, errors
+from jetstream_sync.api.pull import fetch_request
 
 
 def numbers(messages: list[JetStreamMsg]) -> list[int]:
@@ -72,15 +73,15 @@ def test_none_is_an_empty_list_when_time_is_up(consumer, timeout):
 def test_a_fetch_without_a_timeout_repeats_its_request(js, stream, consumer, monkeypatch):
     """With ``timeout=None`` requests are repeated until the batch is complete."""
     monkeypatch.setattr("jetstream_sync.jetstream.pull.MAX_EXPIRES_NS", 100_000_000)
-    monkeypatch.setattr("jetstream_sync.jetstream.pull_consumer.MAX_EXPIRES_NS", 100_000_000)
-    jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()
+    monkeypatch.setattr("jetstream_sync.api.pull.MAX_EXPIRES_NS", 100_000_000)
+    fetch_request.cache_clear()
     sent = core_of(js).writer.out_msgs
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 2, None)
         wait_until(lambda: core_of(js).writer.out_msgs >= sent + 3)
         fill(js, stream.name, 2)
         assert numbers(fetched.result(5)) == [0, 1]
-    jetstream_sync.jetstream.pull_consumer.fetch_request.cache_clear()
+    fetch_request.cache_clear()
 
 
 def test_fetch_no_wait_returns_the_available_messages(js, stream, consumer):
@@ -125,7 +126,7 @@ def test_a_message_above_max_bytes_is_an_error_at_once(js, stream, consumer, tim
     """A first message above ``max_bytes`` is an error at once: no such request can be answered."""
     fill(js, stream.name, 1, size=500)
     with ThreadPoolExecutor(1) as pool:
-        fetched = pool.submit(consumer.fetch, None, timeout, 200)
+        fetched = pool.submit(consumer.fetch, None, timeout, max_bytes=200)
         try:
             with between(0, 1), pytest.raises(errors.RequestLimitError, match="max_bytes=200"):
                 fetched.result(3)

@@ -473,7 +473,7 @@ def test_fetch_is_in_order_over_resets(js, stream):
         got += [int(msg.data) for msg in ordered.fetch(7, timeout=2)]
         delete_consumers(stream)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ordered.fetch, 31 - len(got), 5, None, 0.5)
+        waiting = pool.submit(ordered.fetch, 31 - len(got), 5, heartbeat=0.5)
         wait_until(stream.consumer_names)
         delete_consumers(stream)
         fill(js, stream.name, 1, first=30)

@@ -68,6 +68,14 @@ def test_a_heartbeat_of_half_the_timeout_is_taken(js, stream):
     assert numbers(ordered.fetch(1, timeout=2, heartbeat=1)) == [0]
 
 
+def test_options_of_other_pulls_are_refused(stream):
+    """An ordered consumer has no priority groups, and knows the options of each pull only."""
+    ordered = stream.ordered_consumer()
+    for call in (ordered.fetch, ordered.fetch_no_wait, ordered.next):
+        with pytest.raises(errors.InvalidOptionError, match="unknown option"):
+            call(group="g")
+
+
 # --- fetch_no_wait, and the end -------------------------------------------------------------------
 
 

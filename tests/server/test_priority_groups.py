@@ -159,7 +159,7 @@ def test_an_iterator_survives_the_loss_of_its_pin(js, stream, pinned, other):
         began = time.monotonic()
         # No message is read here meanwhile, so none is requested, and the pin moves.
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(same.next, 15, None, group="A")
+            waiting = pool.submit(same.next, 15, group="A")
             taken = int(waiting.result(20).data)
         assert time.monotonic() - began > 1
         seen: set[int] = set()
@@ -184,9 +184,9 @@ def test_lower_priorities_are_served_first(js, stream, other):
     )
     same = other.jetstream().get_consumer(stream.name, "R")
     with ThreadPoolExecutor(2) as pool:
-        late = pool.submit(consumer.fetch, 2, 10, None, None, group="A", priority=5)
+        late = pool.submit(consumer.fetch, 2, 10, group="A", priority=5)
         wait_until(lambda: consumer.info().num_waiting == 1)
-        early = pool.submit(same.fetch, 2, 10, None, None, group="A", priority=1)
+        early = pool.submit(same.fetch, 2, 10, group="A", priority=1)
         wait_until(lambda: consumer.info().num_waiting == 2)
         fill(js, stream.name, 4)
         assert [int(msg.data) for msg in early.result(5)] == [0, 1]

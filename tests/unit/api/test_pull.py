@@ -18,11 +18,17 @@ from jetstream_sync.api.pull import (
     PullLedger,
     PullRequest,
     default_heartbeat_ns,
+    fetch_request,
 )
 from jetstream_sync.errors import InvalidOptionError
 
 S = 1_000_000_000
-GROUP = {"no_wait": True, "group": "g"}
+
+
+def grouped(**options):
+    """Return the arguments of a request with options that are sent as they are."""
+    return {"no_wait": True, "options": options}
+
 
 # --- one request ------------------------------------------------------------------------------------
 
@@ -36,14 +42,14 @@ REFUSED = [
     ("heartbeat", {"expires_ns": S, "heartbeat_ns": -1}),
     ("heartbeat", {"expires_ns": S, "heartbeat_ns": S // 2 + 1}),
     ("heartbeat", {"no_wait": True, "heartbeat_ns": 1}),
-    *(("priority", {**GROUP, "priority": bad}) for bad in (-1, 10, True, 1.0, "1")),
-    *(("min_pending", {**GROUP, "min_pending": bad}) for bad in (-1, True, 1.0, "1", None)),
-    *(("min_ack_pending", {**GROUP, "min_ack_pending": bad}) for bad in (-1, True, 1.0, "1")),
-    ("min_pending", {"no_wait": True, "min_pending": 1}),
-    ("min_ack_pending", {"no_wait": True, "min_ack_pending": 1}),
-    ("priority", {"no_wait": True, "priority": 1}),
-    ("priority", {"no_wait": True, "priority": 0}),
-    ("priority", {"no_wait": True, "priority": 1, "group": ""}),
+    *(("priority", grouped(group="g", priority=bad)) for bad in (-1, 10, True, 1.0, "1")),
+    *(("min_pending", grouped(group="g", min_pending=bad)) for bad in (-1, True, 1.0, "1")),
+    *(("min_ack_pending", grouped(group="g", min_ack_pending=bad)) for bad in (-1, True, 1.0, "1")),
+    ("min_pending", grouped(min_pending=1)),
+    ("min_ack_pending", grouped(min_ack_pending=1)),
+    ("priority", grouped(priority=1)),
+    ("priority", grouped(priority=0)),
+    ("priority", grouped(priority=1, group="")),
 ]
 
 
@@ -60,7 +66,7 @@ def test_each_option_of_a_priority_group_is_part_of_a_continuous_request(option)
     """`PullConsumer.messages` and `PullConsumer.consume` forward all of them."""
     value = "g" if option == "group" else 3
     request = ContinuousPull.of({"group": "g", option: value}, ConsumerConfig()).request
-    assert getattr(request, option) == value
+    assert request.options == {"group": "g", option: value}
 
 
 @pytest.mark.parametrize(
@@ -77,17 +83,50 @@ def test_each_option_of_a_priority_group_is_part_of_a_continuous_request(option)
             {"batch": 1, "expires": 1000000000, "idle_heartbeat": 500000000},
         ),
         (
-            {**GROUP, "min_pending": 3, "min_ack_pending": 4},
+            grouped(group="g", min_pending=3, min_ack_pending=4),
             {"batch": 1, "no_wait": True, "group": "g", "min_pending": 3, "min_ack_pending": 4},
         ),
-        ({**GROUP, "priority": 0}, {"batch": 1, "no_wait": True, "group": "g", "priority": 0}),
-        ({**GROUP, "priority": 9}, {"batch": 1, "no_wait": True, "group": "g", "priority": 9}),
-        ({**GROUP, "pin_id": "P"}, {"batch": 1, "no_wait": True, "group": "g", "id": "P"}),
+        (
+            grouped(group="g", priority=0),
+            {"batch": 1, "no_wait": True, "group": "g", "priority": 0},
+        ),
+        (
+            grouped(group="g", priority=9),
+            {"batch": 1, "no_wait": True, "group": "g", "priority": 9},
+        ),
+        (
+            {**grouped(group="g"), "pin_id": "P"},
+            {"batch": 1, "no_wait": True, "group": "g", "id": "P"},
+        ),
     ],
 )
 def test_the_body_has_only_the_given_options(arguments, body):
     """The body has only the given options, with the names of nats-server's ``JSApiConsumerGetNextRequest``."""
     assert json.loads(PullRequest(**arguments).encode()) == body
+
+
+@pytest.mark.parametrize(
+    ("blamed", "options"),
+    [
+        ("heartbeats", {"heartbeats": 1}),
+        ("max_messages", {"max_messages": 1}),
+        ("heartbeat", {"heartbeat": 3}),
+        ("heartbeat", {"no_wait": True, "heartbeat": 1}),
+        ("max_bytes", {"max_bytes": 0}),
+        ("min_pending", {"min_pending": 0}),
+    ],
+)
+def test_invalid_options_of_a_fetch_are_refused(blamed, options):
+    """Unknown options, and those that the request cannot have, raise before anything is sent."""
+    with pytest.raises(InvalidOptionError) as caught:
+        fetch_request(1, 5, **options)
+    assert caught.value.option == blamed
+
+
+def test_options_that_are_none_are_not_sent():
+    """``None`` stands for the default."""
+    options = {"heartbeat": None, "max_bytes": None, "group": None, "priority": None}
+    assert fetch_request(1, 5, **options) == fetch_request(1, 5)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +213,12 @@ def test_priority_groups_are_in_every_request():
     """The priority options are copied into each pull request."""
     pull = ContinuousPull.of({"max_messages": 4, "group": "g", "min_pending": 3, "priority": 2})
     assert pull.request == PullRequest(
-        batch=4, expires_ns=30 * S, heartbeat_ns=15 * S, group="g", min_pending=3, priority=2
+        batch=4,
+        expires_ns=30 * S,
+        heartbeat_ns=15 * S,
+        options={"group": "g", "min_pending": 3, "priority": 2},
     )
-    request = PullLedger(pull).next_request()
-    assert (request.group, request.priority) == ("g", 2)
+    assert PullLedger(pull).next_request().options == pull.request.options
 
 
 # --- the account, by example --------------------------------------------------------------------------
