@@ -17,7 +17,7 @@ from ..api.publish import (
     PublishOptions,
     Retries,
     given_options,
-    publish_headers,
+    option_headers,
     schedule_headers,
     ttl_text,
 )
@@ -201,7 +201,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         """
         retries, given = DEFAULT_RETRIES, given_options(options, msg_id, stream)
         if options:
-            publish_headers(None, given)  # refuses invalid options before the server is asked
+            option_headers(given)  # refuses invalid options before the server is asked
             retries, timeout = self._checked(options, timeout)
         try:
             ack = self._publisher.publish(
@@ -258,7 +258,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             return self._publisher.publish_async(subject, payload, headers, timeout)
         retries, given = DEFAULT_RETRIES, given_options(options, msg_id, stream)
         if options:
-            publish_headers(None, given)  # refuses invalid options before the server is asked
+            option_headers(given)  # refuses invalid options before the server is asked
             retries, timeout = self._checked(options, timeout)
         return self._publisher.publish_async(
             subject, payload, headers, timeout, retries, stream, given

@@ -33,7 +33,14 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from .. import errors, speedups
-from ..api.publish import DEFAULT_RETRIES, PubAck, Retries, parse_pub_ack, publish_headers
+from ..api.publish import (
+    DEFAULT_RETRIES,
+    EACH_MESSAGE,
+    PubAck,
+    Retries,
+    parse_pub_ack,
+    publish_headers,
+)
 from ..client.core import ConnectionCore
 from ..client.events import closed_before
 from ..client.mailbox import Mailbox, MessageReceiver
@@ -450,7 +457,7 @@ class Publisher(MessageReceiver):
     ) -> Future[PubAck]:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
-        if options:
+        if options or EACH_MESSAGE:
             headers = publish_headers(headers, options)
         token = b"%x" % next(self._tokens)
         # Local, because Python 3.11 does not cache the lookup of a method that an instance holds.

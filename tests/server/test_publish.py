@@ -11,6 +11,7 @@ from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import Headers, errors
+from jetstream_sync.api.publish import EACH_MESSAGE
 
 # --- acknowledgements ---------------------------------------------------------------------------
 
@@ -48,6 +49,36 @@ def test_a_message_of_a_known_id_is_not_stored_again(js, stream):
     assert again.seq == first.seq
     assert other.seq == 2
     assert stream.info().state.messages == 2
+
+
+@pytest.mark.server(">=2.14")
+def test_each_way_to_publish_sends_the_headers_of_each_message(js, stream_name, monkeypatch):
+    """A header for all messages is declared once, and no way to publish leaves it out."""
+    js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        allow_atomic=True,
+        allow_batched=True,
+    )
+    subject = f"{stream_name}.a"
+    monkeypatch.setitem(EACH_MESSAGE, "All", "1")
+    js.publish(subject)
+    js.publish(subject, headers={"Own": "2"}, msg_id="i")
+    js.publish_async(subject).result(5)
+    js.publish_async(subject, headers={"Own": "2"}, stream=stream_name).result(5)
+    js.publish_batch([(subject, b""), (subject, b"")], stream=stream_name)
+    with js.fast_publish() as fast:
+        fast.add(subject)
+        fast.add(subject, headers={"Own": "2"})
+    kv = js.create_key_value(bucket=stream_name, storage="memory")
+    kv.put("key", b"")
+    kv.update("key", b"", 1)
+    js.create_object_store(bucket=stream_name, storage="memory").put("name", b"content")
+    for name in (stream_name, f"KV_{stream_name}", f"OBJ_{stream_name}"):
+        stored = js.get_stream(name).get_msgs(max_messages=20, seq=1)
+        assert stored
+        assert [item.headers["All"] for item in stored] == ["1"] * len(stored)
 
 
 # --- expectations -------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from itertools import count, islice, pairwise, repeat
 from typing import Any, Final, cast
 
 from ... import errors
-from ...api.publish import publish_headers
-from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
+from ...api.publish import option_headers, publish_headers
+from ...headers import MSG_TTL, HeadersLike, encode_headers
 from ...speedups import are_subjects
 from ...subjects import (
     MAX_CONTROL_LINE,
@@ -317,6 +317,11 @@ def _header_pairs(headers: Any) -> Iterator[tuple[str, Sequence[Any]]]:
         yield name, (value,) if isinstance(value, _TEXT) else () if value is None else tuple(value)
 
 
+def _block_lines(headers: HeadersLike) -> bytes:
+    """Return the lines of headers, without the version line and the end of the block."""
+    return encode_headers(headers)[_VERSION_LINE:-2]
+
+
 def header_start(name: str) -> str:
     """Return the beginning of the lines of a header, after checking the name; empty: the header is dropped."""
     encode_headers({name: ""})
@@ -411,7 +416,7 @@ class RowEncoder:
         #: The size of all payloads so far.
         self.data_bytes: int = 0
         #: The header lines of every row.
-        self.common: bytes = b"%b: %b\r\n" % (EXPECTED_STREAM.encode(), stream.encode())
+        self.common: bytes = _block_lines(publish_headers(None, {"stream": stream}) or {})
 
     def error(self, row: int, subject: bytes, reason: str) -> RowError:
         """Return an error about a row."""
@@ -654,14 +659,14 @@ class RowEncoder:
         try:
             if not isinstance(ttl, str):
                 given["msg_ttl"] = ttl  # ``None``, a number or a timedelta, or an error
-            headers = dict(publish_headers(None, given) or {})
+            headers = option_headers(given)
             if isinstance(ttl, str):
                 if not _TTL_TEXT.fullmatch(ttl):
                     raise errors.InvalidOptionError(
                         "ttl", ttl, "must be seconds, or a duration such as 1m30s"
                     )
                 headers[MSG_TTL] = ttl
-            return encode_headers(headers)[_VERSION_LINE:-2]
+            return _block_lines(headers)
         except errors.Error as error:
             raise self.error(row, subject, str(error)) from error
 

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from jetstream_sync.api.publish import EACH_MESSAGE
 from jetstream_sync.errors import (
     APIError,
     NoStreamResponseError,
@@ -36,6 +37,12 @@ def rows_of(
 ) -> EncodedRows:
     columns = map(BytesColumn.of, (subjects, data, header_lines or (), ids or ()))
     return EncodedRows(range(first, first + len(data)), *columns)
+
+
+def test_each_row_has_the_headers_of_each_message(monkeypatch):
+    """A header for all messages is declared once, for the rows of Spark as well."""
+    monkeypatch.setitem(EACH_MESSAGE, "All", "1")
+    assert RowEncoder(4, "STREAM", "s").common == b"All: 1\r\nNats-Expected-Stream: STREAM\r\n"
 
 
 @pytest.fixture(params=["extension", "Python"])
