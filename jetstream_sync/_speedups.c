@@ -119,7 +119,7 @@ find_message(const char *at, const char *end, long long limit, Message *message)
 }
 
 /*
- * Return a message as a tuple of bytes, a `Delivery`.
+ * Return a message as a tuple of bytes, a `RawMessage`.
  *
  * Most messages in a row have the same subject, so the bytes of the last one are used again.
  */

@@ -84,7 +84,7 @@ parse_pub_ack: Callable[[bytes, type[Any], tuple[Any, ...]], Any] | None = None
 # The functions from here on, except OutputBuffer, are in the second extension, which Spark uses.
 
 #: Returns a field of packed runs: its offsets as 32-bit integers, one more than there are messages, and its
-#: bytes. Arguments: the runs, and the index of the field in a `Delivery`. ``None``: a run is not packed; the
+#: bytes. Arguments: the runs, and the index of the field in a `RawMessage`. ``None``: a run is not packed; the
 #: extension is not in use. So are the following.
 run_column: Callable[[tuple[Any, ...], int], tuple[bytes, bytes] | None] | None = None
 

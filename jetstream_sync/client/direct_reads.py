@@ -33,7 +33,7 @@ from typing import Final
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
-from ..protocol.parser import Delivery, Messages, Operation, Parser, only_message
+from ..protocol.parser import RawMessage, Messages, Operation, Parser, only_message
 from ..speedups import receive_reply
 from .mailbox import SubscriptionState
 
@@ -212,7 +212,7 @@ class DirectReads:
     def read(
         self,
         subscription: SubscriptionState,
-        messages: list[Delivery] | deque[Delivery],
+        messages: list[RawMessage] | deque[RawMessage],
         delivered: Callable[[], object],
         deadline: Deadline,
         subject: bytes | None = None,
@@ -254,7 +254,7 @@ class DirectReads:
         stream: TCPStream,
         sid: int,
         subject: bytes | None,
-        messages: list[Delivery] | deque[Delivery],
+        messages: list[RawMessage] | deque[RawMessage],
         deadline: Deadline,
     ) -> bool:
         """Wait for bytes, and append the message that they are; return whether they are one."""

@@ -27,7 +27,7 @@ from .events import CallbackThreads, Events, is_deliberate_close
 from .mailbox import SubscriptionState
 from .reader import Reader
 from .request import RequestMux
-from .state import ConnectionState, ConnectionStatus, Event, closed_error_for
+from .state import ConnectionState, ConnectionStatus, StateEvent, closed_error_for
 from .subscription_table import SubscriptionTable
 from .threads import ForkAware, after_fork, at_exit, check_patches, join, spawn
 from .tracing import Tracer
@@ -112,7 +112,7 @@ class Engine:
             elif failure is not None:
                 with self.state.lock:
                     self.state.detach()
-                    self.state.transition(Event.DISCONNECTED, closed_error_for(failure))
+                    self.state.transition(StateEvent.DISCONNECTED, closed_error_for(failure))
                 self.events.error(failure)
             at_exit(self)
             for name, target in (
@@ -176,7 +176,7 @@ class Engine:
             self.state.check_usable(draining=True)
             if self.state.status is ConnectionStatus.DRAINING:
                 return False
-            closed = self.state.transition(Event.DRAIN, reason)
+            closed = self.state.transition(StateEvent.DRAIN, reason)
         if closed:
             if self.writer.unsent:
                 log.warning(
@@ -190,7 +190,7 @@ class Engine:
         """Close with a reason, or complete a close that a KeyboardInterrupt cut short."""
         with self.state.lock:
             if self.state.status is not ConnectionStatus.CLOSED:
-                self.state.transition(Event.CLOSE, reason)
+                self.state.transition(StateEvent.CLOSE, reason)
             elif self._finished:
                 return
         self._finish(closed_error_for(self.state.closed_error()))
@@ -339,7 +339,7 @@ class Engine:
             over = self.state.status is ConnectionStatus.CLOSED
             may = self.options.allow_reconnect
             ends_now = not over and self.state.transition(
-                Event.DISCONNECTED if may else Event.CLOSE, reason
+                StateEvent.DISCONNECTED if may else StateEvent.CLOSE, reason
             )
         broken.stream.shutdown()
         self.keepalive.on_disconnected(cause)

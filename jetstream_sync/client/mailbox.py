@@ -21,7 +21,7 @@ from typing import ClassVar, Generic, TypeVar
 from .. import errors
 from ..locks import new_lock, releases
 from ..net.clock import Deadline
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ class MessageReceiver:
         """Return whether a caller waits for a reply; only for receivers that are ``awaited``."""
         return True
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Process messages; called by the reader, must not wait."""
         raise NotImplementedError
 

@@ -13,7 +13,6 @@ from .. import errors
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
 from ..protocol.parser import (
-    Delivery,
     ErrorLine,
     Info,
     Messages,
@@ -21,6 +20,7 @@ from ..protocol.parser import (
     Parser,
     Ping,
     Pong,
+    RawMessage,
     ServerInfo,
     ends_connection,
     error_from_text,
@@ -135,7 +135,7 @@ class Reader:
             else:
                 self._handle(operation)
 
-    def _deliver(self, subscription: SubscriptionState, deliveries: list[Delivery]) -> None:
+    def _deliver(self, subscription: SubscriptionState, deliveries: list[RawMessage]) -> None:
         self._in_msgs += len(deliveries)
         subscription.delivered += len(deliveries)
         if not subscription.limit or subscription.delivered < subscription.limit:

@@ -18,7 +18,7 @@ from .. import errors
 from ..headers import NO_RESPONDERS, HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline, seconds
 from ..options import check_int
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from .core import ConnectionCore
 from .mailbox import Mailbox, MessageReceiver, ResultSlot
 from .message import Msg
@@ -94,10 +94,10 @@ class QueueInbox(Inbox):
 
     def __init__(self, core: ConnectionCore, suffix: str = "", limit: int = 0) -> None:
         #: The replies that were not read yet.
-        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.state.timed_out)
+        self.mailbox: Mailbox[RawMessage] = Mailbox(core.internal.state.timed_out)
         super().__init__(core, suffix, limit)
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Queue replies."""
         self.mailbox.put(deliveries, len(deliveries))
 
@@ -124,7 +124,7 @@ class ReplyCollector(Inbox):
     def __init__(
         self,
         core: ConnectionCore,
-        is_end: Callable[[Delivery], bool],
+        is_end: Callable[[RawMessage], bool],
         expected: int = 0,
         into: Any = None,
     ) -> None:
@@ -163,7 +163,7 @@ class ReplyCollector(Inbox):
 
     # --- the reader's side --------------------------------------------------------------------------
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Take messages, until the reply has ended."""
         if not self._open:
             return  # the waiting thread looks at them now
@@ -208,7 +208,7 @@ class _ReplyQueue(QueueInbox):
         self.mailbox.close(_End(reason))
         self._core.table.remove(self.subscription)
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Queue the replies, unless they came too late."""
         if self.mailbox.closed:
             return
@@ -321,7 +321,7 @@ class ReplyIterator:
                 raise StopIteration
         return msg
 
-    def _next_delivery(self) -> Delivery | None:
+    def _next_delivery(self) -> RawMessage | None:
         """Return the next delivery; ``None``: there is none."""
         queue = self._queue
         if queue is None or self._ended_by is not None:

@@ -17,7 +17,7 @@ from .. import errors
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
 from .events import closed_before
@@ -55,7 +55,7 @@ class RequestMux(MessageReceiver):
         self._reply_prefix = self._inbox.encode() + b"."
         self._tokens = itertools.count(1)
         # Token -> result slot and subject, in the order of the requests.
-        self._waiting: dict[bytes, tuple[ResultSlot[Delivery], bytes]] = {}
+        self._waiting: dict[bytes, tuple[ResultSlot[RawMessage], bytes]] = {}
         # The tokens of requests that fail when the connection is lost. Without a deadline, nothing
         # else would end them.
         self._fail_on_disconnect: set[bytes] = set()
@@ -74,10 +74,10 @@ class RequestMux(MessageReceiver):
         *,
         fail_on_disconnect: bool = False,
         repeat_after: float = 0.0,
-    ) -> Delivery:
+    ) -> RawMessage:
         """Publish a request and return the first reply."""
         token = b"%x" % next(self._tokens)
-        slot: ResultSlot[Delivery] = ResultSlot()
+        slot: ResultSlot[RawMessage] = ResultSlot()
         self._waiting[token] = slot, subject
         if fail_on_disconnect or deadline.at is None:
             self._fail_on_disconnect.add(token)
@@ -90,7 +90,7 @@ class RequestMux(MessageReceiver):
             command, size = self._encode(subject, payload, self._reply_prefix + token, headers)
             self._send(command, 1, size, deadline)
             subscription, direct = self._subscription, self._direct
-            replies: list[Delivery] = []
+            replies: list[RawMessage] = []
             while True:
                 limit = deadline.sooner(repeat_after) if repeat_after else deadline
                 if direct.paused and subscription is not None:
@@ -120,7 +120,7 @@ class RequestMux(MessageReceiver):
         """Return whether a request is pending."""
         return bool(self._waiting)
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Pass the replies to the waiting threads; called by the reader."""
         size = len(self._reply_prefix)
         for delivery in deliveries:

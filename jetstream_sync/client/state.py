@@ -42,7 +42,7 @@ class ConnectionStatus(Enum):
     """The final state: a closed connection is never opened again."""
 
 
-class Event(Enum):
+class StateEvent(Enum):
     """An event that changes the status of a connection."""
 
     HANDSHAKE_DONE = "handshake done"
@@ -56,9 +56,9 @@ class Event(Enum):
 
 
 _S = ConnectionStatus
-_E = Event
+_E = StateEvent
 
-TRANSITIONS: Final[dict[tuple[ConnectionStatus, Event], ConnectionStatus]] = {
+TRANSITIONS: Final[dict[tuple[ConnectionStatus, StateEvent], ConnectionStatus]] = {
     (_S.CONNECTING, _E.HANDSHAKE_DONE): _S.CONNECTED,
     (_S.CONNECTING, _E.DISCONNECTED): _S.RECONNECTING,
     (_S.CONNECTING, _E.CLOSE): _S.CLOSED,
@@ -81,7 +81,7 @@ TRANSITIONS: Final[dict[tuple[ConnectionStatus, Event], ConnectionStatus]] = {
 }
 
 
-def next_status(status: ConnectionStatus, event: Event) -> ConnectionStatus:
+def next_status(status: ConnectionStatus, event: StateEvent) -> ConnectionStatus:
     """Return the status after an event."""
     try:
         return TRANSITIONS[status, event]
@@ -117,7 +117,7 @@ class ConnectionState:
 
     # --- changing it, with the lock held --------------------------------------------------------
 
-    def transition(self, event: Event, reason: errors.ConnectionClosedError) -> bool:
+    def transition(self, event: StateEvent, reason: errors.ConnectionClosedError) -> bool:
         """Change the status; return whether it is CLOSED now, with ``reason``."""
         status = next_status(self.status, event)
         if status is ConnectionStatus.CLOSED:
@@ -128,7 +128,7 @@ class ConnectionState:
 
     def attach(self, transport: Transport) -> None:
         """Make a transport the current one."""
-        self.status = next_status(self.status, Event.HANDSHAKE_DONE)
+        self.status = next_status(self.status, StateEvent.HANDSHAKE_DONE)
         self.transport = transport
         self._down_since = None
         self.update(transport.info)

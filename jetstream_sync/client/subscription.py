@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .. import errors
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from .core import ConnectionCore
 from .events import is_deliberate_close
 from .mailbox import Mailbox, MessageReceiver, SubscriptionState, first_items
@@ -51,7 +51,7 @@ class PendingLimits:
         """Number of messages admitted so far."""
         return self._put
 
-    def admit(self, deliveries: list[Delivery], waiting: int) -> int:
+    def admit(self, deliveries: list[RawMessage], waiting: int) -> int:
         """Return how many of these messages may be added, and count them."""
         self.settle(waiting)
         count = len(deliveries)
@@ -75,7 +75,7 @@ class PendingLimits:
             self._first += count
             self.pending_bytes -= size
 
-    def bytes_of(self, items: deque[Delivery]) -> int:
+    def bytes_of(self, items: deque[RawMessage]) -> int:
         """Return the bytes of the pending messages of a mailbox."""
         # Only a partly consumed batch is counted message by message. While other threads consume
         # messages, the result may be slightly out of date.
@@ -90,7 +90,7 @@ class PendingLimits:
         half_read = first_items(items, left)
         return self.pending_bytes - size + sum([len(item[2]) + len(item[3]) for item in half_read])
 
-    def _cut(self, deliveries: list[Delivery]) -> tuple[int, int]:
+    def _cut(self, deliveries: list[RawMessage]) -> tuple[int, int]:
         """Return how many of the messages fit, and their bytes."""
         fitting = 0
         total = 0
@@ -134,7 +134,7 @@ class Subscription:
         """The queue group; empty: none."""
         self._core = core
         self._callback = callback
-        self._mailbox: Mailbox[Delivery] = Mailbox(core.internal.state.timed_out)
+        self._mailbox: Mailbox[RawMessage] = Mailbox(core.internal.state.timed_out)
         self._pending = PendingLimits(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False
@@ -372,12 +372,12 @@ class Subscription:
 
     # --- called by the reader; see `SubscriptionReceiver` ---------------------------------------
 
-    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[Delivery]) -> None:
+    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[RawMessage]) -> None:
         """Process messages that arrived for a receiver."""
         del receiver
         self._enqueue(deliveries)
 
-    def _enqueue(self, deliveries: list[Delivery]) -> None:
+    def _enqueue(self, deliveries: list[RawMessage]) -> None:
         """Queue messages; drop those above the pending limits, and report them."""
         with self._intake:
             if self._limit:
@@ -391,7 +391,7 @@ class Subscription:
             self._mailbox.put(deliveries[:fitting], fitting)
         self._on_dropped(deliveries[fitting:])
 
-    def _on_dropped(self, dropped: list[Delivery]) -> None:
+    def _on_dropped(self, dropped: list[RawMessage]) -> None:
         """Report messages above the pending limits."""
         self._dropped += len(dropped)
         if not self._slow:
@@ -467,7 +467,7 @@ class SubscriptionReceiver(MessageReceiver):
         )
         self._core = core
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Queue messages."""
         subscription = self._owner()
         if subscription is not None:

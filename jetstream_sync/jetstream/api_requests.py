@@ -22,7 +22,7 @@ from ..codec import Record, decode, dumps, loads
 from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
 from ..options import check_callback, check_int, check_known
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from ..records import Frozen, frozen
 from ..subjects import Routes, check_subject
 from .listing import Listing, Pages, listed, name_of
@@ -210,7 +210,7 @@ class APIRequests:
         subject: bytes,
         payload: bytes,
         deadline: Deadline,
-        read: Callable[[Delivery], T],
+        read: Callable[[RawMessage], T],
         repeat_after: float = 0.0,
     ) -> T:
         """Send a request, and return what ``read`` makes of the reply."""
@@ -347,7 +347,7 @@ class APIRequests:
                 return known
 
 
-def read_response(route: str, delivery: Delivery) -> dict[str, Any]:
+def read_response(route: str, delivery: RawMessage) -> dict[str, Any]:
     """Return the decoded reply; raise the error that it has."""
     response = loads(delivery[3])
     if not isinstance(response, dict):

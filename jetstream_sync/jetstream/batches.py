@@ -42,8 +42,8 @@ from ..headers import (
     encode_headers,
     is_no_responders,
 )
-from ..net.clock import Backoff, Deadline
-from ..protocol.parser import Delivery
+from ..net.clock import BackoffDelay, Deadline
+from ..protocol.parser import RawMessage
 from ..subjects import check_stream_name
 from .api_requests import APIRequests
 from .server_support import require_level
@@ -65,7 +65,7 @@ _MAX_NAMED: Final = 3
 _STATUS_LINE: Final = b"NATS/1.0\r\n"
 
 #: Queued in place of a reply when a batch has failed.
-_FAILED: Final[Delivery] = (b"", b"", b"", b"")
+_FAILED: Final[RawMessage] = (b"", b"", b"", b"")
 
 #: A message: subject, payload and, optionally, headers.
 BatchMessage = tuple[str, bytes] | tuple[str, bytes, HeadersLike | None] | Msg
@@ -328,7 +328,7 @@ class Batch:
                 first.setdefault(subject, number)
         answered = list(first.values())
         subjects = frozenset(subject for subject, _, _ in items)
-        retries, unanswered = Backoff(DEFAULT_RETRIES.wait_s, _MAX_RETRY_WAIT_S), 0
+        retries, unanswered = BackoffDelay(DEFAULT_RETRIES.wait_s, _MAX_RETRY_WAIT_S), 0
         while True:
             sender = AtomicBatchSender(core)
             try:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ..client.mailbox import MessageReceiver
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 
 if TYPE_CHECKING:
     from ..client.core import ConnectionCore
@@ -64,6 +64,6 @@ class Confirmations(MessageReceiver):
             if subject[start:].isdigit()
         ]
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Count confirmations; called by the reader."""
         self._arrived.append(Counter(map(_subject_and_header, deliveries)))

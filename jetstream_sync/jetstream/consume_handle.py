@@ -15,7 +15,7 @@ from ..client.events import is_deliberate_close
 from ..client.threads import Signal
 from ..net.clock import FOREVER, Deadline
 from ..options import ErrorCallback
-from .continuous_pull import MessageSource
+from .continuous_pull import MessageFeed
 from .leases import ack_waits
 from .message import JetStreamMsg
 
@@ -116,7 +116,7 @@ class ConsumeHandle(CallbackHandle):
         self,
         core: ConnectionCore,
         name: str,
-        messages: MessageSource,
+        messages: MessageFeed,
         callback: JetStreamCallback,
         config: ConsumerConfig | None = None,
         error_cb: ErrorCallback | None = None,

@@ -36,7 +36,7 @@ from ..client.mailbox import first_items
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import check_int
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from ..subjects import consumer_sequence
 from .heartbeat import HeartbeatTimeout, pull_heartbeat_timeout
 from .leases import LeaseRenewer, NoLeases, ReceiveTimes
@@ -102,7 +102,7 @@ class _LeasedInbox(PullInbox):
         self.renewer: weakref.ref[LeaseRenewer] | None = None
         super().__init__(core)
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         self.last_seen = now = monotonic()
         self._times.received(deliveries, now)
         self.mailbox.put(deliveries, len(deliveries))
@@ -122,7 +122,7 @@ class _LeasedInbox(PullInbox):
         return done
 
 
-class MessageSource(Protocol):
+class MessageFeed(Protocol):
     """What iterators and consume handles take messages from."""
 
     @property
@@ -152,7 +152,7 @@ class MessageSource(Protocol):
         ...
 
 
-class IterableSource(MessageSource, Protocol):
+class IterableFeed(MessageFeed, Protocol):
     """What iterators take messages from."""
 
     def ready(self) -> Iterator[JetStreamMsg]:
@@ -170,7 +170,7 @@ class MessageIterator:
     back. Any number of threads may take messages from one iterator; each message goes to one of them.
     """
 
-    def __init__(self, source: IterableSource, on_demand: MessagePuller | None = None) -> None:
+    def __init__(self, source: IterableFeed, on_demand: MessagePuller | None = None) -> None:
         self._source = source
         self._on_demand = on_demand
 
@@ -326,9 +326,9 @@ class MessagePuller:
         self._leases = leases or _NO_LEASES
         self._renewer: LeaseRenewer | None = None
         self._inbox: PullInbox
-        self._arrived: deque[Delivery] = deque()
+        self._arrived: deque[RawMessage] = deque()
         # The accepted run. Messages are added under _lock, and taken without it.
-        self._ready: deque[Delivery] = deque()
+        self._ready: deque[RawMessage] = deque()
         # Threads that wait, or are about to; added under _lock, removed without it.
         self._waiting: set[int] = set()
         # --- under _lock ---
@@ -418,7 +418,7 @@ class MessagePuller:
                 self._schedule.retry_at = 0.0
                 raise
 
-    def _handle(self, delivery: Delivery) -> JetStreamMsg | None:
+    def _handle(self, delivery: RawMessage) -> JetStreamMsg | None:
         """Handle a status, or a message that needs a check; return a message for the caller."""
         if delivery[2] and not delivery[3]:
             if self._handle_status(delivery):
@@ -446,7 +446,7 @@ class MessagePuller:
                 last_taken[get_ident()] = msg
             yield msg
 
-    def take_run(self) -> list[Delivery]:
+    def take_run(self) -> list[RawMessage]:
         """Return the deliveries of the accepted run; for a consumer without acknowledgements."""
         return list(islice(starmap(self._ready.popleft, repeat(())), len(self._ready)))
 
@@ -461,7 +461,7 @@ class MessagePuller:
 
     # --- runs; _lock is held --------------------------------------------------------------------
 
-    def _next_delivery(self) -> Delivery | None:
+    def _next_delivery(self) -> RawMessage | None:
         """Count the last run; remove and return the next message or status, if there is one."""
         if self._uncounted:
             taken, self._uncounted = self._uncounted, 0
@@ -508,7 +508,7 @@ class MessagePuller:
         if self._state is PullerState.STOPPED:
             self._ready.clear()
 
-    def _is_deliverable(self, delivery: Delivery) -> bool:
+    def _is_deliverable(self, delivery: RawMessage) -> bool:
         """Return whether the lease of a message is still valid; ``_lock`` is held."""
         # If not, the message is dropped, or put back until the consumer's config has been read.
         if self._leases.admits(delivery[1]):
@@ -519,7 +519,7 @@ class MessagePuller:
             self._pull()
         return False
 
-    def _buffer_state(self) -> tuple[list[Delivery], int, bool]:
+    def _buffer_state(self) -> tuple[list[RawMessage], int, bool]:
         """Return the buffered deliveries, the number of taken messages, and whether it is closed."""
         with self._lock:
             ready = first_items(self._ready, _MAX_RUN)
@@ -564,7 +564,7 @@ class MessagePuller:
         if gone is not None:
             self._close(gone)
 
-    def _accept(self, delivery: Delivery) -> JetStreamMsg:
+    def _accept(self, delivery: RawMessage) -> JetStreamMsg:
         """Return the message and record it in the ledger; ``_lock`` is held."""
         msg = self._requester.message(delivery)
         if self._leases.last_taken is not None:
@@ -647,7 +647,7 @@ class MessagePuller:
 
     # --- statuses -------------------------------------------------------------------------------
 
-    def _handle_status(self, delivery: Delivery) -> bool:
+    def _handle_status(self, delivery: RawMessage) -> bool:
         """Handle a marker or a status; return false for a message."""
         if delivery is DISCONNECTED or delivery is RECONNECTED:
             with self._lock:
@@ -729,7 +729,7 @@ class MessagePuller:
 
     def abandon(self, reason: errors.Error, rewind: Callable[[bytes], None]) -> None:
         """Stop as `end()` does, so that another iterator continues after the last message taken."""
-        unread: deque[Delivery] = deque()
+        unread: deque[RawMessage] = deque()
         with self._lock:
             with contextlib.suppress(IndexError):  # the last one was moved
                 unread.extendleft(starmap(self._ready.pop, repeat(())))

@@ -29,7 +29,7 @@ from ..headers import (
     parse_status,
 )
 from ..net.clock import Deadline
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from .api_requests import APIRequests, stream_info
 
 # The headers of the reply to a direct get: those of the stored message, and those of the server. A batch adds
@@ -170,7 +170,7 @@ def _check_requested(request: Mapping[str, Any], subject: str, seq: int) -> None
         )
 
 
-def _read_reply(delivery: Delivery) -> StoredReply:
+def _read_reply(delivery: RawMessage) -> StoredReply:
     return read_direct(delivery[2], delivery[3])
 
 
@@ -268,7 +268,7 @@ def direct_get_many(
 
 def _collect(
     api: APIRequests, route: str, request: Mapping[str, Any], deadline: Deadline
-) -> tuple[list[Delivery], errors.Error | None]:
+) -> tuple[list[RawMessage], errors.Error | None]:
     """Send a batched direct get; return the replies, and the error that ended them early, if any."""
     replies = ReplyCollector(api.core, _is_end)
     try:
@@ -361,13 +361,13 @@ def _last_page(api: APIRequests, stream: str, request: Mapping[str, Any]) -> _Pa
         api.core.wait_closed(_PAGE_RETRY_DELAY_S)
 
 
-def _is_broken_off(items: list[Delivery]) -> bool:
+def _is_broken_off(items: list[RawMessage]) -> bool:
     """Return whether the server could not load one of the messages, which was deleted meanwhile."""
     status = parse_status(items[-1][2])
     return len(items) > 1 and status is not None and status.code == 404
 
 
-def _page_of(api: APIRequests, route: str, items: list[Delivery]) -> _Page:
+def _page_of(api: APIRequests, route: str, items: list[RawMessage]) -> _Page:
     """Return the page that the replies contain."""
     end = items.pop()
     if not is_direct_status(end):
@@ -407,11 +407,11 @@ def _too_old(api: APIRequests, feature: str) -> errors.ServerTooOldError:
     return errors.ServerTooOldError(feature, "2.11", "older than 2.11" if is_newer else version)
 
 
-def _is_end(delivery: Delivery) -> bool:
+def _is_end(delivery: RawMessage) -> bool:
     return is_direct_status(delivery) or not _is_of_batch(delivery[2])
 
 
-def is_direct_status(delivery: Delivery) -> bool:
+def is_direct_status(delivery: RawMessage) -> bool:
     """Return whether this is a status: unlike every message it does not say which sequence it has."""
     block = delivery[2]
     return block.startswith(_STATUS) and not delivery[3] and _SEQUENCE not in block

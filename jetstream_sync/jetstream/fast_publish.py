@@ -34,7 +34,7 @@ from ..codec import loads
 from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, seconds
 from ..options import check_callback, check_int
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from .api_requests import APIRequests
 from .server_support import require_level
 
@@ -87,7 +87,7 @@ class _Flow(Inbox):
         self.ping_due = False
         super().__init__(core, f".{self.batch_id}.>")
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Process the server's messages."""
         for where, _, header, payload in deliveries:
             try:

@@ -36,7 +36,7 @@ from ..client.mailbox import first_items
 from ..client.threads import Signal, start_timer
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from ..subjects import ACK_PREFIX, ack_tokens
 from .api_requests import APIRequests
 from .consumer_requests import consumer_info
@@ -83,7 +83,7 @@ class ReceiveTimes:
         #: The first reply subject and the time of each run.
         self.runs: deque[tuple[bytes, float]] = deque()
 
-    def received(self, deliveries: list[Delivery], now: float) -> None:
+    def received(self, deliveries: list[RawMessage], now: float) -> None:
         """Record when messages were read; called before they are enqueued."""
         if now - self.recorded < self.run_length:
             return
@@ -262,7 +262,7 @@ class Leases(NoLeases):
         """Return the seconds between two renewals."""
         return self._shortest * _RENEWAL_FRACTION
 
-    def renewed(self, deliveries: Iterable[Delivery], now: float) -> list[bytes]:
+    def renewed(self, deliveries: Iterable[RawMessage], now: float) -> list[bytes]:
         """Record new leases, and return the reply subjects of the messages to renew."""
         # An expired lease cannot be renewed: the server may have redelivered the message.
         with self._lock:
@@ -321,7 +321,7 @@ class LeaseRenewer:
         core: ConnectionCore,
         name: str,
         leases: Leases,
-        buffer_state: Callable[[], tuple[list[Delivery], int, bool]],
+        buffer_state: Callable[[], tuple[list[RawMessage], int, bool]],
     ) -> None:
         self._core = core
         self._name = name

@@ -92,7 +92,7 @@ class OrderedMessages(MessageIterator):
 
 
 class OrderedPuller:
-    """Pulls the messages of an ordered consumer ahead of their use; see `MessageSource`."""
+    """Pulls the messages of an ordered consumer ahead of their use; see `MessageFeed`."""
 
     #: Sends the pull requests and makes the messages.
     _requester_type: type[PullRequester] = PullRequester

@@ -30,7 +30,7 @@ from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
 from ..client.mailbox import copy_exception
 from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
-from ..net.clock import Backoff, Deadline, monotonic
+from ..net.clock import BackoffDelay, Deadline, monotonic
 from ..options import check_int, check_known
 from ..subjects import DeliverySequence, ack_tokens, check_consumer_name, filter_fields
 from .api_requests import APIRequests
@@ -239,8 +239,8 @@ class _Pace:
 class _Attempts:
     """The attempts of one call to create a consumer."""
 
-    timeouts: Backoff
-    delays: Backoff
+    timeouts: BackoffDelay
+    delays: BackoffDelay
     failed: int = 0
 
 
@@ -357,8 +357,8 @@ class OrderedCursor:
         """Create a consumer that continues from the position, and delete the old one."""
         self._end_consumer(deadline)
         attempts = _Attempts(
-            Backoff(_FIRST_CREATE_TIMEOUT_S, _MAX_CREATE_TIMEOUT_S),
-            Backoff(_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S),
+            BackoffDelay(_FIRST_CREATE_TIMEOUT_S, _MAX_CREATE_TIMEOUT_S),
+            BackoffDelay(_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S),
         )
         while True:
             # The subject is subscribed before the consumer exists, and no two consumers share one.

@@ -49,7 +49,7 @@ from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
 from ..net.clock import Deadline, monotonic, seconds
 from ..options import check_int
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 
 #: Seconds that a child process waits for a lock of the standard library that a thread of its parent
 #: may have held.
@@ -157,15 +157,15 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
 
     @classmethod
     def settle_run(
-        cls, pending: dict[bytes, PubAckFuture], deliveries: list[Delivery], token_at: int
-    ) -> list[Delivery]:
+        cls, pending: dict[bytes, PubAckFuture], deliveries: list[RawMessage], token_at: int
+    ) -> list[RawMessage]:
         """Settle the futures without a waiting thread or callback; return the other acks."""
         # It runs no user code, so the reader may call it. The settled futures are removed from
         # pending.
         if speedups.settle_futures is not None:
             with _lock:
                 return speedups.settle_futures(cls, pending, deliveries, token_at)
-        others: list[Delivery] = []
+        others: list[RawMessage] = []
         with _lock:
             for delivery in deliveries:
                 subject, _, header, payload = delivery
@@ -337,7 +337,7 @@ _OVERDUE_CHECK_INTERVAL_S: Final = 0.1
 _IDLE_CHECKS: Final = 20
 
 
-class _Event(Enum):
+class _AckEvent(Enum):
     """What is enqueued among the acks besides them."""
 
     DISCONNECTED = "the connection is lost"
@@ -372,7 +372,7 @@ class Publisher(MessageReceiver):
         )
         self._tokens = itertools.count(1)
         self._pending: dict[bytes, PubAckFuture] = {}
-        self._acks: Mailbox[Delivery | _Event] = Mailbox()
+        self._acks: Mailbox[RawMessage | _AckEvent] = Mailbox()
         # Entries to be retried, sorted by due time; used by the ack thread only.
         self._retries: list[tuple[float, bytes, PubAckFuture]] = []
         # Messages that the server did not permit, with its error; written by the reader.
@@ -493,7 +493,7 @@ class Publisher(MessageReceiver):
             raise
         if self._asleep:
             # The thread resets it, so after an interrupt here the next publish wakes the thread.
-            self._acks.put((_Event.WAKE,), 1)
+            self._acks.put((_AckEvent.WAKE,), 1)
         return future
 
     @property
@@ -555,7 +555,7 @@ class Publisher(MessageReceiver):
         """Return false: no thread reads acks from the socket."""
         return False
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Settle the futures of acks; enqueue the other acks for the ack thread."""
         others = PubAckFuture.settle_run(self._pending, deliveries, len(self._reply_prefix))
         if others:
@@ -565,7 +565,7 @@ class Publisher(MessageReceiver):
     def on_connection_change(self, *, connected: bool) -> None:
         """Enqueue a marker among the acks when the connection is lost."""
         if not connected:
-            self._acks.put((_Event.DISCONNECTED,), 1)
+            self._acks.put((_AckEvent.DISCONNECTED,), 1)
 
     def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Fail the last message to the subject, or all if the inbox is not permitted; return whether any."""
@@ -580,7 +580,7 @@ class Publisher(MessageReceiver):
             future = self._pending.get(token)
             if future is not None and future.subject == refused and token not in self._denied:
                 self._denied[token] = error
-                self._acks.put((_Event.DENIED,), 1)
+                self._acks.put((_AckEvent.DENIED,), 1)
                 return True
         return False
 
@@ -590,7 +590,7 @@ class Publisher(MessageReceiver):
             self._subscribed = False
         for token in self._pending.copy():
             self._denied[token] = error
-        self._acks.put((_Event.DENIED,), 1)
+        self._acks.put((_AckEvent.DENIED,), 1)
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the ack thread, which fails the rest; in a forked child, fail the messages here."""
@@ -685,12 +685,12 @@ class Publisher(MessageReceiver):
         if self._room.gates:
             self._room.wake_all()
 
-    def _settle(self, item: Delivery | _Event) -> None:
-        if isinstance(item, _Event):
-            if item is _Event.DISCONNECTED:
+    def _settle(self, item: RawMessage | _AckEvent) -> None:
+        if isinstance(item, _AckEvent):
+            if item is _AckEvent.DISCONNECTED:
                 text = "the connection was lost before the ack arrived; the message may be stored"
                 self._fail_all(errors.ConnectionLostError(text))
-            elif item is _Event.DENIED:
+            elif item is _AckEvent.DENIED:
                 self._fail_denied()
             return
         subject, _, header, payload = item

@@ -31,8 +31,8 @@ from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.replies import QueueInbox
 from ..headers import PIN_ID, parse_headers
-from ..net.clock import Backoff, Deadline, monotonic
-from ..protocol.parser import Delivery
+from ..net.clock import BackoffDelay, Deadline, monotonic
+from ..protocol.parser import RawMessage
 from ..subjects import DeliverySequence
 from .api_requests import APIRequests
 from .consumer_requests import consumer_info
@@ -42,16 +42,16 @@ from .message import JetStreamMsg
 
 #: Enqueued when the connection is lost: open requests are lost with it. Both markers look like a
 #: status, so that messages need no extra check, and are compared by identity.
-DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
+DISCONNECTED: Final[RawMessage] = (b"", b"", b"down", b"")
 #: Enqueued after a reconnect.
-RECONNECTED: Final[Delivery] = (b"", b"", b"up", b"")
+RECONNECTED: Final[RawMessage] = (b"", b"", b"up", b"")
 
 
 _header_of: Final = itemgetter(2)
 _payload_of: Final = itemgetter(3)
 
 
-def arrived_messages(deliveries: deque[Delivery], count: int) -> list[Delivery]:
+def arrived_messages(deliveries: deque[RawMessage], count: int) -> list[RawMessage]:
     """Return the first deliveries of a queue, up to ``count`` or to one that may be a status."""
     run = first_items(deliveries, count)
     if not all(map(_payload_of, run)) and any(map(_header_of, run)):
@@ -128,13 +128,13 @@ class PullInbox(QueueInbox):
         reply = self.reply
         return reply if self.connected and self._disconnects == self._disconnects_read else None
 
-    def is_current(self, status: Delivery) -> bool:
+    def is_current(self, status: RawMessage) -> bool:
         """Return whether a status belongs to the last request, and not to an earlier one."""
         # All requests here belong to one fetch, which sends the next one after the previous has ended.
         del status
         return True
 
-    def apply_connection_change(self, delivery: Delivery) -> bool:
+    def apply_connection_change(self, delivery: RawMessage) -> bool:
         """Apply `DISCONNECTED` or `RECONNECTED`; return whether requests can be sent again."""
         if delivery is DISCONNECTED:
             self._disconnects_read += 1
@@ -167,7 +167,7 @@ class PullInbox(QueueInbox):
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Enqueue messages and statuses."""
         self.last_seen = monotonic()
         self.mailbox.put(deliveries, len(deliveries))
@@ -231,7 +231,7 @@ class ReusableInbox(PullInbox):
         self._reply = b"%b.%x" % (reply, next(self._tokens))
         return self._reply
 
-    def is_current(self, status: Delivery) -> bool:
+    def is_current(self, status: RawMessage) -> bool:
         """Return whether a status belongs to the last request."""
         return status[0] == self._reply
 
@@ -243,7 +243,7 @@ class ReusableInbox(PullInbox):
             if delivery is DISCONNECTED or delivery is RECONNECTED:
                 self.apply_connection_change(delivery)
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Enqueue messages and statuses."""
         super().deliver(deliveries)
         self._close_without_owner()
@@ -279,7 +279,7 @@ class RetryBackoff:
     __slots__ = ("_delays", "error", "retry_at")
 
     def __init__(self, max_delay: float = _MAX_RETRY_DELAY_S) -> None:
-        self._delays = Backoff(_FIRST_RETRY_DELAY_S, max_delay)
+        self._delays = BackoffDelay(_FIRST_RETRY_DELAY_S, max_delay)
         #: Monotonic time of the next attempt; ``None``: a request is open, or none is needed.
         self.retry_at: float | None = None
         #: The last error; ``None``: the consumer is available as far as is known.
@@ -367,7 +367,7 @@ class PullRequester:
         else:
             self.core.writer.send(command * count, count, size * count)
 
-    def message(self, delivery: Delivery) -> JetStreamMsg:
+    def message(self, delivery: RawMessage) -> JetStreamMsg:
         """Check a message, and return it for the caller; raise if one before it is missing."""
         sequence = self.sequence
         if sequence is not None and not sequence.follows(delivery[1]):
@@ -377,7 +377,7 @@ class PullRequester:
             self.pin_id = (headers.get(PIN_ID) if headers else None) or self.pin_id
         return self.make(delivery)
 
-    def make(self, delivery: Delivery) -> JetStreamMsg:
+    def make(self, delivery: RawMessage) -> JetStreamMsg:
         """Return a message that needs no check for the caller."""
         return JetStreamMsg(delivery, self.core, self.settled)
 
@@ -615,7 +615,7 @@ class Fetch:
                 if self._bytes >= limit:
                     return
 
-    def _take_run(self, arrived: deque[Delivery]) -> None:
+    def _take_run(self, arrived: deque[RawMessage]) -> None:
         """Take the messages that have arrived, except the last one of the batch."""
         run = arrived_messages(arrived, self._request.batch - len(self._messages) - 1)
         core, settled = self._requester.core, self._requester.settled
@@ -624,7 +624,7 @@ class Fetch:
         self._messages += made
         deque(taken, maxlen=0)
 
-    def _wait(self, inbox: PullInbox) -> Delivery:
+    def _wait(self, inbox: PullInbox) -> RawMessage:
         """Wait for the next delivery while heartbeats arrive."""
         if not inbox.connected:
             # Neither a final status nor heartbeats can arrive.

@@ -36,7 +36,7 @@ from ..codec import encode
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from ..records import Frozen, frozen
 from ..subjects import DeliverySequence, ack_tokens
 from .api_requests import APIRequests
@@ -236,7 +236,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             if msg is not None:
                 return msg
 
-    def _message(self, delivery: Delivery) -> JetStreamMsg | None:
+    def _message(self, delivery: RawMessage) -> JetStreamMsg | None:
         """Return the message for the caller; ``None``: its lease has expired."""
         leases = self._leases
         while monotonic() >= leases.fresh_until and not leases.admits(delivery[1]):
@@ -247,7 +247,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         leases.last_taken[get_ident()] = msg
         return msg
 
-    def _wait(self, deadline: Deadline) -> Delivery:
+    def _wait(self, deadline: Deadline) -> RawMessage:
         # Flush buffered acknowledgements before waiting: the server may need them before it sends more.
         self._core.writer.send_buffered()
         try:
@@ -257,7 +257,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             self._release_after_last()
             raise
 
-    def _handle_status(self, delivery: Delivery) -> JetStreamMsg | None:
+    def _handle_status(self, delivery: RawMessage) -> JetStreamMsg | None:
         """Handle a delivery with headers and no payload: return a message, or handle a status."""
         status = parse_pull_status(delivery[2], delivery[3])
         if status is None:
@@ -272,7 +272,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             self._answer_flow_control(delivery)
         return None
 
-    def _answer_flow_control(self, delivery: Delivery) -> None:
+    def _answer_flow_control(self, delivery: RawMessage) -> None:
         headers = None
         if self._config.ack_policy == AckPolicy.FLOW_CONTROL and delivery[0]:
             # The reply acknowledges all messages up to this one (ADR-60, server 2.14).
@@ -425,13 +425,13 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     # --- called by the reader -------------------------------------------------------------------
 
-    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[Delivery]) -> None:
+    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[RawMessage]) -> None:
         """Enqueue messages and statuses."""
         del receiver
         with self._receive_lock:
             self._receive(deliveries)
 
-    def _receive(self, deliveries: list[Delivery]) -> None:
+    def _receive(self, deliveries: list[RawMessage]) -> None:
         """Enqueue deliveries; ``_receive_lock`` is held."""
         self._last_seen = now = monotonic()
         self._leases.times.received(deliveries, now)
@@ -448,7 +448,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._enqueue(deliveries)
         self._end_by_limit()
 
-    def _is_contiguous(self, deliveries: list[Delivery]) -> bool:
+    def _is_contiguous(self, deliveries: list[RawMessage]) -> bool:
         """Return whether messages without statuses follow without a gap, and record them."""
         if self._sequence is None:
             return True
@@ -457,9 +457,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
         except errors.NotJSMessageError:
             return False
 
-    def _filter(self, deliveries: list[Delivery]) -> tuple[list[Delivery], int]:
+    def _filter(self, deliveries: list[RawMessage]) -> tuple[list[RawMessage], int]:
         """Check each delivery; return those to enqueue and the number of messages among them."""
-        kept: list[Delivery] = []
+        kept: list[RawMessage] = []
         msgs = 0
         for delivery in deliveries:
             status = parse_pull_status(delivery[2], delivery[3])
@@ -488,7 +488,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             self._core.events.error(_mismatch(before, last or 0, missing))
         return True
 
-    def _on_heartbeat(self, delivery: Delivery, sequence: DeliverySequence) -> list[Delivery]:
+    def _on_heartbeat(self, delivery: RawMessage, sequence: DeliverySequence) -> list[RawMessage]:
         """Handle a heartbeat or flow control request; return the requests that need a reply."""
         if delivery[1]:
             # The subject, which is the deliver subject, is replaced by the reply of the last message.
@@ -527,7 +527,7 @@ def _ack(msg: JetStreamMsg) -> None:
             raise
 
 
-def _drop_last(pop: Callable[[], Delivery], count: int) -> None:
+def _drop_last(pop: Callable[[], RawMessage], count: int) -> None:
     """Drop the last ``count`` messages of a queue; ``pop`` removes its last item."""
     while count > 0:
         try:
@@ -538,7 +538,7 @@ def _drop_last(pop: Callable[[], Delivery], count: int) -> None:
             count -= 1
 
 
-def _status_error(status: PullStatus, delivery: Delivery) -> errors.PullError:
+def _status_error(status: PullStatus, delivery: RawMessage) -> errors.PullError:
     """Return the exception for an error status."""
     if status.error is not None:
         return status.error
@@ -604,7 +604,7 @@ class OrderedPushSubscription(PushSubscription):
         self._feeds: list[_Feed]  # the same, for when the subscription was collected
         self._unused = True  # whether no consumer delivers to the first feed yet
         self._renewing = False  # whether a thread is creating a consumer
-        self._held: list[list[Delivery]] = []  # what the feed has received meanwhile
+        self._held: list[list[RawMessage]] = []  # what the feed has received meanwhile
         super().__init__(
             api, stream, first, replace(options, pending_msgs_limit=0, pending_bytes_limit=0)
         )
@@ -680,7 +680,7 @@ class OrderedPushSubscription(PushSubscription):
 
     # --- called by the reader -------------------------------------------------------------------
 
-    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[Delivery]) -> None:
+    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[RawMessage]) -> None:
         """Enqueue messages and statuses unless the feed is retired."""
         with self._receive_lock:
             if receiver is not self._feed or self._feed.retired:
@@ -698,7 +698,7 @@ class OrderedPushSubscription(PushSubscription):
             else:
                 self._feed.retired = True
 
-    def _is_contiguous(self, deliveries: list[Delivery]) -> bool:
+    def _is_contiguous(self, deliveries: list[RawMessage]) -> bool:
         """Return it, except for the first deliveries of a consumer: `_accepts` checks their start."""
         return self._cursor.sequence.last != 0 and super()._is_contiguous(deliveries)
 

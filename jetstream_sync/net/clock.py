@@ -74,7 +74,7 @@ class Deadline:
 FOREVER: Final = Deadline(None)
 
 
-class Backoff:
+class BackoffDelay:
     """A delay between attempts, which doubles with each attempt up to a maximum."""
 
     # `first`, `maximum`: in seconds. `jitter`: whether each delay is a random part of it, so that several

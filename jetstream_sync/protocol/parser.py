@@ -28,14 +28,14 @@ from ..records import Frozen, frozen
 from ..speedups import read_messages
 
 #: One received message: subject, reply, header block, payload. Absent parts are empty.
-Delivery: TypeAlias = tuple[bytes, bytes, bytes, bytes]
+RawMessage: TypeAlias = tuple[bytes, bytes, bytes, bytes]
 
 
 class Messages(NamedTuple):
     """Consecutive messages for one subscription."""
 
     sid: int
-    deliveries: list[Delivery]
+    deliveries: list[RawMessage]
 
 
 class Info(NamedTuple):
@@ -195,7 +195,7 @@ class Parser:
         lines = data.split(b"\r\n")
         last = len(lines) - 1
         # The run of messages that the last one belonged to, and its sid as it was written.
-        run: list[Delivery] = []
+        run: list[RawMessage] = []
         run_sid: bytes | None = None
         message_bytes = 0
         limit = self._max_payload
@@ -262,7 +262,7 @@ class Parser:
         # Splitting them at every line end, like the other operations, would split their headers, too.
         # Unusual and invalid ones are left to the general code, which reports the error.
         find, size_of_all, limit = data.find, len(data), self._max_payload
-        run: list[Delivery] = []
+        run: list[RawMessage] = []
         run_sid = b""
         at = 0
         while data.startswith(b"HMSG ", at):
@@ -390,7 +390,7 @@ def _garbled(reason: str, data: bytes) -> errors.ProtocolError:
     return errors.ProtocolError(reason, data[:_EXCERPT])
 
 
-def only_message(data: bytes, subject: bytes, sid: int) -> Delivery | None:
+def only_message(data: bytes, subject: bytes, sid: int) -> RawMessage | None:
     """Return the message that received bytes consist of."""
     end = data.find(b"\r\n")
     args = data[: max(end, 0)].split(b" ")

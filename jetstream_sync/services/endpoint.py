@@ -28,7 +28,7 @@ from ..headers import Headers, HeadersLike
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import DEFAULT_PENDING_BYTES_LIMIT, check_int
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from .wire import ERROR_CODE_HEADER, ERROR_HEADER, EndpointInfo, EndpointStats
 
 _INTERNAL_ERROR: Final = errors.ServiceError(500, "the request could not be handled")
@@ -112,7 +112,7 @@ class ServiceRequest(Msg):
 
 
 #: Lets another thread call a function with each message.
-PostFunction = Callable[[Callable[[Delivery], None], list[Delivery]], None]
+PostFunction = Callable[[Callable[[RawMessage], None], list[RawMessage]], None]
 #: Handles a request, on a thread of the endpoint.
 RequestHandler = Callable[[ServiceRequest], object]
 
@@ -131,7 +131,7 @@ class _EndpointSubscription(Subscription):
         # The service keeps the connection open, like a subscription with a callback.
         return SubscriptionReceiver(self, self._core.internal, weak=False)
 
-    def take(self) -> Delivery:
+    def take(self) -> RawMessage:
         """Return the next request, and wait for it; raise if the subscription has ended."""
         if not self._mailbox.items:
             self._core.writer.send_buffered()
@@ -142,7 +142,7 @@ class _EndpointSubscription(Subscription):
         if isinstance(self._mailbox.reason, errors.PermissionsError):
             self._mailbox.raise_reason()
 
-    def _on_dropped(self, dropped: list[Delivery]) -> None:
+    def _on_dropped(self, dropped: list[RawMessage]) -> None:
         super()._on_dropped(dropped)
         self._endpoint.on_overload(dropped)
 
@@ -258,7 +258,7 @@ class Endpoint:
             self.subscription.done.set()
             self._ended(reason)
 
-    def _request(self, delivery: Delivery) -> ServiceRequest:
+    def _request(self, delivery: RawMessage) -> ServiceRequest:
         request = ServiceRequest(delivery, self._core)
         request._endpoint = self
         request._error = None
@@ -297,11 +297,11 @@ class Endpoint:
         except errors.Error as failure:
             self._core.events.error(failure)
 
-    def on_overload(self, deliveries: list[Delivery]) -> None:
+    def on_overload(self, deliveries: list[RawMessage]) -> None:
         """Have requests above the limit refused; called by the reader."""
         self._post(self._refuse_overload, deliveries)
 
-    def _refuse_overload(self, delivery: Delivery) -> None:
+    def _refuse_overload(self, delivery: RawMessage) -> None:
         request = self._request(delivery)
         self._refuse(request, _OVERLOADED)
         self._count(0.0, request._error)

@@ -28,7 +28,7 @@ from ..codec import dumps, encode
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import check_callback, check_int
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from ..subjects import check_publish_subject, check_queue, check_subject
 from .endpoint import Endpoint, RequestHandler
 from .wire import (
@@ -209,7 +209,7 @@ class Service(EndpointGroup):
         self._stopped = Signal()
         self._error: BaseException | None = None
         # What the control thread has to do: a function and its argument.
-        self._control: Mailbox[tuple[Callable[[Delivery], None], Delivery]] = Mailbox()
+        self._control: Mailbox[tuple[Callable[[RawMessage], None], RawMessage]] = Mailbox()
         self._receivers: list[_ControlReceiver] = []
         self._thread: threading.Thread | None = None
         try:
@@ -410,7 +410,7 @@ class Service(EndpointGroup):
 
     # --- the control thread -----------------------------------------------------------------------
 
-    def _post(self, function: Callable[[Delivery], None], deliveries: list[Delivery]) -> None:
+    def _post(self, function: Callable[[RawMessage], None], deliveries: list[RawMessage]) -> None:
         """Let the control thread call a function with each message; called by the reader."""
         if len(self._control) < _MAX_CONTROL_REQUESTS:
             self._control.put([(function, delivery) for delivery in deliveries], len(deliveries))
@@ -456,7 +456,7 @@ class Service(EndpointGroup):
         if not isinstance(reason, errors.ConnectionClosedError) and self._begin_stop():
             self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
 
-    def _answer_verb(self, delivery: Delivery) -> None:
+    def _answer_verb(self, delivery: RawMessage) -> None:
         subject, reply = delivery[0], delivery[1]
         verb = subject[len(self._root) + 1 :].split(b".", 1)[0]
         if reply:
@@ -474,7 +474,7 @@ class _ControlReceiver(MessageReceiver):
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Queue requests for the control thread."""
         self._service._post(self._service._answer_verb, deliveries)
 

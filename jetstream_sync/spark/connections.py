@@ -2,7 +2,7 @@
 Connection settings of a Spark job, and the one connection of each worker process.
 
 Settings travel from the driver to the executors inside pickled objects. Unlike the client's own options they
-therefore carry their secrets, but they never show one: each secret is a `Secret`, which prints as ``***``, and
+therefore carry their secrets, but they never show one: each secret is a `SecretText`, which prints as ``***``, and
 logins are removed from the server URLs that are shown. A secret that is given as a file or an environment
 variable is read by the process that connects, at every connect and reconnect.
 """
@@ -23,7 +23,7 @@ from ..jetstream.connection import Connection
 from ..jetstream.context import JetStream
 from ..jetstream.shared_connection import shared_connection
 from ..options import TLSOptions
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from ..subjects import check_publish_subject, check_stream_name
 from .option_values import flag, option, seconds
 
@@ -35,7 +35,7 @@ _MAX_RECONNECT_ATTEMPTS: Final = 240
 _BATCHED_DIRECT_GETS: Final = (2, 11)
 
 
-class Secret:
+class SecretText:
     """
     A text that is never shown: it prints as ``***``, and calling it returns the text.
 
@@ -52,12 +52,12 @@ class Secret:
         return self._text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._text == self._text
+        return isinstance(other, SecretText) and other._text == self._text
 
     def __hash__(self) -> int:
         return hash(self._text)
 
-    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+    def __reduce__(self) -> tuple[type[SecretText], tuple[str]]:
         return type(self), (self._text,)
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class FileSecret:
 
 
 #: The source of a secret; calling it returns the text.
-SecretSource = Secret | EnvironmentSecret | FileSecret
+SecretSource = SecretText | EnvironmentSecret | FileSecret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +123,17 @@ class ConnectionSettings:
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
     """The server URLs, without logins."""
-    logins: Secret | None = None
+    logins: SecretText | None = None
     """The same URLs as given, separated by commas; ``None``: none of them has a login."""
     user: str | None = option(str, None)
     password: SecretSource | None = None
     token: SecretSource | None = None
     creds_file: str | None = option(str, None)
     """The path of a ``.creds`` file, or ``sparkFile:NAME``, as for every path here."""
-    creds: Secret | None = None
+    creds: SecretText | None = None
     """The content of a ``.creds`` file."""
     nkey_seed_file: str | None = option(str, None)
-    nkey_seed: Secret | None = None
+    nkey_seed: SecretText | None = None
     tls_ca: str | None = option(str, None)
     tls_cert: str | None = option(str, None)
     tls_key: str | None = option(str, None)
@@ -149,7 +149,7 @@ class ConnectionSettings:
     """Maximum time to wait for a reply, in seconds."""
 
     @classmethod
-    def split_login(cls, urls: str) -> tuple[tuple[str, ...], Secret | None]:
+    def split_login(cls, urls: str) -> tuple[tuple[str, ...], SecretText | None]:
         """
         Separate the logins from server URLs.
 
@@ -165,7 +165,7 @@ class ConnectionSettings:
         """
         addresses = [ServerAddress.parse(url.strip()) for url in urls.split(",")]
         has_login = any(address.user or address.token for address in addresses)
-        return tuple(address.url for address in addresses), Secret(urls) if has_login else None
+        return tuple(address.url for address in addresses), SecretText(urls) if has_login else None
 
     def connect_options(self) -> dict[str, Any]:
         """Return the keyword arguments for `jetstream_sync.connect`, without the servers."""
@@ -267,10 +267,10 @@ _MAX_PARALLEL: Final = 256
 def ask_all(
     api: APIRequests,
     requests: Sequence[tuple[str, bytes]],
-    is_end: Callable[[Delivery], bool] = bool,
-) -> list[list[Delivery]]:
+    is_end: Callable[[RawMessage], bool] = bool,
+) -> list[list[RawMessage]]:
     """Send requests in parallel, and return the replies to each up to its end: by default the first one."""
-    replies: list[list[Delivery]] = []
+    replies: list[list[RawMessage]] = []
     for start in range(0, len(requests), _MAX_PARALLEL):
         deadline = api.deadline()
         collectors: list[ReplyCollector] = []

@@ -30,7 +30,7 @@ from ..subjects import (
     check_subject,
     subjects_overlap,
 )
-from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, Secret, SecretSource
+from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, SecretSource, SecretText
 from .option_values import (
     OptionValues,
     choice,
@@ -442,8 +442,8 @@ def _connection(given: OptionValues) -> ConnectionSettings:
         logins=logins,
         password=_secret(given, "password"),
         token=_secret(given, "token"),
-        creds=None if creds is None else Secret(creds),
-        nkey_seed=None if seed is None else Secret(seed),
+        creds=None if creds is None else SecretText(creds),
+        nkey_seed=None if seed is None else SecretText(seed),
         **given.parsed(ConnectionSettings),
     )
 
@@ -478,7 +478,7 @@ def _secret(given: OptionValues, name: str) -> SecretSource | None:
     if file is not None:
         return FileSecret(f"{name}File", file)
     value = given.raw(name)
-    return None if value is None else Secret(value)
+    return None if value is None else SecretText(value)
 
 
 #: The options of the connection, of which some are several options for one field.

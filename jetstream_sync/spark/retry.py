@@ -15,7 +15,7 @@ from time import sleep
 from typing import Any, Final, TypeVar
 
 from .. import errors
-from ..net.clock import Backoff, Deadline
+from ..net.clock import BackoffDelay, Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -49,7 +49,7 @@ def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
     The wait between two attempts starts at 0.1 s and doubles up to 5 s.
     """
     deadline = Deadline(timeout)
-    waits = Backoff(_MIN_WAIT_S, _MAX_WAIT_S)
+    waits = BackoffDelay(_MIN_WAIT_S, _MAX_WAIT_S)
     while True:
         try:
             return call()

@@ -25,7 +25,7 @@ from ..jetstream.message import JetStreamMsg
 from ..jetstream.pull_consumer import PullConsumer
 from ..net.clock import Deadline
 from ..options import check_int
-from ..protocol.parser import Delivery
+from ..protocol.parser import RawMessage
 from ..subjects import ack_tokens, check_publish_subject
 from .connections import api_requests, jetstream
 from .options import ReadOptions
@@ -255,6 +255,6 @@ def _acknowledge(core: ConnectionCore, replies: Sequence[bytes], timeout: float)
         confirmations.close()
 
 
-def _never(delivery: Delivery) -> bool:
+def _never(delivery: RawMessage) -> bool:
     del delivery
     return False

@@ -11,7 +11,7 @@ from fixtures.threads import SCALE
 
 from jetstream_sync import DeliverPolicy, JetStream, Stream, errors
 from jetstream_sync.jetstream.buckets.watch import Watch
-from jetstream_sync.protocol.parser import Delivery
+from jetstream_sync.protocol.parser import RawMessage
 
 
 def gone() -> errors.Error:
@@ -19,7 +19,7 @@ def gone() -> errors.Error:
     return errors.NotFoundError(404, 10059, "gone")
 
 
-def entry_of(delivery: Delivery) -> tuple[str, bytes]:
+def entry_of(delivery: RawMessage) -> tuple[str, bytes]:
     """Create the entry of a message: its last token and its payload."""
     return delivery[0].decode().rpartition(".")[2], delivery[3]
 

@@ -16,9 +16,9 @@ from ...api.publish import LAST_SEQUENCE
 from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
-from ...net.clock import Backoff, Deadline, monotonic, seconds
+from ...net.clock import BackoffDelay, Deadline, monotonic, seconds
 from ...options import check_int, check_known
-from ...protocol.parser import Delivery
+from ...protocol.parser import RawMessage
 from ...subjects import API_PREFIX, KEYS_PREFIX, KV_PREFIX, Routes, check_writable, merge_patterns
 from ..api_requests import APIRequests, limited, with_one_deadline
 from ..direct_get import StoredReply, get_stored
@@ -542,7 +542,7 @@ class KeyValue(ForeignNames):
         if attempts is not None:
             check_int("attempts", attempts, 1)
         stored = self._subjects.writable(key)
-        delays = Backoff(_FIRST_CONFLICT_DELAY_S, _MAX_CONFLICT_DELAY_S, jitter=True)
+        delays = BackoffDelay(_FIRST_CONFLICT_DELAY_S, _MAX_CONFLICT_DELAY_S, jitter=True)
         attempt = 0
         deadline = self._api.deadline()
         with limited(deadline):
@@ -863,13 +863,13 @@ def _consumer_options(options: WatchOptions) -> OrderedOptions:
 
 def _entry_maker(
     subjects: BucketSubjects, select: Callable[[str], bool] | None, ignore_deletes: bool
-) -> Callable[[Delivery], KeyValueEntry | None]:
+) -> Callable[[RawMessage], KeyValueEntry | None]:
     """Return the function that makes the entries of a watch."""
     if select is None and not ignore_deletes:
         return partial(KeyValueEntry, subjects)
     start = len(subjects.read)
 
-    def make(delivery: Delivery) -> KeyValueEntry | None:
+    def make(delivery: RawMessage) -> KeyValueEntry | None:
         if select is not None:
             key = delivery[0].decode("utf-8", "surrogateescape")[start:]
             if not select(key):

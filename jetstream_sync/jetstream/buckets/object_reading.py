@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from ... import errors
 from ...api.object_store import ObjectInfo, digest_text, new_sha256, parse_digest
 from ...api.pull import ContinuousPull
-from ...net.clock import Backoff, Deadline
+from ...net.clock import BackoffDelay, Deadline
 from ...subjects import chunk_subject
 from ..direct_get import leader_get
 from ..message import JetStreamMsg
@@ -117,7 +117,7 @@ class Download:
 
     def _next_message(self) -> JetStreamMsg:
         deadline = self.bucket.api.deadline(self._timeout)
-        silences = Backoff(_FIRST_CHECK_S, _MAX_CHECK_S)
+        silences = BackoffDelay(_FIRST_CHECK_S, _MAX_CHECK_S)
         checks = 0
         puller = self._puller or self._start(deadline)
         while True:

@@ -49,7 +49,7 @@ from .object_writing import (
 from .watch import Markers, Watch, WatchHandle, watch_or_handle
 
 if TYPE_CHECKING:
-    from ...protocol.parser import Delivery
+    from ...protocol.parser import RawMessage
 
 T = TypeVar("T")
 
@@ -630,7 +630,7 @@ class ObjectStore(ForeignNames):
     ) -> Watch[ObjectInfo]:
         report = self._api.core.events.error
 
-        def info_of_delivery(delivery: Delivery) -> ObjectInfo | None:
+        def info_of_delivery(delivery: RawMessage) -> ObjectInfo | None:
             try:
                 info = decode_info(delivery[3], metadata_of(delivery[1]).timestamp)
             except errors.Error as error:

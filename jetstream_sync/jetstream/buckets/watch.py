@@ -40,9 +40,9 @@ from ...client.mailbox import copy_exception
 from ...client.threads import Signal
 from ...durations import time_to_ns
 from ...locks import call_and_record, new_rlock
-from ...net.clock import FOREVER, Backoff, Deadline, monotonic
+from ...net.clock import FOREVER, BackoffDelay, Deadline, monotonic
 from ...options import check_callback
-from ...protocol.parser import Delivery
+from ...protocol.parser import RawMessage
 from ...subjects import ACK_PREFIX, ack_tokens
 from ..api_requests import APIRequests, stream_info, within
 from ..consume_handle import ConsumeHandle, JetStreamCallback
@@ -106,7 +106,7 @@ def _pull(max_messages: int, heartbeat_s: float) -> ContinuousPull:
 class _DeliveryRequester(PullRequester):
     """Returns deliveries as they were received; the watch makes its entries of them."""
 
-    def make(self, delivery: Delivery) -> Any:
+    def make(self, delivery: RawMessage) -> Any:
         """Return the delivery."""
         return delivery
 
@@ -144,9 +144,9 @@ class _WatchMessages(OrderedPuller):
         self._state.markers_lost = True
         raise _RenewedError("the watch looks for lost markers before it waits for messages")
 
-    def take_many(self, deadline: Deadline) -> list[Delivery]:
+    def take_many(self, deadline: Deadline) -> list[RawMessage]:
         """Wait for the next message, and return it and those that have arrived after it."""
-        found = [cast("Delivery", self.take(deadline))]
+        found = [cast("RawMessage", self.take(deadline))]
         messages = self._messages
         return found if messages is None else found + messages.take_run()
 
@@ -160,7 +160,7 @@ class _WatchMessages(OrderedPuller):
 class Markers(NamedTuple):
     """The markers of deletions in a bucket."""
 
-    has_value: Callable[[Delivery], bool]
+    has_value: Callable[[RawMessage], bool]
     """Returns whether a message is a value, and not a marker."""
 
     make: Callable[[bytes], tuple[bytes, bytes]]
@@ -200,7 +200,7 @@ class _Initial:
     quiet: tuple[str, int] = ("", 0)
     """The consumer and the number of its messages at the last check."""
     check_at: float = 0.0
-    check_delays: Backoff = field(default_factory=partial(Backoff, _FIRST_CHECK_S, _MAX_CHECK_S))
+    check_delays: BackoffDelay = field(default_factory=partial(BackoffDelay, _FIRST_CHECK_S, _MAX_CHECK_S))
     stalled: int = 0
     """Checks in a row that found the same messages undelivered."""
     replaced: int = 0
@@ -213,7 +213,7 @@ class _Initial:
         if consumer is not None:  # otherwise the watch was stopped
             self.left = consumer.pending - self.cursor.consumer_seq + count
 
-    def is_new(self, delivery: Delivery) -> bool:
+    def is_new(self, delivery: RawMessage) -> bool:
         """Return whether no later revision of a message was handed out before."""
         if self.cursor.reading is not Reading.STATE_AGAIN:
             return True
@@ -357,7 +357,7 @@ class _LiveKeys:
                 return False
         return None
 
-    def record(self, delivery: Delivery) -> None:
+    def record(self, delivery: RawMessage) -> None:
         """Record a value or a marker."""
         self.recent.append(delivery[:2])
         if self.markers.has_value(delivery):
@@ -365,7 +365,7 @@ class _LiveKeys:
         else:
             self.subjects.discard(delivery[0])
 
-    def lost(self, deadline: Deadline) -> list[Delivery] | None:
+    def lost(self, deadline: Deadline) -> list[RawMessage] | None:
         """Return a marker for each key that had a value, and is not in the bucket any more."""
         # Its marker was stored while the watch had no consumer, and was removed before there was
         # another; or the bucket is another one. None: the stream cannot be asked now.
@@ -418,7 +418,7 @@ class Watch(Generic[E]):
         api: APIRequests,
         stream: str,
         options: OrderedOptions,
-        make: Callable[[Delivery], E | None],
+        make: Callable[[RawMessage], E | None],
         not_found: Callable[[], errors.Error],
         markers: Markers | None = None,
         *,
@@ -466,8 +466,8 @@ class Watch(Generic[E]):
         self._lock = new_rlock()
         # --- under _lock ---
         self._state.initial = _Initial(cursor, self._messages)
-        self._received: deque[Delivery] = deque()  # received messages in order
-        self._lost: deque[Delivery] = deque()  # markers for the keys that are missing
+        self._received: deque[RawMessage] = deque()  # received messages in order
+        self._lost: deque[RawMessage] = deque()  # markers for the keys that are missing
         self._buffer: deque[E] = deque()  # entries that wait_current() has read
         if policy == DeliverPolicy.NEW:
             self._set_current()

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 from ... import errors
 from ...api.consumer import ConsumerConfig
 from ...client.events import is_deliberate_close
-from ...net.clock import Backoff, Deadline
+from ...net.clock import BackoffDelay, Deadline
 from ..api_requests import APIRequests
 from ..buckets.key_value import KeyValue
 from ..consume_handle import CallbackHandle, JetStreamCallback
@@ -247,7 +247,7 @@ class GroupConsumeHandle(CallbackHandle):
         self._config = config
         self._elastic = elastic
         self._drain = False
-        self._retries = Backoff(_FIRST_RETRY_S, instance.ack_wait + _RETRY_MARGIN_S)
+        self._retries = BackoffDelay(_FIRST_RETRY_S, instance.ack_wait + _RETRY_MARGIN_S)
         try:
             self._watch = kv.watch(instance.key)
         except BaseException:

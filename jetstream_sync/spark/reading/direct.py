@@ -26,7 +26,7 @@ from ...headers import is_no_responders, parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import MAX_BYTES, is_direct_status
-from ...protocol.parser import Delivery
+from ...protocol.parser import RawMessage
 from ...speedups import split_direct
 from ..bytes_column import NO_BYTES, BytesColumn
 from ..connections import api_requests, ask_all, is_batching
@@ -99,7 +99,7 @@ class DirectReader:
         while start_seq < self._task.range.end_seq:
             seqs = range(start_seq, min(start_seq + window, self._task.range.end_seq))
             requests = [(route, dumps({"seq": seq, "next_by_subj": subject})) for seq in seqs]
-            found: dict[int, Delivery] = {}
+            found: dict[int, RawMessage] = {}
             for reply, *_ in ask_all(self._api, requests):
                 # A replica that lags behind has no message from there on, where another one may have some.
                 if is_direct_status(reply) and _remaining_messages(reply, self._route) == 0:
@@ -255,7 +255,7 @@ def _sum(counts: Sequence[tuple[int | None, int]]) -> tuple[int | None, int]:
     return min(firsts, default=None), sum(count for _, count in counts)
 
 
-def _count_in(replies: Sequence[Delivery], route: bytes) -> tuple[int | None, int] | None:
+def _count_in(replies: Sequence[RawMessage], route: bytes) -> tuple[int | None, int] | None:
     """Return the sequence and the count in a response; ``None``: an older server has sent it, without a count."""
     if not is_direct_status(replies[-1]):
         return None
@@ -295,13 +295,13 @@ def _count_by_consumer(
     return first, max(1, consumer.cached_info.num_pending or 0)
 
 
-def _is_status(delivery: Delivery) -> bool:
+def _is_status(delivery: RawMessage) -> bool:
     """Return whether no message follows this one."""
     # A message without the headers of a batch comes from an older server, which sends nothing else.
     return _NUM_PENDING not in delivery[2] or is_direct_status(delivery)
 
 
-def _remaining_messages(status: Delivery, route: bytes) -> int:
+def _remaining_messages(status: RawMessage, route: bytes) -> int:
     """Return the number of remaining messages from the status that ends a response."""
     block = status[2]
     found = parse_status(block)

@@ -32,7 +32,7 @@ from ...api.pull import PullRequest, PullStatusKind, parse_pull_status
 from ...client.replies import ReplyCollector
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_requests import CREATE, add_consumer, consumer_info, delete_consumer
-from ...protocol.parser import Delivery
+from ...protocol.parser import RawMessage
 from ...subjects import ack_tokens, filter_fields
 from ..bytes_column import NO_BYTES, BytesColumn
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
@@ -243,7 +243,7 @@ class PullReader:
             delete_consumer(api, self._task.range.stream, name)
 
 
-def _is_status(delivery: Delivery) -> bool:
+def _is_status(delivery: RawMessage) -> bool:
     return not delivery[1]
 
 

@@ -24,7 +24,7 @@ from ...api.stream import StreamInfo
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
-from ...net.clock import Backoff, Deadline
+from ...net.clock import BackoffDelay, Deadline
 from ..connections import api_requests, is_batching
 from ..options import ReadOptions
 from ..retry import is_transient, task_context
@@ -147,7 +147,7 @@ class _RangeReader:
         self._begin_seq = 0
         self._loss_logged = False
         self._deadline = Deadline(plan.retry_timeout)
-        self._waits = Backoff(_MIN_WAIT_S, _MAX_WAIT_S)
+        self._waits = BackoffDelay(_MIN_WAIT_S, _MAX_WAIT_S)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the messages of the range, see `read_chunks`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ... import errors
 from ...client.core import ConnectionCore
 from ...client.replies import ReplyCollector
-from ...protocol.parser import Delivery
+from ...protocol.parser import RawMessage
 from ...speedups import run_column, run_numbers
 from ..bytes_column import BytesColumn
 
@@ -41,24 +41,24 @@ class Replies:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[RawMessage]:
         return chain.from_iterable(self._runs)
 
-    def __getitem__(self, end: int) -> Delivery:
+    def __getitem__(self, end: int) -> RawMessage:
         """Return the first message, for 0, or the last one, for -1."""
-        found: Delivery = self._runs[end][end]
+        found: RawMessage = self._runs[end][end]
         return found
 
-    def pop(self) -> Delivery:
+    def pop(self) -> RawMessage:
         """Remove and return the last message."""
-        last: Delivery = self._runs[-1].pop()
+        last: RawMessage = self._runs[-1].pop()
         if not len(self._runs[-1]):
             self._runs.pop()
         self._count -= 1
         return last
 
     def column(self, field: int) -> BytesColumn:
-        """Return a field of the messages, by its index in `Delivery`."""
+        """Return a field of the messages, by its index in `RawMessage`."""
         made = None if run_column is None else run_column(tuple(self._runs), field)
         if made is None:
             return BytesColumn.of([delivery[field] for delivery in self])
@@ -79,7 +79,7 @@ def asked(
     core: ConnectionCore,
     subject: bytes,
     payload: bytes,
-    is_end: Callable[[Delivery], bool],
+    is_end: Callable[[RawMessage], bool],
     expected: int = 0,
 ) -> ReplyCollector:
     """Send a request, and return the collector of its replies, which the caller closes."""

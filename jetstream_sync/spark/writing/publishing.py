@@ -35,7 +35,7 @@ from ...client.state import ConnectionStatus
 from ...codec import loads
 from ...headers import MSG_ID, parse_status
 from ...net.clock import Deadline, monotonic
-from ...protocol.parser import Delivery
+from ...protocol.parser import RawMessage
 from ...speedups import join_commands
 from ..reading.replies import PAYLOAD, SUBJECT, Replies
 from .rows import EncodedRows, RowEncoder
@@ -74,9 +74,9 @@ _ID_IN_PROCESS_HINT: Final = (
 #: What the numbers in reply subjects grow by when rows that must keep their order are sent again.
 _GENERATION: Final = 10**12
 
-_DISCONNECTED: Final[list[Delivery]] = []
-_RECONNECTED: Final[list[Delivery]] = []
-_PERMISSION_DENIED: Final[list[Delivery]] = []
+_DISCONNECTED: Final[list[RawMessage]] = []
+_RECONNECTED: Final[list[RawMessage]] = []
+_PERMISSION_DENIED: Final[list[RawMessage]] = []
 
 
 def command(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bytes:
@@ -214,7 +214,7 @@ class AckWindow(MessageReceiver):
         self._last_ack_at = monotonic()
         self._last_resend_at = self._last_ack_at
         # --- written by the reader thread ---
-        self._events: Mailbox[list[Delivery]] = Mailbox()
+        self._events: Mailbox[list[RawMessage]] = Mailbox()
         self._denials: list[tuple[bytes, errors.PermissionsError]] = []
         inbox = core.table.new_inbox()
         self._reply = inbox.encode() + b"."
@@ -230,7 +230,7 @@ class AckWindow(MessageReceiver):
 
     # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def deliver(self, deliveries: list[RawMessage]) -> None:
         """Queue acknowledgements for the task."""
         self._events.put((deliveries,), 1)
 
@@ -397,7 +397,7 @@ class AckWindow(MessageReceiver):
 
     # --- acknowledgements -----------------------------------------------------------------------
 
-    def _process(self, deliveries: list[Delivery]) -> None:
+    def _process(self, deliveries: list[RawMessage]) -> None:
         if not deliveries:
             self._process_signal(deliveries)
             return
@@ -461,7 +461,7 @@ class AckWindow(MessageReceiver):
             self._bytes_in_flight -= len(command)
             self._refused.pop(number, None)
 
-    def _process_each(self, deliveries: list[Delivery]) -> None:
+    def _process_each(self, deliveries: list[RawMessage]) -> None:
         """Process acknowledgements of which some contain more than a sequence."""
         for reply, _, header, payload in deliveries:
             ack = self._parse_ack(reply, header, payload)
@@ -522,7 +522,7 @@ class AckWindow(MessageReceiver):
         made.__cause__ = error
         return made
 
-    def _process_signal(self, events: list[Delivery]) -> None:
+    def _process_signal(self, events: list[RawMessage]) -> None:
         """Process an event that is not an acknowledgement."""
         if events is _DISCONNECTED:
             self._connected = False

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_sync.client.state import TRANSITIONS, ConnectionStatus, Event, next_status
+from jetstream_sync.client.state import TRANSITIONS, ConnectionStatus, StateEvent, next_status
 
-S, E = ConnectionStatus, Event
+S, E = ConnectionStatus, StateEvent
 
 
 def test_closed_is_the_end():

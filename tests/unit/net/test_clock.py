@@ -9,7 +9,7 @@ import pytest
 
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.net import clock
-from jetstream_sync.net.clock import FOREVER, Backoff, Deadline, seconds
+from jetstream_sync.net.clock import FOREVER, BackoffDelay, Deadline, seconds
 
 
 class Time:
@@ -105,7 +105,7 @@ def test_a_deadline_is_made_once(time):
 
 def test_a_backoff_doubles_up_to_its_maximum_and_starts_again():
     """Each delay is twice the last one, at most the maximum; `reset()` begins with the first."""
-    backoff = Backoff(0.5, 3.0)
+    backoff = BackoffDelay(0.5, 3.0)
     assert [backoff.next() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     backoff.reset()
     assert (backoff.delay, backoff.next(), backoff.delay) == (0.5, 0.5, 1.0)
@@ -113,7 +113,7 @@ def test_a_backoff_doubles_up_to_its_maximum_and_starts_again():
 
 def test_the_jitter_of_a_backoff_takes_a_random_part_of_the_delay():
     """With jitter, the delays differ and stay below those without it, which grow all the same."""
-    backoff = Backoff(1.0, 4.0, jitter=True)
+    backoff = BackoffDelay(1.0, 4.0, jitter=True)
     delays = [backoff.next() for _ in range(100)]
     assert all(0 <= delay <= limit for delay, limit in zip(delays, [1, 2, *[4] * 98], strict=True))
     assert len(set(delays)) > 90

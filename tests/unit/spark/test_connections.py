@@ -14,13 +14,13 @@ from jetstream_sync.spark.connections import (
     ConnectionSettings,
     EnvironmentSecret,
     FileSecret,
-    Secret,
+    SecretText,
 )
 
 
 def test_a_secret_never_prints():
     """A secret prints as three asterisks, and calling it returns the text."""
-    secret = Secret("hunter2")
+    secret = SecretText("hunter2")
     assert f"{secret} {secret!r} {secret!s} {[secret]}" == "*** *** *** [***]"
     assert format(secret) == "***"
     assert secret() == "hunter2"
@@ -28,19 +28,19 @@ def test_a_secret_never_prints():
 
 def test_a_secret_prints_in_no_traceback():
     """An exception with a secret does not print it."""
-    error = InvalidOptionError("password", Secret("hunter2"), "is not good")
+    error = InvalidOptionError("password", SecretText("hunter2"), "is not good")
     assert "hunter2" not in "".join(traceback.format_exception(error))
     assert "***" in str(error)
 
 
 def test_a_secret_can_be_pickled():
     """Pickling a secret keeps its text, and the copy is equal."""
-    secret = Secret("hunter2")
+    secret = SecretText("hunter2")
     again = pickle.loads(pickle.dumps(secret))
     assert again() == "hunter2"
     assert again == secret
     assert hash(again) == hash(secret)
-    assert again != Secret("other")
+    assert again != SecretText("other")
 
 
 def test_logins_are_removed_from_urls():
@@ -66,7 +66,7 @@ def test_settings_become_options_of_the_client():
     """Only settings that are set are passed to connect()."""
     settings = ConnectionSettings(
         user="u",
-        password=Secret("p"),
+        password=SecretText("p"),
         tls_ca="ca.pem",
         tls_handshake_first=True,
         connect_timeout=3.0,
@@ -79,7 +79,7 @@ def test_settings_become_options_of_the_client():
     assert options["connect_timeout"] == 3.0
     assert "token" not in options
     assert "user_credentials" not in options
-    assert ConnectionSettings(creds=Secret("c")).connect_options()["user_credentials"]() == "c"
+    assert ConnectionSettings(creds=SecretText("c")).connect_options()["user_credentials"]() == "c"
     assert ConnectionSettings(creds_file="f").connect_options()["user_credentials"] == "f"
 
 

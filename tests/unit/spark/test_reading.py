@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
 from jetstream_sync.jetstream.api_requests import APIRequests
 from jetstream_sync.jetstream.direct_get import ReplyCollector
-from jetstream_sync.protocol.parser import Delivery
+from jetstream_sync.protocol.parser import RawMessage
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.reading import direct, pull, replies
@@ -148,13 +148,13 @@ NO_CORE: Any = SimpleNamespace(
     address=None,
 )
 NO_CORE.internal = NO_CORE
-MESSAGE: Delivery = (b"a", b"reply", b"", b"payload")
+MESSAGE: RawMessage = (b"a", b"reply", b"", b"payload")
 
 
 class Scripted:
     """Replaces `ReplyCollector`, and always returns the same response."""
 
-    def __init__(self, response: list[Delivery], *_: object) -> None:
+    def __init__(self, response: list[RawMessage], *_: object) -> None:
         self.items = Replies()
         self.items += response
 
@@ -168,7 +168,7 @@ class Scripted:
         pass
 
 
-def answering(*response: Delivery) -> Callable[..., Scripted]:
+def answering(*response: RawMessage) -> Callable[..., Scripted]:
     return lambda *_, **__: Scripted(list(response))
 
 

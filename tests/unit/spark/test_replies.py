@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jetstream_sync import speedups
 from jetstream_sync.errors import NotJSMessageError
-from jetstream_sync.protocol.parser import Delivery, Messages, Parser
+from jetstream_sync.protocol.parser import Messages, Parser, RawMessage
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.reading import replies as module
 from jetstream_sync.spark.reading.replies import Replies
@@ -27,7 +27,7 @@ MESSAGES = st.lists(
 )
 
 
-def received(deliveries: list[Delivery], *sizes: int) -> Replies:
+def received(deliveries: list[RawMessage], *sizes: int) -> Replies:
     """Return messages as a connection receives them, in reads of these sizes."""
     data = b""
     for subject, reply, header, payload in deliveries:
