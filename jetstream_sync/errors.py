@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # Under private names: type checkers export all others of this module from the package.
 import builtins as _builtins
+import enum as _enum
 import inspect as _inspect
 import typing as _t
 from collections.abc import Mapping as _Mapping
@@ -372,6 +373,31 @@ class APIError(JetStreamError):
     def found_here(cls, description: str) -> _Self:
         """Return the error for what this client found itself, with the codes that a server would send."""
         return cls(cls._code, cls._err_code, description)
+
+
+class ErrorCode(_enum.IntEnum):
+    """Values of `APIError.err_code` without a class of their own, named as in nats-server."""
+
+    #: No meta leader, or JetStream is starting.
+    CLUSTER_NOT_AVAILABLE = 10008
+    CLUSTER_NOT_LEADER = 10009
+    INSUFFICIENT_RESOURCES = 10023
+    INVALID_JSON = 10025
+    MESSAGE_DELETE_FAILED = 10057
+    #: A consumer of a work queue without a filter, beside another one.
+    QUEUE_CONSUMER_UNFILTERED = 10099
+    #: A consumer of a work queue whose filter overlaps with that of another one.
+    QUEUE_CONSUMER_NOT_UNIQUE = 10100
+    STREAM_SEALED = 10109
+    STREAM_OFFLINE = 10118
+    CONSUMER_OFFLINE = 10119
+    #: The message id is being stored. A leader that steps down in between and leads again returns this error
+    #: until the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
+    DUPLICATE_MESSAGE_CONFLICT = 10158
+    #: An earlier message of the subject is being stored, so that the expectation cannot be checked yet.
+    EXPECTED_SEQUENCE_NOT_READY = 10163
+    TOO_MANY_REQUESTS = 10167
+    REQUIRED_API_LEVEL = 10185
 
 
 def _number(value: object) -> int:

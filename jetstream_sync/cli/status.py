@@ -112,10 +112,11 @@ _OF_OBJECT: Final = (
 _OF_META_LEADER: Final = r"(?:\S+\.)?API\.(?:INFO|STREAM\.NAMES|STREAM\.LIST)"
 #: The start of a subject that no stream stores.
 _OF_SERVER: Final = r"\$JS\.|\$SYS\.|\$SRV\.|(?:\S+\.)?API\."
-#: The err_code of a server that has no meta leader.
-_NO_META_LEADER: Final = 10008
 #: The err_codes of a stream and of a consumer whose servers are down; their texts have no name.
-_OFFLINE: Final = {10118: "stream", 10119: "consumer"}
+_OFFLINE: Final[dict[int, str]] = {
+    errors.ErrorCode.STREAM_OFFLINE: "stream",
+    errors.ErrorCode.CONSUMER_OFFLINE: "consumer",
+}
 
 
 #: Suggestions of click for an option.
@@ -142,7 +143,10 @@ def _reworded(error: BaseException, text: str) -> str:
     text = re.sub(_SUGGESTED, _suggestion, text)
     for pattern, better in _REWORDED:
         text = re.sub(pattern, better, text)
-    if isinstance(error, errors.APIError) and error.err_code == _NO_META_LEADER:
+    if (
+        isinstance(error, errors.APIError)
+        and error.err_code == errors.ErrorCode.CLUSTER_NOT_AVAILABLE
+    ):
         return "JetStream has no meta leader"
     if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
         return f"the {_OFFLINE[error.err_code]} is unreachable: its servers are offline"
@@ -178,7 +182,10 @@ def hint_of(error: BaseException) -> str:
     """Return the remedy for an error in one line; empty when none is known."""
     if isinstance(error, CommandError):
         return error.hint
-    if isinstance(error, errors.APIError) and error.err_code == _NO_META_LEADER:
+    if (
+        isinstance(error, errors.APIError)
+        and error.err_code == errors.ErrorCode.CLUSTER_NOT_AVAILABLE
+    ):
         return _SEE_HEALTH
     if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
         return _SEE_LISTS

@@ -37,11 +37,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-#: The error of nats-server while there is no leader, and the delay before a request is repeated.
-_UNAVAILABLE: Final = 10008
+#: Delay before a request is repeated while there is no leader, in seconds.
 _UNAVAILABLE_DELAY_S: Final = 0.25
-#: The error of nats-server if it has not the API level that a request demands.
-_LEVEL_TOO_LOW: Final = 10185
 #: Seconds without a reply after which a request is repeated: its server or the leader may be gone.
 _REPEAT_AFTER_S: Final = 1.0
 
@@ -191,11 +188,14 @@ class APIRequests:
                 text = "JetStream is not enabled here"
                 raise errors.JetStreamNotEnabledError.found_here(text) from error
             except errors.APIError as error:
-                if error.err_code == _LEVEL_TOO_LOW and self._headers is not None:
+                if (
+                    error.err_code == errors.ErrorCode.REQUIRED_API_LEVEL
+                    and self._headers is not None
+                ):
                     raise self._level_error(int(self._headers[REQUIRED_API_LEVEL])) from error
                 left = deadline.left()
                 late = left is not None and left <= _UNAVAILABLE_DELAY_S
-                if not reading or error.err_code != _UNAVAILABLE or late:
+                if not reading or error.err_code != errors.ErrorCode.CLUSTER_NOT_AVAILABLE or late:
                     raise
             self.core.wait_closed(_UNAVAILABLE_DELAY_S)
 

@@ -322,9 +322,12 @@ def _settle_in_child() -> None:
 in_each_child(_settle_in_child)
 
 
-#: Error codes of an expected sequence that the server cannot check yet, because an earlier message is still
+#: The errors of an expected sequence that the server cannot check yet, because an earlier message is still
 #: being stored, and seconds before a retry, which succeeds.
-_NOT_READY: Final = (10158, 10163)
+_NOT_READY: Final = (
+    errors.ErrorCode.DUPLICATE_MESSAGE_CONFLICT,
+    errors.ErrorCode.EXPECTED_SEQUENCE_NOT_READY,
+)
 _NOT_READY_DELAY_S: Final = 0.02
 #: Maximum number of messages of `publish_async` that may await their acks.
 DEFAULT_WINDOW: Final = 4000

@@ -22,8 +22,6 @@ from .api_requests import APIRequests
 _CLOCK_STEP: Final = timedelta(milliseconds=1)
 _OLDER: Final = "older than 2.11"
 _NOT_OURS: Final = "{} stays as it is: by the server's times it was not created by this call"
-#: The error code of a request with a field that the server does not know.
-_INVALID_JSON: Final = 10025
 
 
 class EchoCheck:
@@ -42,7 +40,7 @@ class EchoCheck:
             yield
         except errors.BadRequestError as error:
             refused = fields_refused(self._asked, error.description)
-            if error.err_code != _INVALID_JSON or not refused:
+            if error.err_code != errors.ErrorCode.INVALID_JSON or not refused:
                 raise
             version = self._api.core.info.version
             raise self._error(refused, version, "nothing was changed") from error

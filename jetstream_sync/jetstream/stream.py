@@ -31,8 +31,6 @@ from .stream_consumers import StreamConsumers
 
 #: Maximum number of messages per request.
 _MAX_BATCH: Final = 10_000
-#: Error code for a message that cannot be deleted, for any reason.
-_DELETE_FAILED: Final = 10057
 
 
 class Stream(StreamConsumers):
@@ -329,7 +327,7 @@ class Stream(StreamConsumers):
         try:
             self._api.command(self._api.routes.to("STREAM.MSG.DELETE", self._name), body)
         except errors.ServerError as error:
-            if error.err_code == _DELETE_FAILED:
+            if error.err_code == errors.ErrorCode.MESSAGE_DELETE_FAILED:
                 # File storage returns this code for a missing message, too.
                 leader_get(self._api, self._name, {"seq": seq}, self._api.deadline())
             raise

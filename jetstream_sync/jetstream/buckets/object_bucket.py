@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger("jetstream_sync.object_store")
 
-#: The server's error for every change of a sealed stream.
-_SEALED: Final = 10109
 #: Seconds without a reply after which a purge is repeated.
 _REPEAT_INTERVAL_S: Final = 2.0
 
@@ -58,7 +56,9 @@ class ObjectBucket:
         except errors.StreamNotFoundError as error:
             raise self.not_found() from error
         except errors.APIError as error:
-            if error.err_code == _SEALED and not isinstance(error, errors.ObjectStoreSealedError):
+            if error.err_code == errors.ErrorCode.STREAM_SEALED and not isinstance(
+                error, errors.ObjectStoreSealedError
+            ):
                 raise errors.ObjectStoreSealedError(*error.args) from error
             raise
         except errors.NoStreamResponseError as error:

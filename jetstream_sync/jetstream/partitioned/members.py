@@ -45,8 +45,6 @@ _BARRIER_TIMEOUT_S: Final = 2.0
 _IN_PROGRESS: Final = b"+WPI"
 #: Age up to which a consumer was made by the request that returns its info.
 _FRESH: Final = timedelta(seconds=1)
-#: A consumer of a work-queue stream has a filter that overlaps with the one of another consumer.
-_FILTER_NOT_UNIQUE: Final = 10100
 
 
 class MemberRun(Protocol):
@@ -395,7 +393,10 @@ class GroupConsumeHandle(CallbackHandle):
             # It has the filters of an earlier config.
             instance.delete_consumer(self._config)
         except errors.Error as error:
-            if not isinstance(error, errors.APIError) or error.err_code != _FILTER_NOT_UNIQUE:
+            if (
+                not isinstance(error, errors.APIError)
+                or error.err_code != errors.ErrorCode.QUEUE_CONSUMER_NOT_UNIQUE
+            ):
                 self._core.events.error(error)
         else:
             self._retries.reset()

@@ -48,6 +48,11 @@ _RESETTABLE_POLICIES: Final = {
     DeliverPolicy.BY_START_SEQUENCE,
     DeliverPolicy.BY_START_TIME,
 }
+#: The errors of another consumer on a work queue for the same messages.
+_NOT_ALONE: Final = (
+    errors.ErrorCode.QUEUE_CONSUMER_UNFILTERED,
+    errors.ErrorCode.QUEUE_CONSUMER_NOT_UNIQUE,
+)
 #: Messages per fetch when a consumer can only be moved by reading.
 _FETCH_BATCH: Final = 500
 #: Seconds to wait for redelivery of messages that another attempt fetched but did not acknowledge.
@@ -141,7 +146,7 @@ class CommitHandler:
                 view, filters, name, purpose, ack_policy=AckPolicy.EXPLICIT, metadata=metadata
             )
         except errors.BadRequestError as error:
-            if error.err_code not in {10099, 10100}:
+            if error.err_code not in _NOT_ALONE:
                 raise
             raise errors.BadRequestError(
                 error.code,

@@ -39,7 +39,7 @@ from ...protocol.parser import RawMessage
 from ...speedups import join_commands
 from ..reading.replies import PAYLOAD, SUBJECT, Replies
 from .rows import EncodedRows, RowEncoder
-from .sink_errors import ID_IN_PROCESS, RowError, is_retriable
+from .sink_errors import RowError, is_retriable
 
 _STATUS_LINE: Final = b"NATS/1.0\r\n"
 _MSG_ID: Final = MSG_ID.encode()
@@ -516,7 +516,10 @@ class AckWindow(MessageReceiver):
         reason = f"the server refused it: {error}"
         if isinstance(error, (errors.WrongLastSequenceError, errors.WrongLastMsgIDError)):
             reason += _EXPECTATION_HINT
-        elif isinstance(error, errors.APIError) and error.err_code == ID_IN_PROCESS:
+        elif (
+            isinstance(error, errors.APIError)
+            and error.err_code == errors.ErrorCode.DUPLICATE_MESSAGE_CONFLICT
+        ):
             reason += _ID_IN_PROCESS_HINT
         made = self._encoder.error(number, _subject_of(self._pending[number]), reason)
         made.__cause__ = error

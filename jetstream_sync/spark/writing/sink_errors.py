@@ -6,12 +6,20 @@ from typing import Final
 
 from ... import errors
 
-#: The message id is being stored. A leader that steps down in between and leads again returns this error until
-#: the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
-ID_IN_PROCESS: Final = 10158
 #: Errors that may pass: not the leader, too many requests, the same id or subject is being stored, too many
-#: atomic batches (``server/errors.json``).
-_RETRIABLE: Final = frozenset({10008, 10009, 10023, ID_IN_PROCESS, 10163, 10164, 10167, 10210})
+#: atomic batches. The numbers are those of errors with a class.
+_RETRIABLE: Final = frozenset(
+    {
+        errors.ErrorCode.CLUSTER_NOT_AVAILABLE,
+        errors.ErrorCode.CLUSTER_NOT_LEADER,
+        errors.ErrorCode.INSUFFICIENT_RESOURCES,
+        errors.ErrorCode.DUPLICATE_MESSAGE_CONFLICT,
+        errors.ErrorCode.EXPECTED_SEQUENCE_NOT_READY,
+        errors.ErrorCode.TOO_MANY_REQUESTS,
+        10164,
+        10210,
+    }
+)
 
 
 class SinkError(errors.Error):
