@@ -17,7 +17,8 @@ from . import errors
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_NS_PER_S: Final = 1_000_000_000
+#: Nanoseconds in a second.
+NS_PER_S: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_NS: Final = 2**63 - 1
 _RFC3339: Final = re.compile(
@@ -83,24 +84,24 @@ def duration(value: timedelta | float, option: str = "duration") -> timedelta:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise errors.InvalidOptionError(option, value, "must be a timedelta or a number of seconds")
     # The negated form also catches NaN.
-    if not abs(value) * _NS_PER_S <= _MAX_NS:
+    if not abs(value) * NS_PER_S <= _MAX_NS:
         raise errors.InvalidOptionError(
             option, value, "must be a finite duration of at most 292 years"
         )
     if isinstance(value, int) or value.is_integer():
-        return duration_from_ns(int(value) * _NS_PER_S)
+        return duration_from_ns(int(value) * NS_PER_S)
     # Imported late to keep the import time of the package low.
     from decimal import Decimal  # noqa: PLC0415
 
     # repr() of a float is the shortest text with its value: the number that the user wrote.
-    return duration_from_ns(round(Decimal(float.__repr__(value)) * _NS_PER_S))
+    return duration_from_ns(round(Decimal(float.__repr__(value)) * NS_PER_S))
 
 
 def duration_to_ns(value: timedelta) -> int:
     """Return a duration in nanoseconds, exactly."""
     if isinstance(value, NanoDuration):
         return value.ns
-    return (value.days * 86_400 + value.seconds) * _NS_PER_S + value.microseconds * 1000
+    return (value.days * 86_400 + value.seconds) * NS_PER_S + value.microseconds * 1000
 
 
 def duration_from_ns(ns: int) -> timedelta:
@@ -110,9 +111,9 @@ def duration_from_ns(ns: int) -> timedelta:
 
 #: The units of Go's ``time.ParseDuration``, in nanoseconds.
 GO_UNITS: Final[Mapping[str, int]] = {
-    "h": 3600 * _NS_PER_S,
-    "m": 60 * _NS_PER_S,
-    "s": _NS_PER_S,
+    "h": 3600 * NS_PER_S,
+    "m": 60 * NS_PER_S,
+    "s": NS_PER_S,
     "ms": 1_000_000,
     "us": 1000,
     "\u00b5s": 1000,
@@ -126,7 +127,7 @@ def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timede
     """Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds."""
     # `units` are nanoseconds.
     if text.isdigit():
-        return duration_from_ns(int(text) * _NS_PER_S)
+        return duration_from_ns(int(text) * NS_PER_S)
     ns = end = 0
     for part in re.finditer(_PART, text):
         whole, fraction, name = part[1], part[2] or "", part[3]

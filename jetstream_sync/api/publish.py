@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
 
 from .. import errors, speedups
 from ..codec import loads
-from ..durations import check_time, duration, duration_to_ns, time_to_text
+from ..durations import NS_PER_S, check_time, duration, duration_to_ns, time_to_text
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 #: The TTL of a message that never expires, regardless of the stream's ``max_age`` (ADR-43).
 NEVER: Final = "never"
 
-_SECOND: Final = 1_000_000_000
 LAST_SEQUENCE: Final = 2**64 - 1
 #: Fields of a cron expression; the first of six is for seconds.
 _CRON_FIELDS: Final = 6
@@ -193,10 +192,10 @@ def ttl_text(value: float | timedelta | Literal["never"], option: str = "msg_ttl
             )
         return NEVER
     ns = duration_to_ns(duration(value, option))
-    if ns < _SECOND:
+    if ns < NS_PER_S:
         raise errors.InvalidOptionError(option, value, "must be at least one second")
     # Whole seconds or a Go duration (ADR-43).
-    return f"{ns}ns" if ns % _SECOND else str(ns // _SECOND)
+    return f"{ns}ns" if ns % NS_PER_S else str(ns // NS_PER_S)
 
 
 #: The header of an option, and the function that checks and formats its value.
@@ -392,9 +391,9 @@ def schedule_headers(
 
 def _every(value: float | timedelta) -> str:
     ns = duration_to_ns(duration(value, "every"))
-    if ns < _SECOND:
+    if ns < NS_PER_S:
         raise errors.InvalidOptionError("every", value, "must be at least one second")
-    return f"@every {ns}ns" if ns % _SECOND else f"@every {ns // _SECOND}s"
+    return f"@every {ns}ns" if ns % NS_PER_S else f"@every {ns // NS_PER_S}s"
 
 
 def _cron(value: str) -> str:

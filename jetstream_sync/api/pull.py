@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from .. import errors
 from ..codec import dumps
-from ..durations import duration, duration_to_ns
+from ..durations import NS_PER_S, duration, duration_to_ns
 from ..headers import (
     NO_RESPONDERS,
     PENDING_BYTES,
@@ -29,27 +29,25 @@ from ..options import check_int, check_known
 from ..records import Frozen, frozen
 from .consumer import ConsumerConfig
 
-_NS_PER_S: Final = 1_000_000_000
-
 #: Batch of a request that is limited in bytes, so large that the batch never ends it (ADR-37).
 UNLIMITED_BATCH: Final = 1_000_000
 #: Default number of messages that a continuous pull buffers.
 DEFAULT_MESSAGES: Final = 500
 #: Default expiry of the requests of a continuous pull.
-DEFAULT_EXPIRES_NS: Final = 30 * _NS_PER_S
+DEFAULT_EXPIRES_NS: Final = 30 * NS_PER_S
 #: Minimum expiry of the requests of a continuous pull (ADR-37).
-MIN_EXPIRES_NS: Final = _NS_PER_S
+MIN_EXPIRES_NS: Final = NS_PER_S
 #: Expiry from which requests have heartbeats by default.
-HEARTBEAT_FROM_NS: Final = 10 * _NS_PER_S
-_DEFAULT_HEARTBEAT_NS: Final = 5 * _NS_PER_S
-_MAX_HEARTBEAT_NS: Final = 30 * _NS_PER_S
-_MIN_HEARTBEAT_NS: Final = _NS_PER_S // 2
+HEARTBEAT_FROM_NS: Final = 10 * NS_PER_S
+_DEFAULT_HEARTBEAT_NS: Final = 5 * NS_PER_S
+_MAX_HEARTBEAT_NS: Final = 30 * NS_PER_S
+_MIN_HEARTBEAT_NS: Final = NS_PER_S // 2
 #: Open requests if each has one reply; the second number with a limit in bytes. A pull consumer has
 #: 512 at most by default.
 SINGLE_REPLIES: Final = 100
 SINGLE_REPLIES_LARGE: Final = 16
 #: Expiry of one request of a fetch without a timeout.
-MAX_EXPIRES_NS: Final = 60 * _NS_PER_S
+MAX_EXPIRES_NS: Final = 60 * NS_PER_S
 
 
 class PullOptions(TypedDict, total=False):
@@ -141,17 +139,17 @@ class PullRequest(Frozen):
     def __post_init__(self) -> None:
         if self.expires_ns < 0 or not (self.no_wait or self.expires_ns):
             raise errors.InvalidOptionError(
-                "timeout", self.expires_ns / _NS_PER_S, "must be above 0"
+                "timeout", self.expires_ns / NS_PER_S, "must be above 0"
             )
         if self.heartbeat_ns < 0:
             raise errors.InvalidOptionError(
-                "heartbeat", self.heartbeat_ns / _NS_PER_S, "must be above 0"
+                "heartbeat", self.heartbeat_ns / NS_PER_S, "must be above 0"
             )
         if self.heartbeat_ns * 2 > self.expires_ns and self.heartbeat_ns:
             raise errors.InvalidOptionError(
                 "heartbeat",
-                self.heartbeat_ns / _NS_PER_S,
-                f"must be at most half of the {self.expires_ns / _NS_PER_S:g} s of the request",
+                self.heartbeat_ns / NS_PER_S,
+                f"must be at most half of the {self.expires_ns / NS_PER_S:g} s of the request",
             )
         check_int("batch", self.batch, 1)
         check_int("max_bytes", self.max_bytes, 0)

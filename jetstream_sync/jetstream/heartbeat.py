@@ -8,9 +8,9 @@ from typing import Final
 
 from .. import errors
 from ..client.threads import Signal, start_timer
+from ..durations import NS_PER_S
 from ..net.clock import monotonic
 
-_SECOND: Final = 1_000_000_000
 #: Heartbeats that a pull may miss (ADR-37).
 PULL_INTERVALS: Final = 2
 #: Heartbeats that a push consumer may miss by default (ADR-15).
@@ -40,7 +40,7 @@ class HeartbeatTimeout:
 @lru_cache(maxsize=16)
 def pull_heartbeat_timeout(heartbeat_ns: int) -> HeartbeatTimeout:
     """Return the heartbeat timeout of a pull request; cached, because programs repeat their pulls."""
-    return HeartbeatTimeout(heartbeat_ns / _SECOND, PULL_INTERVALS)
+    return HeartbeatTimeout(heartbeat_ns / NS_PER_S, PULL_INTERVALS)
 
 
 class HeartbeatMonitor:

@@ -30,6 +30,7 @@ from ..api.pull import (
     is_away,
 )
 from ..client.mailbox import copy_exception, first_items
+from ..durations import NS_PER_S
 from ..locks import call_and_record, new_lock
 from ..net.clock import Deadline, seconds
 from ..options import ErrorCallback, check_callback, check_known
@@ -660,7 +661,7 @@ def _fit_expiry(request: PullRequest, deadline: Deadline) -> PullRequest:
     left = deadline.left()
     if left is None or request.no_wait:
         return request
-    expires_ns = max(_MIN_EXPIRES_NS, int(left * 1e9))
+    expires_ns = max(_MIN_EXPIRES_NS, int(left * NS_PER_S))
     heartbeat_ns = min(request.heartbeat_ns, expires_ns // 2)
     return replace(request, expires_ns=expires_ns, heartbeat_ns=heartbeat_ns)
 

@@ -30,6 +30,7 @@ from ..api.pull import (
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.replies import QueueInbox
+from ..durations import NS_PER_S
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import BackoffDelay, Deadline, monotonic
 from ..protocol.parser import RawMessage
@@ -462,7 +463,6 @@ def _before_2_11(version: str) -> bool:
     return (release(version) or (2, 11)) < (2, 11)
 
 
-_SECOND: Final = 1_000_000_000
 #: Seconds that the client waits beyond the expiry of the request for the server's final status.
 _REPLY_MARGIN_S: Final = 0.25
 
@@ -708,7 +708,7 @@ class Fetch:
 
     def _missing(self, left: float | None) -> PullRequest:
         """Return the request for the missing messages, which expires after ``left`` seconds."""
-        expires_ns = MAX_EXPIRES_NS if left is None else int(left * _SECOND)
+        expires_ns = MAX_EXPIRES_NS if left is None else int(left * NS_PER_S)
         return replace(
             self._request,
             batch=self._request.batch - len(self._messages),

@@ -15,6 +15,7 @@ from ..api.pull import (
     PullRequest,
     fetch_request,
 )
+from ..durations import NS_PER_S
 from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests, resolve_config
 from .consume_handle import ConsumeHandle, JetStreamCallback
@@ -122,7 +123,7 @@ class PullConsumer:
 
         """
         request = fetch_request(batch, timeout, **options)
-        return self._fetch(request, None if timeout is None else request.expires_ns / 1e9)
+        return self._fetch(request, None if timeout is None else request.expires_ns / NS_PER_S)
 
     def fetch_no_wait(
         self, batch: int | None = None, **options: Unpack[FetchOptions]

@@ -13,6 +13,7 @@ from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest, PullStatus, PullStatusKind, fetch_request
 from ..api.subscribing import SubscribeRequest
 from ..client.mailbox import copy_exception, first_items
+from ..durations import NS_PER_S
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name, check_subject
@@ -139,7 +140,7 @@ class PullSubscription(ConsumerAccessors):
         now, later = _requests(batch, timeout, heartbeat)
         if self._ended is not None:
             raise copy_exception(self._ended)
-        expires = None if timeout is None else later.expires_ns / 1e9
+        expires = None if timeout is None else later.expires_ns / NS_PER_S
         messages = _TwoRequests(self, now, later, expires).run()
         if not messages:
             raise self._api.core.state.timed_out(
