@@ -18,10 +18,10 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from .. import errors
@@ -148,9 +148,9 @@ class ServerConsumer(NamedTuple):
 class Reading(Enum):
     """What the next consumer of an ordered reader reads."""
 
-    FORWARD = "what follows the last message"
-    STATE = "the same; the last sequence of the stream is requested before"
-    STATE_AGAIN = "what the first one has read; the last sequence of the stream is requested before"
+    FOLLOWING = "what follows the last message"
+    INITIAL = "the same, up to the last sequence of the stream, which is requested before"
+    INITIAL_FROM_START = "what the first one has read, up to that sequence"
 
 
 @dataclass(slots=True, eq=False)
@@ -206,8 +206,12 @@ class _Pace:
     """When the current consumer was created; 0: there was none."""
     cut_short: bool = False
     """Whether the deadline of a call cut the last creation short."""
-    short_lives: int = 0
-    """Consumers in a row that ended at once without a message, or whose creation was cut short."""
+    was_short: bool = False
+    """Whether the last consumer ended at once without a message, or its creation was cut short."""
+    delays: BackoffDelay = field(
+        default_factory=partial(BackoffDelay, _FIRST_DELAY_S, _MAX_DELAY_S)
+    )
+    """The delays before the next one if the last two were short."""
     create_at: float | None = None
     """When the next one may be created; ``None``: at once."""
     gone_since: float | None = None
@@ -227,12 +231,12 @@ class _Pace:
         now = monotonic()
         was_cut_short, self.cut_short = self.cut_short, False
         if not was_cut_short and (has_messages or now - self.created_at > _SHORT_LIFE_S):
-            self.short_lives = 0
+            self.was_short = False
+            self.delays.reset()
             return
-        self.short_lives += 1
-        if self.short_lives > 1:
-            delay = min(_FIRST_DELAY_S * 2 ** min(self.short_lives - 2, 16), _MAX_DELAY_S)
-            self.create_at = now + delay
+        if self.was_short:
+            self.create_at = now + self.delays.next()
+        self.was_short = True
 
 
 @dataclass(slots=True, eq=False)
@@ -248,7 +252,7 @@ class CursorOptions(TypedDict, total=False):
     """Further arguments of an `OrderedCursor`."""
 
     reading: Reading
-    """What the first consumer reads; default: forward."""
+    """What the first consumer reads; default: following."""
     on_recreated: Callable[[errors.StreamRecreatedError], object]
     """Called with the error when the stream is another one, before the reader starts again; default: it ends."""
     verify: Callable[[int, Deadline], bool | None]
@@ -283,8 +287,10 @@ class OrderedCursor:
         self.name: str = f"{prefix}_0"
         self._attempts = attempts
         #: What the next consumer reads.
-        self.reading: Reading = further.get("reading", Reading.FORWARD)
-        is_kept = self.reading is not Reading.FORWARD or first.get("deliver_policy") in _STARTS_ONCE
+        self.reading: Reading = further.get("reading", Reading.FOLLOWING)
+        is_kept = (
+            self.reading is not Reading.FOLLOWING or first.get("deliver_policy") in _STARTS_ONCE
+        )
         self._start = _Start(first, is_kept)
         #: The stream of the position.
         self.known: KnownStream = KnownStream()
@@ -341,7 +347,7 @@ class OrderedCursor:
         """Read another stream up to its end, with a deliver policy that needs no further field."""
         self._start.config = self._start.elsewhere(policy)
         is_last = policy is DeliverPolicy.LAST_PER_SUBJECT
-        self.reading = Reading.STATE_AGAIN if is_last else Reading.STATE
+        self.reading = Reading.INITIAL_FROM_START if is_last else Reading.INITIAL
 
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
@@ -432,7 +438,7 @@ class OrderedCursor:
         if self.sequence.reply:
             tokens = ack_tokens(self.sequence.reply)
             self.known.stamp = int(tokens[3]), int(tokens[5])
-        if self.reading is Reading.STATE_AGAIN:
+        if self.reading is Reading.INITIAL_FROM_START:
             self._start.after = None
             self.sequence.reply = b""
         pace = self._pace
@@ -451,7 +457,7 @@ class OrderedCursor:
             config = self._start.elsewhere(policy, opt_start_seq=last_seq + 1)
         if deliver_subject is not None:
             config["deliver_subject"] = deliver_subject
-        if self.reading is not Reading.FORWARD:
+        if self.reading is not Reading.FOLLOWING:
             self.known.end = self.last_seq(deadline)
         consumer = self._ask_to_create(self.name, config, deadline)
         position = self._start.configured() if last_seq is None else last_seq
@@ -520,7 +526,7 @@ class OrderedCursor:
         is_first = not (known or stamp or late)
         if is_first and not self._start.is_kept:
             return
-        last = None if self.reading is Reading.FORWARD else self.known.end
+        last = None if self.reading is Reading.FOLLOWING else self.known.end
         if last is None or not is_first:  # otherwise it was just requested
             with suppress(*_NOT_PERMITTED):
                 last = self.last_seq(deadline)
@@ -572,17 +578,17 @@ class OrderedCursor:
     def _has_later_before(self, seq: int, time_ns: int, deadline: Deadline) -> bool:
         """Return whether the stream has a message that was stored after a time, up to a sequence."""
         # A consumer of all later messages shows the sequence of the first one.
-        name = f"{self.name}_later"
+        consumer = f"{self.name}_later"
         config = self._start.since(time_ns + 1)
         # A push consumer would need a subject with a subscription.
-        for field in (*_FILTER_FIELDS, *_PUSH_FIELDS):
-            config.pop(field, None)
+        for name in (*_FILTER_FIELDS, *_PUSH_FIELDS):
+            config.pop(name, None)
         try:
-            later = self._ask_to_create(name, config, deadline)
+            later = self._ask_to_create(consumer, config, deadline)
         except (errors.APIError, *_NOT_PERMITTED):
             return False  # there is no further evidence
         finally:
-            self._api.drop_consumer(self.stream, name)
+            self._api.drop_consumer(self.stream, consumer)
         return later.pending > 0 and later.start < seq
 
     def _start_again(self, error: errors.StreamRecreatedError) -> None:
