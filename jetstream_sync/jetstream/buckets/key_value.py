@@ -702,7 +702,7 @@ class KeyValue(ForeignNames):
         return Replica(
             self._api.core,
             self.status(),
-            lambda cb, recreated_cb: WatchHandle(self._api, make(), cb, None, recreated_cb),
+            lambda cb, *others: WatchHandle(self._api, make(), cb, None, *others),
         )
 
     @overload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ... import errors
 from ...client.core import ConnectionCore
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
     from ...api.key_value import KeyValueStatus
     from .entries import KeyValueEntry
-
-
-#: Seconds between two looks whether the watch has ended.
-_POLL_S: Final = 0.25
 
 
 class _Copy:
@@ -67,7 +63,10 @@ class Replica(Mapping[str, bytes]):
         self,
         core: ConnectionCore,
         status: KeyValueStatus,
-        watch: Callable[[Callable[[KeyValueEntry], object], Callable[[], object]], WatchHandle],
+        watch: Callable[
+            [Callable[[KeyValueEntry], object], Callable[[], object], Callable[[], object]],
+            WatchHandle,
+        ],
     ) -> None:
         self._core = core
         # Values that expire without a marker are not reported.
@@ -76,8 +75,8 @@ class Replica(Mapping[str, bytes]):
         self._clock = status.info.ts or datetime.now(timezone.utc), monotonic()
         self._copy = copy = _Copy()
         what = f"a replica of bucket {status.bucket!r}"
-        # Its thread holds the copy, not this object.
-        self._handle = handle = watch(copy.apply, copy.forget_revision)
+        # Its thread holds the copy, not this object, and wakes those that wait for a revision at its end.
+        self._handle = handle = watch(copy.apply, copy.forget_revision, copy.changed.wake_all)
         try:
             core.stop_dropped(
                 self, lambda: not (copy.is_closed or handle.closed), handle.stop, what
@@ -155,16 +154,14 @@ class Replica(Mapping[str, bytes]):
             Error: the error that ended the watch.
 
         """
-        deadline = Deadline(timeout)
-        while True:
+        self._check_open()
+        copy, handle = self._copy, self._handle
+        if not copy.changed.wait_for(
+            lambda: copy.revision >= revision or handle.closed, Deadline(timeout)
+        ):
+            raise errors.TimeoutError(f"revision {revision} did not come in time")
+        if handle.closed and copy.revision < revision:
             self._check_open()
-            if self._copy.changed.wait_for(
-                lambda: self._copy.revision >= revision, deadline.sooner(_POLL_S)
-            ):
-                return
-            if deadline.expired():
-                self._check_open()
-                raise errors.TimeoutError(f"revision {revision} did not come in time")
 
     def _check_open(self) -> None:
         """Raise the reason of the end."""

@@ -90,12 +90,8 @@ _MAX_REPLACED: Final = 4
 _MAX_VERIFIED: Final = 16
 #: Minimum timeout of the comparison of keys, in seconds.
 _MIN_LOST_TIMEOUT_S: Final = 0.25
-#: Interval in which a thread that waits for another one checks whether the watch is current.
+#: Interval in which a thread that waits for its turn checks whether the watch is current.
 _CURRENT_POLL_S: Final = 0.05
-
-
-class _BusyError(errors.TimeoutError):
-    """Another thread takes entries."""
 
 
 @lru_cache(maxsize=4)
@@ -127,6 +123,12 @@ class _WatchState:
     """Whether markers may have been removed while there was no consumer."""
     stopped: bool = False
     """Whether `Watch.stop` was called."""
+    received: deque[RawMessage] = field(default_factory=deque)
+    """Messages that have arrived and were not taken, in order."""
+    lost: deque[RawMessage] = field(default_factory=deque)
+    """Markers for the keys that are missing."""
+    buffer: deque[Any] = field(default_factory=deque)
+    """Entries that `Watch.wait_current` has read."""
 
 
 class _WatchMessages(OrderedPuller):
@@ -194,7 +196,7 @@ class _Initial:
     left: int = 0
     """Messages that are left of those that the current consumer announced."""
     rounds: int = 0
-    """Rounds after the announced messages; see `_ends_round`."""
+    """Rounds after the announced messages; see `_is_complete`."""
     target: int = 0
     """The stream sequence at which the round ends."""
     quiet: tuple[str, int] = ("", 0)
@@ -215,7 +217,7 @@ class _Initial:
 
     def is_new(self, delivery: RawMessage) -> bool:
         """Return whether no later revision of a message was handed out before."""
-        if self.cursor.reading is not Reading.STATE_AGAIN:
+        if self.cursor.reading is not Reading.INITIAL_FROM_START:
             return True
         subject, reply, _, _ = delivery
         before = self.seen.get(subject)
@@ -228,14 +230,14 @@ class _Initial:
         """Count a message that is taken; return whether the watch is current after it."""
         self.left -= 1
         if self.rounds:
-            return _stream_seq(reply) >= self.target and self._ends_round(reply)
+            return _stream_seq(reply) >= self.target and self._is_complete(reply)
         # The last token alone is compared first, because this runs for each initial message.
         if self.left <= 0 or (reply.endswith(b".0") and _is_last(reply)):
-            return self._ends_round(reply)
+            return self._is_complete(reply)
         return False
 
-    def _ends_round(self, reply: bytes) -> bool:
-        """Return whether messages that were replaced before their delivery have been received as well."""
+    def _is_complete(self, reply: bytes) -> bool:
+        """Return whether nothing is missing up to a message; otherwise set the end of another round."""
         # A message that is replaced before its delivery is delivered with its new sequence, behind
         # the others, and new subjects may take its place in the count. A message can report that
         # nothing is pending although there are such messages, because the server counts a stored
@@ -443,7 +445,9 @@ class Watch(Generic[E]):
         self._not_found = not_found
         policy = options.get("deliver_policy")
         from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
-        further: CursorOptions = {"reading": Reading.STATE_AGAIN if from_scratch else Reading.STATE}
+        further: CursorOptions = {
+            "reading": Reading.INITIAL_FROM_START if from_scratch else Reading.INITIAL
+        }
         self._live: _LiveKeys | None = None
         if markers is not None:
             filters = options["filter_subjects"]
@@ -466,9 +470,6 @@ class Watch(Generic[E]):
         self._lock = new_rlock()
         # --- under _lock ---
         self._state.initial = _Initial(cursor, self._messages)
-        self._received: deque[RawMessage] = deque()  # received messages in order
-        self._lost: deque[RawMessage] = deque()  # markers for the keys that are missing
-        self._buffer: deque[E] = deque()  # entries that wait_current() has read
         if policy == DeliverPolicy.NEW:
             self._set_current()
         what = f"a watch of {stream!r}"
@@ -506,7 +507,7 @@ class Watch(Generic[E]):
         self._api.core.writer.check_not_forked()  # a thread of the parent may have held the lock
         deadline = FOREVER if timeout is None else Deadline(timeout)
         while True:
-            entry = self._turn(deadline.lock_timeout(), self._next_entry, deadline)
+            entry = self._turn(self._next_entry, deadline)
             if entry is not None:
                 return entry
 
@@ -537,14 +538,7 @@ class Watch(Generic[E]):
         deadline = Deadline(timeout)
         received = 0
         while True:
-            try:
-                entries = self._turn(_CURRENT_POLL_S, self._next_initial, deadline)
-            except _BusyError:
-                if self._state.initial is None:
-                    return
-                if deadline.expired():
-                    raise
-                continue
+            entries = self._turn(self._next_initial, deadline, until_current=True)
             if entries is None:
                 return
             yield from entries
@@ -552,27 +546,36 @@ class Watch(Generic[E]):
                 received = self._cursor.consumer_seq
                 deadline = Deadline(timeout)
 
-    def _turn(self, lock_timeout_s: float, step: Callable[[Deadline], T], deadline: Deadline) -> T:
-        """Take a step while no other thread does, and return its result; `_BusyError`: another thread does."""
+    def _turn(
+        self, step: Callable[[Deadline], T], deadline: Deadline, *, until_current: bool = False
+    ) -> T | None:
+        """Take a step while no other thread does; ``None``: the watch has become current before."""
         acquired: list[bool] = []
         try:
-            call_and_record(acquired, self._lock.acquire, True, lock_timeout_s)
-            if not acquired[0]:
-                raise _BusyError("another thread is still waiting for an entry")
-            return step(deadline)
+            while True:
+                wait_s = deadline.lock_timeout()
+                if until_current and not 0 <= wait_s < _CURRENT_POLL_S:
+                    wait_s = _CURRENT_POLL_S
+                call_and_record(acquired, self._lock.acquire, True, wait_s)
+                if True in acquired:
+                    return step(deadline)
+                if until_current and self._state.initial is None:
+                    return None
+                if deadline.expired():
+                    raise errors.TimeoutError("another thread is still waiting for an entry")
         finally:
             if True in acquired:
                 self._lock.release()
 
     def _next_entry(self, deadline: Deadline) -> E | None:
         """Return the next buffered entry, or that of the next message; ``None``: it has none."""
-        if self._buffer and not self._state.stopped:
-            return self._buffer.popleft()
+        if self._state.buffer and not self._state.stopped:
+            return self._state.buffer.popleft()  # type: ignore[no-any-return]
         return self._advance(deadline)
 
     def _next_initial(self, deadline: Deadline) -> list[E] | None:
         """Return the initial entry of the next message, if it has one; ``None``: all were taken."""
-        if self._state.initial is None and not self._buffer:
+        if self._state.initial is None and not self._state.buffer:
             return None
         entry = self._next_entry(deadline)
         return [] if entry is None else [entry]
@@ -582,7 +585,7 @@ class Watch(Generic[E]):
         if self._state.initial is not None:
             entry = self._advance(deadline)
             if entry is not None:
-                self._buffer.append(entry)
+                self._state.buffer.append(entry)
 
     # --- the initial entries --------------------------------------------------------------------
 
@@ -613,23 +616,19 @@ class Watch(Generic[E]):
         self._api.core.writer.check_not_forked()
         deadline = Deadline(timeout)
         while self._state.initial is not None:
-            wait = deadline.sooner(_CURRENT_POLL_S).lock_timeout()
-            try:
-                self._turn(wait, self._read_ahead, deadline)
-            except _BusyError:
-                if deadline.expired():
-                    raise errors.TimeoutError("the watch was not current in time") from None
+            self._turn(self._read_ahead, deadline, until_current=True)
 
     def _advance(self, deadline: Deadline) -> E | None:
         """Return the entry of the next message; ``None``: it has none, or the state has changed."""
-        received = self._received
-        if self._state.stopped:
+        state = self._state
+        received, lost = state.received, state.lost
+        if state.stopped:
             raise errors.IteratorClosedError("the watch was stopped")
-        if not received and not self._lost and not self._receive(deadline):
+        if not received and not lost and not self._receive(deadline):
             return None
-        if self._lost and self._live is not None:
-            return self._make(self._lost.popleft())
-        delivery, initial = received[0], self._state.initial
+        if lost and self._live is not None:
+            return self._make(lost.popleft())
+        delivery, initial = received[0], state.initial
         # This may ask the server. Until it is known, the message is not taken.
         is_current = initial is not None and initial.is_complete_after(delivery[1])
         received.popleft()
@@ -643,7 +642,7 @@ class Watch(Generic[E]):
 
     def _set_current(self) -> None:
         self._state.initial = None
-        self._cursor.reading = Reading.FORWARD
+        self._cursor.reading = Reading.FOLLOWING
 
     def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
         """Start again with all values of another bucket; called while another consumer is created."""
@@ -670,11 +669,11 @@ class Watch(Generic[E]):
                 wait = wait.sooner(_MAX_CHECK_S)  # tried again later
             else:
                 state.markers_lost = False
-                self._lost += lost
+                state.lost += lost
             if lost:
                 return True
         try:
-            self._received += self._messages.take_many(wait)
+            state.received += self._messages.take_many(wait)
         except _RenewedError:
             return False
         except errors.TimeoutError:
@@ -687,7 +686,7 @@ class Watch(Generic[E]):
         except errors.StreamNotFoundError as error:
             raise self._not_found() from error
         if initial is not None:
-            initial.received(len(self._received))
+            initial.received(len(state.received))
         return True
 
     # --- ending ---------------------------------------------------------------------------------
@@ -746,7 +745,7 @@ class _WatchSource(Generic[E]):
             was_current, self._was_current = self._was_current, watch.is_current
             if self._was_current and not was_current:
                 self._on_current()
-            entry = watch._turn(-1, watch._next_entry, FOREVER)  # noqa: SLF001 - one module
+            entry = watch._turn(watch._next_entry, FOREVER)  # noqa: SLF001 - one module
             if entry is not None:
                 return cast("JetStreamMsg", entry)
 
@@ -784,15 +783,18 @@ class WatchHandle(ConsumeHandle):
         callback: Callable[[E], object],
         current_cb: Callable[[], object] | None,
         recreated_cb: Callable[[], object] | None = None,
+        ended_cb: Callable[[], object] | None = None,
     ) -> None:
         """Start the thread."""
         # `current_cb`: called once, after the callback has handled the entries that existed at the
         # start; ``None``: not called.
         # `recreated_cb`: called each time when the bucket is another one, before its entries.
+        # `ended_cb`: called at the end of the thread.
         self._core = api.core  # first, so that pickling fails with its explanation
         self._current_cb = current_cb
         self._current_event = Signal()
         self._recreated_cb = recreated_cb
+        self._ended_cb = ended_cb
         watch.recreated_cb = self._on_recreated
         # The thread holds the watch until its end, and the messages will hold this object.
         watch._stop_dropped.detach()  # noqa: SLF001 - one module
@@ -819,14 +821,21 @@ class WatchHandle(ConsumeHandle):
 
         """
         self._core.writer.check_not_forked()
-        deadline = Deadline(timeout)
-        while not self._current_event.wait(deadline.sooner(_CURRENT_POLL_S).left()):
+        current = self._current_event
+        if not current.wait_for(lambda: current.is_set() or self.closed, Deadline(timeout)):
+            raise errors.TimeoutError("the watch was not current in time")
+        if not current.is_set():
             if self._error is not None:
                 raise copy_exception(self._error)
-            if self.closed and not self._current_event.is_set():
-                raise errors.IteratorClosedError("the watch was stopped before it was current")
-            if deadline.expired():
-                raise errors.TimeoutError("the watch was not current in time")
+            raise errors.IteratorClosedError("the watch was stopped before it was current")
+
+    def _run(self) -> None:
+        try:
+            super()._run()
+        finally:
+            self._current_event.wake_all()
+            if self._ended_cb is not None:
+                self._ended_cb()
 
     def _on_recreated(self) -> None:
         self._current_event.clear()
