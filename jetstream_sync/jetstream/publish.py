@@ -13,7 +13,7 @@
 # 2. _room only serves waiting: publishers wait on it for room in the window, and
 #    `publish_async_completed` for an empty window.
 # 3. The thread checks for overdue acks while any are pending. After a while without pending acks it
-#    sleeps until the next message and sets _asleep; the next publish then wakes it.
+#    sleeps until the next message and sets asleep; the next publish then wakes it.
 # 4. In a forked child every future is settled at once, and no lock is taken that a thread of the parent
 #    may hold: the fork check comes first.
 
@@ -25,7 +25,7 @@ import os
 import threading
 import weakref
 from bisect import insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from enum import Enum
@@ -344,8 +344,171 @@ class _AckEvent(Enum):
     """What is enqueued among the acks besides them."""
 
     DISCONNECTED = "the connection is lost"
-    DENIED = "the server refused a message"  # see ``Publisher._denied``
+    DENIED = "the server refused a message"  # see ``_AckThread.denied``
     WAKE = "a message was published while the thread slept"
+
+
+class _AckThread:
+    """The thread that settles the futures that the reader must not settle, or for which no ack arrives."""
+
+    def __init__(
+        self,
+        core: ConnectionCore,
+        pending: dict[bytes, PubAckFuture],
+        room: Waiters,
+        token_at: int,
+    ) -> None:
+        # `token_at`: where the token begins in the subject of an ack.
+        self._core = core
+        self._pending = pending
+        self._room = room
+        self._token_at = token_at
+        self._acks: Mailbox[RawMessage | _AckEvent] = Mailbox()
+        # Entries to be retried, sorted by due time; used by the thread only.
+        self._retries: list[tuple[float, bytes, PubAckFuture]] = []
+        #: Messages that the server did not permit, with its error; written by the reader.
+        self.denied: dict[bytes, errors.PermissionsError] = {}
+        #: The thread; ``None``: it was not started, or has crashed. Changed by the publisher.
+        self.thread: threading.Thread | None = None
+        #: Whether it calls callbacks of futures.
+        self.settling: bool = False
+        #: Whether it sleeps until `add()` is called.
+        self.asleep: bool = False
+
+    def is_current(self) -> bool:
+        """Return whether it is the calling thread."""
+        return threading.current_thread() is self.thread
+
+    def add(self, items: Sequence[RawMessage | _AckEvent]) -> None:
+        """Enqueue acks or events, and wake the thread."""
+        self._acks.put(items, len(items))
+
+    def close(self, reason: BaseException) -> None:
+        """Let the thread fail the messages that are left."""
+        self._acks.close(reason)
+
+    def settle_all(self) -> None:
+        """Settle futures until the connection is closed."""
+        acks = self._acks
+        check_at = monotonic() + _OVERDUE_CHECK_INTERVAL_S
+        idle_checks = 0
+        while True:
+            try:
+                if self._pending:
+                    idle_checks = 0
+                    wait_s: float | None = _OVERDUE_CHECK_INTERVAL_S
+                    if self._retries:
+                        wait_s = min(
+                            _OVERDUE_CHECK_INTERVAL_S, max(0.0, self._retries[0][0] - monotonic())
+                        )
+                else:
+                    idle_checks += 1
+                    self.asleep = idle_checks > _IDLE_CHECKS
+                    # Checked again: another thread may have published before asleep was visible.
+                    wait_s = (
+                        None if self.asleep and not self._pending else _OVERDUE_CHECK_INTERVAL_S
+                    )
+                delivery = acks.get(Deadline(wait_s))
+                self.asleep = False
+                self.settling = True
+                self._settle(delivery)
+                # Settle everything that arrived with it before waking other threads.
+                for _ in range(len(acks)):
+                    self._settle(acks.items.popleft())
+            except (errors.TimeoutError, IndexError):
+                pass  # no ack; or a callback forked, and the child has no acks
+            except errors.Error as error:
+                self.settling = False
+                text = "the ack arrived; the message may be stored"
+                self.fail_all(closed_before(text, error))
+                return
+            self.settling = False
+            now = monotonic()
+            if self._retries and now >= self._retries[0][0]:
+                self._send_retries(now)
+            if now >= check_at:
+                self._fail_overdue(now)
+                check_at = now + _OVERDUE_CHECK_INTERVAL_S
+            _make_room(self._room)
+
+    def _settle(self, item: RawMessage | _AckEvent) -> None:
+        if isinstance(item, _AckEvent):
+            if item is _AckEvent.DISCONNECTED:
+                text = "the connection was lost before the ack arrived; the message may be stored"
+                self.fail_all(errors.ConnectionLostError(text))
+            elif item is _AckEvent.DENIED:
+                self._fail_denied()
+            return
+        subject, _, header, payload = item
+        token = subject[self._token_at :]
+        no_responders = is_no_responders(header, payload)
+        if no_responders and self._schedule_retry(token):
+            return
+        future = self._pending.pop(token, None)
+        if future is None:
+            return  # a late ack
+        if no_responders:
+            future.failed(errors.NoStreamResponseError(future.subject))
+        else:
+            future.acknowledged(payload)
+
+    def _fail_denied(self) -> None:
+        """Fail the messages that the server did not permit."""
+        for token in list(self.denied):
+            future = self._pending.pop(token, None)
+            # Only after its removal from _pending: the reader would otherwise choose it again.
+            error = self.denied.pop(token)
+            if future is not None:
+                future.failed(error)
+
+    def _schedule_retry(self, token: bytes) -> bool:
+        """Schedule a retry of a message (ADR-22); return whether there is one."""
+        future = self._pending.get(token)
+        if future is None or not future.retries:
+            return False
+        future.retries -= 1
+        insort(self._retries, (monotonic() + future.retry_wait, token, future))
+        return True
+
+    def _send_retries(self, now: float) -> None:
+        due = [retry for retry in self._retries if retry[0] <= now]
+        self._retries = [retry for retry in self._retries if retry[0] > now]
+        for _, token, future in due:
+            message = future.message
+            if message is None:
+                continue  # settled meanwhile
+            try:
+                self._core.writer.send_deferred(*message, 0.0)
+            except errors.TimeoutError:
+                continue  # it is buffered; this thread must not wait for a full socket
+            except errors.Error as error:
+                self._pending.pop(token, None)
+                future.failed(error)
+
+    def _fail_overdue(self, now: float) -> None:
+        """Fail the messages whose timeout has expired."""
+        # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
+        for token, future in self._pending.copy().items():
+            if (
+                future.due is not None
+                and future.due <= now
+                and self._pending.pop(token, None) is not None
+            ):
+                future.failed(self._core.state.timed_out(f"no ack for {future.subject!r} in time"))
+
+    def fail_all(self, error: errors.Error) -> None:
+        """Fail every pending message."""
+        for token in self._pending.copy():
+            future = self._pending.pop(token, None)
+            if future is not None:
+                future.failed(error)
+        _make_room(self._room)
+
+
+def _make_room(room: Waiters) -> None:
+    """Wake the threads that wait for pending acks."""
+    if room.gates:
+        room.wake_all()
 
 
 class Publisher(MessageReceiver):
@@ -375,21 +538,14 @@ class Publisher(MessageReceiver):
         )
         self._tokens = itertools.count(1)
         self._pending: dict[bytes, PubAckFuture] = {}
-        self._acks: Mailbox[RawMessage | _AckEvent] = Mailbox()
-        # Entries to be retried, sorted by due time; used by the ack thread only.
-        self._retries: list[tuple[float, bytes, PubAckFuture]] = []
-        # Messages that the server did not permit, with its error; written by the reader.
-        self._denied: dict[bytes, errors.PermissionsError] = {}
+        self._room = Waiters()
         self._start = new_lock()
         self._inbox = core.table.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
         # --- changed under _start ---
         self._subscribed = False
         self._unsubscribe: Callable[[], None] | None = None
-        self._thread: threading.Thread | None = None
-        self._settling = False  # whether the ack thread calls callbacks of futures
-        self._asleep = False  # whether the ack thread sleeps until it is woken
-        self._room = Waiters()
+        self._acks = _AckThread(self._core, self._pending, self._room, len(self._reply_prefix))
 
     # --- waiting for each ack -------------------------------------------------------------------
 
@@ -473,7 +629,7 @@ class Publisher(MessageReceiver):
         message = command, size = encode(where, payload, self._reply_prefix + token, headers)
         limit = wait = self._timeout if timeout is None else seconds(timeout)
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
-        if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
+        if len(self._pending) >= self._window and not self._acks.is_current():
             stall, deadline = self._stall_wait, Deadline(limit)
             self._wait_for_room(deadline if stall is None else Deadline(stall))
             wait = deadline.left()
@@ -492,11 +648,11 @@ class Publisher(MessageReceiver):
             send(command, size, wait)
         except BaseException:
             self._pending.pop(token, None)
-            self._make_room()
+            _make_room(self._room)
             raise
-        if self._asleep:
+        if self._acks.asleep:
             # The thread resets it, so after an interrupt here the next publish wakes the thread.
-            self._acks.put((_AckEvent.WAKE,), 1)
+            self._acks.add((_AckEvent.WAKE,))
         return future
 
     @property
@@ -506,7 +662,7 @@ class Publisher(MessageReceiver):
 
     def completed(self, deadline: Deadline) -> None:
         """Wait until every message has its ack."""
-        if threading.current_thread() is self._thread and self._pending:
+        if self._acks.is_current() and self._pending:
             raise errors.TimeoutError("a callback of a future cannot wait for other messages")
         if not self._wait_for_acks(lambda: not self._pending, deadline):
             raise self._core.state.timed_out(
@@ -540,11 +696,12 @@ class Publisher(MessageReceiver):
                     # must always have a subscription that reports the close.
                     self._unsubscribe()
                 self._unsubscribe = partial(self._core.table.remove_deferred, subscription)
-                if self._thread is None:
-                    self._thread = spawn(f"acks-{self._core.name}", self._settle_all, self._crashed)
+                if self._acks.thread is None:
+                    name = f"acks-{self._core.name}"
+                    self._acks.thread = spawn(name, self._acks.settle_all, self._crashed)
                 self._subscribed = True
             finally:
-                if not self._subscribed and self._thread is None:
+                if not self._subscribed and self._acks.thread is None:
                     self._core.table.remove_receiver(self)
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
@@ -562,13 +719,13 @@ class Publisher(MessageReceiver):
         """Settle the futures of acks; enqueue the other acks for the ack thread."""
         others = PubAckFuture.settle_run(self._pending, deliveries, len(self._reply_prefix))
         if others:
-            self._acks.put(others, len(others))
-        self._make_room()
+            self._acks.add(others)
+        _make_room(self._room)
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Enqueue a marker among the acks when the connection is lost."""
         if not connected:
-            self._acks.put((_AckEvent.DISCONNECTED,), 1)
+            self._acks.add((_AckEvent.DISCONNECTED,))
 
     def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Fail the last message to the subject, or all if the inbox is not permitted; return whether any."""
@@ -581,9 +738,9 @@ class Publisher(MessageReceiver):
         # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
         for token in reversed(self._pending.copy()):
             future = self._pending.get(token)
-            if future is not None and future.subject == refused and token not in self._denied:
-                self._denied[token] = error
-                self._acks.put((_AckEvent.DENIED,), 1)
+            if future is not None and future.subject == refused and token not in self._acks.denied:
+                self._acks.denied[token] = error
+                self._acks.add((_AckEvent.DENIED,))
                 return True
         return False
 
@@ -592,8 +749,8 @@ class Publisher(MessageReceiver):
         with self._start:  # not while the subscription is being created
             self._subscribed = False
         for token in self._pending.copy():
-            self._denied[token] = error
-        self._acks.put((_AckEvent.DENIED,), 1)
+            self._acks.denied[token] = error
+        self._acks.add((_AckEvent.DENIED,))
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the ack thread, which fails the rest; in a forked child, fail the messages here."""
@@ -608,18 +765,18 @@ class Publisher(MessageReceiver):
 
     def _forked(self, reason: errors.ForkedConnectionError) -> None:
         self._start = new_lock()
-        self._room = Waiters()
-        self._retries = []
+        self._room.gates.clear()
         self._acks.close(reason)
-        pending, self._pending = self._pending, {}
-        for future in pending.values():
+        pending = list(self._pending.values())
+        self._pending.clear()
+        for future in pending:
             future.forked(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
         """Wait until all published messages have their acks; return whether they do."""
-        if threading.current_thread() is self._thread:
+        if self._acks.is_current():
             return True  # a callback of a future that closes the connection
-        return self._wait_for_acks(lambda: not (self._pending or self._settling), deadline)
+        return self._wait_for_acks(lambda: not (self._pending or self._acks.settling), deadline)
 
     def unacknowledged(self, deadline: Deadline) -> int:
         """Wait for the acks; return the number of those that are missing."""
@@ -627,136 +784,12 @@ class Publisher(MessageReceiver):
             self._wait_for_acks(lambda: not self._pending, deadline)
         return len(self._pending)
 
-    # --- the ack thread -------------------------------------------------------------------------
-
-    def _settle_all(self) -> None:
-        """Settle futures until the connection is closed."""
-        acks = self._acks
-        check_at = monotonic() + _OVERDUE_CHECK_INTERVAL_S
-        idle_checks = 0
-        while True:
-            try:
-                if self._pending:
-                    idle_checks = 0
-                    wait_s: float | None = _OVERDUE_CHECK_INTERVAL_S
-                    if self._retries:
-                        wait_s = min(
-                            _OVERDUE_CHECK_INTERVAL_S, max(0.0, self._retries[0][0] - monotonic())
-                        )
-                else:
-                    idle_checks += 1
-                    self._asleep = idle_checks > _IDLE_CHECKS
-                    # Checked again: another thread may have published before _asleep was visible.
-                    wait_s = (
-                        None if self._asleep and not self._pending else _OVERDUE_CHECK_INTERVAL_S
-                    )
-                delivery = acks.get(Deadline(wait_s))
-                self._asleep = False
-                self._settling = True
-                self._settle(delivery)
-                # Settle everything that arrived with it before waking other threads.
-                for _ in range(len(acks)):
-                    self._settle(acks.items.popleft())
-            except (errors.TimeoutError, IndexError):
-                pass  # no ack; or a callback forked, and the child has no acks
-            except errors.Error as error:
-                self._settling = False
-                text = "the ack arrived; the message may be stored"
-                self._fail_all(closed_before(text, error))
-                return
-            self._settling = False
-            now = monotonic()
-            if self._retries and now >= self._retries[0][0]:
-                self._send_retries(now)
-            if now >= check_at:
-                self._fail_overdue(now)
-                check_at = now + _OVERDUE_CHECK_INTERVAL_S
-            self._make_room()
-
     def _crashed(self, error: BaseException) -> None:
         """Fail all messages because the thread ended; the next message starts another one."""
         self._core.events.error(error)
         failure = errors.Error("an internal error ended the thread for acks")
         failure.__cause__ = error
         with self._start:
-            self._thread = None
-            self._subscribed = self._settling = False
-        self._fail_all(failure)
-
-    def _make_room(self) -> None:
-        """Wake the threads that wait for pending acks."""
-        if self._room.gates:
-            self._room.wake_all()
-
-    def _settle(self, item: RawMessage | _AckEvent) -> None:
-        if isinstance(item, _AckEvent):
-            if item is _AckEvent.DISCONNECTED:
-                text = "the connection was lost before the ack arrived; the message may be stored"
-                self._fail_all(errors.ConnectionLostError(text))
-            elif item is _AckEvent.DENIED:
-                self._fail_denied()
-            return
-        subject, _, header, payload = item
-        token = subject[len(self._reply_prefix) :]
-        no_responders = is_no_responders(header, payload)
-        if no_responders and self._schedule_retry(token):
-            return
-        future = self._pending.pop(token, None)
-        if future is None:
-            return  # a late ack
-        if no_responders:
-            future.failed(errors.NoStreamResponseError(future.subject))
-        else:
-            future.acknowledged(payload)
-
-    def _fail_denied(self) -> None:
-        """Fail the messages that the server did not permit."""
-        for token in list(self._denied):
-            future = self._pending.pop(token, None)
-            # Only after its removal from _pending: the reader would otherwise choose it again.
-            error = self._denied.pop(token)
-            if future is not None:
-                future.failed(error)
-
-    def _schedule_retry(self, token: bytes) -> bool:
-        """Schedule a retry of a message (ADR-22); return whether there is one."""
-        future = self._pending.get(token)
-        if future is None or not future.retries:
-            return False
-        future.retries -= 1
-        insort(self._retries, (monotonic() + future.retry_wait, token, future))
-        return True
-
-    def _send_retries(self, now: float) -> None:
-        due = [retry for retry in self._retries if retry[0] <= now]
-        self._retries = [retry for retry in self._retries if retry[0] > now]
-        for _, token, future in due:
-            message = future.message
-            if message is None:
-                continue  # settled meanwhile
-            try:
-                self._core.writer.send_deferred(*message, 0.0)
-            except errors.TimeoutError:
-                continue  # it is buffered; this thread must not wait for a full socket
-            except errors.Error as error:
-                self._pending.pop(token, None)
-                future.failed(error)
-
-    def _fail_overdue(self, now: float) -> None:
-        """Fail the messages whose timeout has expired."""
-        # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
-        for token, future in self._pending.copy().items():
-            if (
-                future.due is not None
-                and future.due <= now
-                and self._pending.pop(token, None) is not None
-            ):
-                future.failed(self._core.state.timed_out(f"no ack for {future.subject!r} in time"))
-
-    def _fail_all(self, error: errors.Error) -> None:
-        """Fail every pending message."""
-        for token in self._pending.copy():
-            future = self._pending.pop(token, None)
-            if future is not None:
-                future.failed(error)
-        self._make_room()
+            self._acks.thread = None
+            self._subscribed = self._acks.settling = False
+        self._acks.fail_all(failure)

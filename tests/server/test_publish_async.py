@@ -285,7 +285,7 @@ def test_a_future_fails_when_its_time_is_up(alone, fresh_server, idle):
     """Without a reply the future fails after its timeout, also if the publisher is idle."""
     alone.publish_async("s").result(5)
     if idle:
-        wait_until(lambda: alone._publisher._asleep, 10)
+        wait_until(lambda: alone._publisher._acks.asleep, 10)
     pause(fresh_server, alone)
     try:
         future = alone.publish_async("s", timeout=0.2)
