@@ -20,6 +20,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, TypeAlias, cast
 
@@ -41,6 +42,7 @@ from ..api_requests import stream_info
 from .object_bucket import ObjectBucket, log
 
 if TYPE_CHECKING:
+    import hashlib
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -69,6 +71,43 @@ _NEVER_SEQUENCE: Final = str(2**64 - 1)
 _INFO_RESERVE: Final = 1024
 
 
+@dataclass(slots=True, eq=False)
+class _Chunks:
+    """The published chunks of an object, and their acknowledgements."""
+
+    reconnects: int
+    """The number of reconnects of the connection before the first chunk."""
+    began: float = field(default_factory=monotonic)
+    """When the first chunk could be published."""
+    count: int = 0
+    """The number of all chunks."""
+    sent: int = 0
+    """The bytes of all chunks."""
+    sha256: hashlib._Hash = field(default_factory=new_sha256)
+    pending: deque[tuple[Future[PubAck], int]] = field(default_factory=deque)
+    """The chunks that await their acknowledgements, with their bytes."""
+    in_flight: int = 0
+    """The bytes of these chunks."""
+    acked: int = 0
+    """The bytes of the other chunks."""
+    last_seq: int = 0
+    """The sequence of the last chunk that was acknowledged."""
+
+
+@dataclass(slots=True, eq=False)
+class _Commit:
+    """The info that makes an object visible."""
+
+    info: ObjectInfo | None = None
+    """The info that is being stored; ``None``: it was not sent, or cannot have been stored."""
+    ack: Future[PubAck] | None = None
+    """Its acknowledgement."""
+    replaced: ObjectInfo | None = None
+    """The info that it replaces."""
+    expected: int = 0
+    """The sequence of that info."""
+
+
 class Upload:
     """Publishes the chunks of one object and then its info; one thread uses it."""
 
@@ -89,19 +128,9 @@ class Upload:
         self._timeout = timeout
         self._nuid = os.urandom(11).hex()
         self._subject = chunk_subject(bucket.name, self._nuid)
-        self._hash = new_sha256()
-        self._pending: deque[tuple[Future[PubAck], int]] = deque()
-        self._in_flight = 0
-        self._sent = 0
-        self._acked = 0
-        self._chunks = 0
-        self._began = monotonic()
-        self._last_seq = 0
-        self._reconnects = bucket.api.core.reconnects
+        self._chunks = _Chunks(bucket.api.core.reconnects)
+        self._commit = _Commit()
         self._ended = False
-        # The info that is being stored, and its acknowledgement.
-        self._info: ObjectInfo | None = None
-        self._commit: Future[PubAck] | None = None
         if meta.link is not None:
             raise errors.ObjectLinkError(
                 bucket.name, meta.name, "a link has no data: use add_link()"
@@ -119,7 +148,7 @@ class Upload:
         size = len(encode_info(self._make_info())) + _INFO_RESERVE
         if size > limit:
             raise errors.MaxPayloadError(size, limit)
-        self._replaced, self._expected = self._current()
+        self._find_replaced()
 
     def _deadline(self) -> Deadline:
         return self._bucket.api.deadline(self._timeout)
@@ -128,14 +157,17 @@ class Upload:
         """Raise `ForkedConnectionError` in a forked child."""
         self._bucket.api.core.writer.check_not_forked()
 
-    def _current(self) -> tuple[ObjectInfo | None, int]:
+    def _find_replaced(self) -> ObjectInfo | None:
+        """Request the info that this upload replaces, and return it."""
         replacing = not self._exclusive
         info, sequence = self._bucket.last_info(self._meta.name, self._deadline(), replacing)
         stored = info is not None and info.nuid == self._nuid
         if info is not None and not (replacing or info.deleted or stored):
-            self._info = None  # no reader can find the chunks of this upload
+            self._commit.info = None  # no reader can find the chunks of this upload
             raise errors.ObjectExistsError(self._bucket.name, self._meta.name)
-        return info, sequence
+        if not stored:
+            self._commit.replaced, self._commit.expected = info, sequence
+        return info
 
     # --- chunks ---------------------------------------------------------------------------------
 
@@ -143,19 +175,19 @@ class Upload:
         """Publish a chunk; wait for earlier ones if too many bytes await their acknowledgements."""
         size = len(chunk)
         # Settled ones are taken at once, so that a failed one ends the upload early.
-        while self._pending and (
-            self._in_flight + size > _WINDOW_BYTES or self._pending[0][0].done()
+        while self._chunks.pending and (
+            self._chunks.in_flight + size > _WINDOW_BYTES or self._chunks.pending[0][0].done()
         ):
             self._await_oldest()
-        self._chunks += 1
+        self._chunks.count += 1
         future = self._publish(chunk)
         # On a slow link the last bytes of a full window wait longer than the timeout. What counts is the
         # time without any acknowledgement.
         future.due = None  # type: ignore[attr-defined]
-        self._pending.append((future, size))
-        self._in_flight += size
-        self._sent += size
-        self._hash.update(chunk)
+        self._chunks.pending.append((future, size))
+        self._chunks.in_flight += size
+        self._chunks.sent += size
+        self._chunks.sha256.update(chunk)
 
     def _publish(self, chunk: bytes) -> Future[PubAck]:
         while True:
@@ -164,13 +196,13 @@ class Upload:
                     self._subject, chunk, None, self._deadline().left()
                 )
             except errors.OutboundBufferLimitError:
-                if not self._pending:
+                if not self._chunks.pending:
                     raise
             self._await_oldest()  # for a lost chunk it raises, and otherwise it waits for the reconnect
 
     def _await_oldest(self) -> None:
         """Wait for the acknowledgement of the first pending chunk."""
-        future, size = self._pending[0]
+        future, size = self._chunks.pending[0]
         try:
             with self._bucket.translated_errors():
                 ack = future.result(self._deadline().left())
@@ -180,39 +212,38 @@ class Upload:
             text = f"no chunk of object {self._meta.name!r} was acknowledged in time"
             raise self._bucket.api.core.state.timed_out(text) from None
         self._bucket.check_ack(ack)
-        if ack.seq <= self._last_seq:
+        if ack.seq <= self._chunks.last_seq:
             # A chunk was published again, because the stream had no leader for a moment.
             raise self._incomplete("its chunks were stored in another order")
-        self._last_seq = ack.seq
-        self._pending.popleft()
-        self._in_flight -= size
-        self._acked += size
+        self._chunks.last_seq = ack.seq
+        self._chunks.pending.popleft()
+        self._chunks.in_flight -= size
+        self._chunks.acked += size
         if self._progress is not None:
-            self._progress(self._acked, self._total)
+            self._progress(self._chunks.acked, self._total)
 
     # --- the end --------------------------------------------------------------------------------
 
     def finish(self) -> ObjectInfo:
         """Store the info, and purge the chunks of the object that it replaced."""
-        while self._pending:
+        while self._chunks.pending:
             self._await_oldest()
         self._check_stored()
-        info = self._info = self._make_info()
+        commit = self._commit
+        info = commit.info = self._make_info()
         attempts = _COMMIT_ATTEMPTS
         while True:
             try:
                 with self._bucket.translated_errors():
-                    self._commit = None
-                    self._commit = self._bucket.publish_info(
-                        info, self._expected, self._deadline().left()
-                    )
-                    self._bucket.check_ack(self._commit.result())
+                    commit.ack = None
+                    left = self._deadline().left()
+                    commit.ack = self._bucket.publish_info(info, commit.expected, left)
+                    self._bucket.check_ack(commit.ack.result())
                 break
             except errors.WrongLastSequenceError:
-                current, sequence = self._current()
+                current = self._find_replaced()
                 if current is not None and current.nuid == info.nuid:
                     break  # an earlier attempt was stored
-                self._replaced, self._expected = current, sequence
             except (errors.TimeoutError, errors.ConnectionLostError):
                 attempts -= 1
                 if not attempts:
@@ -223,8 +254,12 @@ class Upload:
     def _check_stored(self) -> None:
         """Check the number of stored chunks: acknowledged ones may be lost, purged or expired."""
         api = self._bucket.api
-        reconnected = api.core.reconnects != self._reconnects
-        if not reconnected and self._chunks < 2 and monotonic() - self._began < _UNCHECKED_S:
+        reconnected = api.core.reconnects != self._chunks.reconnects
+        if (
+            not reconnected
+            and self._chunks.count < 2
+            and monotonic() - self._chunks.began < _UNCHECKED_S
+        ):
             return
         try:
             with self._bucket.translated_errors():
@@ -235,8 +270,8 @@ class Upload:
                 raise
             return
         found = (info.state.subjects or {}).get(self._subject, 0)
-        if found != self._chunks:
-            raise self._incomplete(f"{found} of {self._chunks} chunks are stored")
+        if found != self._chunks.count:
+            raise self._incomplete(f"{found} of {self._chunks.count} chunks are stored")
 
     def _incomplete(self, reason: str) -> errors.ObjectIncompleteError:
         return errors.ObjectIncompleteError(
@@ -250,15 +285,15 @@ class Upload:
             options=meta.options,
             bucket=self._bucket.name,
             nuid=self._nuid,
-            size=self._sent,
-            chunks=self._chunks,
-            digest=digest_text(self._hash.digest()),
+            size=self._chunks.sent,
+            chunks=self._chunks.count,
+            digest=digest_text(self._chunks.sha256.digest()),
         )
 
     def _committed(self) -> None:
         """Purge the chunks of the object that was replaced."""
         self._ended = True
-        replaced = self._replaced
+        replaced = self._commit.replaced
         if replaced is not None and replaced.chunks and replaced.nuid != self._nuid:
             self._bucket.purge_chunks(replaced.nuid, self._deadline(), replaced.chunks)
 
@@ -272,12 +307,12 @@ class Upload:
         if self._ended:
             return
         self._ended = True
-        if not self._chunks and self._info is None:
+        if not self._chunks.count and self._commit.info is None:
             return
         deadline = Deadline(_CLEANUP_TIMEOUT_S)
-        futures = [future for future, _ in self._pending]
-        if self._commit is not None:
-            futures.append(self._commit)
+        futures = [future for future, _ in self._chunks.pending]
+        if self._commit.ack is not None:
+            futures.append(self._commit.ack)
         # The server may process a purge before messages that were sent earlier.
         with suppress(errors.TimeoutError):
             for future in futures:
@@ -286,8 +321,8 @@ class Upload:
             self._await_sent(deadline.sooner(_SETTLE_TIMEOUT_S))
         for future in futures:
             future.due = monotonic()  # type: ignore[attr-defined]  # the publisher drops it
-        self._pending.clear()
-        if self._info is None or self._is_refused():
+        self._chunks.pending.clear()
+        if self._commit.info is None or self._is_refused():
             self._bucket.purge_chunks(self._nuid, deadline)
         else:
             log.warning("object %r may be stored: its chunks are kept", self._meta.name)
@@ -303,8 +338,8 @@ class Upload:
     def _is_refused(self) -> bool:
         """Return whether the server has refused the info."""
         # After a wrong sequence, an earlier attempt may be stored.
-        commit = self._commit
-        error = commit.exception() if commit is not None and commit.done() else None
+        ack = self._commit.ack
+        error = ack.exception() if ack is not None and ack.done() else None
         return isinstance(error, errors.APIError) and not isinstance(
             error, errors.WrongLastSequenceError
         )
@@ -314,15 +349,15 @@ class Upload:
         if self._ended:
             return
         self._ended = True
-        if self._chunks:
+        if self._chunks.count:
             # The thread that runs this may hold any lock, so another thread requests the purge.
             spawn_from_finalizer("closer-object", self._purge_after_last)
 
     def _purge_after_last(self) -> None:
         """Request the purge of the chunks when the last one was acknowledged, without waiting for that."""
-        if self._pending:
+        if self._chunks.pending:
             # The server may process a request before the chunks that were sent earlier.
-            self._pending[-1][0].add_done_callback(self._request_purge)
+            self._chunks.pending[-1][0].add_done_callback(self._request_purge)
         else:
             self._request_purge()
 
