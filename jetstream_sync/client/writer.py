@@ -29,6 +29,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors, speedups
@@ -51,16 +52,27 @@ _FLUSH_DELAY_S = 0.001
 #: Number of flush delays without data after which the flusher sleeps until it is woken.
 _MAX_IDLE_TICKS = 20
 
-# States of the flusher, guarded by the lock.
-_AWAKE = 0
-_TICKING = 1  # sleeps for one flush delay; only urgent commands have to wake it
-_ASLEEP = 2  # sleeps until its schedule or until it is woken
 #: Seconds without any progress after which a thread without a deadline stops waiting for a full socket.
 _STALL_LIMIT_S = 10.0
 #: Seconds after which a thread that waits for a full socket checks that the stream is still in use.
 _STREAM_CHECK_S = 0.5
 
 _NOTHING = memoryview(b"")
+
+
+class FlusherState(IntEnum):
+    """What the flusher does; the C extension has the same numbers."""
+
+    AWAKE = 0
+    """It sends, or is about to look at the buffer."""
+    TICKING = 1
+    """It sleeps for one flush delay; only urgent commands have to wake it."""
+    ASLEEP = 2
+    """It sleeps until its schedule, or until it is woken."""
+
+
+# In Python 3.10, the lookup in the class is a call, which a KeyboardInterrupt could leave.
+_AWAKE, _TICKING, _ASLEEP = FlusherState
 
 
 class Writer:
@@ -78,7 +90,7 @@ class Writer:
         self._chunks: list[bytes] = []
         self._size = 0
         self._stream: ByteStream | None = None
-        self._flusher = _AWAKE
+        self._flusher: int = _AWAKE  # a `FlusherState`
         self.out_msgs: int = 0
         self.out_bytes: int = 0
         self._awaited = 0  # messages whose callers wait for a reply, and those of the client itself
@@ -111,7 +123,11 @@ class Writer:
     # --- filling the buffer ---------------------------------------------------------------------
 
     def publish(
-        self, command: bytes, size: int, wake_from: int = _TICKING, timeout: float | None = None
+        self,
+        command: bytes,
+        size: int,
+        wake_from: FlusherState = _TICKING,
+        timeout: float | None = None,
     ) -> None:
         """Append the command of a message; the flusher sends it."""
         # `timeout`: the back-pressure in seconds; ``None``: see rule 4.
