@@ -11,12 +11,11 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from .. import errors
 from ..address import Secret, ServerAddress
-from ..codec import dumps
 from ..net import tcp
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
@@ -24,25 +23,16 @@ from ..net.tcp import Address, numeric, resolve
 from ..options import ConnectionOptions, FilePath
 from ..protocol.auth import (
     BadCredentialsError,
+    Credentials,
     Key,
+    connect_command,
     find_jwt,
     find_seed,
     read_signature,
 )
-from ..protocol.parser import (
-    ErrorLine,
-    Info,
-    Operation,
-    Parser,
-    Ping,
-    Pong,
-    ServerInfo,
-    error_from_text,
-)
-from ..records import Frozen, frozen
+from ..protocol.parser import PING, Handshake, Operation, Parser, ServerInfo
 from .mailbox import ResultSlot
 from .threads import spawn
-from .writer import PING, PONG
 
 T = TypeVar("T")
 
@@ -179,25 +169,25 @@ class _Opening:
         if self._address.websocket:
             self._start_websocket()
         self._wrap_carrier()
-        handshake = Handshake(self._connect)
-        parser = Parser()
-        while True:
+        handshake = Handshake()
+        while not handshake.done:
             self.stream.set_timeout(self._deadline.left_or_raise())
             data = self.stream.receive()
             if not data:
                 raise errors.ConnectionLostError(
                     "the server closed the connection during the handshake"
                 )
-            if handshake.info is None:
+            is_greeting = handshake.info is None
+            if is_greeting:
                 self._greeting += data
             self._received_secure = self._received_secure or self._secure
-            operations = parser.feed(data)
-            for position, operation in enumerate(operations):
-                if command := handshake.receive(operation):
-                    self._send(command)
-                if handshake.done and handshake.info is not None:
-                    early = operations[position + 1 :]
-                    return Transport(self.stream, parser, handshake.info, early, self._address)
+            self._send(handshake.feed(data))
+            if is_greeting and handshake.info is not None:
+                self._send(self._connect(handshake.info) + PING)
+                self._send(handshake.feed(b""))
+        assert handshake.info is not None
+        early = list(handshake.left)
+        return Transport(self.stream, handshake.parser, handshake.info, early, self._address)
 
     def _connect(self, info: ServerInfo) -> bytes:
         """Secure the connection if the INFO says so, and return CONNECT."""
@@ -306,36 +296,6 @@ class _Opening:
                 self.stream.receive()
 
 
-class Handshake:
-    """The exchange that opens a connection: INFO, then CONNECT and PING, then PONG."""
-
-    # Pass the operations to `receive()` and send the bytes that it returns, until `done`.
-
-    def __init__(self, connect: Callable[[ServerInfo], bytes]) -> None:
-        # `connect`: returns CONNECT for an INFO.
-        self._connect = connect
-        self.info: ServerInfo | None = None
-        self.done: bool = False
-
-    def receive(self, operation: Operation) -> bytes:
-        """Process one operation, and return the bytes that must be sent, possibly none."""
-        if isinstance(operation, Info):
-            first = self.info is None
-            self.info = ServerInfo.from_fields(operation.fields)
-            if not first:
-                return b""
-            return self._connect(self.info) + PING
-        if isinstance(operation, ErrorLine):
-            raise error_from_text(operation.text)
-        if isinstance(operation, Ping):
-            return PONG
-        if self.info is None:
-            raise errors.ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
-        if isinstance(operation, Pong):
-            self.done = True
-        return b""
-
-
 def _downgrade(why: str) -> errors.SecureConnectionError:
     return errors.SecureConnectionError(
         f"this connection used TLS before, but {why}; the login would be sent unencrypted, "
@@ -383,30 +343,6 @@ def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> lis
 # --- the login ----------------------------------------------------------------------------------
 
 
-@frozen()
-class Credentials(Frozen):
-    """The credentials of a client; ``repr`` shows none of them."""
-
-    user: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
-    jwt: str | None = field(default=None, repr=False)
-    nkey: str | None = field(default=None, repr=False)
-    signature: str | None = field(default=None, repr=False)
-
-    def connect_fields(self) -> dict[str, Any]:
-        """Return the fields of CONNECT for this login; none without credentials."""
-        fields = {
-            "user": self.user,
-            "pass": self.password,
-            "auth_token": self.token,
-            "jwt": self.jwt,
-            "nkey": self.nkey,
-            "sig": self.signature,
-        }
-        return {name: value for name, value in fields.items() if value is not None}
-
-
 class Login:
     """The CONNECT command of a connection: who the client is, and its credentials."""
 
@@ -429,21 +365,18 @@ class Login:
 
     def command(self, address: ServerAddress, info: ServerInfo, *, is_secure: bool) -> bytes:
         """Return CONNECT for a server; the credentials are read again each time."""
-        features = dict.fromkeys(("headers", "no_responders"), info.accepts_headers)
-        fields = {**self._identity, **features, **self.login_fields(address, info)}
-        return b"CONNECT %b\r\n" % dumps({**fields, "tls_required": is_secure})
+        credentials = self.credentials(address, info)
+        return connect_command(self._identity, info, credentials, is_secure=is_secure)
 
-    def login_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
-        """Return the fields of CONNECT for the login to a server."""
+    def credentials(self, address: ServerAddress, info: ServerInfo) -> Credentials:
+        """Return the credentials for a server."""
         # In both, passwords and tokens may be functions.
         given = address if address.user is not None or address.token is not None else self._options
-        words = Credentials(
-            self._resolve_secret("user", given.user),
-            self._resolve_secret("password", given.password),
-            self._resolve_secret("token", given.token),
-        )
+        user = self._resolve_secret("user", given.user)
+        password = self._resolve_secret("password", given.password)
+        token = self._resolve_secret("token", given.token)
         key = Credentials() if given is address else self._by_key(info.nonce)
-        return {**words.connect_fields(), **key.connect_fields()}
+        return replace(key, user=user, password=password, token=token)
 
     # --- the ways to log in ---------------------------------------------------------------------
 

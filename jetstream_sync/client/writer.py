@@ -37,13 +37,11 @@ from ..locks import call_and_record, new_lock
 from ..net.clock import Deadline, monotonic
 from ..net.layer import ByteStream
 from ..net.tcp import TCPStream
+from ..protocol.parser import PING, PONG
 from .mailbox import ResultSlot, copy_exception
 from .threads import Signal
 
 T = TypeVar("T")
-
-PING = b"PING\r\n"
-PONG = b"PONG\r\n"
 
 #: Buffer size in bytes above which a publishing thread sends the buffer itself.
 _SEND_ABOVE_BYTES = 64 * 1024

@@ -1,4 +1,4 @@
-"""Read credentials, and sign the nonce of a server with them."""
+"""Read credentials, sign the nonce of a server with them, and make CONNECT."""
 
 # This module neither reads files nor calls user functions: their results are passed in. Errors describe
 # a credential without repeating it. Signing needs the ``nkeys`` package, which is imported on demand.
@@ -8,9 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Final
 
+from ..codec import dumps
+from ..records import Frozen, frozen
 from ..version import install_command
+from .parser import ServerInfo
 
 
 class BadCredentialsError(Exception):
@@ -135,3 +140,40 @@ def read_signature(given: object) -> str:
 def _as_sent(signature: bytes) -> str:
     """Return a signature as other clients send it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(signature).rstrip(b"=").decode("ascii")
+
+
+# --- CONNECT ----------------------------------------------------------------------------------
+
+
+@frozen()
+class Credentials(Frozen):
+    """The credentials of a client; ``repr`` shows none of them."""
+
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    jwt: str | None = field(default=None, repr=False)
+    nkey: str | None = field(default=None, repr=False)
+    signature: str | None = field(default=None, repr=False)
+
+
+def connect_command(
+    identity: Mapping[str, Any], info: ServerInfo, credentials: Credentials, *, is_secure: bool
+) -> bytes:
+    """Return CONNECT for a server, with the fields that describe the client, and its credentials."""
+    login = {
+        "user": credentials.user,
+        "pass": credentials.password,
+        "auth_token": credentials.token,
+        "jwt": credentials.jwt,
+        "nkey": credentials.nkey,
+        "sig": credentials.signature,
+    }
+    fields = {
+        **identity,
+        "headers": info.accepts_headers,
+        "no_responders": info.accepts_headers,
+        **{name: value for name, value in login.items() if value is not None},
+        "tls_required": is_secure,
+    }
+    return b"CONNECT %b\r\n" % dumps(fields)

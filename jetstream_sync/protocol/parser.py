@@ -1,4 +1,4 @@
-"""Parse the bytes of a server into operations, its INFO, and the texts of its errors."""
+"""Parse the bytes of a server into operations, its INFO, and the texts of its errors; the handshake."""
 
 # The rules, from the NATS client protocol (ADR-4 for headers, ``server/parser.go``):
 #
@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import field
 from dataclasses import fields as fields_of
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -26,6 +27,9 @@ from .. import errors
 from ..codec import loads
 from ..records import Frozen, frozen
 from ..speedups import read_messages
+
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
 
 #: One received message: subject, reply, header block, payload. Absent parts are empty.
 RawMessage: TypeAlias = tuple[bytes, bytes, bytes, bytes]
@@ -486,3 +490,39 @@ def _unquoted(text: str) -> str:
         return chr(code) if code <= _LAST_CHARACTER else "\ufffd"
 
     return re.sub(_ESCAPE, unescaped, text)
+
+
+class Handshake:
+    """The exchange that opens a connection: INFO, then CONNECT and PING, then PONG."""
+
+    # Pass received bytes to `feed()` and send what it returns, until `done`. When it has set `info`, secure
+    # the connection if the INFO says so, and send CONNECT and PING. What came after the INFO is processed by
+    # the next call.
+
+    def __init__(self) -> None:
+        self.parser: Parser = Parser()
+        self.info: ServerInfo | None = None
+        self.done: bool = False
+        #: Operations that are not processed; at the end those that arrived with the PONG.
+        self.left: deque[Operation] = deque()
+
+    def feed(self, data: bytes) -> bytes:
+        """Process received bytes up to the first INFO or the PONG, and return the bytes to send."""
+        self.left += self.parser.feed(data)
+        reply = b""
+        while self.left and not self.done:
+            operation = self.left.popleft()
+            if isinstance(operation, Info):
+                is_first = self.info is None
+                self.info = ServerInfo.from_fields(operation.fields)
+                if is_first:
+                    break
+            elif isinstance(operation, ErrorLine):
+                raise error_from_text(operation.text)
+            elif isinstance(operation, Ping):
+                reply += PONG
+            elif self.info is None:
+                raise errors.ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
+            else:
+                self.done = isinstance(operation, Pong)
+        return reply

@@ -1,8 +1,7 @@
-"""The handshake, the fields of CONNECT, and secrets that are removed from memory."""
+"""The fields of CONNECT, and secrets that are removed from memory."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,86 +11,15 @@ from fixtures.jwt import Account, User
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync import errors
 from jetstream_sync.address import parse_servers
 from jetstream_sync.client import transport
-from jetstream_sync.client.transport import Credentials, Handshake, Login
+from jetstream_sync.client.transport import Login
 from jetstream_sync.options import ConnectionOptions
-from jetstream_sync.protocol.parser import ErrorLine, Info, Messages, Ok, Ping, Pong, ServerInfo
+from jetstream_sync.protocol.parser import ServerInfo
 
 USER = User()
 SERVERS = parse_servers(["nats://127.0.0.1"])
 CREDS = USER.creds(Account().user(USER))
-
-
-# --- the handshake ------------------------------------------------------------------------------
-
-
-#: The fields of an INFO.
-INFO = {"server_name": "n1", "version": "2.15.1", "connect_urls": ["127.0.0.1:4222"]}
-
-
-def connect(info):
-    return b"CONNECT %b\r\n" % info.server_name.encode()
-
-
-def test_the_handshake_of_a_server():
-    """INFO is answered with CONNECT and PING; the PONG confirms the login."""
-    handshake = Handshake(connect)
-    assert (handshake.info, handshake.done) == (None, False)
-    assert handshake.receive(Info(INFO)) == b"CONNECT n1\r\nPING\r\n"
-    assert handshake.info == ServerInfo.from_fields(INFO)
-    assert handshake.receive(Ok()) == b"", "a verbose server confirms CONNECT"
-    assert not handshake.done
-    assert handshake.receive(Pong()) == b""
-    assert handshake.done
-
-
-def test_the_server_may_ping_at_any_time():
-    """A PING is answered, also before INFO."""
-    handshake = Handshake(connect)
-    assert handshake.receive(Ping()) == b"PONG\r\n"
-    handshake.receive(Info(INFO))
-    assert handshake.receive(Ping()) == b"PONG\r\n"
-    assert not handshake.done
-
-
-def test_a_second_info_brings_news_only():
-    """A second INFO during a handshake updates the cluster, without a second CONNECT."""
-    handshake = Handshake(connect)
-    handshake.receive(Info(INFO))
-    assert handshake.receive(Info({**INFO, "server_name": "n2"})) == b""
-    assert handshake.info.server_name == "n2"
-
-
-@pytest.mark.parametrize("operation", [Pong(), Ok(), Messages(1, [(b"a", b"", b"", b"")])])
-def test_info_comes_first(operation):
-    """A peer that does not start with INFO is not a NATS server."""
-    with pytest.raises(errors.ProtocolError, match="expected INFO"):
-        Handshake(connect).receive(operation)
-
-
-@pytest.mark.parametrize("informed", [False, True])
-def test_a_server_may_refuse(informed):
-    """-ERR ends the handshake with the matching error."""
-    handshake = Handshake(connect)
-    if informed:
-        handshake.receive(Info(INFO))
-    with pytest.raises(errors.AuthorizationError):
-        handshake.receive(ErrorLine("Authorization Violation"))
-    with pytest.raises(errors.ServerRefusedError):
-        handshake.receive(ErrorLine("maximum connections exceeded"))
-
-
-def test_a_client_may_refuse():
-    """An exception while CONNECT is created ends the handshake."""
-
-    def refuse(info):
-        assert info.version == "2.15.1"
-        raise errors.SecureConnectionError("no TLS")
-
-    with pytest.raises(errors.SecureConnectionError):
-        Handshake(refuse).receive(Info(INFO))
 
 
 # --- CONNECT ------------------------------------------------------------------------------------
@@ -153,28 +81,6 @@ def options(way: str, path: Path) -> ConnectionOptions:
     return ConnectionOptions(servers=SERVERS, nkeys_seed_str=USER.seed)
 
 
-@pytest.mark.parametrize(
-    ("credentials", "fields"),
-    [
-        (Credentials(), {}),
-        (Credentials("u", ""), {"user": "u", "pass": ""}),
-        (Credentials(token="t"), {"auth_token": "t"}),
-        (Credentials(jwt="j", signature="s"), {"jwt": "j", "sig": "s"}),
-        (Credentials(nkey="n", signature="s"), {"nkey": "n", "sig": "s"}),
-    ],
-)
-def test_the_fields_are_those_of_the_protocol(credentials, fields):
-    """Missing values are not in CONNECT; empty ones are."""
-    assert credentials.connect_fields() == fields
-
-
-def test_credentials_do_not_show():
-    """Neither `repr` nor `str` shows a value."""
-    credentials = Credentials(*["s3cret"] * 6)
-    assert "s3cret" not in f"{credentials!r} {credentials}"
-    assert all(not field.repr for field in dataclasses.fields(credentials))
-
-
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("way", ["creds", "creds function", "seed", "seed string"])
 def test_a_seed_is_wiped_after_its_use(monkeypatch, tmp_path, way, fails):
@@ -199,8 +105,8 @@ def test_a_seed_is_wiped_after_its_use(monkeypatch, tmp_path, way, fails):
     if fails:
         monkeypatch.setattr(transport, "Key", FailingKey)
         with pytest.raises(OSError, match="nonce"):
-            login.login_fields(SERVERS[0], info)
+            login.credentials(SERVERS[0], info)
     else:
-        assert login.login_fields(SERVERS[0], info)["sig"]
+        assert login.credentials(SERVERS[0], info).signature
     assert len(found) == 2
     assert not any(any(item) for item in found)

@@ -1,8 +1,10 @@
-"""Credentials: reading them, and signing."""
+"""Credentials: reading them, signing, and CONNECT."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
+import json
 import sys
 
 import nkeys
@@ -12,11 +14,14 @@ from hypothesis import strategies as st
 
 from jetstream_sync.protocol.auth import (
     BadCredentialsError,
+    Credentials,
     Key,
+    connect_command,
     find_jwt,
     find_seed,
     read_signature,
 )
+from jetstream_sync.protocol.parser import ServerInfo
 
 JWT = "eyJ0eXAi.eyJqdGki-_.c2ln"
 # Made from the bytes 0 to 31 with the nkeys package.
@@ -206,3 +211,31 @@ def test_an_invalid_signature_is_refused_without_its_content(returned):
     with pytest.raises(BadCredentialsError, match="^it did not return a signature") as caught:
         read_signature(returned)
     assert "s3cret" not in repr([caught.value, caught.value.__context__])
+
+
+# --- CONNECT ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("credentials", "fields"),
+    [
+        (Credentials(), {}),
+        (Credentials("u", ""), {"user": "u", "pass": ""}),
+        (Credentials(token="t"), {"auth_token": "t"}),
+        (Credentials(jwt="j", signature="s"), {"jwt": "j", "sig": "s"}),
+        (Credentials(nkey="n", signature="s"), {"nkey": "n", "sig": "s"}),
+    ],
+)
+def test_the_fields_are_those_of_the_protocol(credentials, fields):
+    """Missing values are not in CONNECT; empty ones are."""
+    command = connect_command({}, ServerInfo(), credentials, is_secure=False)
+    made = json.loads(command.removeprefix(b"CONNECT "))
+    others = {"headers": True, "no_responders": True, "tls_required": False}
+    assert made == {**fields, **others}
+
+
+def test_credentials_do_not_show():
+    """Neither `repr` nor `str` shows a value."""
+    credentials = Credentials(*["s3cret"] * 6)
+    assert "s3cret" not in f"{credentials!r} {credentials}"
+    assert all(not field.repr for field in dataclasses.fields(credentials))
