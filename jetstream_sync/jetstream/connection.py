@@ -16,8 +16,8 @@ from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceSta
 from ..subjects import Routes
 from ..version import __version__
 from .api_requests import APICallback, APIRequests, ConnectionCaches
-from .confirmations import Confirmations
 from .context import JetStream
+from .message import Confirmations
 from .publish import DEFAULT_WINDOW, Publisher
 
 if TYPE_CHECKING:
