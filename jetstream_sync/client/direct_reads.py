@@ -33,7 +33,7 @@ from typing import Final
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
-from ..protocol.parser import RawMessage, Messages, Operation, Parser, only_message
+from ..protocol.parser import Messages, Operation, Parser, RawMessage, only_message
 from ..speedups import receive_reply
 from .mailbox import SubscriptionState
 

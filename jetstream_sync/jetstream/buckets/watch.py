@@ -202,7 +202,9 @@ class _Initial:
     quiet: tuple[str, int] = ("", 0)
     """The consumer and the number of its messages at the last check."""
     check_at: float = 0.0
-    check_delays: BackoffDelay = field(default_factory=partial(BackoffDelay, _FIRST_CHECK_S, _MAX_CHECK_S))
+    check_delays: BackoffDelay = field(
+        default_factory=partial(BackoffDelay, _FIRST_CHECK_S, _MAX_CHECK_S)
+    )
     stalled: int = 0
     """Checks in a row that found the same messages undelivered."""
     replaced: int = 0
