@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Connection(ForeignNames):
+class CoreConnection(ForeignNames):
     """
     A connection to NATS.
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..address import DEFAULT_SERVER, parse_servers
-from ..client.connection import Connection as CoreConnection
+from ..client.connection import CoreConnection
 from ..client.engine import Engine
 from ..net.clock import seconds
 from ..options import ConnectionOptions, ConnectOptions

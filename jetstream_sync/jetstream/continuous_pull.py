@@ -284,7 +284,7 @@ class PullerState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class _Schedule:
+class _NextActions:
     """When a puller that waits for messages acts by itself; times are monotonic."""
 
     heartbeats: HeartbeatTimeout
@@ -337,7 +337,7 @@ class MessagePuller:
         self._ledger = PullLedger(pull)
         self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
         heartbeats = pull_heartbeat_timeout(pull.request.heartbeat_ns)
-        self._schedule = _Schedule(
+        self._schedule = _NextActions(
             heartbeats, RetryBackoff(min(_MAX_RETRY_DELAY_S, heartbeats.interval))
         )
         core = requester.core
