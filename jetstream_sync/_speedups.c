@@ -561,7 +561,7 @@ static PyType_Spec encoder_spec = {
 /* --- replies --------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(receive_reply_doc,
-"receive_reply(lock, fd, subject, sid, messages, received, /)\n"
+"receive_reply(acquire, release, fd, subject, sid, messages, received, /)\n"
 "--\n"
 "\n"
 "Receive a reply, or else the bytes that came instead of it; see `jetstream_sync.speedups`.");
@@ -570,11 +570,11 @@ PyDoc_STRVAR(receive_reply_doc,
 #define REPLY_SIZE (16 * 1024)
 
 #if USES_SOCKETS
-/* Call a method of a lock. Return whether it is true, -1 after an error. */
+/* Call a method of a lock. Return whether the result is true, -1 after an error. */
 static int
-call_lock(PyObject *lock, const char *method, const char *format, PyObject *argument)
+call_lock(PyObject *method, PyObject *argument)
 {
-    PyObject *result = PyObject_CallMethod(lock, method, format, argument);
+    PyObject *result = argument != NULL ? PyObject_CallOneArg(method, argument) : PyObject_CallNoArgs(method);
     int is_true = result == NULL ? -1 : PyObject_IsTrue(result);
     Py_XDECREF(result);
     return is_true;
@@ -608,16 +608,17 @@ is_reply(const char *data, Py_ssize_t length, PyObject *subject, long long sid, 
 static PyObject *
 receive_reply(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 6 || (args[2] != Py_None && !PyBytes_CheckExact(args[2])) || !PyList_CheckExact(args[5])) {
-        PyErr_SetString(PyExc_TypeError, "expected a lock, a file descriptor, a subject, an id and two lists");
+    if (count != 7 || (args[3] != Py_None && !PyBytes_CheckExact(args[3])) || !PyList_CheckExact(args[6])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected two methods of a lock, a file descriptor, a subject, an id and two lists");
         return NULL;
     }
-    long fd = PyLong_AsLong(args[1]);
-    long long sid = PyLong_AsLongLong(args[3]);
+    long fd = PyLong_AsLong(args[2]);
+    long long sid = PyLong_AsLongLong(args[4]);
     if (PyErr_Occurred()) {
         return NULL;
     }
-    int is_free = call_lock(args[0], "acquire", "O", Py_False);
+    int is_free = call_lock(args[0], Py_False);
     if (is_free <= 0) {
         return is_free < 0 ? NULL : Py_NewRef(Py_False);
     }
@@ -633,15 +634,15 @@ receive_reply(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t cou
     int was_enabled = PAUSE_GC();
     if (length >= 0) {
         Message message;
-        PyObject *item, *subject = args[2] == Py_None ? NULL : Py_NewRef(args[2]);
-        if (is_reply(data, length, args[2], sid, &message)) {
+        PyObject *item, *subject = args[3] == Py_None ? NULL : Py_NewRef(args[3]);
+        if (is_reply(data, length, args[3], sid, &message)) {
             result = Py_True;
             item = make_delivery(&message, &subject);
         }
         else {
             item = PyBytes_FromStringAndSize(data, length);
         }
-        if (item == NULL || append_to(args[result == Py_True ? 4 : 5], item) < 0) {
+        if (item == NULL || append_to(args[result == Py_True ? 5 : 6], item) < 0) {
             result = NULL;
         }
         Py_XDECREF(item);
@@ -654,7 +655,7 @@ receive_reply(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t cou
     }
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    int released = call_lock(args[0], "release", NULL, NULL);
+    int released = call_lock(args[1], NULL);
     RESUME_GC(was_enabled);
     if (type != NULL || released >= 0) {
         PyErr_Restore(type, value, trace);

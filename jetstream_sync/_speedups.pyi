@@ -67,7 +67,14 @@ def settle_futures(
     future_type: type[Any], pending: dict[bytes, Any], deliveries: list[Any], token_at: int, /
 ) -> list[Any]: ...
 def receive_reply(
-    lock: Any, fd: int, subject: bytes | None, sid: int, messages: Any, received: list[bytes], /
+    acquire: Any,
+    release: Any,
+    fd: int,
+    subject: bytes | None,
+    sid: int,
+    messages: Any,
+    received: list[bytes],
+    /,
 ) -> bool: ...
 def parse_pub_ack(
     response: bytes, ack_type: type[_T], defaults: tuple[Any, ...], /

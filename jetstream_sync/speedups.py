@@ -72,9 +72,10 @@ settle_futures: Callable[[type[Any], dict[bytes, Any], list[Any], int], list[Any
 
 #: Waits for bytes of a socket while it holds a lock, if that is free. If the bytes are one message with the
 #: subject, any with ``None``, and the id of the subscription, appends it to the messages; otherwise appends the
-#: bytes to the list. Arguments: the lock, the file descriptor, the subject, the id, the messages and the list.
-#: Returns whether it was that message. ``None``: not in use. `DirectReads.read` has the same in Python.
-receive_reply: Callable[[Any, int, bytes | None, int, Any, list[bytes]], bool] | None = None
+#: bytes to the list. Arguments: the methods of the lock that take and release it, the file descriptor, the subject,
+#: the id, the messages and the list. Returns whether it was that message. ``None``: not in use. `DirectReads.read`
+#: has the same in Python.
+receive_reply: Callable[[Any, Any, int, bytes | None, int, Any, list[bytes]], bool] | None = None
 
 #: Parses an ordinary acknowledgement. Arguments: the server's reply, the class of the acknowledgement, and
 #: its items after the stream and the sequence. ``None``: the extension is not in use.

@@ -262,8 +262,10 @@ class DirectReads:
         if not received:
             left = deadline.left()
             if self._is_limited and receive_reply and (left is None or left > _WAIT_S):
-                fd = stream.direct_fd
-                return receive_reply(self._reading, fd, subject, sid, messages, received)
+                lock, fd = self._reading, stream.direct_fd
+                return receive_reply(
+                    lock.acquire, lock.release, fd, subject, sid, messages, received
+                )
             if stream.wait_readable(_WAIT_S if left is None else min(left, _WAIT_S)):
                 self._receive(stream, received)
         if received:

@@ -16,6 +16,7 @@ monotonic: Callable[[], float] = time.monotonic
 
 # Maximum timeout in seconds that locks accept, about 292 years.
 _MAX_TIMEOUT_S: Final = 9e9
+_NUMBERS: Final = (float, int)
 
 
 def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
@@ -39,13 +40,19 @@ class Deadline:
         #: The end on the monotonic clock; ``None``: it never expires.
         self.at: float | None = None
         if timeout is not None:
-            if type(timeout) is not int and (type(timeout) is not float or math.isnan(timeout)):
-                timeout = seconds(timeout)
-            self.at = monotonic() + min(timeout, _MAX_TIMEOUT_S)
+            # Without calls for a usual number, as in `left()`: each request creates some and asks them.
+            if type(timeout) not in _NUMBERS or not timeout < _MAX_TIMEOUT_S:  # type: ignore[operator]
+                timeout = min(seconds(timeout), _MAX_TIMEOUT_S)
+            self.at = monotonic() + timeout  # type: ignore[operator]
 
     def left(self) -> float | None:
         """Return the remaining seconds, never below 0; ``None``: it never expires."""
-        return None if self.at is None else max(0.0, self.at - monotonic())
+        if self.at is None:
+            return None
+        left = self.at - monotonic()
+        if left < 0.0:
+            return 0.0
+        return left
 
     def left_or_raise(self) -> float | None:
         """Return the remaining seconds of a handshake, above 0; raise if there are none."""
@@ -56,7 +63,8 @@ class Deadline:
 
     def lock_timeout(self) -> float:
         """Return the remaining seconds for ``Lock.acquire``, where -1 means forever."""
-        return -1 if self.at is None else max(0.0, self.at - monotonic())
+        left = self.left()
+        return -1 if left is None else left
 
     def expired(self) -> bool:
         """Return whether the deadline has passed."""

@@ -415,7 +415,9 @@ def receive(
             theirs.sendall(data)
         else:
             theirs.close()
-        taken = speedups.receive_reply(lock, ours.fileno(), subject, sid, messages, received)
+        taken = speedups.receive_reply(
+            lock.acquire, lock.release, ours.fileno(), subject, sid, messages, received
+        )
     assert not lock.locked()
     return taken, list(messages), received
 
@@ -459,10 +461,10 @@ def test_errors_of_the_socket_are_raised_and_release_the_lock():
     assert speedups.receive_reply is not None
     lock = threading.Lock()
     with pytest.raises(OSError, match="descriptor"):
-        speedups.receive_reply(lock, 10_000, None, 7, [], [])
+        speedups.receive_reply(lock.acquire, lock.release, 10_000, None, 7, [], [])
     assert not lock.locked()
     with lock:
-        assert speedups.receive_reply(lock, 10_000, None, 7, [], []) is False
+        assert speedups.receive_reply(lock.acquire, lock.release, 10_000, None, 7, [], []) is False
 
 
 def test_a_command_that_a_socket_takes_in_part_is_sent_once():
