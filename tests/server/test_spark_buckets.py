@@ -158,13 +158,14 @@ def test_rows_that_are_sent_again_are_counted_with_their_new_length(
     def resend_and_finish(window: AckWindow) -> None:
         windows.append(window)
         for _ in range(3):
-            window._resend_all()
-            assert window._bytes_in_flight == sum(map(len, window._pending.values()))
+            again = window._in_flight.all_again()
+            assert window._in_flight.size == sum(map(len, again))
+            window._resend(again)
         finish(window)
 
     monkeypatch.setattr(AckWindow, "finish", resend_and_finish)
     put(nc, nats_server.url, kv.bucket, [(f"k{number}", "x") for number in range(100)])
-    assert [(item._rows_in_flight, item._bytes_in_flight) for item in windows] == [(0, 0)]
+    assert [(item._in_flight.rows, item._in_flight.size) for item in windows] == [(0, 0)]
     assert len(keys(js, kv)) == 100
 
 

@@ -3,8 +3,8 @@ Publish rows asynchronously, and confirm that the stream has stored every one.
 
 Rules:
 
-1. A row is in ``_sent_chunks`` or ``_pending`` from before it is sent until it is acknowledged. After a
-   reconnect everything there is sent again, with the same message ids.
+1. A row is in `RowsInFlight` from before it is sent until it is acknowledged. After a reconnect everything
+   there is sent again, with the same message ids.
 2. Rows that all have ids are sent in chunks with one reply subject, and their acknowledgements are counted:
    a reply subject that the server knows costs it less. A chunk is split if an acknowledgement is not plain or
    if it must be sent again: its rows are sent once more, each with a reply subject that ends in its row
@@ -15,7 +15,7 @@ Rules:
    task, with the number of the row.
 5. Every wait ends: it is an error if nothing is acknowledged for ``ack_timeout``.
 6. A stream leader that steps down may lose a row and store later ones. In a key-value bucket the last row of a key
-   must win. So there a row stays in ``_pending`` until all rows before it are acknowledged, all of them are sent again
+   must win. So there a row stays in flight until all rows before it are acknowledged, all of them are sent again
    in their order, and acknowledgements of what was sent before that do not count.
 """
 
@@ -25,7 +25,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import repeat
-from typing import Final
+from typing import Final, NamedTuple
 
 from ... import errors
 from ...api.publish import PubAck
@@ -33,7 +33,7 @@ from ...client.core import ConnectionCore
 from ...client.mailbox import Mailbox, MessageReceiver
 from ...client.state import ConnectionStatus
 from ...codec import loads
-from ...headers import MSG_ID, parse_status
+from ...headers import MSG_ID, NO_RESPONDERS, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import RawMessage
 from ...speedups import join_commands
@@ -53,8 +53,6 @@ _POLL_INTERVAL_S: Final = 0.25
 #: Number of resends within ``ack_timeout``: a stream leader that steps down forgets messages that it has not
 #: stored, without a reply.
 _RESENDS_PER_TIMEOUT: Final = 4
-#: The status code of a reply without responders.
-_NO_RESPONDERS: Final = 503
 #: Part of an acknowledgement for a duplicate.
 _DUPLICATE: Final = b'"duplicate"'
 #: What precedes the sequence in an acknowledgement.
@@ -157,6 +155,20 @@ class WriteStats:
             self.last_seq = highest
 
 
+class OutgoingRows(NamedTuple):
+    """Encoded rows that are to be sent."""
+
+    rows: EncodedRows
+    reply: bytes
+    """The reply subject of the chunk; empty: each row has its own."""
+    commands: list[bytes]
+    """The command of each row; empty for a chunk."""
+    buffer: bytes
+    """All commands."""
+    generation: int = 0
+    """That of the reply subjects, see `_RowOrder`."""
+
+
 class _SentChunk:
     """Rows sent together with one reply subject."""
 
@@ -168,9 +180,204 @@ class _SentChunk:
         self.unacked = len(rows)
 
 
+class _RowOrder:
+    """The order of rows in flight that must keep it."""
+
+    __slots__ = ("acked", "generation", "numbers")
+
+    def __init__(self) -> None:
+        #: The numbers of the rows in flight.
+        self.numbers: deque[int] = deque()
+        #: Those of acknowledged rows, before which there is one that is not.
+        self.acked: set[int] = set()
+        #: What is added to the numbers in reply subjects.
+        self.generation = 0
+
+
+class RowsInFlight:
+    """
+    The rows that were sent and are not acknowledged yet; rules 1, 2 and 6 of this module.
+
+    It does no I/O. One thread changes it; any thread may call `row_for_subject`.
+    """
+
+    def __init__(self, encoder: RowEncoder, reply: bytes, *, keeps_order: bool) -> None:
+        self.encoder: RowEncoder = encoder
+        #: The number of rows, and the size of their commands.
+        self.rows: int = 0
+        self.size: int = 0
+        #: The number of rows that were acknowledged.
+        self.stored: int = 0
+        #: Rows refused with a retriable error, with the deadline of the retries.
+        self.refused: dict[int, tuple[float, errors.Error]] = {}
+        self._head = _STATUS_LINE + encoder.common
+        # What reply subjects begin with.
+        self._reply = reply
+        # By reply subject, which ends in a negative number that counts down.
+        self._chunks: dict[bytes, _SentChunk] = {}
+        self._last_chunk_number = 0
+        # Commands of individually sent rows, by row number.
+        self._pending: dict[int, bytes] = {}
+        self._order = _RowOrder() if keeps_order else None
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def encode(self, rows: EncodedRows, limit: int, *, individually: bool = False) -> OutgoingRows:
+        """Return the commands of rows, after checking their sizes; call `add` before they are sent."""
+        if not individually and self._order is None and rows.all_have_ids:
+            self._last_chunk_number -= 1
+            reply = b"%b%d" % (self._reply, self._last_chunk_number)
+            buffer = joined_commands(self.encoder, rows, self._head, reply, limit)
+            return OutgoingRows(rows, reply, [], buffer)
+        outgoing = self._encode_singly(rows)
+        check_sizes(self.encoder, rows, outgoing.commands, limit)
+        return outgoing
+
+    def add(self, outgoing: OutgoingRows) -> bytes:
+        """Count rows as in flight, and return the commands to send."""
+        if outgoing.generation != self._generation:
+            # All others were sent again since then: acknowledgements of the old reply subjects do not count.
+            outgoing = self._encode_singly(outgoing.rows)
+        rows, size = outgoing.rows, len(outgoing.buffer)
+        self.rows += len(rows)
+        self.size += size
+        if outgoing.reply:
+            self._chunks[outgoing.reply] = _SentChunk(rows, size)
+        else:
+            self._pending.update(zip(rows.numbers, outgoing.commands, strict=True))
+        if self._order is not None:
+            self._order.numbers.extend(rows.numbers)
+        return outgoing.buffer
+
+    def again(self, numbers: Iterable[int]) -> list[bytes]:
+        """Return the commands of rows that are sent again: of some, or of all if they must keep their order."""
+        if self._order is not None:
+            numbers = self._begin_again(self._order)
+        return [self._pending[number] for number in numbers]
+
+    def all_again(self) -> list[bytes]:
+        """Return the commands of all rows, to be sent again."""
+        self.split_all()
+        return self.again(self._pending)
+
+    @property
+    def _generation(self) -> int:
+        return 0 if self._order is None else self._order.generation
+
+    def _encode_singly(self, rows: EncodedRows) -> OutgoingRows:
+        """Return commands with a reply subject for each row."""
+        generation = self._generation
+        replies = [b"%b%d" % (self._reply, generation + number) for number in rows.numbers]
+        made = commands(rows, self._head, replies)
+        return OutgoingRows(rows, b"", made, b"".join(made), generation)
+
+    def _begin_again(self, order: _RowOrder) -> Iterable[int]:
+        """Give all rows new reply subjects, and return their numbers in order."""
+        order.generation += _GENERATION
+        order.acked.clear()
+        for number in order.numbers:
+            verb, subject, _, rest = self._pending[number].split(b" ", 3)
+            reply = b"%b%d" % (self._reply, order.generation + number)
+            again = b" ".join((verb, subject, reply, rest))
+            self.size += len(again) - len(self._pending[number])
+            self._pending[number] = again
+        return order.numbers
+
+    # --- replies --------------------------------------------------------------------------------
+
+    def acknowledge(self, reply: bytes, count: int) -> int:
+        """Take acknowledgements with the same reply subject, and return how many rows left."""
+        before = self.rows
+        chunk = self._chunks.get(reply)
+        if chunk is not None:
+            self.rows -= count
+            chunk.unacked -= count
+            if not chunk.unacked:
+                del self._chunks[reply]
+                self.size -= chunk.size
+        elif self._order is None:
+            self._remove(self._number(reply))
+        else:
+            self._acknowledge_in_order(self._order, self._number(reply))
+        left = before - self.rows
+        self.stored += left
+        return left
+
+    def _acknowledge_in_order(self, order: _RowOrder, number: int) -> None:
+        if number not in self._pending:
+            return
+        order.acked.add(number)
+        self.refused.pop(number, None)
+        while order.numbers and order.numbers[0] in order.acked:
+            order.acked.remove(order.numbers[0])
+            self._remove(order.numbers.popleft())
+
+    def _remove(self, number: int) -> None:
+        command = self._pending.pop(number, None)
+        if command is not None:
+            self.rows -= 1
+            self.size -= len(command)
+            self.refused.pop(number, None)
+
+    def _number(self, reply: bytes) -> int:
+        """Return the number of a row from its reply subject; one without a row if it was sent again since then."""
+        return int(reply[len(self._reply) :]) - self._generation
+
+    def pending_row(self, reply: bytes) -> int | None:
+        """Return the number of the individually sent row with a reply subject; ``None``: it was acknowledged."""
+        number = self._number(reply)
+        return number if number in self._pending else None
+
+    def split(self, reply: bytes) -> list[int] | None:
+        """
+        Replace a chunk by individual rows, which the caller sends, and return their numbers.
+
+        ``None``: the reply subject is not that of a chunk.
+        """
+        chunk = self._chunks.pop(reply, None)
+        if chunk is None:
+            return None
+        # Acknowledged rows of the chunk will be counted again.
+        self.rows -= chunk.unacked
+        self.stored -= len(chunk.rows) - chunk.unacked
+        self.size -= chunk.size
+        self.add(self._encode_singly(chunk.rows))
+        return list(chunk.rows.numbers)
+
+    def split_all(self) -> None:
+        """Replace all chunks by individual rows."""
+        for reply in self._chunks.copy():
+            self.split(reply)
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    def row_for_subject(self, subject: bytes) -> int | None:
+        """Return the number of a row to a subject; also called by the reader thread."""
+        for chunk in self._chunks.copy().values():
+            if subject in chunk.rows.subjects:
+                return chunk.rows.numbers[chunk.rows.subjects.index(subject)]
+        for number, command in self._pending.copy().items():
+            if command.split(b" ", 2)[1] == subject:
+                return number
+        return None
+
+    def subject_of(self, number: int) -> bytes:
+        """Return the subject of an individually sent row."""
+        return self._pending[number].split(b" ", 2)[1]
+
+    def error(self, number: int, reason: str) -> RowError:
+        """Return an error about an individually sent row."""
+        return self.encoder.error(number, self.subject_of(number), reason)
+
+    def oldest_error(self, reason: str) -> RowError:
+        """Return an error about the row that was sent first."""
+        self.split_all()
+        return self.error(next(iter(self._pending)), reason)
+
+
 class AckWindow(MessageReceiver):
     """
-    Publishes the rows of a partition, and counts the acknowledgements.
+    Publishes the rows of a partition, and waits for the acknowledgements.
 
     One thread uses and closes it.
     """
@@ -188,28 +395,12 @@ class AckWindow(MessageReceiver):
         keeps_order: bool = False,
     ) -> None:
         self._core = core
-        self._encoder = encoder
-        self._head = _STATUS_LINE + encoder.common
         self._window = window
         self._ack_timeout = ack_timeout
         self._stream_accepts = stream_accepts
         self.stats: WriteStats = WriteStats()
-        # By reply subject, which ends in a negative number that counts down.
-        self._sent_chunks: dict[bytes, _SentChunk] = {}
-        self._last_reply_number = 0
-        # Commands of individually sent rows, by row number.
-        self._pending: dict[int, bytes] = {}
-        self._keeps_order = keeps_order
-        # If it does: their numbers, those of the acknowledged ones, and what is added to them in reply subjects.
-        self._order: deque[int] = deque()
-        self._acked: set[int] = set()
-        self._generation = 0
-        self._rows_in_flight = 0
-        self._bytes_in_flight = 0
         # The beginning of an acknowledgement, up to the sequence; learned from the first one.
         self._ack_prefix = b""
-        # Rows refused with a retriable error, with the deadline of the retries.
-        self._refused: dict[int, tuple[float, errors.Error]] = {}
         self._retry_at = 0.0
         self._last_ack_at = monotonic()
         self._last_resend_at = self._last_ack_at
@@ -217,7 +408,7 @@ class AckWindow(MessageReceiver):
         self._events: Mailbox[list[RawMessage]] = Mailbox()
         self._denials: list[tuple[bytes, errors.PermissionsError]] = []
         inbox = core.table.new_inbox()
-        self._reply = inbox.encode() + b"."
+        self._in_flight = RowsInFlight(encoder, inbox.encode() + b".", keeps_order=keeps_order)
         core.table.add(f"{inbox}.*", "", self)
         core.reader.packed_sids.add(self.subscription.sid)
         # After the subscription, so that every later disconnect is among the events.
@@ -240,21 +431,11 @@ class AckWindow(MessageReceiver):
 
     def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Queue a permission error that concerns these rows or their acknowledgements."""
-        if error.operation != "subscribe" and self._row_for_subject(subject) is None:
+        if error.operation != "subscribe" and self._in_flight.row_for_subject(subject) is None:
             return False
         self._denials.append((subject, error))
         self._events.put((_PERMISSION_DENIED,), 1)
         return True
-
-    def _row_for_subject(self, subject: bytes) -> int | None:
-        """Return the number of a row in flight to a subject; also called by the reader thread."""
-        for chunk in self._sent_chunks.copy().values():
-            if subject in chunk.rows.subjects:
-                return chunk.rows.numbers[chunk.rows.subjects.index(subject)]
-        for number, command in self._pending.copy().items():
-            if command.split(b" ", 2)[1] == subject:
-                return number
-        return None
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the task when the connection is closed."""
@@ -267,52 +448,30 @@ class AckWindow(MessageReceiver):
         events = self._events.items
         while events:
             self._process(events.popleft())
-        together = not individually and not self._keeps_order and rows.all_have_ids
-        max_payload = self._core.info.max_payload
-        made: list[bytes] = []
-        if together:
-            self._last_reply_number -= 1
-            reply = b"%b%d" % (self._reply, self._last_reply_number)
-            buffer = joined_commands(self._encoder, rows, self._head, reply, max_payload)
-        else:
-            made = self._encode_single(rows)
-            check_sizes(self._encoder, rows, made, max_payload)
-            buffer = b"".join(made)
-        self._wait_for_room(len(rows), len(buffer))
-        if together:
-            self._sent_chunks[reply] = _SentChunk(rows, len(buffer))
-        else:
-            self._pending.update(zip(rows.numbers, made, strict=True))
-            if self._keeps_order:
-                self._order.extend(rows.numbers)
-        self._rows_in_flight += len(rows)
-        self._bytes_in_flight += len(buffer)
-        self._transmit(buffer, len(rows))
+        limit = self._core.info.max_payload
+        outgoing = self._in_flight.encode(rows, limit, individually=individually)
+        self._wait_for_room(len(rows), len(outgoing.buffer))
+        self._transmit(self._in_flight.add(outgoing), len(rows))
 
     def finish(self) -> None:
         """Wait until all rows are stored; raises like `send()`."""
         self._core.writer.send_buffered()
-        while self._rows_in_flight:
+        while self._in_flight.rows:
             self._wait()
-
-    def _encode_single(self, rows: EncodedRows) -> list[bytes]:
-        """Return commands with a reply subject for each row."""
-        reply, first = self._reply, self._generation
-        replies = [b"%b%d" % (reply, first + number) for number in rows.numbers]
-        return commands(rows, self._head, replies)
+        self.stats.rows = self._in_flight.stored
 
     def _wait_for_room(self, rows: int, size: int) -> None:
-        if not self._rows_in_flight:
+        in_flight = self._in_flight
+        if not in_flight.rows:
             self._last_ack_at = self._last_resend_at = monotonic()
         while not self._connected or (
-            self._rows_in_flight
+            in_flight.rows
             and (
-                self._rows_in_flight + rows > self._window
-                or self._bytes_in_flight + size > _MAX_BYTES_IN_FLIGHT
+                in_flight.rows + rows > self._window or in_flight.size + size > _MAX_BYTES_IN_FLIGHT
             )
         ):
             self._wait()
-        if not self._rows_in_flight:
+        if not in_flight.rows:
             self._last_ack_at = self._last_resend_at = monotonic()
 
     def _transmit(self, buffer: bytes, count: int) -> None:
@@ -320,42 +479,14 @@ class AckWindow(MessageReceiver):
         with suppress(errors.OutboundBufferLimitError, errors.TimeoutError):
             self._core.writer.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
 
-    def _resend(self, numbers: Iterable[int]) -> None:
-        if self._keeps_order:
-            numbers = self._begin_again()
-        again = [self._pending[number] for number in numbers]
+    def _resend(self, again: list[bytes]) -> None:
         for start in range(0, len(again), CHUNK_ROWS):
             part = again[start : start + CHUNK_ROWS]
             self._transmit(b"".join(part), len(part))
 
-    def _begin_again(self) -> Iterable[int]:
-        """Give all rows in flight new reply subjects, and return their numbers in order."""
-        self._generation += _GENERATION
-        self._acked.clear()
-        for number in self._order:
-            verb, subject, _, rest = self._pending[number].split(b" ", 3)
-            reply = b"%b%d" % (self._reply, self._generation + number)
-            again = b" ".join((verb, subject, reply, rest))
-            self._bytes_in_flight += len(again) - len(self._pending[number])
-            self._pending[number] = again
-        return self._order
-
     def _resend_all(self) -> None:
         self._last_resend_at = monotonic()
-        for reply in self._sent_chunks.copy():
-            self._split_chunk(reply)
-        self._resend(list(self._pending))
-
-    def _split_chunk(self, reply: bytes) -> list[int]:
-        """Replace a chunk by individual rows, which the caller sends."""
-        chunk = self._sent_chunks.pop(reply)
-        made = self._encode_single(chunk.rows)
-        self._pending.update(zip(chunk.rows.numbers, made, strict=True))
-        # Acknowledged rows of the chunk will be counted again.
-        self._rows_in_flight += len(made) - chunk.unacked
-        self.stats.rows -= len(made) - chunk.unacked
-        self._bytes_in_flight += sum(map(len, made)) - chunk.size
-        return list(chunk.rows.numbers)
+        self._resend(self._in_flight.all_again())
 
     def _wait(self) -> None:
         """Wait for events, process them, and check the timeouts."""
@@ -367,7 +498,7 @@ class AckWindow(MessageReceiver):
         except errors.TimeoutError:
             pass
         now = monotonic()
-        if self._refused and self._connected and now >= self._retry_at:
+        if self._in_flight.refused and self._connected and now >= self._retry_at:
             self._retry(now)
         if now - self._last_ack_at >= self._ack_timeout:
             raise self._timeout_error()
@@ -378,21 +509,20 @@ class AckWindow(MessageReceiver):
             self._resend_all()
 
     def _timeout_error(self) -> errors.Error:
-        if not self._rows_in_flight:
+        if not self._in_flight.rows:
             return errors.TimeoutError(f"not connected to a server for {self._ack_timeout:g} s")
-        for reply in self._sent_chunks.copy():
-            self._split_chunk(reply)
-        number, command = next(iter(self._pending.items()))
-        error = self._encoder.error(number, _subject_of(command), "no acknowledgement")
+        error = self._in_flight.oldest_error("no acknowledgement")
+        others = self._in_flight.rows - 1
         return errors.TimeoutError(
-            f"{error} for {self._ack_timeout:g} s; {len(self._pending) - 1} other rows are unacknowledged"
+            f"{error} for {self._ack_timeout:g} s; {others} other rows are unacknowledged"
         )
 
     def _retry(self, now: float) -> None:
-        for number, (until, error) in self._refused.items():
+        refused = self._in_flight.refused
+        for number, (until, error) in refused.items():
             if now >= until:
                 raise self._row_error(number, error)
-        self._resend(self._refused)
+        self._resend(self._in_flight.again(refused))
         self._retry_at = now + _POLL_INTERVAL_S
 
     # --- acknowledgements -----------------------------------------------------------------------
@@ -420,61 +550,23 @@ class AckWindow(MessageReceiver):
             sequences = [int(tail.partition(b",")[0]) for tail in tails]
             duplicates = sum([_DUPLICATE in tail for tail in tails])
         counts = Counter(replies.column(SUBJECT))
-        before = self._rows_in_flight
-        for reply, count in counts.items():
-            self._mark_stored(reply, count)
-        stored = before - self._rows_in_flight
+        stored = sum(map(self._in_flight.acknowledge, counts, counts.values()))
         if stored:
-            self.stats.rows += stored
-            self.stats.stored(min(sequences), max(sequences))
-            self.stats.duplicates += min(duplicates, stored)
-            self._last_ack_at = self._last_resend_at = monotonic()
-
-    def _mark_stored(self, reply: bytes, count: int) -> None:
-        """Count acknowledgements of stored rows with the same reply subject."""
-        chunk = self._sent_chunks.get(reply)
-        if chunk is not None:
-            self._rows_in_flight -= count
-            chunk.unacked -= count
-            if not chunk.unacked:
-                del self._sent_chunks[reply]
-                self._bytes_in_flight -= chunk.size
-            return
-        number = self._number(reply)
-        if not self._keeps_order:
-            self._remove(number)
-        elif number in self._pending:
-            self._acked.add(number)
-            self._refused.pop(number, None)
-            while self._order and self._order[0] in self._acked:
-                self._acked.remove(self._order[0])
-                self._remove(self._order.popleft())
-
-    def _number(self, reply: bytes) -> int:
-        """Return the number of a row from its reply subject; one without a row if it was sent again since then."""
-        return int(reply[len(self._reply) :]) - self._generation
-
-    def _remove(self, number: int) -> None:
-        command = self._pending.pop(number, None)
-        if command is not None:
-            self._rows_in_flight -= 1
-            self._bytes_in_flight -= len(command)
-            self._refused.pop(number, None)
+            self._count(min(sequences), max(sequences), min(duplicates, stored))
 
     def _process_each(self, deliveries: list[RawMessage]) -> None:
         """Process acknowledgements of which some contain more than a sequence."""
         for reply, _, header, payload in deliveries:
             ack = self._parse_ack(reply, header, payload)
-            before = self._rows_in_flight
-            if ack is None:
-                continue
-            self._mark_stored(reply, 1)
-            if before == self._rows_in_flight:
-                continue  # the second acknowledgement of a row that was sent twice, or one before an earlier row
-            self.stats.rows += before - self._rows_in_flight
-            self.stats.stored(ack.seq, ack.seq)
-            self.stats.duplicates += ack.duplicate
-            self._last_ack_at = self._last_resend_at = monotonic()
+            # No row leaves with the second acknowledgement of one that was sent twice, or before an earlier row.
+            if ack is not None and self._in_flight.acknowledge(reply, 1):
+                self._count(ack.seq, ack.seq, ack.duplicate)
+
+    def _count(self, lowest: int, highest: int, duplicates: int) -> None:
+        """Add acknowledged rows to the stats."""
+        self.stats.stored(lowest, highest)
+        self.stats.duplicates += duplicates
+        self._last_ack_at = self._last_resend_at = monotonic()
 
     def _parse_ack(self, reply: bytes, header: bytes, payload: bytes) -> PubAck | None:
         """Return the acknowledgement in a reply; handle the reply if it is an error."""
@@ -482,19 +574,18 @@ class AckWindow(MessageReceiver):
         if header and not payload:
             status = parse_status(header)
             error = errors.InvalidResponseError(f"unexpected reply to a publish: {header[:60]!r}")
-            if status is not None and status.code == _NO_RESPONDERS:
+            if status is not None and status.code == NO_RESPONDERS:
                 error = errors.NoStreamResponseError("")
         else:
             try:
                 return PubAck.from_json(loads(payload))
             except errors.Error as refusal:
                 error = refusal
-        if reply in self._sent_chunks:
-            # Sending each row individually shows which one was refused.
-            self._resend(self._split_chunk(reply))
-            return None
-        number = self._number(reply)
-        if number in self._pending:
+        # Sending each row of a chunk individually shows which one was refused.
+        numbers = self._in_flight.split(reply)
+        if numbers is not None:
+            self._resend(self._in_flight.again(numbers))
+        elif (number := self._in_flight.pending_row(reply)) is not None:
             self._handle_refusal(number, error)
         return None
 
@@ -502,15 +593,15 @@ class AckWindow(MessageReceiver):
         """Schedule a refused row to be sent again, or raise an error if it cannot be stored."""
         retriable = is_retriable(error)
         if isinstance(error, errors.NoStreamResponseError):
-            subject = _subject_of(self._pending[number]).decode("utf-8", "replace")
+            subject = self._in_flight.subject_of(number).decode("utf-8", "replace")
             error = errors.NoStreamResponseError(subject)
             retriable = self._stream_accepts(subject)
         if not retriable:
             raise self._row_error(number, error)
         now = monotonic()
-        if not self._refused:
+        if not self._in_flight.refused:
             self._retry_at = now + _POLL_INTERVAL_S
-        self._refused.setdefault(number, (now + self._ack_timeout, error))
+        self._in_flight.refused.setdefault(number, (now + self._ack_timeout, error))
 
     def _row_error(self, number: int, error: errors.Error) -> RowError:
         reason = f"the server refused it: {error}"
@@ -521,7 +612,7 @@ class AckWindow(MessageReceiver):
             and error.err_code == errors.ErrorCode.DUPLICATE_MESSAGE_CONFLICT
         ):
             reason += _ID_IN_PROCESS_HINT
-        made = self._encoder.error(number, _subject_of(self._pending[number]), reason)
+        made = self._in_flight.error(number, reason)
         made.__cause__ = error
         return made
 
@@ -534,10 +625,10 @@ class AckWindow(MessageReceiver):
             self._resend_all()
         elif events is _PERMISSION_DENIED and self._denials:
             subject, error = self._denials[0]
-            number = self._row_for_subject(subject)
+            number = self._in_flight.row_for_subject(subject)
             if number is None:
                 raise error
-            raise self._encoder.error(number, subject, str(error)) from error
+            raise self._in_flight.encoder.error(number, subject, str(error)) from error
 
 
 def _ack_prefix(payload: bytes) -> bytes:
@@ -548,7 +639,3 @@ def _ack_prefix(payload: bytes) -> bytes:
         return b""
     before, name, _ = payload.partition(_SEQUENCE)
     return before + name if name else b""
-
-
-def _subject_of(command: bytes) -> bytes:
-    return command.split(b" ", 2)[1]

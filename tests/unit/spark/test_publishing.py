@@ -1,4 +1,4 @@
-"""Encoded publish commands, and which refusals are retried."""
+"""Encoded publish commands, the rows in flight, and which refusals are retried."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jetstream_sync.errors import (
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.writing import publishing
 from jetstream_sync.spark.writing.publishing import (
+    RowsInFlight,
     WriteStats,
     commands,
     joined_commands,
@@ -139,6 +140,80 @@ def test_a_row_above_the_size_limit_is_not_sent():
         joined_commands(ENCODER, rows, HEAD, b"reply", header + 99)
     assert (error.value.partition, error.value.row) == (4, 8)
     assert f"{header + 100} bytes" in str(error.value)
+
+
+def replies_of(buffer: bytes) -> list[bytes]:
+    """Return the reply subject of each command."""
+    return [line.split(b" ")[2] for line in buffer.splitlines() if line.startswith(b"HPUB ")]
+
+
+def numbered_rows(first: int, end: int, *, ids: bool = False) -> EncodedRows:
+    count = end - first
+    names = [b"id-%d" % number for number in range(first, end)]
+    return rows_of([b"s"] * count, [b"x"] * count, ids=names if ids else None, first=first)
+
+
+def test_a_chunk_leaves_when_all_of_its_rows_are_acknowledged():
+    """Rows that all have ids share a reply subject, whose acknowledgements are counted."""
+    rows = RowsInFlight(ENCODER, b"_INBOX.a.", keeps_order=False)
+    sent = rows.add(rows.encode(numbered_rows(0, 3, ids=True), 1000))
+    (reply,) = {*replies_of(sent)}
+    assert (rows.rows, rows.size) == (3, len(sent))
+    assert [rows.acknowledge(reply, 2), rows.acknowledge(reply, 1)] == [2, 1]
+    assert (rows.rows, rows.size, rows.stored) == (0, 0, 3)
+
+
+def test_the_rows_of_a_split_chunk_are_counted_again():
+    """Late acknowledgements of the chunk are ignored, and each row leaves with its own one."""
+    rows = RowsInFlight(ENCODER, b"_INBOX.a.", keeps_order=False)
+    (reply,) = {*replies_of(rows.add(rows.encode(numbered_rows(5, 8, ids=True), 1000)))}
+    assert rows.acknowledge(reply, 2) == 2
+    assert rows.split(reply) == [5, 6, 7]
+    again = rows.again([5, 6, 7])
+    assert (rows.rows, rows.stored, rows.size) == (3, 0, sum(map(len, again)))
+    assert rows.acknowledge(reply, 1) == 0
+    for own in replies_of(b"".join(again)):
+        assert rows.acknowledge(own, 1) == 1
+        assert rows.acknowledge(own, 1) == 0  # a row that was sent twice
+    assert (rows.rows, rows.stored, rows.size) == (0, 3, 0)
+    assert rows.split(reply) is None
+
+
+def test_a_row_that_keeps_its_order_leaves_after_the_rows_before_it():
+    """In a bucket, acknowledgements of what was sent before a resend do not count."""
+    rows = RowsInFlight(ENCODER, b"_INBOX.a.", keeps_order=True)
+    first, second, third = replies_of(rows.add(rows.encode(numbered_rows(0, 3, ids=True), 1000)))
+    assert [rows.acknowledge(second, 1), rows.rows] == [0, 3]
+    assert [rows.acknowledge(first, 1), rows.rows] == [2, 1]
+    (again,) = replies_of(b"".join(rows.all_again()))
+    assert [rows.acknowledge(third, 1), rows.acknowledge(again, 1)] == [0, 1]
+    assert (rows.rows, rows.size, rows.stored) == (0, 0, 3)
+
+
+def test_rows_that_were_encoded_before_a_resend_are_acknowledged_after_it():
+    """While rows wait for room, all others are sent again with new reply subjects, which these have as well."""
+    rows = RowsInFlight(ENCODER, b"_INBOX.a.", keeps_order=True)
+    rows.add(rows.encode(numbered_rows(0, 1), 1000))
+    waiting = rows.encode(numbered_rows(1, 2), 1000)
+    (first,) = replies_of(b"".join(rows.all_again()))
+    (second,) = replies_of(rows.add(waiting))
+    assert [rows.acknowledge(first, 1), rows.acknowledge(second, 1)] == [1, 1]
+    assert (rows.rows, rows.size) == (0, 0)
+
+
+def test_an_acknowledged_row_is_not_refused_any_more():
+    """A refused row is sent again until it is acknowledged."""
+    for keeps_order in (False, True):
+        rows = RowsInFlight(ENCODER, b"_INBOX.a.", keeps_order=keeps_order)
+        (reply,) = replies_of(rows.add(rows.encode(numbered_rows(0, 1), 1000)))
+        number = rows.pending_row(reply)
+        assert number == 0
+        assert rows.row_for_subject(b"s") == 0
+        rows.refused[number] = 1.0, APIError(503, 10023, "busy")
+        rows.acknowledge(reply, 1)
+        assert not rows.refused
+        assert rows.pending_row(reply) is None
+        assert rows.row_for_subject(b"s") is None
 
 
 def test_stats_contain_the_range_of_sequences():
