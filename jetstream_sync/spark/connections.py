@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from .. import errors
@@ -26,6 +27,7 @@ from ..options import TLSOptions
 from ..protocol.parser import RawMessage
 from ..subjects import check_publish_subject, check_stream_name
 from .option_values import flag, option, seconds
+from .retry import retry_transient
 
 _SPARK_FILE_PREFIX: Final = "sparkFile:"
 #: Seconds between two rounds through the servers, and the number of rounds before giving up.
@@ -236,6 +238,12 @@ def connection(settings: ConnectionSettings) -> Connection:
 def jetstream(settings: ConnectionSettings) -> JetStream:
     """Return a JetStream context with these settings on the connection of this process."""
     return settings.jetstream(connection(settings))
+
+
+def connected(settings: ConnectionSettings, timeout: float) -> JetStream:
+    """Return the same as `jetstream`; transient errors are retried for ``timeout`` seconds."""
+    # In local mode Spark does not repeat a task, and a busy machine may not connect in time.
+    return retry_transient(partial(jetstream, settings), timeout, "connecting")
 
 
 def _path(path: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from .. import errors
 from ..durations import time_from_ns
 from ..headers import MSG_ID, Headers, parse_headers
-from .connections import jetstream
+from .connections import connected
 from .options import ReadOptions, WriteOptions
 from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
@@ -278,7 +278,8 @@ def read_range_batches(
 def _chunks(part: SequenceRange, options: ReadOptions, columns: Sequence[str]) -> Iterator[Chunk]:
     check_read_columns((name, READ_TYPES.get(name, "")) for name in columns)
     plan = ReadPlan.of(options)
-    return read_chunks(jetstream(options.connection), part, frozenset(columns), plan)
+    js = connected(options.connection, plan.retry_timeout)
+    return read_chunks(js, part, frozenset(columns), plan)
 
 
 def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:

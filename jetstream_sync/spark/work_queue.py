@@ -27,7 +27,7 @@ from ..net.clock import Deadline
 from ..options import check_int
 from ..protocol.parser import RawMessage
 from ..subjects import ack_tokens, check_publish_subject
-from .connections import api_requests, jetstream
+from .connections import api_requests, connected
 from .options import ReadOptions
 from .retry import retry_transient
 from .schema import arrow_schema, utf8_text
@@ -207,7 +207,7 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, Any] | ReadOptions
     settings = parsed.connection
     if isinstance(replies, str):
         raise errors.InvalidArgumentError("the replies are one text: pass a list")
-    core = api_requests(jetstream(settings)).core
+    core = api_requests(connected(settings, settings.timeout)).core
     rest = iter(replies)
     total = 0
     while part := [_ack_subject(reply) for reply in islice(rest, _MAX_ACKS)]:
@@ -225,7 +225,8 @@ def _consumer(options: ReadOptions) -> PullConsumer:
         raise errors.InvalidOptionError(
             "consumer", None, "is required: set it to a durable consumer"
         )
-    consumer = jetstream(options.connection).get_consumer(options.stream[0], options.consumer)
+    js = connected(options.connection, options.connection.timeout)
+    consumer = js.get_consumer(options.stream[0], options.consumer)
     policy = consumer.cached_info.config.ack_policy
     if policy != AckPolicy.EXPLICIT:
         raise errors.InvalidOptionError(

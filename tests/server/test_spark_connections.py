@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fixtures.threads import wait_until, within
 
+import jetstream_sync
 from jetstream_sync.errors import AuthorizationError, NoServersError
 from jetstream_sync.server import NatsServer
-from jetstream_sync.spark import ReadOptions, connection
+from jetstream_sync.spark import ReadOptions, connection, plan_ranges, read_range, take_work
 
 LOGIN = "authorization { user: orders, password: hunter2 }\n"
 
@@ -48,6 +51,31 @@ def test_a_connection_works_again_after_an_outage(fresh_server):
         assert settings.jetstream(again).account_info().streams == 0
     assert again is nc
     nc.close()
+
+
+@pytest.mark.parametrize("kind", ["range", "work"])
+def test_a_task_waits_for_a_server_that_cannot_be_reached_yet(kind, fresh_server, caplog):
+    """The first connection of a task is attempted again: in local mode Spark does not repeat a failed task."""
+    caplog.set_level(logging.WARNING, "jetstream_sync.spark")
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        stream = nc.jetstream().create_stream(name="S", subjects=["s"])
+        stream.create_consumer(durable_name="C")
+        nc.jetstream().publish("s", b"row")
+    on_driver = options(fresh_server)
+    planned = plan_ranges(on_driver)
+    connection(on_driver.connection).close()
+    fresh_server.stop()
+    in_task = options(fresh_server, connectTimeout="7s", consumer="C")
+    tasks = {
+        "range": lambda: [data for (data,) in read_range(planned[0], in_task, ["data"])],
+        "work": lambda: [msg.data for batch in take_work(in_task, max_messages=1) for msg in batch],
+    }
+    with ThreadPoolExecutor(1) as pool:
+        rows = pool.submit(tasks[kind])
+        wait_until(lambda: "connecting failed" in caplog.text or rows.done())
+        fresh_server.start()
+        assert rows.result(timeout=30) == [b"row"]
+    connection(in_task.connection).close()
 
 
 @pytest.mark.parametrize("how", ["url", "option", "file", "variable"])
@@ -90,7 +118,7 @@ def test_a_forked_child_has_its_own_connection(fresh_server):
     """After a fork the child gets another connection, and the parent's stays usable."""
     program = f"""
 import os
-from jetstream_sync.spark import ReadOptions, connection
+from jetstream_sync.spark import ReadOptions, connection, plan_ranges, read_range, take_work
 settings = ReadOptions.from_options({{"stream": "S", "servers": {fresh_server.url!r}}}).connection
 nc = connection(settings)
 child = os.fork()

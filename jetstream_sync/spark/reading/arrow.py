@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ...headers import MSG_ID, Headers, parse_headers
 from ...speedups import split_headers
 from ..bytes_column import NO_BYTES, BytesColumn
-from ..connections import jetstream
+from ..connections import connected
 from ..options import ReadOptions
 from ..retry import one_line_errors
 from ..schema import arrow_schema, spark_arrow_schema
@@ -229,7 +229,8 @@ class PartitionReader:
         columns = frozenset(self._schema.names)
         schema = spark_arrow_schema(self._schema)
         with one_line_errors():
-            for chunk in read_chunks(jetstream(self._settings), sequences, columns, self._plan):
+            js = connected(self._settings, self._plan.retry_timeout)
+            for chunk in read_chunks(js, sequences, columns, self._plan):
                 yield to_batch(chunk, schema, self._settings.domain)
 
     def __str__(self) -> str:

@@ -172,7 +172,10 @@ class QueryPlanner:
             return start
         # Subscribed before the streams are asked, so that every later message is noticed.
         views = self._views or self._refresh_views()
-        self._arrivals.watch(self._access.connection, views.values(), self.options)
+        self._access.retry_transient(
+            lambda: self._arrivals.watch(self._access.connection, views.values(), self.options),
+            "subscribing to the subjects",
+        )
         offset = Offset.from_json(start)
         self._refresh_views()
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.

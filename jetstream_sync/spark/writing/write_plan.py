@@ -21,7 +21,7 @@ from ...api.stream import StreamConfig
 from ...jetstream.buckets.entries import BucketSubjects
 from ...jetstream.context import JetStream
 from ...subjects import API_PREFIX, is_reserved, subject_matches, subjects_overlap
-from ..connections import api_requests, jetstream
+from ..connections import api_requests, connected
 from ..options import WriteOptions
 from ..retry import retry_transient
 from ..streams import stream_view
@@ -227,14 +227,14 @@ class WritePlan:
     @classmethod
     def checked(cls, options: WriteOptions, layout: RowLayout, *, warns: bool = True) -> WritePlan:
         """Return the plan after checking the stream, see `check_target`; transient errors are retried."""
-        js = _connected(options)
+        js = connected(options.connection, options.ack_timeout)
         check = partial(check_target, js, options, layout, warns=warns)
         target = retry_transient(check, options.ack_timeout, "checking the stream")
         return cls(options=options, layout=layout, target=target)
 
     def write(self, task_id: WriteTaskId, groups: Iterable[Iterable[Columns]]) -> Written:
         """Write the rows of a partition, given in groups; on return the stream has stored all of them."""
-        js = _connected(self.options)
+        js = self._connected()
         encoder = self._encoder(task_id.partition)
         rows = self._rows(encoder, groups)
         if self.options.delivery == "transaction":
@@ -314,7 +314,7 @@ class WritePlan:
         if not last_seq:
             return
         name, target, options = self.options.stream, self.target, self.options
-        read = partial(_connected(options).get_stream, name)
+        read = partial(self._connected().get_stream, name)
         info = retry_transient(read, options.ack_timeout, "checking the stream").cached_info
         view = stream_view(info)
         if view.created_ns != target.created_ns or info.state.last_seq < last_seq:
@@ -329,13 +329,11 @@ class WritePlan:
     def end_batch(self, task_id: WriteTaskId) -> None:
         """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
         if self.options.delivery == "transaction":
-            self._checkpoints(_connected(self.options), task_id).end_batch()
+            self._checkpoints(self._connected(), task_id).end_batch()
 
     def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
         roll_up = self.target.allows_rollup
         return CheckpointStore(js, self.options, task_id, roll_up=roll_up)
 
-
-def _connected(options: WriteOptions) -> JetStream:
-    connect = partial(jetstream, options.connection)
-    return retry_transient(connect, options.ack_timeout, "connecting")
+    def _connected(self) -> JetStream:
+        return connected(self.options.connection, self.options.ack_timeout)
