@@ -1,7 +1,7 @@
 """
 Detect data loss: a stream that does not continue where the checkpoint ended.
 
-The action, by what is found and the option ``failOnDataLoss``:
+What follows from `LOSS_ACTIONS`, by what is found and the option ``failOnDataLoss``:
 
 ========================================  ======================  ==============================
 found                                     ``true``                ``false``
@@ -25,6 +25,7 @@ import logging
 from dataclasses import dataclass
 
 from ... import errors
+from ..reading.ranges import LOSS_ACTIONS, LossAction
 from ..streams import StreamView
 from .offsets import StreamOffset
 
@@ -48,8 +49,8 @@ class ResumePoint:
     problem: str | None = None
     """What was lost, as text for the log or the error; ``None``: nothing."""
 
-    is_fatal: bool = False
-    """Whether the loss is an error unless ``failOnDataLoss`` is false."""
+    is_expected: bool = False
+    """Whether the stream removes such messages in normal operation."""
 
     may_be_stale: bool = False
     """Whether a lagging server may have replied, so that the state should be read again."""
@@ -59,26 +60,23 @@ def find_resume_point(position: StreamOffset, view: StreamView | None, stream: s
     """Compare an offset of the checkpoint with the state of its stream."""
     wanted = position.next_seq
     if view is None:
-        return ResumePoint(stream, wanted, f"stream {stream} does not exist any more", True)
+        return ResumePoint(stream, wanted, f"stream {stream} does not exist any more")
     if view.created_ns != position.created_ns:
         problem = (
             f"stream {stream} is not the stream of the checkpoint: it was deleted and created again, or is in"
             f" another cluster; the unread messages of the old stream, from sequence {wanted} on, are gone"
         )
-        return ResumePoint(stream, view.first_seq, problem, True)
+        return ResumePoint(stream, view.first_seq, problem)
     if view.end_seq < wanted:
         problem = f"stream {stream} ends at sequence {view.end_seq - 1}, but was already read up to"
-        return ResumePoint(
-            stream, view.first_seq, f"{problem} {wanted - 1}", True, may_be_stale=True
-        )
+        return ResumePoint(stream, view.first_seq, f"{problem} {wanted - 1}", may_be_stale=True)
     skips_removed = position.since_ns is not None and view.first_ns <= position.since_ns
     if view.first_seq > wanted and not skips_removed:
         count = view.first_seq - wanted
         problem = f"stream {stream} starts at sequence {view.first_seq}, but was only read up to"
         problem += f" {wanted - 1}: {count} sequences are gone"
-        return ResumePoint(
-            stream, view.first_seq, problem, not view.removes_unread(position.filters)
-        )
+        is_expected = view.removes_unread(position.filters)
+        return ResumePoint(stream, view.first_seq, problem, is_expected)
     return ResumePoint(stream, max(wanted, view.first_seq))
 
 
@@ -94,12 +92,13 @@ class DataLossPolicy:
         """Return where to continue; each loss is logged once."""
         if found.problem is None:
             return found.next_seq
-        if self._mode == "strict" or (found.is_fatal and self._mode == "true"):
-            remedy = "true" if self._mode == "strict" and not found.is_fatal else "false"
+        action = LOSS_ACTIONS[self._mode, found.is_expected]
+        if action is LossAction.RAISE:
+            remedy = "true" if found.is_expected else "false"
             raise DataLossError(
                 f"{found.problem}; set the option failOnDataLoss={remedy} of the source to continue anyway"
             )
-        if not found.is_fatal:
+        if action is LossAction.IGNORE:
             log.debug("%s", found.problem)
         elif self._last_warnings.get(found.stream) != found.problem:
             self._last_warnings[found.stream] = found.problem

@@ -33,7 +33,9 @@ from .chunks import Chunk, FieldSelection, ReadTask
 from .direct import DirectReader
 from .pull import MIN_SKIPPED_PAYLOAD_BYTES, PullReader
 from .ranges import (
+    LOSS_ACTIONS,
     DirectGetRefusedError,
+    LossAction,
     RangeLostError,
     RangeStalledError,
     SequenceRange,
@@ -261,13 +263,12 @@ class _RangeReader:
             # Messages received from before `end_seq` are followed by a gap, so that the read begins after them.
             expected_loss, self._begin_seq = True, end_seq
         lost = RangeLostError(self._range.stream, missing, end_seq)
-        if self._plan.fail_on_data_loss == "strict" or (
-            self._plan.fail_on_data_loss == "true" and not expected_loss
-        ):
+        action = LOSS_ACTIONS[self._plan.fail_on_data_loss, expected_loss]
+        if action is LossAction.RAISE:
             raise lost
         if not self._loss_logged:
             self._loss_logged = True
-            log.log(logging.DEBUG if expected_loss else logging.WARNING, "%s", lost)
+            log.log(logging.DEBUG if action is LossAction.IGNORE else logging.WARNING, "%s", lost)
 
 
 def _first_missing(start_seq: int, sequences: Sequence[int]) -> int:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 from ... import errors
 from ...errors import RangeError as RangeError  # noqa: PLC0414 - exported
 from ...errors import StreamRecreatedError as StreamRecreatedError  # noqa: PLC0414 - exported
+
+
+class LossAction(Enum):
+    """What is done when unread messages have left their stream."""
+
+    RAISE = "raise"
+    WARN = "warn"
+    IGNORE = "ignore"
+
+
+#: The action for each value of the option ``failOnDataLoss``, and whether the stream removes such messages in normal
+#: operation; see `StreamView.removes_unread`.
+LOSS_ACTIONS: Final[Mapping[tuple[str, bool], LossAction]] = {
+    ("true", False): LossAction.RAISE,
+    ("true", True): LossAction.IGNORE,
+    ("false", False): LossAction.WARN,
+    ("false", True): LossAction.IGNORE,
+    ("strict", False): LossAction.RAISE,
+    ("strict", True): LossAction.RAISE,
+}
 
 
 class RangeLostError(RangeError):

@@ -402,7 +402,6 @@ class QueryPlanner:
             found,
             next_seq=view.first_seq,
             problem=f"{problem} with sequence {stored[0]}, up to which it was read",
-            is_fatal=True,
         )
 
     def _after_search(

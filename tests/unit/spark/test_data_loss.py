@@ -10,6 +10,7 @@ from fixtures.spark_streams import stream_info
 
 from jetstream_sync.spark.planning.data_loss import DataLossError, DataLossPolicy, find_resume_point
 from jetstream_sync.spark.planning.offsets import StreamOffset
+from jetstream_sync.spark.reading.ranges import LOSS_ACTIONS
 from jetstream_sync.spark.streams import StreamView, stream_view
 
 LIMITS = replace(stream_view(stream_info(messages=100, first_seq=1, last_seq=100)), created_ns=1)
@@ -35,6 +36,19 @@ def outcome(view: StreamView | None, position: StreamOffset, mode: str) -> int |
 
 
 MODES = ("true", "false", "strict")
+
+
+def test_only_an_expected_loss_is_ignored():
+    """There is an action for each value of the option; ``strict`` ignores nothing, and ``false`` raises nothing."""
+    assert LOSS_ACTIONS.keys() == {(mode, expected) for mode in MODES for expected in (False, True)}
+    actions = {
+        mode: [LOSS_ACTIONS[mode, False].value, LOSS_ACTIONS[mode, True].value] for mode in MODES
+    }
+    assert actions == {
+        "true": ["raise", "ignore"],
+        "false": ["warn", "ignore"],
+        "strict": ["raise", "raise"],
+    }
 
 
 @pytest.mark.parametrize("seq", [1, 50, 101])
