@@ -48,8 +48,8 @@ _MSG_ID: Final = MSG_ID.encode()
 CHUNK_ROWS: Final = 512
 #: Maximum bytes in flight, independent of the window.
 _MAX_BYTES_IN_FLIGHT: Final = 32 * 1024 * 1024
-#: Seconds between two checks of the timeouts, and before a refused row is sent again.
-_POLL_INTERVAL_S: Final = 0.25
+#: Seconds before a refused row is sent again.
+_RETRY_INTERVAL_S: Final = 0.25
 #: Number of resends within ``ack_timeout``: a stream leader that steps down forgets messages that it has not
 #: stored, without a reply.
 _RESENDS_PER_TIMEOUT: Final = 4
@@ -491,7 +491,7 @@ class AckWindow(MessageReceiver):
     def _wait(self) -> None:
         """Wait for events, process them, and check the timeouts."""
         try:
-            self._process(self._events.get(Deadline(_POLL_INTERVAL_S)))
+            self._process(self._events.get(self._next_check()))
             events = self._events.items
             while events:
                 self._process(events.popleft())
@@ -508,6 +508,15 @@ class AckWindow(MessageReceiver):
         ):
             self._resend_all()
 
+    def _next_check(self) -> Deadline:
+        """Return when a time limit ends, if nothing arrives before."""
+        ends = [self._last_ack_at + self._ack_timeout]
+        if self._connected:
+            ends.append(self._last_resend_at + self._ack_timeout / _RESENDS_PER_TIMEOUT)
+            if self._in_flight.refused:
+                ends.append(self._retry_at)
+        return Deadline(max(0.0, min(ends) - monotonic()))
+
     def _timeout_error(self) -> errors.Error:
         if not self._in_flight.rows:
             return errors.TimeoutError(f"not connected to a server for {self._ack_timeout:g} s")
@@ -523,7 +532,7 @@ class AckWindow(MessageReceiver):
             if now >= until:
                 raise self._row_error(number, error)
         self._resend(self._in_flight.again(refused))
-        self._retry_at = now + _POLL_INTERVAL_S
+        self._retry_at = now + _RETRY_INTERVAL_S
 
     # --- acknowledgements -----------------------------------------------------------------------
 
@@ -600,7 +609,7 @@ class AckWindow(MessageReceiver):
             raise self._row_error(number, error)
         now = monotonic()
         if not self._in_flight.refused:
-            self._retry_at = now + _POLL_INTERVAL_S
+            self._retry_at = now + _RETRY_INTERVAL_S
         self._in_flight.refused.setdefault(number, (now + self._ack_timeout, error))
 
     def _row_error(self, number: int, error: errors.Error) -> RowError:
