@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import errors
+from ..client.threads import join, spawn
 from ..exit_status import ExitStatus
+from ..net.clock import Deadline
 from ..subjects import check_publish_subject
 from .long_running import pause
 from .output import count as count_text
@@ -32,6 +33,7 @@ from .status import CommandError
 from .values import FROM_1, SIZE, Parsed, option, with_options
 
 if TYPE_CHECKING:
+    import threading
     from concurrent.futures import Future
 
     from .. import Connection, JetStream, PubAck
@@ -85,7 +87,7 @@ class Meter:
     ended: float = 0.0
 
 
-Run = Callable[[], None]
+Work = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class BenchKind:
     #: What a latency measures.
     latency: str
     #: Prepares the work of a client, and returns the function that is timed.
-    start: Callable[[Connection, JetStream, Workload, Meter], Run]
+    start: Callable[[Connection, JetStream, Workload, Meter], Work]
     #: Creates the stream of the work; ``None``: the work needs none.
     prepare: Callable[[JetStream, Workload], Any] | None = None
     #: Whether each client does all of the work, instead of a part of it.
@@ -143,7 +145,7 @@ def _sampled(workload: Workload) -> int:
 # --- core messages --------------------------------------------------------------------------------
 
 
-def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Run:
+def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Work:
     publish = functools.partial(nc.publish, workload.subject, workload.payload)
 
     def run() -> None:
@@ -157,7 +159,7 @@ def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Ru
     return run
 
 
-def _sub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Run:
+def _sub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Work:
     # No limits: the work waits for every message, so none may be dropped.
     sub = nc.subscribe(workload.subject, pending_msgs_limit=0, pending_bytes_limit=0)
     nc.flush()
@@ -204,12 +206,12 @@ def _fill_consumer(js: JetStream, workload: Workload) -> None:
     )
 
 
-def _js_pub(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+def _js_pub(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Work:
     publish = functools.partial(js.publish, workload.subject, workload.payload)
     return lambda: _repeat(workload, meter, publish)
 
 
-def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Work:
     publish = functools.partial(js.publish_async, workload.subject, workload.payload)
 
     def acked(began: int, _future: Future[PubAck]) -> None:
@@ -226,7 +228,7 @@ def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, meter: Met
     return run
 
 
-def _js_fetch(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+def _js_fetch(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Work:
     consumer = js.get_consumer(workload.name, _CONSUMER)
 
     def run() -> None:
@@ -251,7 +253,7 @@ def _js_fetch(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -
     return run
 
 
-def _js_ordered(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+def _js_ordered(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Work:
     stream = js.get_stream(workload.name)
 
     def run() -> None:
@@ -296,7 +298,7 @@ def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class BenchResult:
     """The result of all clients."""
 
     clients: int
@@ -316,13 +318,17 @@ class Outcome:
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C was pressed while the clients worked."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: BenchResult) -> None:
         super().__init__()
         self.outcome = outcome
 
 
 class _Client:
-    """One client: its connection, its thread and its measurements."""
+    """
+    One client: its connection, its thread and its measurements.
+
+    The thread writes the measurements and the failure, which the main thread reads meanwhile.
+    """
 
     def __init__(
         self,
@@ -334,21 +340,26 @@ class _Client:
         self.meter = Meter()
         self.nc = nc
         self.failure: BaseException | None = None
-        # Not Thread.join(timeout): before CPython 3.13 a Ctrl-C in it marks a running thread as stopped.
-        self.ended = threading.Event()
         self._run = kind.start(nc, settings.jetstream_on(nc), workload, self.meter)
-        self.thread = threading.Thread(target=self._work, name="jsm-bench", daemon=True)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = spawn("bench", self._work, self._failed)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end of the thread, if it was started, and return whether it has ended."""
+        return self._thread is None or join(self._thread, seconds)
 
     def _work(self) -> None:
-        meter = self.meter
         try:
-            meter.started = time.monotonic()
+            self.meter.started = time.monotonic()
             self._run()
-        except BaseException as error:  # noqa: BLE001 - raised by the main thread
-            self.failure = error
         finally:
-            meter.ended = time.monotonic()
-            self.ended.set()
+            self.meter.ended = time.monotonic()
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = error
 
 
 def run_clients(
@@ -356,7 +367,7 @@ def run_clients(
     kind: BenchKind,
     workloads: Sequence[Workload],
     show: Callable[[int], Any],
-) -> Outcome:
+) -> BenchResult:
     """Run all clients at the same time, each with its workload."""
     with ExitStack() as connections:
         # All clients are connected before the first one starts.
@@ -366,7 +377,7 @@ def run_clients(
         ]
         try:
             for client in clients:
-                client.thread.start()
+                client.start()
             _watch(clients, show)
         except KeyboardInterrupt:
             _stop(clients)
@@ -381,8 +392,8 @@ def _watch(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
     """Wait until all clients have ended; raise the error of a client that failed."""
     working = list(clients)
     while working:
-        working[0].ended.wait(_PROGRESS_INTERVAL_S)
-        working = [client for client in working if not client.ended.is_set()]
+        working[0].wait(_PROGRESS_INTERVAL_S)
+        working = [client for client in working if not client.wait(0.0)]
         show(sum(client.meter.done for client in clients))
         for client in clients:
             if client.failure is not None:
@@ -392,20 +403,19 @@ def _watch(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
 def _stop(clients: Sequence[_Client]) -> None:
     for client in clients:
         client.meter.stopped = True
-    deadline = time.monotonic() + _STOP_TIMEOUT_S
-    started = [client for client in clients if client.thread.ident is not None]
-    for client in started:
-        client.ended.wait(max(0.0, deadline - time.monotonic()))
-    for client in started:
+    deadline = Deadline(_STOP_TIMEOUT_S)
+    for client in clients:
+        client.wait(deadline.left() or 0.0)
+    for client in clients:
         client.nc.close()
-        client.ended.wait(_STOP_TIMEOUT_S)
+        client.wait(_STOP_TIMEOUT_S)
 
 
-def _outcome(clients: Sequence[_Client]) -> Outcome:
+def _outcome(clients: Sequence[_Client]) -> BenchResult:
     meters = [client.meter for client in clients]
     started = min((meter.started for meter in meters if meter.started), default=0.0)
     ended = max(meter.ended for meter in meters)
-    return Outcome(
+    return BenchResult(
         clients=len(clients),
         messages=sum(meter.done for meter in meters),
         seconds=max(0.0, ended - started) if started else 0.0,
@@ -500,7 +510,7 @@ def _command(kind: BenchKind, text: str, *more: Callable[[Any], Any]) -> click.C
     return measure
 
 
-def _summary(outcome: Outcome, bytes_each: int) -> str:
+def _summary(outcome: BenchResult, bytes_each: int) -> str:
     """Return one line with the number of messages and the rates."""
     return (
         f"{count_text(outcome.messages)} messages of {size(bytes_each)} in {outcome.seconds:.2f} s: "
@@ -508,7 +518,7 @@ def _summary(outcome: Outcome, bytes_each: int) -> str:
     )
 
 
-def _document(kind: BenchKind, outcome: Outcome, workload: Workload) -> dict[str, Any]:
+def _document(kind: BenchKind, outcome: BenchResult, workload: Workload) -> dict[str, Any]:
     return {
         "kind": kind.path,
         "title": kind.title,

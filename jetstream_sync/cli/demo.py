@@ -25,7 +25,6 @@ import dataclasses
 import json
 import operator
 import random
-import threading
 import time
 import uuid
 import zlib
@@ -40,6 +39,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from .. import JetStream, JetStreamMsg, Stream, StreamConfig, errors
+from ..client.threads import join, spawn
 from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from ..server import NatsServer
@@ -50,7 +50,7 @@ from .output import emit, note
 from .render import Field, bad, show_progress, write_rows
 from .settings import Settings, command
 from .status import CommandError
-from .values import FilePath, option
+from .values import NonEmptyPath, option
 
 # --- the orders -----------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ _RETRY_DELAY_S: Final = 0.1
 
 
 @dataclass
-class Step:
+class DemoStep:
     """The handler of one step; several threads call it."""
 
     js: JetStream
@@ -203,7 +203,7 @@ class Stage:
         return {"stage": self.name, **numbers, "matches_input": matches}
 
 
-class Monitor:
+class OrderMonitor:
     """Compares every message of the stream with the input; a callback of a consumer."""
 
     def __init__(self, orders: dict[str, bytes]) -> None:
@@ -284,19 +284,19 @@ def _remove_stream(settings: Settings, js: JetStream, name: str, owner: dict[str
 
 
 @dataclass
-class Run:
+class DemoRun:
     """One run: the main thread publishes the input, and waits until the workers are done."""
 
     js: JetStream
     stream: Stream
     orders: dict[str, bytes]
-    monitor: Monitor
+    monitor: OrderMonitor
     show: Callable[[int], None]
-    #: Errors of the connection and of workers; the first one ends the run.
-    failures: list[Exception]
+    #: Errors of the connection and of the worker; the first one ends the run.
+    failures: list[BaseException]
     number: int
     """The number of threads of each step."""
-    steps: dict[str, Step] = field(default_factory=dict)
+    steps: dict[str, DemoStep] = field(default_factory=dict)
 
     def start(
         self, login: Settings, redeliver_percent: float, running: contextlib.ExitStack
@@ -310,7 +310,7 @@ class Run:
                 filter_subject=f"{self.stream.name}.{source}",
                 ack_wait=_ACK_WAIT_S,
             )
-            step = Step(self.js, f"{self.stream.name}.{target}", work, redeliver_percent)
+            step = DemoStep(self.js, f"{self.stream.name}.{target}", work, redeliver_percent)
             self.steps[name] = step
             worker.handler(stream=self.stream.name, consumer=name, concurrency=self.number)(step)
 
@@ -318,9 +318,7 @@ class Run:
             if status := worker.run():
                 self.failures.append(CommandError("the worker failed", ExitStatus(status)))
 
-        thread = threading.Thread(target=run, name="jsm-demo", daemon=True)
-        thread.start()
-        running.callback(thread.join, _STOP_TIMEOUT_S)
+        running.callback(join, spawn("demo", run, self.failures.append), _STOP_TIMEOUT_S)
         running.callback(worker.stop)
 
     def publish(self, rate: float | None) -> None:
@@ -384,7 +382,7 @@ class Run:
 @option(
     "-i, --input FILE",
     f"Orders as JSON lines, '-' for standard input.  [default: a sample of {_SAMPLE_SIZE:,}]",
-    FilePath(exists=True, dir_okay=False, allow_dash=True),
+    NonEmptyPath(exists=True, dir_okay=False, allow_dash=True),
     to="input_name",
 )
 @option("-w, --workers", "Threads for each of the two consumers.", click.IntRange(1, 64), default=2)
@@ -436,7 +434,7 @@ def demo(
         )
     check_stream_name(name)
     orders = read_orders(input_name, settings.env.stdin)
-    monitor, failures, started = Monitor(orders), list[Exception](), time.monotonic()
+    monitor, failures, started = OrderMonitor(orders), list[BaseException](), time.monotonic()
     with contextlib.ExitStack() as running:
         login = _own_server(settings, running) if own_server else settings
         nc = running.enter_context(login.connection(name="jsm demo", error_cb=failures.append))
@@ -444,7 +442,7 @@ def demo(
         shown = show_progress(settings.env, "orders", len(orders))
         show = running.enter_context(shown)
         stream = running.enter_context(new_stream(settings, js, name, keep=keep or own_server))
-        run = Run(js, stream, orders, monitor, show, failures, workers)
+        run = DemoRun(js, stream, orders, monitor, show, failures, workers)
         run.start(login, redeliver_percent, running)
         run.publish(rate)
         run.wait()

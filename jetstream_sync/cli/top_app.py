@@ -615,12 +615,17 @@ class TopApp(App[None]):
 
         def change() -> None:
             letters = DeadLetters(self._js)
-            done = "discarded"
+
+            def report(done: str) -> None:
+                self.call_from_thread(self._report, f"Dead letter {letter.seq} was {done}")
+
             if what == "requeue":
                 ack = letters.requeue(letter)
-                done = f"published again: {ack.stream} stored it as {ack.seq}"
+                # Reported now: if it cannot be removed, the error is about that only.
+                report(f"published again: {ack.stream} stored it as {ack.seq}")
             letters.discard(letter)
-            self.call_from_thread(self._report, f"Dead letter {letter.seq} was {done}")
+            if what == "discard":
+                report("discarded")
             self.poller.refresh()
 
         self._in_thread(change)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
+from ..client.threads import Signal, spawn
 from ..errors import Error
 from ..net.clock import monotonic
 from ..subjects import KV_PREFIX, OBJECT_PREFIX
@@ -248,7 +248,7 @@ VIEWS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class AccountSnapshot:
     """The state of all streams and consumers at one time."""
 
     taken: float
@@ -257,7 +257,7 @@ class Snapshot:
     consumers: Listed[ConsumerInfo]
 
     @classmethod
-    def take(cls, lists: Lister) -> Snapshot:
+    def take(cls, lists: Lister) -> AccountSnapshot:
         """Return the present state, with one request per stream that has consumers."""
         streams = lists.streams()
         consumers = lists.consumers_of(streams)
@@ -312,7 +312,7 @@ class Collector:
         self._progress = progress
         self._history = History()
         self._frame = Frame()
-        self._sources: dict[str, Callable[[Snapshot], list[Row]]] = {
+        self._sources: dict[str, Callable[[AccountSnapshot], list[Row]]] = {
             WORKERS.name: lambda _: self._workers(),
             DEAD_LETTERS.name: lambda _: self._dead_letters(),
             BUCKETS.name: _buckets,
@@ -322,7 +322,7 @@ class Collector:
 
     def collect(self, view: str) -> Frame:
         """Read the streams, the consumers and one further view; the others have their former rows."""
-        snapshot = Snapshot.take(self._lists)
+        snapshot = AccountSnapshot.take(self._lists)
         self.has_waited = bool(snapshot.streams.missing or snapshot.consumers.missing)
         found = self._history.add(snapshot)
         rows = {**self._frame.rows, **found.rows}
@@ -381,7 +381,7 @@ class Collector:
                     rows.append(Row(key=key, fields=fields, history=history, record=entry))
         return rows
 
-    def _servers(self, snapshot: Snapshot) -> list[Row]:
+    def _servers(self, snapshot: AccountSnapshot) -> list[Row]:
         servers: dict[str, dict[str, Any]] = {}
         #: The last time that a leader has heard of a server, in seconds before now.
         ages: dict[str, float] = {}
@@ -434,7 +434,7 @@ def _missing_rows(missing: Sequence[Missing]) -> list[Row]:
     ]
 
 
-def _buckets(snapshot: Snapshot) -> list[Row]:
+def _buckets(snapshot: AccountSnapshot) -> list[Row]:
     rows = _missing_rows(
         [stream for stream in snapshot.streams.missing if stream.name.startswith(tuple(_BUCKETS))]
     )
@@ -473,7 +473,7 @@ class History:
             points.append(value)
         return tuple(points)
 
-    def add(self, now: Snapshot) -> Frame:
+    def add(self, now: AccountSnapshot) -> Frame:
         """Add a snapshot, and return the frame of its differences from the previous one."""
         seconds = 0.0 if self._taken is None else now.taken - self._taken
         streams = [self._stream(info, seconds) for info in now.streams.found]
@@ -542,28 +542,33 @@ def _rate(now: int, before: int, seconds: float) -> float:
 
 
 class Poller:
-    """Reads frames on a thread, so that requests do not delay the handling of keys."""
+    """
+    Reads frames on a thread, so that requests do not delay the handling of keys.
+
+    The thread sets the frame, the number of refreshes and the failure. The application sets the interval, the view and
+    whether it is paused.
+    """
 
     def __init__(self, nc: Connection, collector: Collector, interval: float, view: str) -> None:
         self.frame: Frame = Frame()
         self.refreshes: int = 0
         self.interval = interval
         self.paused = False
-        self.failure: Error | None = None
+        #: The error that has ended the thread: nothing is read any more.
+        self.failure: BaseException | None = None
         self._view = view
         self._problem = ""
         self._nc = nc
         self._collector = collector
         self._since = 0.0
-        self._wake = threading.Event()
+        self._wake = Signal()
         self._requests = 0
         self._ended = False
-        self._thread = threading.Thread(target=self._run, name="jsm-top", daemon=True)
 
     def __enter__(self) -> Self:
         # Take the first frame here: without JetStream the command fails before it draws a screen.
         self._collect()
-        self._thread.start()
+        spawn("top", self._run, self._failed)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -604,14 +609,17 @@ class Poller:
                 self._collect()
                 self._problem = ""
             except Error as error:
+                if self._nc.is_closed:
+                    self.failure = error
+                    return
                 self._record(error)
             # Waiting for servers that do not answer is no load.
             took = 0.0 if self._collector.has_waited else monotonic() - began
 
+    def _failed(self, error: BaseException) -> None:
+        self.failure = error
+
     def _record(self, error: Error) -> None:
-        if self._nc.is_closed:
-            self.failure = error
-            return
         if not self._problem:
             self._since = monotonic()
         self._problem = one_line(error)

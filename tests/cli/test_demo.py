@@ -23,6 +23,7 @@ from jetstream_sync.cli.demo import OrderError, dispatch, price, read
 from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.main import run
 from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Worker
 
 COUNT = 40
 
@@ -200,6 +201,17 @@ def test_signal_leaves_nothing_of_the_demos_own_server(orders, tmp_path):
         process.send_signal(signal.SIGINT)
         assert end_of(process) == (130, "", "jsm: interrupted\n")
     assert list(scratch.iterdir()) == []
+
+
+def test_a_worker_that_fails_ends_it(fresh_server, orders, monkeypatch):
+    """An error of the worker's thread is the error of the command, which would wait for ever."""
+
+    def fail(_worker: Worker) -> int:
+        raise RuntimeError("no threads left")
+
+    monkeypatch.setattr(Worker, "run", fail)
+    with pytest.raises(RuntimeError, match="no threads left"):
+        demo("--input", orders, "--server", fresh_server.url)
 
 
 def test_server_that_dies_ends_it(fresh_server, js, orders):

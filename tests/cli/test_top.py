@@ -18,7 +18,7 @@ from fixtures.worker import RunningWorker, running
 from textual.pilot import Pilot
 from textual.widgets import Button, Static, TabbedContent
 
-from jetstream_sync import Connection, JetStream, Stream
+from jetstream_sync import Connection, JetStream, Stream, errors
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.cli.env import Environment
@@ -28,16 +28,17 @@ from jetstream_sync.cli.top_app import TopApp, ViewTable
 from jetstream_sync.cli.top_data import (
     CONSUMERS,
     STREAMS,
+    AccountSnapshot,
     Collector,
     Frame,
     History,
-    Snapshot,
+    Poller,
     number,
     sparkline,
 )
 from jetstream_sync.codec import decode
 from jetstream_sync.server import NatsCluster, NatsServer
-from jetstream_sync.workers import Reject, Worker
+from jetstream_sync.workers import DeadLetter, DeadLetters, Reject, Worker
 
 CREATED = "2026-01-02T03:04:05Z"
 
@@ -73,8 +74,8 @@ def consumer(name: str, delivered: int, floor: int, *, lag: int = 0) -> Consumer
     return decode(ConsumerInfo, fields)
 
 
-def snapshot(taken: float, streams: list[StreamInfo], *consumers: ConsumerInfo) -> Snapshot:
-    return Snapshot(
+def snapshot(taken: float, streams: list[StreamInfo], *consumers: ConsumerInfo) -> AccountSnapshot:
+    return AccountSnapshot(
         taken=taken,
         streams=Listed("stream", streams),
         consumers=Listed("consumer", list(consumers)),
@@ -458,6 +459,40 @@ def test_errors_of_one_view(play, js, monkeypatch):
         await screen.until(lambda: "MISSING" in screen.text)
 
     play(act, may_change=True)
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_letter_that_was_published_and_not_removed_is_reported_as_published(play, monkeypatch):
+    """The error is about the removal: a second requeue would not be the first one."""
+
+    def fail(_letters: DeadLetters, _letter: DeadLetter) -> None:
+        raise errors.TimeoutError("no reply to the removal")
+
+    async def act(screen: Screen) -> None:
+        await screen.press("5")
+        await screen.until(lambda: len(screen.names) == 1)
+        monkeypatch.setattr(DeadLetters, "discard", fail)
+        await screen.press("R", "y")
+        await screen.until(lambda: "no reply to the removal" in screen.text)
+        assert "was published again" in screen.text
+
+    play(act, may_change=True)
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_thread_that_fails_ends_the_application(nc, monkeypatch):
+    """What is on the screen would look current although nothing is read any more."""
+    settings = Settings(env=Environment.of_process(), words=[])
+    collector = Collector(nc, Lister(settings, nc))
+    poller = Poller(nc, collector, 0.01, "both")
+    failed = ValueError("a reply that no server sends")
+
+    def fail(_view: str) -> Frame:
+        raise failed
+
+    with poller:
+        monkeypatch.setattr(collector, "collect", fail)
+        wait_until(lambda: poller.failure is failed)
 
 
 # --- on a terminal --------------------------------------------------------------------------------
