@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import ClusterInfo, ConsumerInfo, StreamInfo, errors
+from ..codec import dumps
 from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from ..subjects import API_PREFIX
@@ -30,7 +30,7 @@ from .render import Field, bad, show_rows
 from .settings import Settings, command
 from .status import CommandError, one_line
 from .streams import find_options, find_streams
-from .system import PING, MetaGroup, all_replies
+from .system import PING, MetaGroup, all_replies, parsed
 from .values import force_option, option
 
 if TYPE_CHECKING:
@@ -287,11 +287,10 @@ def _meta_group(settings: Settings, nc: Connection) -> MetaGroup:
 
 
 def _meta_request(settings: Settings, nc: Connection, name: str, body: dict[str, Any]) -> None:
-    reply = json.loads(
-        nc.request(f"{API_PREFIX}.{name}", json.dumps(body).encode(), settings.timeout).data
-    )
+    subject = f"{API_PREFIX}.{name}"
+    reply = parsed(nc.request(subject, dumps(body), settings.timeout).data, f"reply to {subject}")
     if "error" in reply:
-        raise CommandError(reply["error"].get("description", name), ExitStatus.FAILED)
+        raise errors.APIError.from_response(reply["error"])
 
 
 @command()

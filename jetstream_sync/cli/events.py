@@ -6,18 +6,18 @@ import contextlib
 import json
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
 from ..codec import loads
-from ..durations import seconds_text, time_from_text
+from ..durations import time_from_text
 from ..net.clock import Deadline
 from ..subjects import check_subject
 from .env import readable, single_line
 from .long_running import reconnect_options, wait_interruptibly
 from .names import consumer_arguments, find_consumer, title
-from .output import announce, emit_line, note, when
+from .output import announce, emit_line, note, ns_text, when
 from .reading import CoreSource, check_received
 from .render import Block, Field, write_blocks
 from .settings import Settings, command
@@ -149,7 +149,7 @@ def _fields(event: dict[str, Any]) -> dict[str, str]:
         for part, item in inner.items():
             path = f"{name}.{part}" if part else name
             if (part or name) in _DURATIONS and isinstance(item, int):
-                found[path] = seconds_text(timedelta(microseconds=item / 1000))
+                found[path] = ns_text(item)
             elif isinstance(item, (dict, list)):
                 found[path] = json.dumps(item, ensure_ascii=False)
             else:
@@ -166,7 +166,7 @@ _SAMPLE: Final = (
     Field("Consumer Sequence", "consumer_seq"),
     # The format of 2020 counts redeliveries; the event includes the first delivery.
     Field("Redelivered", "deliveries", lambda number: max(0, number - 1)),
-    Field("Delay", "ack_time", lambda nanos: seconds_text(timedelta(microseconds=nanos // 1000))),
+    Field("Delay", "ack_time", ns_text),
 )
 
 

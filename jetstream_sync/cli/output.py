@@ -8,12 +8,13 @@ JSON, all values are as the server sent them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from ..durations import duration_from_ns, seconds_text
 from .env import readable_json, single_line
 from .settings import Settings
 
@@ -138,6 +139,22 @@ def note(settings: Settings, text: str) -> None:
     settings.env.stderr.flush()
 
 
+@contextmanager
+def deletions(settings: Settings, line: Callable[[str], str]) -> Iterator[list[str]]:
+    """
+    Yield a list for the names of what is deleted, and report them at the end, also after an error.
+
+    `line`: returns the text for a name, which is written to ``stderr``.
+    """
+    deleted: list[str] = []
+    try:
+        yield deleted
+    finally:
+        emit_text(settings, {"deleted": deleted}, "")
+        for name in [] if settings.json else deleted:
+            settings.env.stderr.write(f"{line(name)}\n")
+
+
 # --- values -------------------------------------------------------------------------------------
 
 
@@ -180,6 +197,11 @@ def when(settings: Settings, moment: datetime | None, *, short: bool = False) ->
     if short:
         return f"{moment:%Y-%m-%d %H:%M}"
     return moment.isoformat(sep=" ", timespec="seconds")
+
+
+def ns_text(nanoseconds: int) -> str:
+    """Return a duration in the unit that fits it: ``1.5ms``."""
+    return seconds_text(duration_from_ns(nanoseconds))
 
 
 def yes(value: object) -> str:

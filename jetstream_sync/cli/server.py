@@ -22,7 +22,7 @@ import click
 
 from .. import errors
 from ..address import ServerAddress
-from ..durations import duration_from_ns, seconds_text, time_from_text
+from ..durations import duration_to_ns, seconds_text, time_from_text
 from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .config import PAIR, read_text
@@ -37,6 +37,7 @@ from .output import (
     emit_list,
     limit,
     note,
+    ns_text,
     size,
 )
 from .render import (
@@ -58,8 +59,8 @@ from .system import (
     ACCOUNT_PING,
     PING,
     SERVER,
+    JSONObject,
     MetaGroup,
-    Row,
     all_replies,
     check_replies,
     meta_of,
@@ -67,7 +68,7 @@ from .system import (
     server_name,
     silent_servers,
 )
-from .values import FILE, FROM_1, Decorator, FilePath, option, with_options
+from .values import FILE, FROM_1, Decorator, NonEmptyPath, option, with_options
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -85,7 +86,7 @@ _CHECK_INTERVAL_S: Final = 0.5
 @option(
     "--store-dir DIR",
     "Keep streams in this directory.  [default: delete them on exit]",
-    FilePath(file_okay=False, path_type=Path),
+    NonEmptyPath(file_okay=False, path_type=Path),
 )
 @option("--config FILE", "Read a nats-server configuration file.", FILE)
 @option("--jetstream/--no-jetstream", "Enable JetStream.", default=True)
@@ -170,16 +171,8 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
 # --- the account and the connection ---------------------------------------------------------------
 
 
-def _rtt(nanoseconds: int) -> str:
-    return seconds_text(duration_from_ns(nanoseconds))
-
-
-def _nanoseconds(time: timedelta) -> int:
-    return time // timedelta(microseconds=1) * 1000
-
-
 _TIMES: Final = tuple(
-    Field(name.capitalize(), f"{name}_ns", _rtt) for name in ("min", "median", "average", "max")
+    Field(name.capitalize(), f"{name}_ns", ns_text) for name in ("min", "median", "average", "max")
 )
 
 
@@ -195,9 +188,8 @@ def rtt(settings: Settings, *, count: int) -> None:
     failures: list[errors.Error] = []
     urls = settings.login().servers
     for url in urls:
-        settings.given["servers"] = [url]
         try:
-            with settings.connection() as nc:
+            with settings.with_options(servers=[url]).connection() as nc:
                 times = sorted(nc.rtt(settings.timeout) for _ in range(count))
                 results.append(_times(nc, times))
         except errors.Error as error:
@@ -218,10 +210,10 @@ def _times(nc: Connection, times: list[timedelta]) -> dict[str, Any]:
         "url": nc.connected_url,
         "server_name": nc.server_info.server_name,
         "count": len(times),
-        "min_ns": _nanoseconds(times[0]),
-        "median_ns": _nanoseconds(times[len(times) // 2]),
-        "average_ns": _nanoseconds(sum(times, timedelta(0)) / len(times)),
-        "max_ns": _nanoseconds(times[-1]),
+        "min_ns": duration_to_ns(times[0]),
+        "median_ns": duration_to_ns(times[len(times) // 2]),
+        "average_ns": duration_to_ns(sum(times, timedelta(0)) / len(times)),
+        "max_ns": duration_to_ns(times[-1]),
     }
 
 
@@ -256,7 +248,7 @@ _CONNECTION: Final = (
     Field("TLS", "tls"),
     Field("Headers", "headers"),
     Field("Maximum Payload", "max_payload", size),
-    Field("Round Trip Time", "rtt_ns", _rtt),
+    Field("Round Trip Time", "rtt_ns", ns_text),
 )
 _API: Final = (
     Field("Level", lambda api: api.level or 0),
@@ -290,7 +282,7 @@ def _connection(nc: Connection) -> dict[str, Any]:
         "server_version": server.version,
         "tls": server.tls_required,
         "max_payload": server.max_payload,
-        "rtt_ns": _nanoseconds(nc.rtt()),
+        "rtt_ns": duration_to_ns(nc.rtt()),
     }
 
 
@@ -303,9 +295,11 @@ _ID_LENGTH: Final = 56
 _SLOW_S: Final = 1.0
 
 
-def _ping(settings: Settings, expect: int | None, order: Callable[[list[Row]], list[Row]]) -> None:
+def _ping(
+    settings: Settings, expect: int | None, order: Callable[[list[JSONObject]], list[JSONObject]]
+) -> None:
     """Show the statistics of each server with its round-trip time, and the servers that do not answer."""
-    found: list[Row] = []
+    found: list[JSONObject] = []
     with settings.connection() as nc:
         nc.rtt(settings.timeout)  # not part of the first server's time
         started = monotonic()
@@ -326,16 +320,16 @@ def _ping(settings: Settings, expect: int | None, order: Callable[[list[Row]], l
         raise CommandError(text, ExitStatus.TIMED_OUT)
 
 
-def _uptime(row: Row) -> timedelta:
+def _uptime(row: JSONObject) -> timedelta:
     age = time_from_text(row["server"]["time"]) - time_from_text(row["statsz"]["start"])
     return timedelta(seconds=age // timedelta(seconds=1))
 
 
-def _number_of(name: str) -> Callable[[Row], int]:
+def _number_of(name: str) -> Callable[[JSONObject], int]:
     return lambda row: len(row["statsz"].get(name) or ())
 
 
-def _slow(row: Row) -> Mark:
+def _slow(row: JSONObject) -> Mark:
     return warn(row["statsz"].get("slow_consumers") or 0)
 
 
@@ -354,7 +348,7 @@ _SERVERS: Final = (
     Field("Cores", "statsz.cores", drop=9),
     Field("Slow", _slow, drop=1, if_set=True, sort="slow"),
     Field("Uptime", _uptime, seconds_text, sort="uptime"),
-    Field("RTT", "rtt_ns", _rtt, sort="rtt"),
+    Field("RTT", "rtt_ns", ns_text, sort="rtt"),
 )
 
 _expect = click.argument("expect", required=False, type=click.IntRange(1))
@@ -464,14 +458,14 @@ def _server_options(fields: Sequence[Field], default: str = "") -> Decorator:
 
 def _report(
     settings: Settings,
-    options: Row,
+    options: JSONObject,
     subject: str,
     fields: Sequence[Field],
     title: str,
-    body: Row,
-    rows: Callable[[list[Row]], list[Row]] = list,
+    body: JSONObject,
+    rows: Callable[[list[JSONObject]], list[JSONObject]] = list,
     *,
-    problem: Callable[[list[Row]], str] = lambda _found: "",
+    problem: Callable[[list[JSONObject]], str] = lambda _found: "",
     of_account: bool = False,
     silent_if_empty: bool = False,
 ) -> None:
@@ -485,7 +479,7 @@ def _report(
     host, cluster = options.get("host"), options.get("cluster")
     body = {**body, **_selected(host, cluster)}
     sort, reverse = options.get("sort", "name"), options["reverse"]
-    found: list[Row] = []
+    found: list[JSONObject] = []
     silent: list[Missing] = []
     with settings.connection(**failover_options(settings)) as nc:
 
@@ -512,20 +506,24 @@ def _report(
         )
 
 
-def _selected(host: str | None, cluster: str | None) -> Row:
+def _selected(host: str | None, cluster: str | None) -> JSONObject:
     """Return the fields of a request that select servers."""
     return {"server_name": host, "exact_match": bool(host), "cluster": cluster}
 
 
 def _silent(
-    settings: Settings, nc: Connection, found: list[Row], pinged: list[Row], cluster: str | None
+    settings: Settings,
+    nc: Connection,
+    found: list[JSONObject],
+    pinged: list[JSONObject],
+    cluster: str | None,
 ) -> list[Missing]:
     """Return a row for each server that was asked and did not answer, in a cluster or in one not known."""
     others = [item for item in pinged if cluster and item["server"].get("cluster") != cluster]
     return silent_servers(settings, nc, [*found, *others], pinged)
 
 
-def _starred_name(row: Row) -> str:
+def _starred_name(row: JSONObject) -> str:
     name = server_name(row)
     return f"{name}*" if meta_of(row).get("leader") == name else name
 
@@ -604,7 +602,7 @@ _connection_options = with_options(
 def _connections(
     settings: Settings,
     subject: str,
-    options: Row,
+    options: JSONObject,
     account: str | None,
     *,
     of_account: bool = False,
@@ -619,7 +617,7 @@ def _connections(
         "acc": account,
     }
 
-    def rows(responses: list[Row]) -> list[Row]:
+    def rows(responses: list[JSONObject]) -> list[JSONObject]:
         total = sum(response["data"].get("total") or 0 for response in responses)
         if total > options["top"]:
             shown = f"{options['top']:,} of {counted(total, 'connection')}"
@@ -665,7 +663,7 @@ _ACCOUNT_NUMBERS: Final = ("conns", "num_subscriptions", "slow_consumers", "leaf
 _STATZ: Final = f"{ACCOUNT_PING}.STATZ"
 
 
-def _statistics(responses: list[Row]) -> list[Row]:
+def _statistics(responses: list[JSONObject]) -> list[JSONObject]:
     """Return the connections and the traffic of each account on each server."""
     return [
         {
@@ -680,7 +678,7 @@ def _statistics(responses: list[Row]) -> list[Row]:
     ]
 
 
-def _by_account(responses: list[Row]) -> list[Row]:
+def _by_account(responses: list[JSONObject]) -> list[JSONObject]:
     """Return the sums over the servers for each account."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for row in _statistics(responses):
@@ -731,13 +729,13 @@ def statistics(settings: Settings, **options: Any) -> None:
     _report(settings, options, _STATZ, _STATISTICS, title, {}, _statistics, of_account=True)
 
 
-def _status(row: Row) -> Any:
+def _status(row: JSONObject) -> Any:
     data = row["data"]
     text = f"{data['status']} ({data.get('status_code', 200)})"
     return text if data["status"] == "ok" else bad(text)
 
 
-def _errors(row: Row) -> Any:
+def _errors(row: JSONObject) -> Any:
     data = row["data"]
     return [error.get("error", "") for error in data.get("errors") or ()] or data.get("error")
 
@@ -763,7 +761,7 @@ def health(settings: Settings, **options: Any) -> None:
     _report(settings, options, f"{PING}.HEALTHZ", _HEALTH, "Health", body, problem=_unhealthy)
 
 
-def _unhealthy(found: list[Row]) -> str:
+def _unhealthy(found: list[JSONObject]) -> str:
     names = [server_name(item) for item in found if item["data"]["status"] != "ok"]
     return f"{counted(len(names), 'server')} not healthy: {', '.join(names)}" if names else ""
 
@@ -771,7 +769,7 @@ def _unhealthy(found: list[Row]) -> str:
 # --- connections between servers ------------------------------------------------------------------
 
 
-def _listed(key: str) -> Callable[[list[Row]], list[Row]]:
+def _listed(key: str) -> Callable[[list[JSONObject]], list[JSONObject]]:
     """Return a function that returns the items of a list in each reply, with their server."""
     return lambda found: [
         {"server": server_name(response), **item}
@@ -780,7 +778,7 @@ def _listed(key: str) -> Callable[[list[Row]], list[Row]]:
     ]
 
 
-def _gateways(found: list[Row]) -> list[Row]:
+def _gateways(found: list[JSONObject]) -> list[JSONObject]:
     rows = []
     for response in found:
         inbound = [
@@ -863,7 +861,7 @@ _KINDS: Final = [
 @option("--filter", "Field of the request; the value may be JSON; repeatable.", PAIR, multiple=True)
 def request(settings: Settings, *, kind: str, filter: Any, **options: str | None) -> None:  # noqa: A002
     """Show what the servers report of KIND, as JSON."""
-    body: Row = {"server_name": options["host"], "cluster": options["cluster"]}
+    body: JSONObject = {"server_name": options["host"], "cluster": options["cluster"]}
     body["exact_match"] = bool(options["host"])
     for key, text in filter:
         try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .. import errors
+from .. import ServicePing, errors
+from ..codec import decode, encode, loads
 from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from ..subjects import SERVICES_PREFIX
@@ -111,16 +111,11 @@ def ping(settings: Settings, *, name: str | None) -> None:
         try:
             for reply in nc.request_many(subject, timeout=settings.timeout, stall=_STALL_S):
                 took = (monotonic() - started) * 1000
-                try:
-                    fields: dict[str, Any] = json.loads(reply.data)
-                    shown = f"{fields['name']} {fields['version']} {fields['id']}"
-                except (ValueError, KeyError, TypeError) as error:
-                    raise errors.InvalidResponseError(
-                        f"invalid reply to {subject}: {error}"
-                    ) from error
+                found = decode(ServicePing, loads(reply.data))
                 count += 1
-                text = f"{single_line(shown)} in {took:.2f} ms"
-                emit_item(settings, {**fields, "rtt_ms": round(took, 3)}, text)
+                shown = single_line(f"{found.name} {found.version} {found.id}")
+                document = {**encode(found), "rtt_ms": round(took, 3)}
+                emit_item(settings, document, f"{shown} in {took:.2f} ms")
         except errors.NoRespondersError:
             pass
     if not count:
@@ -155,7 +150,11 @@ def _counters(settings: Settings, stream: str) -> Iterator[Counters]:
     """Open a connection for a ``with`` block, and yield the counters of a stream."""
     with settings.jetstream() as js:
         note_without_leader(settings, f"stream {stream}", find_stream(js, stream).cached_info)
-        yield js.counters(stream)
+        try:
+            yield js.counters(stream)
+        except errors.KeyNotFoundError as error:
+            text = f"stream {stream} has no counter {error.key!r}"
+            raise CommandError(text, ExitStatus.NOT_FOUND) from error
 
 
 def _counter_document(entry: CounterEntry) -> dict[str, Any]:

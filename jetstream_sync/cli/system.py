@@ -11,12 +11,12 @@ The servers answer users of the system account. Rules:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
+from ..codec import dumps, loads
 from ..exit_status import ExitStatus
 from .env import single_line
 from .output import Missing, counted
@@ -33,28 +33,35 @@ SERVER: Final = "$SYS.REQ.SERVER"
 PING: Final = f"{SERVER}.PING"
 ACCOUNT_PING: Final = "$SYS.REQ.ACCOUNT.PING"
 
-Row = dict[str, Any]
+JSONObject = dict[str, Any]
+
+
+def parsed(data: bytes, what: str) -> JSONObject:
+    """Return the JSON object in a message; ``what`` it is, for the error."""
+    try:
+        found = loads(data)
+    except errors.InvalidResponseError as error:
+        raise errors.InvalidResponseError(f"invalid {what}: {error}") from error
+    if not isinstance(found, dict):
+        raise errors.InvalidResponseError(f"invalid {what}: not a JSON object")
+    return found
 
 
 def replies(
-    settings: Settings, nc: Connection, subject: str, body: Row, **options: Any
-) -> Iterator[Row]:
+    settings: Settings, nc: Connection, subject: str, body: JSONObject, **options: Any
+) -> Iterator[JSONObject]:
     """
     Yield the replies of the servers; ``options`` are those of `Connection.request_many`.
 
     Raises:
         CommandError: the user is not one of the system account, or a server refused.
     """
-    payload = json.dumps({name: value for name, value in body.items() if value}).encode()
+    payload = dumps({name: value for name, value in body.items() if value})
     options = {"stall": STALL_S, "timeout": settings.timeout, **options}
     try:
         for msg in nc.request_many(subject, payload, **options):
-            try:
-                response: Row = json.loads(msg.data)
-                problem = response.get("error")
-            except (ValueError, AttributeError) as error:
-                raise errors.InvalidResponseError(f"invalid reply to {subject}: {error}") from error
-            if problem:
+            response = parsed(msg.data, f"reply to {subject}")
+            if problem := response.get("error"):
                 server = response.get("server", {}).get("name", "a server")
                 text = f"{server}: {problem.get('description', problem)}"
                 raise CommandError(single_line(text), ExitStatus.FAILED)
@@ -68,8 +75,8 @@ def replies(
 
 
 def all_replies(
-    settings: Settings, nc: Connection, subject: str, body: Row, **options: Any
-) -> list[Row]:
+    settings: Settings, nc: Connection, subject: str, body: JSONObject, **options: Any
+) -> list[JSONObject]:
     """Return the replies of the servers that answer in time; see `replies`."""
     try:
         return list(replies(settings, nc, subject, body, **options))
@@ -77,13 +84,13 @@ def all_replies(
         return []
 
 
-def server_name(response: Row) -> str:
+def server_name(response: JSONObject) -> str:
     """Return the name of the server that answered."""
     name: str = response["server"]["name"]
     return name
 
 
-def meta_of(response: Row) -> Row:
+def meta_of(response: JSONObject) -> JSONObject:
     """Return what a server says of the meta group, in a reply to JSZ or PING."""
     data = response.get("data") or {}
     found = data.get("meta_cluster") or (response.get("statsz", {}).get("jetstream") or {}).get(
@@ -104,11 +111,11 @@ class MetaGroup:
     """The names of the members that answer."""
     silent: Sequence[str]
     """The names of the others, as far as a member that answers knows them."""
-    leaders_view: Row
+    leaders_view: JSONObject
     """The meta group as its leader sees it; empty without a leader."""
 
     @classmethod
-    def of(cls, found: Sequence[Row]) -> MetaGroup:
+    def of(cls, found: Sequence[JSONObject]) -> MetaGroup:
         """Return the meta group from the replies of all servers."""
         views = {server_name(item): meta_of(item) for item in found}
         views = {name: view for name, view in views.items() if view}
@@ -136,7 +143,7 @@ class MetaGroup:
 
 
 def silent_servers(
-    settings: Settings, nc: Connection, found: Sequence[Row], pinged: Sequence[Row]
+    settings: Settings, nc: Connection, found: Sequence[JSONObject], pinged: Sequence[JSONObject]
 ) -> list[Missing]:
     """Return a row for each known server that did not answer; ``pinged``: the replies to a ping."""
     own = all_replies(settings, nc, f"{SERVER}.{nc.server_info.server_id}.JSZ", {}, max_messages=1)
@@ -152,7 +159,9 @@ def silent_servers(
     ]
 
 
-def check_replies(found: Sequence[Row], silent: Sequence[Missing], problem: str = "") -> None:
+def check_replies(
+    found: Sequence[JSONObject], silent: Sequence[Missing], problem: str = ""
+) -> None:
     """
     Fail if a server did not answer, or for another problem with what did.
 

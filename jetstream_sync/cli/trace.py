@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -18,9 +17,8 @@ from .outgoing import body_of, header_option, require_2_11
 from .output import emit
 from .settings import Settings, command
 from .status import CommandError
+from .system import JSONObject, parsed
 from .values import option
-
-Event = dict[str, Any]
 
 _DESTINATION: Final = "Nats-Trace-Dest"
 _ONLY: Final = "Nats-Trace-Only"
@@ -65,7 +63,7 @@ def trace(
         if not deliver:
             pairs[_ONLY] = "true"
         nc.publish(subject, body_of(settings.env, body), headers=pairs)
-        events: list[Event] = []
+        events: list[JSONObject] = []
         wanted = 1
         deadline = Deadline(settings.timeout)
         while len(events) < wanted:
@@ -73,11 +71,8 @@ def trace(
                 msg = wait_interruptibly(subscription.next_msg, deadline)
             except errors.TimeoutError:
                 break
-            try:
-                events.append(json.loads(msg.data))
-                wanted += int(events[-1].get("hops", 0))
-            except (ValueError, AttributeError) as error:
-                raise errors.InvalidResponseError(f"invalid trace event: {error}") from error
+            events.append(parsed(msg.data, "trace event"))
+            wanted += events[-1].get("hops") or 0
     if not events:
         raise CommandError("no trace arrived", ExitStatus.TIMED_OUT)
     emit(settings, events, lambda: _show(settings, events))
@@ -86,7 +81,7 @@ def trace(
         raise CommandError(text, ExitStatus.TIMED_OUT)
 
 
-def _show(settings: Settings, events: list[Event]) -> None:
+def _show(settings: Settings, events: list[JSONObject]) -> None:
     by_hop = {"".join(_hop_of(event)): event for event in events}
     counts: Counter[str] = Counter()
     out = settings.env.stdout
@@ -99,12 +94,14 @@ def _show(settings: Settings, events: list[Event]) -> None:
         out.write(f"Delivered to {listed}\n")
 
 
-def _hop_of(event: Event) -> list[str]:
+def _hop_of(event: JSONObject) -> list[str]:
     found: list[str] = (event.get("request", {}).get("header") or {}).get(_HOP) or []
     return found[:1]
 
 
-def _lines(by_hop: dict[str, Event], hop: str, counts: Counter[str]) -> Iterator[tuple[int, str]]:
+def _lines(
+    by_hop: dict[str, JSONObject], hop: str, counts: Counter[str]
+) -> Iterator[tuple[int, str]]:
     """Yield the depth and the text of the lines for a server and the servers behind it."""
     event = by_hop.get(hop)
     if event is None:
@@ -140,7 +137,7 @@ _STEPS: Final = {
 }
 
 
-def _line(server: Event, step: Event) -> str:
+def _line(server: JSONObject, step: JSONObject) -> str:
     """Return the text of a step."""
     kind, arrow, id_name = _KINDS.get(step.get("kind", 5), ("", "", "id"))
     name = f' "{step["name"]}"' if step.get("name") else ""

@@ -78,7 +78,10 @@ def test_counters(jsm, js):
     assert (found["value"], found["increment"]) == ("-2", "-3")
     jsm("counter", "reset", "HITS", "hits.eu").ok()
     assert jsm("counter", "get", "HITS", "hits.eu", "-j").ok().json["value"] == "0"
-    assert jsm("counter", "get", "HITS", "hits.absent").status == 3
+    for command in ("get", "reset"):
+        missing = jsm("counter", command, "HITS", "hits.absent")
+        text = "jsm: stream HITS has no counter 'hits.absent'\n"
+        assert (missing.status, missing.err) == (3, text)
 
 
 @pytest.mark.server(">=2.12")
