@@ -160,8 +160,8 @@ class _Completer:
         outer = ctx.params.get(self._outer, "")
         if settings is None or (self._outer and not isinstance(outer, str)):
             return []
-        settings.given["timeout"] = _TIMEOUT_S
-        settings.given.pop("trace", None)
+        # Also where a variable enables the trace.
+        settings = settings.with_options(timeout=_TIMEOUT_S, trace=False)
         logging.disable()
         try:
             with settings.jetstream(error_cb=_ignore, connect_timeout=_TIMEOUT_S) as js:

@@ -40,7 +40,7 @@ class Settings:
     """
     The values of the common options, and the connection they lead to; click passes them to commands as ``obj``.
 
-    They are set while the command line is parsed, and do not change after that.
+    They are set while the command line is parsed. After that only a password is kept that was read or typed.
     """
 
     env: Environment
@@ -57,6 +57,10 @@ class Settings:
         elif name == "json":
             self.env.write_utf8()
             self.env.stderr.as_json = True  # type: ignore[attr-defined]  # a `SafeText`
+
+    def with_options(self, **given: object) -> Settings:
+        """Return settings in which some options have other values."""
+        return replace(self, given={**self.given, **given})
 
     @property
     def servers(self) -> list[str]:
@@ -107,9 +111,9 @@ class Settings:
 
     # --- the connection -------------------------------------------------------------------------
 
-    def login(self) -> Login:
+    def login(self) -> EffectiveLogin:
         """Return the login from the options, the environment variables and the context."""
-        return Login.of(self)
+        return EffectiveLogin.of(self)
 
     def worker_options(self) -> dict[str, Any]:
         """Return the servers and the other options of the connection of a `Worker`."""
@@ -297,7 +301,7 @@ _PATHS: Final = tuple(name for name, part in LOGIN_PARTS.items() if part.metavar
 
 
 @dataclass(frozen=True, kw_only=True)
-class Login:
+class EffectiveLogin:
     """The parts of a login that are set, with the source of each."""
 
     values: dict[str, Any] = field(repr=False)
@@ -308,7 +312,7 @@ class Login:
     """The context that was read."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Login:
+    def of(cls, settings: Settings) -> EffectiveLogin:
         """Return the login for the settings; see `Settings.login`."""
         variables = settings.env.variables
         context = chosen_context(settings)
@@ -434,7 +438,7 @@ def read_password(settings: Settings) -> str | None:
     return given.get("password")
 
 
-def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
+def _with_password(settings: Settings, login: EffectiveLogin) -> dict[str, Any]:
     """Return the options of a login, with the password that it needs."""
     options = login.options()
     password = read_password(settings)

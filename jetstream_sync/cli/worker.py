@@ -20,9 +20,9 @@ from .env import single_line, visible
 from .output import counted, emit, note, say
 from .prompts import Asker
 from .render import Block, Field, bad, show_blocks, show_rows, warn
-from .settings import Settings, command
+from .settings import LOGIN_PARTS, Settings, command
 from .status import CommandError
-from .values import Decorator, option, with_options
+from .values import Decorator, force_option_for, option, with_options
 
 if TYPE_CHECKING:
     from ..workers import Worker
@@ -76,7 +76,7 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
       4  a server did not answer in time
       5  no connection, login or permission refused, or JetStream is disabled
     """  # noqa: D301 - click requires the character, not the escape
-    servers = tuple(settings.servers)
+    servers = tuple(_servers(settings))
     options = run_options(target, argparse.Namespace(servers=servers, **given))
     ctx.exit(run_worker(options, settings.env.stderr, load=_imported))
 
@@ -189,7 +189,7 @@ def replay(
 @command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @option("--prune", "Delete the schedules that the worker does not define.")
-@option("-f, --force, -y, --yes", "With --prune: do not ask for confirmation.")
+@force_option_for("With --prune: do not ask for confirmation.")
 def schedules(settings: Settings, *, target: str, prune: bool, force: bool) -> None:
     """
     List the schedules that a worker defines, and those that are stored under its name.
@@ -357,9 +357,20 @@ STACK: Final = (
 
 def _load(target: str, settings: Settings) -> Worker:
     """Import the worker that ``MODULE:ATTRIBUTE`` names."""
+    servers = _servers(settings)
     found = _imported(target)
-    found.servers = settings.servers or found.servers or settings.env.variables.get("NATS_URL")
+    found.servers = servers or found.servers or settings.env.variables.get("NATS_URL")
     return found
+
+
+def _servers(settings: Settings) -> list[str]:
+    """Return the servers that were given; refuse a login, since a worker has its own."""
+    for name in ("context", "password_file", *(part.name for part in LOGIN_PARTS.values())):
+        if name in settings.given and name != "servers":
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} has no effect on a worker: its module has the options of its connection"
+            )
+    return settings.servers
 
 
 def _imported(target: str) -> Worker:

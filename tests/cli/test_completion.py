@@ -70,6 +70,12 @@ def test_streams_by_any_name_of_theirs(complete, noun):
 
 
 @pytest.mark.usefixtures("orders")
+def test_a_trace_is_for_commands_only(complete):
+    """A variable that enables the trace writes nothing between the candidates."""
+    assert complete("jsm stream info OT", JSM_TRACE="1") == ["OTHER"]
+
+
+@pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("noun", ["consumer", "obs", "con"])
 def test_consumers_of_the_stream(complete, noun):
     """Names of consumers are those of the stream that was typed."""

@@ -110,6 +110,15 @@ def test_check_reads_nothing(jsm, js, stream, app):
     assert "127.0.0.1:1" in unreachable.out
 
 
+@pytest.mark.parametrize("command", ["run", "check", "setup", "schedules"])
+@pytest.mark.parametrize("login", ["--creds", "--user", "--context", "--js-domain"])
+def test_a_login_that_a_worker_would_not_use_is_refused(jsm, app, command, login):
+    """A worker connects with the options of its module, so that a login on the command line has no effect."""
+    refused = jsm("worker", command, f"{app}:worker", login, "orders")
+    assert (refused.status, refused.out) == (2, "")
+    assert f"{login} has no effect on a worker" in refused.err
+
+
 @pytest.mark.server(">=2.14")
 def test_schedules_are_listed_and_unused_ones_deleted(jsm, js, stream, app):
     """`--prune` needs a confirmation, and deletes what the worker does not define."""
