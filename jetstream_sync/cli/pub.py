@@ -19,7 +19,7 @@ from .output import count as count_text
 from .output import counted, emit_item, emit_line, say, to_json
 from .reading import raise_if_ended
 from .settings import Settings, command
-from .status import CommandError, one_line
+from .status import CommandError, hint_of, one_line
 from .values import DURATION, FROM_0, FROM_1, TIMEOUT, UNTIL, option, with_options
 from .view import MessageWriter, header_lines
 
@@ -192,8 +192,7 @@ def _unstored(js: JetStream, subject: str, error: errors.NoStreamResponseError) 
     except errors.Error:
         return error
     text = f"stream {name} did not store {subject!r}: it has no leader, or its servers are down"
-    hint = "see 'jsm stream ls' and 'jsm server report health'"
-    return CommandError(text, ExitStatus.FAILED, hint=hint)
+    return CommandError(text, ExitStatus.FAILED, hint=hint_of(error))
 
 
 class _Published:

@@ -53,22 +53,21 @@ class CommandError(Exception):
         return self.message
 
 
-_LOG_IN = "log in with --user, --creds, --nkey or --token, or choose a --context"
-_USE_SUB = "it delivers to a subject: read it with 'jsm consumer sub'"
+_LOG_IN: Final = "log in with --user, --creds, --nkey or --token, or choose a --context"
+_USE_SUB: Final = "it delivers to a subject: read it with 'jsm consumer sub'"
 #: Where an outage is shown.
 _SEE_HEALTH: Final = "see 'jsm server report health'"
 _SEE_LISTS: Final = "see 'jsm stream ls' and 'jsm server report health'"
-_NO_JETSTREAM = "start the server with -js, or choose another with --server or --js-domain"
+_NO_JETSTREAM: Final = "start the server with -js, or choose another with --server or --js-domain"
 
-# The remedy for each error; the first matching row is used.
-_HINT_OF: tuple[tuple[type[BaseException], str], ...] = (
+#: The remedy for each error; the first matching row is used.
+_HINT_OF: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (errors.AuthorizationError, _LOG_IN),
     (errors.NoServersError, "choose one with --server, or start one with 'jsm server run'"),
     (errors.ServerUnavailableError, "choose a server with --server"),
     (errors.JetStreamNotEnabledError, _NO_JETSTREAM),
     (errors.ConsumerIsPushBasedError, _USE_SUB),
     (errors.PullOnPushConsumerError, _USE_SUB),
-    (errors.NoStreamResponseError, _SEE_LISTS),
     (errors.PushOnPullConsumerError, "it is a pull consumer: read it with 'jsm consumer next'"),
 )
 
@@ -112,10 +111,18 @@ _OF_OBJECT: Final = (
 _OF_META_LEADER: Final = r"(?:\S+\.)?API\.(?:INFO|STREAM\.NAMES|STREAM\.LIST)"
 #: The start of a subject that no stream stores.
 _OF_SERVER: Final = r"\$JS\.|\$SYS\.|\$SRV\.|(?:\S+\.)?API\."
-#: The err_codes of a stream and of a consumer whose servers are down; their texts have no name.
-_OFFLINE: Final[dict[int, str]] = {
-    errors.ErrorCode.STREAM_OFFLINE: "stream",
-    errors.ErrorCode.CONSUMER_OFFLINE: "consumer",
+#: The text and the remedy by err_code, where the server's text does not say what is wrong: there is no meta leader, or
+#: the servers of a stream or a consumer are down.
+_OUTAGES: Final[dict[int, tuple[str, str]]] = {
+    errors.ErrorCode.CLUSTER_NOT_AVAILABLE: ("JetStream has no meta leader", _SEE_HEALTH),
+    errors.ErrorCode.STREAM_OFFLINE: (
+        "the stream is unreachable: its servers are offline",
+        _SEE_LISTS,
+    ),
+    errors.ErrorCode.CONSUMER_OFFLINE: (
+        "the consumer is unreachable: its servers are offline",
+        _SEE_LISTS,
+    ),
 }
 
 
@@ -138,21 +145,13 @@ def _suggestion(found: re.Match[str]) -> str:
     return f"{found['typed']}; did you mean {close!r}?"
 
 
-def _reworded(error: BaseException, text: str) -> str:
-    """Return the text of an error without internal names."""
-    text = re.sub(_SUGGESTED, _suggestion, text)
-    for pattern, better in _REWORDED:
-        text = re.sub(pattern, better, text)
-    if (
-        isinstance(error, errors.APIError)
-        and error.err_code == errors.ErrorCode.CLUSTER_NOT_AVAILABLE
-    ):
-        return "JetStream has no meta leader"
-    if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
-        return f"the {_OFFLINE[error.err_code]} is unreachable: its servers are offline"
+def _outage(error: BaseException) -> tuple[str, str] | None:
+    """Return what an error means that comes from an outage, and the remedy; ``None`` for another error."""
+    if isinstance(error, errors.APIError):
+        return _OUTAGES.get(error.err_code)
     if isinstance(error, errors.NoStreamResponseError):
-        return f"no stream stores {error.subject!r}, or the stream has no leader"
-    return _silence(error)[0] if isinstance(error, errors.RequestTimeoutError) else text
+        return f"no stream stores {error.subject!r}, or the stream has no leader", _SEE_LISTS
+    return _silence(error) if isinstance(error, errors.RequestTimeoutError) else None
 
 
 def _silence(error: errors.RequestTimeoutError) -> tuple[str, str]:
@@ -182,15 +181,8 @@ def hint_of(error: BaseException) -> str:
     """Return the remedy for an error in one line; empty when none is known."""
     if isinstance(error, CommandError):
         return error.hint
-    if (
-        isinstance(error, errors.APIError)
-        and error.err_code == errors.ErrorCode.CLUSTER_NOT_AVAILABLE
-    ):
-        return _SEE_HEALTH
-    if isinstance(error, errors.APIError) and error.err_code in _OFFLINE:
-        return _SEE_LISTS
-    if isinstance(error, errors.RequestTimeoutError):
-        return _silence(error)[1]
+    if (found := _outage(error)) is not None:
+        return found[1]
     for kind, text in _HINT_OF:
         if isinstance(error, kind):
             return text
@@ -202,14 +194,19 @@ def hint_of(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the text of an error in one line, without line breaks."""
+    """Return the text of an error in one line, without line breaks and internal names."""
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted"
+    if (found := _outage(error)) is not None:
+        return found[0]
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     if isinstance(error, OSError) and not isinstance(error, errors.Error) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = readable(" ".join(text.split())).removesuffix(".")
-    return _reworded(error, text) or type(error).__name__
+    text = re.sub(_SUGGESTED, _suggestion, text)
+    for pattern, better in _REWORDED:
+        text = re.sub(pattern, better, text)
+    return text or type(error).__name__
 
 
 def document_of(error: BaseException) -> dict[str, object]:
