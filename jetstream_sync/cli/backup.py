@@ -39,7 +39,7 @@ from .render import show_progress
 from .settings import Settings, command
 from .status import CommandError, exit_status, file_errors, one_line
 from .streams import show_info
-from .values import FILE, SIZE, FilePath, option
+from .values import FILE, SIZE, NonEmptyPath, force_option_for, option
 
 if TYPE_CHECKING:
     from .. import JetStream, Stream
@@ -233,10 +233,10 @@ class _ProgressFile(io.FileIO):
         return data or b""
 
 
-_directory = click.argument("directory", type=FilePath(path_type=Path))
+_directory = click.argument("directory", type=NonEmptyPath(path_type=Path))
 _consumers = option("--consumers/--no-consumers", "Save the consumers too.", default=True)
 _check = option("--check", "Let the server check every message first.")
-_force = option("-f, --force, -y, --yes", "Replace older backups.")
+_force = force_option_for("Replace older backups.")
 
 
 @command()
@@ -275,7 +275,7 @@ def backup(settings: Settings, name: str, directory: Path, force: bool, **option
 @option("--config FILE", "Restore with this config of the same name.", FILE, to="file")
 @option("--replicas", "Number of replicas.", int)
 @option("--overwrite", "Delete an existing stream with this name first.")
-@option("-f, --force, -y, --yes", "With --overwrite: do not ask for confirmation.")
+@force_option_for("With --overwrite: do not ask for confirmation.")
 def restore(
     settings: Settings,
     directory: Path,

@@ -49,7 +49,7 @@ class _BucketName(ParamType):
 BUCKET_NAME: Final = _BucketName()
 
 
-class _Bucket(Protocol):
+class _Store(Protocol):
     @property
     def bucket(self) -> str: ...
 
@@ -58,7 +58,7 @@ class _Bucket(Protocol):
     def delete(self, name: str, /) -> object: ...
 
 
-_B = TypeVar("_B", bound=_Bucket)
+_B = TypeVar("_B", bound=_Store)
 
 #: The last lines of the state of a bucket, for the info of its stream.
 _STATE: Final = (
@@ -219,9 +219,13 @@ class BucketKind(Generic[_B]):
         @config_options(self.config)
         def add(settings: Settings, bucket: str, **options: Any) -> None:
             config = changed(self.config(bucket=bucket), take_fields(self.config, options))
+            verb = "was created"
             with settings.jetstream() as js:
+                with contextlib.suppress(errors.NotFoundError):
+                    self.open(js, bucket)
+                    verb = "is unchanged"  # the server refuses another config
                 status = Step(action=CREATE, declared=Declared(config=config)).run(js).status()
-            self.show(settings, status, "was created")
+            self.show(settings, status, verb)
 
         return add
 

@@ -27,7 +27,7 @@ from .output import to_json
 from .settings import Settings, command
 from .status import CommandError, one_line
 from .system import PING, MetaGroup, all_replies
-from .values import DURATION, FROM_0, PATTERN, Decorator, FilePath, option, with_options
+from .values import DURATION, FROM_0, PATTERN, Decorator, NonEmptyPath, option, with_options
 
 #: The words for the exit statuses 0, 1 and 2.
 _WORDS: Final = ("OK", "WARNING", "CRITICAL")
@@ -488,7 +488,7 @@ def kv(settings: Settings, check: _Check) -> None:
 
 
 @_check("credential")
-@option("--credential FILE", "The credentials file.", FilePath(path_type=Path), required=True)
+@option("--credential FILE", "The credentials file.", NonEmptyPath(path_type=Path), required=True)
 @_levels("validity", "time until it expires", None, "0s", kind=DURATION)
 @option("--require-expiry/--no-require-expiry", "Fail if it never expires.", default=True)
 def credential(_settings: Settings, check: _Check) -> None:

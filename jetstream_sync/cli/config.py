@@ -46,6 +46,7 @@ from .values import (
     TIME,
     Decorator,
     Parsed,
+    force_option,
     option,
     parse_duration,
     parse_limited_duration,
@@ -595,7 +596,13 @@ edit_options: Decorator = with_options(
     option("-i, --interactive", "Edit the config in $EDITOR.", callback=_needs_terminal),
     option("--dry-run", "Show the changes without applying them."),
     option("--exit-code", "With --dry-run, exit with status 1 on changes."),
-    option("-f, --force, -y, --yes", "Skip the confirmation."),
+    force_option,
+)
+#: The options of the commands that create a stream or consumer.
+creation_options: Decorator = with_options(
+    option("--config FILE", "Read the config from FILE; - is stdin.", FILE, to="file"),
+    option("--output FILE", "Write the config to FILE instead of creating it.", FILE),
+    option("--defaults", "Use defaults instead of prompts."),
 )
 
 

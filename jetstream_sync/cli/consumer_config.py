@@ -21,6 +21,7 @@ from .config import (
     config_fields,
     config_of_file,
     config_options,
+    creation_options,
     edit_config,
     edit_options,
     take_fields,
@@ -39,7 +40,7 @@ from .output import note
 from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError
-from .values import FILE, UNTIL, Parsed, option, parse_time
+from .values import UNTIL, Parsed, option, parse_time
 
 if TYPE_CHECKING:
     from .. import JetStream, PullConsumer
@@ -133,9 +134,7 @@ _HEADINGS: Final = {
 @option("--pull", "Create a pull consumer.")
 @option("--ephemeral", "Create an ephemeral consumer; the name is optional.")
 @_config_options
-@option("--config FILE", "Read the config from FILE; - is stdin.", FILE, to="config_file")
-@option("--output FILE", "Write the config to FILE instead of creating it.", FILE)
-@option("--defaults", "Use defaults instead of prompts.")
+@creation_options
 @option("--update", "Update the consumer if it exists.")
 def add(
     settings: Settings,
@@ -144,7 +143,7 @@ def add(
     consumer: str | None,
     pull: bool,
     ephemeral: bool,
-    config_file: str | None,
+    file: str | None,
     output: str | None,
     defaults: bool,
     update: bool,
@@ -153,15 +152,15 @@ def add(
     """Create a CONSUMER on a STREAM. On a terminal, prompt for missing values."""
     fields = _fields_of(options, pull=pull)
     base = ConsumerConfig()
-    if config_file is not None:
-        base = config_of_file(settings, ConsumerConfig, config_file, {})
+    if file is not None:
+        base = config_of_file(settings, ConsumerConfig, file, {})
     with settings.jetstream() as js:
         ask = Asker(settings)
         if stream is None:
             stream = ask.select("Select a stream", js.stream_names, "STREAM")
         name = _name(ask, consumer, base, ephemeral=ephemeral)
         ask.done()
-        if defaults or config_file is not None:
+        if defaults or file is not None:
             ask.interactive = False
         _ask_for_rest(ask, fields)
         config = changed(base, {**fields, **name})

@@ -40,7 +40,7 @@ from .names import (
     no_stream,
     title,
 )
-from .output import Missing, count, counted, emit_text, when
+from .output import Missing, count, counted, deletions, emit_text, when
 from .prompts import Asker
 from .render import Block, Field, Mark, bad, report_options, show_blocks, warn
 from .settings import Settings, command
@@ -219,9 +219,10 @@ def find_consumers(
 ) -> Listed[ConsumerInfo]:
     """Return the consumers of a stream, or of all streams, that match all options."""
     listed = lists.consumers(stream)
-    if given := given_conditions(options):
-        select(lists.js, listed, _CONDITIONS, given, missing=_not_known)
-    return listed
+    given = given_conditions(options)
+    if not given:
+        return listed
+    return select(lists.js, listed, _CONDITIONS, given, missing=_not_known)
 
 
 def _not_known(info: ConsumerInfo, reason: str) -> Missing:
@@ -426,7 +427,6 @@ def rm(
     ignore_missing: bool,
 ) -> None:
     """Delete one or more CONSUMERs of a STREAM. The messages stay in the stream."""
-    deleted: list[str] = []
     with settings.jetstream() as js:
         stream, first = names_of(settings, js, stream, consumers[0] if consumers else None)
         found = _look_up(js, stream, [first, *consumers], ignore_missing=ignore_missing)
@@ -437,17 +437,12 @@ def rm(
             )
             what = "consumer" if len(found) == 1 else "consumers"
             Asker(settings).confirm(f"Really remove {what} {listed}?", force=force)
-        try:
+        with deletions(settings, lambda name: f"Consumer {stream} > {name} was removed") as deleted:
             for info in found:
                 # One that is not found was deleted by another client.
                 with suppress(errors.ConsumerNotFoundError), about(f"consumer {title(info)}"):
                     js.delete_consumer(stream, info.name)
                     deleted.append(info.name)
-        finally:
-            # Also after an error: some consumers were deleted.
-            emit_text(settings, {"deleted": deleted}, "")
-            for name in [] if settings.json else deleted:
-                settings.env.stderr.write(f"Consumer {stream} > {name} was removed\n")
 
 
 def _look_up(

@@ -14,13 +14,13 @@ from ..address import parse_servers
 from ..contexts import KEYS, fault_in
 from ..exit_status import ExitStatus
 from .context_store import Contexts, complete_context, redacted
-from .output import emit_names, emit_text, note
+from .output import deletions, emit_names, emit_text, note
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
 from .settings import (
     DEFAULT_SERVER,
     LOGIN_PARTS,
-    Login,
+    EffectiveLogin,
     Settings,
     chosen_context,
     command,
@@ -162,7 +162,7 @@ def _with_source(part: dict[str, Any]) -> str:
     return f"{text} ({part['source']})"
 
 
-def _without_secrets(login: Login) -> dict[str, Any]:
+def _without_secrets(login: EffectiveLogin) -> dict[str, Any]:
     keys = {part: LOGIN_PARTS[part].key or part for part in login.values}
     shown = redacted({key: login.values[part] for part, key in keys.items() if part != "url"})
     url = redacted({"url": ",".join(login.values["url"])})["url"].split(",")
@@ -233,8 +233,7 @@ def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
     for name in names:
         store.must_exist(name)
     Asker(settings).confirm(f"Delete {', '.join(names)}?", force=force)
-    for name in names:
-        store.remove(name)
-        if not settings.json:
-            note(settings, f"context {name} was deleted")
-    emit_text(settings, {"deleted": list(names)}, "")
+    with deletions(settings, "jsm: context {} was deleted".format) as deleted:
+        for name in names:
+            store.remove(name)
+            deleted.append(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from .. import errors
@@ -59,13 +59,13 @@ def is_internal(name: str) -> bool:
     return name.startswith(_INTERNAL_PREFIXES)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Listed(Generic[T]):
     """The items of a listing, and those whose state is not known."""
 
     noun: str
-    found: list[T] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
+    found: Sequence[T] = ()
+    missing: Sequence[Missing] = ()
     more: errors.Error | None = None
     """Why items are left out that have no name."""
     selected: bool = False
@@ -89,24 +89,27 @@ class Listed(Generic[T]):
             )
             for name, reason in listing.missing.items()
         ]
-        found = cls(noun, list(listing), missing)
+        more = None
         if not listing.is_complete and not missing:
             try:
                 listing.check()
             except errors.Error as error:
-                found.more = error
-        return found
+                more = error
+        return cls(noun, list(listing), missing, more)
 
-    def select(self, matches: list[T]) -> None:
-        """Keep only the items that match a condition. What is missing matches none."""
-        self.found = matches
-        self.selected = True
+    def select(self, matches: Sequence[T], missing: Sequence[Missing]) -> Listed[T]:
+        """
+        Return only the items that match a condition.
 
-    def shown(self) -> list[Missing]:
+        `missing`: the items of which this is not known. What was missing before matches none.
+        """
+        return replace(self, found=matches, missing=[*self.missing, *missing], selected=True)
+
+    def shown(self) -> Sequence[Missing]:
         """Return the missing items that are shown: all of them, unless conditions were given."""
-        return [] if self.selected else self.missing
+        return () if self.selected else self.missing
 
-    def rows(self, found: list[T] | None = None) -> list[T | Missing]:
+    def rows(self, found: Sequence[T] | None = None) -> list[T | Missing]:
         """Return the items in their order or another one, followed by what is missing."""
         return [*(self.found if found is None else found), *self.shown()]
 
@@ -148,17 +151,21 @@ class Lister:
         """Return the streams of the account, or those that store a subject."""
         # The meta leader has the names, and answers at once if there is one.
         names = self.js.stream_names(subject)
-        listed: Listed[StreamInfo] = Listed("stream")
+        listed: Listed[StreamInfo]
         try:
             listing = self.patient(len(names)).list_streams(subject, allow_incomplete=True)
         except errors.TimeoutError as error:
-            listed.missing = [missing_stream(name, one_line(error)) for name in names]
+            missing = [missing_stream(name, one_line(error)) for name in names]
+            listed = Listed("stream", missing=missing)
         else:
             listed = Listed.of("stream", listing, _stream_document)
-        if not everything:
-            listed.found = [info for info in listed.found if not is_internal(info.config.name)]
-            listed.missing = [item for item in listed.missing if not is_internal(item.name)]
-        return listed
+        if everything:
+            return listed
+        return replace(
+            listed,
+            found=[info for info in listed.found if not is_internal(info.config.name)],
+            missing=[item for item in listed.missing if not is_internal(item.name)],
+        )
 
     def consumers(self, stream: str | None) -> Listed[ConsumerInfo]:
         """
@@ -177,18 +184,19 @@ class Lister:
 
     def consumers_of(self, streams: Listed[StreamInfo]) -> Listed[ConsumerInfo]:
         """Return the consumers of these streams, with one request for each stream that has any."""
-        listed: Listed[ConsumerInfo] = Listed("consumer", more=streams.more)
         busy = [info.config.name for info in streams.found if info.state.consumer_count]
         lost = [item.name for item in streams.missing]
-        for found in (
+        parts = [
             *in_parallel(self._reached, busy),
             # Their servers would not answer; the meta leader has the names.
             *in_parallel(self._named, lost, min(self._settings.timeout, _NAMES_WAIT_S), _unknown),
-        ):
-            listed.found += found.found
-            listed.missing += found.missing
-            listed.more = listed.more or found.more
-        return listed
+        ]
+        return Listed(
+            "consumer",
+            [info for part in parts for info in part.found],
+            [item for part in parts for item in part.missing],
+            next((part.more for part in (streams, *parts) if part.more is not None), None),
+        )
 
     def _consumers(self, stream: str, prefix: str) -> Listed[ConsumerInfo]:
         listing = self.patient(1).list_consumers(stream, allow_incomplete=True)

@@ -21,10 +21,10 @@ from .reading import (
     NowSource,
     PullSource,
     PushSource,
-    Reading,
+    ReadLoop,
     Settle,
     Source,
-    Start,
+    StreamStart,
     check_received,
     stream_source,
 )
@@ -103,7 +103,7 @@ def next(  # noqa: A001 - the command's name
         settle = Settle.of(policy, settings.timeout, confirmed=confirmed, **settlement)
         # Messages may arrive from now on.
         source = _source(found, count, no_wait=no_wait, expires=expires, group=group)
-        reading = Reading(
+        reading = ReadLoop(
             settings=settings,
             source=source,
             view=view,
@@ -197,7 +197,7 @@ def consumer_sub(
         view = _writer(settings, raw=raw, layout=layout)
         policy = info.config.ack_policy
         settle = Settle.of(policy, settings.timeout, confirmed=False, **settlement)
-        reading = Reading(
+        reading = ReadLoop(
             settings=settings,
             source=_source_of(js, info, count, group),
             view=view,
@@ -243,7 +243,7 @@ _STARTS: Final = {
 
 def _start(
     options: dict[str, Any], subjects: tuple[str, ...], *, headers_only: bool
-) -> Start | None:
+) -> StreamStart | None:
     """Return the start position that was given; ``None`` without one."""
     values = {name: options.pop(name) for name in _STARTS}
     given = [_STARTS[name] for name, value in values.items() if value not in (None, False)]
@@ -251,7 +251,7 @@ def _start(
         raise click.UsageError(f"{' and '.join(flag for flag, _ in given)} exclude each other")
     if not given:
         return None
-    return Start(
+    return StreamStart(
         policy=given[0][1],
         sequence=values["start_sequence"],
         since=values["since"],
@@ -308,7 +308,7 @@ def sub(
     """
     start = _start(options, subjects, headers_only=headers_only)
     if start is None and (durable is not None or stream is not None):
-        start = Start(filters=subjects, headers_only=headers_only)
+        start = StreamStart(filters=subjects, headers_only=headers_only)
     for subject in (*subjects, *ignored):
         check_subject(subject)
     if not subjects and stream is None:
@@ -338,7 +338,7 @@ def sub(
             source = stream_source(js, stream, start, durable=durable, to_end=to_end, count=limit)
             names = [f"[{stream}]", *subjects]
         announce(settings, f"Listening on {' '.join(names)}")
-        reading = Reading(
+        reading = ReadLoop(
             settings=settings,
             view=writer,
             source=source,

@@ -223,7 +223,7 @@ class MatchingSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class StreamStart:
     """The start position in a stream, and the messages to read."""
 
     policy: DeliverPolicy = DeliverPolicy.ALL
@@ -248,7 +248,7 @@ class Start:
 def stream_source(
     js: JetStream,
     stream: str,
-    start: Start,
+    start: StreamStart,
     *,
     durable: str | None = None,
     to_end: bool = False,
@@ -357,7 +357,7 @@ def check_received(number: int, wanted: int | None, noun: str = "message") -> No
         raise CommandError(f"received {number:,}{asked} {noun}s", ExitStatus.TIMED_OUT)
 
 
-class View(Protocol):
+class MessageView(Protocol):
     """The output of messages."""
 
     @property
@@ -369,12 +369,12 @@ class View(Protocol):
 
 
 @dataclass(kw_only=True)
-class Reading:
+class ReadLoop:
     """The state of one run of a command that reads messages."""
 
     settings: Settings
     source: Source
-    view: View
+    view: MessageView
     settle: Settle
     flush: Callable[[], object] | None = None
     """Flushes the acknowledgements; ``None``: closing the connection does it."""

@@ -16,6 +16,7 @@ from .config import (
     config_fields,
     config_of_file,
     config_options,
+    creation_options,
     edit_config,
     edit_options,
     parse_list,
@@ -34,7 +35,7 @@ from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError
 from .streams import show_info
-from .values import FILE, STREAM_NAME, force_option, option
+from .values import STREAM_NAME, force_option, option
 
 if TYPE_CHECKING:
     from .. import JetStream, Stream
@@ -68,9 +69,7 @@ _HEADINGS: Final = {
 
 @command(headings=_HEADINGS)
 @click.argument("name", required=False, type=STREAM_NAME)
-@option("--config FILE", "Read the config from a file; '-' for standard input.", FILE, to="file")
-@option("--output FILE", "Write the config to a file without creating the stream.", FILE)
-@option("--defaults", "Use defaults instead of asking.")
+@creation_options
 @option("--if-not-exists", "Do nothing if a stream with this name exists.")
 @option("--update", "Update the stream if it exists.")
 @config_options(StreamConfig)
@@ -107,13 +106,18 @@ def add(
 
 
 def _create(
-    js: JetStream, config: StreamConfig, *, if_not_exists: bool, update: bool
+    js: JetStream,
+    config: StreamConfig,
+    created: str = "was created",
+    *,
+    if_not_exists: bool = False,
+    update: bool = False,
 ) -> tuple[Stream, str]:
     """Create or update the stream; return it and the verb for the output."""
     try:
         found = js.get_stream(config.name)
     except errors.StreamNotFoundError:
-        return js.create_stream(config), "was created"
+        return js.create_stream(config), created
     if if_not_exists:
         return found, "exists"
     if update:
@@ -167,8 +171,8 @@ def copy(settings: Settings, source: str, destination: str, **options: Any) -> N
             raise CommandError(
                 f"two streams cannot both store {', '.join(config.subjects)}: use --subjects"
             )
-        stream = js.create_stream(config)
-    show_info(settings, stream.cached_info, f"was created as a copy of {source}")
+        stream, verb = _create(js, config, f"was created as a copy of {source}")
+    show_info(settings, stream.cached_info, verb)
 
 
 @command(headings=_HEADINGS)

@@ -37,7 +37,7 @@ _BATCH_MESSAGES: Final = 500
 _BATCH_BYTES: Final = 1_000_000
 
 
-class Reader:
+class MessageReader:
     """Read the messages of a stream, in batches if the server supports them."""
 
     def __init__(self, stream: Stream) -> None:
@@ -183,7 +183,7 @@ def view(
     paged = settings.interactive and not (follow or limit or last)
     number = 0
     with stream_of(settings, name, **failover_options(settings)) as stream:
-        reader = Reader(stream)
+        reader = MessageReader(stream)
         if since is not None:
             seq = reader.sequence_at(since)
         most = None if grep or headers else page + 1 if paged else limit
@@ -203,7 +203,7 @@ def view(
 
 
 def _select(
-    reader: Reader,
+    reader: MessageReader,
     stream: Stream,
     seq: int | None,
     last: int | None,

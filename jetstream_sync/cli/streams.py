@@ -24,7 +24,17 @@ from .listings import (
     show_listed,
 )
 from .names import complete_stream, optional_stream_argument, stream_of
-from .output import Missing, count, counted, emit, emit_names, emit_text, size, when
+from .output import (
+    Missing,
+    count,
+    counted,
+    deletions,
+    emit,
+    emit_names,
+    emit_text,
+    size,
+    when,
+)
 from .prompts import Asker
 from .render import (
     Block,
@@ -251,7 +261,7 @@ def _ranges(sequences: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-Info = TypeVar("Info")
+InfoT = TypeVar("InfoT")
 
 _LIST: Final = (
     Field("Name", "config.name"),
@@ -282,8 +292,7 @@ def find_streams(lists: Lister, options: dict[str, Any], *, everything: bool) ->
     listed = lists.streams(everything=everything)
     if "subject" in given:
         given["subject"] = set(lists.js.stream_names(given["subject"]))
-    select(lists.js, listed, _CONDITIONS, given, missing=_not_known)
-    return listed
+    return select(lists.js, listed, _CONDITIONS, given, missing=_not_known)
 
 
 def _not_known(info: StreamInfo, reason: str) -> Missing:
@@ -299,14 +308,14 @@ def given_conditions(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def select(
     js: JetStream,
-    listed: Listed[Info],
-    conditions: Mapping[str, Callable[[JetStream, Info, Any], bool | None]],
+    listed: Listed[InfoT],
+    conditions: Mapping[str, Callable[[JetStream, InfoT, Any], bool | None]],
     given: Mapping[str, Any],
     *,
-    missing: Callable[[Info, str], Missing],
-) -> None:
+    missing: Callable[[InfoT, str], Missing],
+) -> Listed[InfoT]:
     """
-    Keep the infos that meet the conditions of all options that were given.
+    Return the infos that meet the conditions of all options that were given.
 
     The option ``invert`` inverts each condition. A condition of ``None`` does not apply to an info, which does not match
     either way. An info whose condition raises an error is ``missing``: whether it matches is not known. A
@@ -320,7 +329,7 @@ def select(
     }
     invert = "invert" in given
 
-    def matches(info: Info) -> bool | errors.Error:
+    def matches(info: InfoT) -> bool | errors.Error:
         met = (conditions[name](js, info, value) for name, value in values.items())
         try:
             return all(item is not None and item is not invert for item in met)
@@ -331,10 +340,12 @@ def select(
 
     infos = listed.found
     results = [*(in_parallel(matches, infos) if "idle" in given else map(matches, infos))]
-    for info, result in zip(infos, results, strict=True):
-        if isinstance(result, errors.Error):
-            listed.missing.append(missing(info, one_line(result)))
-    listed.select([info for info, result in zip(infos, results, strict=True) if result is True])
+    pairs = list(zip(infos, results, strict=True))
+    failed = [(info, result) for info, result in pairs if isinstance(result, errors.Error)]
+    return listed.select(
+        [info for info, result in pairs if result is True],
+        [missing(info, one_line(error)) for info, error in failed],
+    )
 
 
 def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
@@ -471,7 +482,6 @@ def _name_of(info: StreamInfo) -> str:
 def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: bool) -> None:
     """Delete streams with their messages and consumers."""
     ask = Asker(settings)
-    deleted = []
     with settings.jetstream() as js:
         if not names:
             names = (ask.select("Select a stream", js.stream_names, "STREAM"),)
@@ -482,7 +492,7 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
         if found:
             kind = "Stream" if len(found) == 1 else "Streams"
             ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
-        try:
+        with deletions(settings, "Stream {} was deleted".format) as deleted:
             for item in found:
                 with (
                     about(f"stream {item.config.name}"),
@@ -490,11 +500,6 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
                 ):
                     js.delete_stream(item.config.name)
                     deleted.append(item.config.name)
-        finally:
-            # Also after an error: some streams were deleted.
-            emit_text(settings, {"deleted": deleted}, "")
-            for name in [] if settings.json else deleted:
-                settings.env.stderr.write(f"Stream {name} was deleted\n")
 
 
 def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) -> list[StreamInfo]:

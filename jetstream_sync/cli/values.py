@@ -180,7 +180,7 @@ class Parsed(ParamType):
         return [CompletionItem(word) for word in self.words if word.startswith(typed)]
 
 
-class FilePath(click.Path):
+class NonEmptyPath(click.Path):
     """A path that is not empty. An empty one would be the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -198,7 +198,7 @@ def _parse_timeout(text: str) -> float:
 
 
 #: The name of a file to read or write, or ``-``; an error of the file is reported when it is opened.
-FILE: Final = FilePath(readable=False, allow_dash=True)
+FILE: Final = NonEmptyPath(readable=False, allow_dash=True)
 #: An ``int``.
 FROM_0: Final = click.IntRange(0)
 FROM_1: Final = click.IntRange(1)
@@ -245,8 +245,13 @@ def option(spec: str, text: str, kind: Any = None, *, to: str = "", **attributes
     return click.option(*names, type=kind, metavar=metavar or None, help=text, **attributes)
 
 
+def force_option_for(text: str) -> Decorator:
+    """Return the option that skips a confirmation, with its help text."""
+    return option("-f, --force, -y, --yes", text)
+
+
 #: The option that skips the confirmation.
-force_option: Decorator = option("-f, --force, -y, --yes", "Do not ask for confirmation.")
+force_option: Decorator = force_option_for("Do not ask for confirmation.")
 
 #: Options of listings and reports.
 names_option: Decorator = option("-n, --names", "Show only the names, one per line.")

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from fixtures.jsm import Result, run_jsm
 
+from jetstream_sync.cli.context_store import Contexts
+
 #: The keys of ADR-21, which are all in every file.
 ADR_21 = [
     "description",
@@ -186,6 +188,23 @@ def test_deleting(home):
     assert gone.json == {"deleted": ["b", "c"]}
     assert home.selected is None
     assert home("ls", "-n").out == ""
+
+
+def test_a_deletion_that_fails_names_what_is_deleted(home, monkeypatch):
+    """The contexts before the failed one are deleted, and the output says so."""
+    for name in "abc":
+        home("add", name).ok()
+    remove = Contexts.remove
+
+    def fail_at_b(store: Contexts, name: str) -> None:
+        if name == "b":
+            raise PermissionError(13, "Permission denied", "b.json")
+        remove(store, name)
+
+    monkeypatch.setattr(Contexts, "remove", fail_at_b)
+    result = home("rm", "a", "b", "c", "-f", "-j")
+    assert (result.status, result.json) == (1, {"deleted": ["a"]})
+    assert home("ls", "-n").out == "b\nc\n"
 
 
 @pytest.mark.parametrize(

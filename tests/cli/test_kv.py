@@ -72,8 +72,8 @@ def test_a_mirror_and_a_source(jsm, raw, config):
 def test_add_twice(jsm):
     """Creating a bucket again succeeds with the same config, and fails with another one."""
     words = ["kv", "add", "CONFIG", "--storage", "memory"]
-    jsm(*words).ok()
-    jsm(*words).ok()
+    assert jsm(*words).ok().out.startswith("Key-Value Bucket CONFIG was created\n")
+    assert jsm(*words).ok().out.startswith("Key-Value Bucket CONFIG is unchanged\n")
     assert jsm(*words, "--history", "9").status == 1
 
 

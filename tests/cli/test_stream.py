@@ -392,6 +392,8 @@ def test_copy_needs_other_subjects(jsm, raw):
     assert (refused.status, "--subjects" in refused.err) == (2, True)
     made = jsm("stream", "cp", "A", "B", "--subjects", "b.*").ok()
     assert made.out.startswith("Stream B was created as a copy of A\n")
+    again = jsm("stream", "cp", "A", "B", "--subjects", "b.*").ok()
+    assert again.out.startswith("Stream B is unchanged\n")
     config = config_of(raw, "B")
     assert (config["subjects"], config["max_age"]) == (["b.*"], 3600 * 10**9)
     assert config["metadata"]["k"] == "v"
