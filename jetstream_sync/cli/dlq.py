@@ -13,7 +13,7 @@ from ..durations import time_to_text
 from ..exit_status import ExitStatus
 from ..workers import DeadLetter, DeadLetters
 from .env import readable
-from .listings import UNANSWERED
+from .listings import UNANSWERED, in_parallel
 from .names import (
     complete_consumer,
     complete_stream,
@@ -79,7 +79,9 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
             text = "dead letters are unknown: no stream stores the advisories"
             raise CommandError(text, ExitStatus.NOT_FOUND, hint=_SETUP)
         lost: dict[str, str] = {}
-        found = [(item, _message(letters, item, lost)) for item in letters.find(stream, consumer)]
+        items = letters.find(stream, consumer)
+        messages = in_parallel(lambda item: _message(letters, item, lost), items)
+        found = list(zip(items, messages, strict=True))
         if consumer is not None and not found:
             # A deleted consumer may have left dead letters.
             find_consumer(settings, js, stream, consumer)
