@@ -110,7 +110,7 @@ class MetaGroup:
     answering: Sequence[str]
     """The names of the members that answer."""
     silent: Sequence[str]
-    """The names of the others, as far as a member that answers knows them."""
+    """The names of the other members that an answering member knows."""
     leaders_view: JSONObject
     """The meta group as its leader sees it; empty without a leader."""
 

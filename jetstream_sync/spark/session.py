@@ -154,7 +154,7 @@ def _link_shipped_files() -> None:
 
 def _silence_replacement(context: SparkContext) -> None:
     """
-    Suppress the warning of Spark that this data source replaces the one that it found itself.
+    Suppress the warning that this data source replaces the one that Spark has found itself.
 
     It is the same one, except that it knows that this session redacts its secrets. Spark repeats the warning
     for each streaming query.

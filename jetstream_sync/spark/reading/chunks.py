@@ -215,7 +215,7 @@ class ReadTask:
         """
         Return the selected fields of the messages that are in the range.
 
-        Without ``sizes`` they are those of ``data``. ``matches`` returns whether a message with a subject is kept.
+        Without ``sizes``, the sizes of ``data`` are used. ``matches`` returns whether a message with a subject is kept.
         """
         fields = self.fields
         if sizes is None:

@@ -272,6 +272,6 @@ class _RangeReader:
 
 
 def _first_missing(start_seq: int, sequences: Sequence[int]) -> int:
-    """Return the first sequence from a start on that is not among some rising ones."""
+    """Return the first sequence from a start on that is missing in a rising list."""
     pairs = zip(count(start_seq), sequences, strict=False)
     return next((due for due, seq in pairs if due != seq), start_seq + len(sequences))

@@ -289,7 +289,7 @@ def _check_resettable(info: ConsumerInfo) -> None:
 
 
 def _check_filters(view: StreamView, filters: tuple[str, ...], info: ConsumerInfo) -> None:
-    """Refuse filters other than those of the durable, which would skip unread messages."""
+    """Refuse filters that differ from the filters of the durable, since unread messages would be skipped."""
     if set(filters) != set(info.config.filters):
         theirs = ", ".join(sorted(info.config.filters)) or "all"
         raise errors.InvalidOptionError(

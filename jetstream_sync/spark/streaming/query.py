@@ -316,7 +316,7 @@ class QueryPlanner:
         Return the first position with messages that were stored at a time or later.
 
         As long as there are none, it is the end of the stream, and the offset keeps the time: messages that
-        arrive before it are skipped, too.
+        arrive before it are skipped as well.
         """
         if since_ns is None:
             return position
@@ -410,7 +410,7 @@ class QueryPlanner:
         """
         Return a position without the messages after it that do not match its filters.
 
-        A new query has read nothing. So if it begins with the first message, it begins with the one that is now first.
+        A query that has read nothing and begins with the first message begins with the present first message.
         """
         created_ns, seq = self._searched.get(key, (0, 0))
         if view is not None and position.is_unread:

@@ -36,7 +36,7 @@ class WriteTaskId:
     """The source of rows, which is the same for each attempt to write them."""
 
     name: str
-    """The id of the query (that of its checkpoint), or of the job."""
+    """The id of the query, from its checkpoint, or the id of the job."""
 
     batch: int
     """The number of the micro-batch; 0 for a job."""

@@ -188,7 +188,7 @@ class _RowOrder:
     def __init__(self) -> None:
         #: The numbers of the rows in flight.
         self.numbers: deque[int] = deque()
-        #: Those of acknowledged rows, before which there is one that is not.
+        #: The numbers of acknowledged rows that wait for an earlier row.
         self.acked: set[int] = set()
         #: What is added to the numbers in reply subjects.
         self.generation = 0
@@ -332,7 +332,7 @@ class RowsInFlight:
         """
         Replace a chunk by individual rows, which the caller sends, and return their numbers.
 
-        ``None``: the reply subject is not that of a chunk.
+        ``None``: no chunk has this reply subject.
         """
         chunk = self._chunks.pop(reply, None)
         if chunk is None:
@@ -567,7 +567,7 @@ class AckWindow(MessageReceiver):
         """Process acknowledgements of which some contain more than a sequence."""
         for reply, _, header, payload in deliveries:
             ack = self._parse_ack(reply, header, payload)
-            # No row leaves with the second acknowledgement of one that was sent twice, or before an earlier row.
+            # No row leaves if this one was acknowledged before, or waits for an earlier one.
             if ack is not None and self._in_flight.acknowledge(reply, 1):
                 self._count(ack.seq, ack.seq, ack.duplicate)
 

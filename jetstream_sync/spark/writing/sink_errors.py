@@ -46,7 +46,7 @@ class CheckpointRewoundError(_BatchOrderError):
     Args:
         stream: the target stream.
         stored_batch: the number of the batch that was stored last.
-        batch: the number of the batch that Spark runs; the same if its rows are not the stored ones.
+        batch: the number of the batch that Spark runs; the same number if the stored batch has other rows.
 
     """
 

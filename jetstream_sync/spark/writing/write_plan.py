@@ -307,7 +307,7 @@ class WritePlan:
         """
         Check that the stream has the rows of some partitions, before they count as stored.
 
-        A stream that was deleted and created again in the meantime has the last ones only. A stream that was purged
+        A stream that was deleted and created again in the meantime has only the last rows. A stream that was purged
         still knows the ids of the purged rows, and does not store them again.
         """
         last_seq = max((item.last_seq or 0 for item in written), default=0)
