@@ -616,30 +616,34 @@ def common_options(function: _Function) -> _Function:
     return decorated  # type: ignore[no-any-return]  # click's decorators lose the type
 
 
-#: The heading of the options that all commands have.
+#: The headings of the options for fields that no heading names, and of the options that all commands have.
+_OTHER_FIELDS: Final = "Other options"
 _ALL_COMMANDS: Final = "Options of all commands"
 
 
 class HeadedCommand(click.Command):
     """A command with many options, whose help has headings for them."""
 
-    #: The parameters below each heading; the others are below the last one.
+    #: The parameters below each heading; others that are no fields of a config are below the last one.
     headings: Mapping[str, str]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options below their headings."""
         heading_of = {name: head for head, names in self.headings.items() for name in names.split()}
-        last = [*self.headings][-1]
-        rows: dict[str, list[tuple[str, str]]] = {head: [] for head in self.headings}
-        rows[_ALL_COMMANDS] = []
+        *heads, last = self.headings
+        rows: dict[str, list[tuple[str, str]]]
+        rows = {head: [] for head in (*heads, _OTHER_FIELDS, last, _ALL_COMMANDS)}
         for param in self.get_params(ctx):
             row = param.get_help_record(ctx)
-            head = heading_of.get(param.name or "", last) if param.expose_value else _ALL_COMMANDS
+            # A `FieldOption` has a field.
+            rest = _OTHER_FIELDS if hasattr(param, "field") else last
+            head = heading_of.get(param.name or "", rest) if param.expose_value else _ALL_COMMANDS
             if row is not None:
                 rows[head].append(row)
         for head, found in rows.items():
-            with formatter.section(head):
-                formatter.write_dl(found)
+            if found:
+                with formatter.section(head):
+                    formatter.write_dl(found)
 
 
 def command(

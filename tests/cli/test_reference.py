@@ -12,6 +12,7 @@ from make_jsm_reference import EXAMPLES_FILE, HELP_FILE, PAGE, examples, helps, 
 
 from jetstream_sync.cli.commands import parameters
 from jetstream_sync.cli.main import jsm
+from jetstream_sync.cli.stream_config import add
 from jetstream_sync.exit_status import ExitStatus
 
 NODES = nodes()
@@ -43,6 +44,18 @@ def test_many_options_are_grouped():
         assert len(headings) >= 5
         _, *parts = re.split(r"^[A-Z][\w ]+:$", shown, flags=re.MULTILINE)
         assert max(part.count("\n  -") for part in parts) <= 14
+
+
+def test_a_field_without_a_heading_is_not_below_files_and_prompts(monkeypatch):
+    """A new field of a config needs no heading: it has one for other options, which is absent without any."""
+    help_of = run_jsm("stream", "add", "--help").ok().out
+    assert "Other options:" not in help_of
+    headings = {**add.headings, "Features": ""}
+    monkeypatch.setattr(type(add), "headings", headings)
+    features = run_jsm("stream", "add", "--help").ok().out
+    other, _, files = features.partition("Other options:")[2].partition("Files and prompts:")
+    assert "--allow-direct" in other
+    assert "--output" in files
 
 
 def test_every_status_is_explained():
