@@ -195,7 +195,7 @@ class Lister:
             "consumer",
             [info for part in parts for info in part.found],
             [item for part in parts for item in part.missing],
-            next((part.more for part in (streams, *parts) if part.more is not None), None),
+            streams.more or next((part.more for part in parts if part.more), None),
         )
 
     def _consumers(self, stream: str, prefix: str) -> Listed[ConsumerInfo]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .. import ServicePing, errors
+from .. import errors
 from ..codec import decode, encode, loads
 from ..exit_status import ExitStatus
 from ..net.clock import monotonic
+from ..services import ServicePing
 from ..subjects import SERVICES_PREFIX
 from .env import single_line, visible
 from .names import find_stream, note_without_leader
