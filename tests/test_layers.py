@@ -41,8 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "flask": {"base", "names", "workers"},
     # The files that are not stored when they are collected are those of the object store.
     "filesystem": {"names", "base", "jetstream"},
-    "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
-    | {"declare", "workers"},
+    "cli": {"base", "protocol", "api", "net", "client", "services", "jetstream", "server", "spark"}
+    | {"names", "declare", "workers"},
     "pytest_plugin": {"server", "names", "workers"},
     "top_level": {"spark", "cli"},
 }
@@ -82,11 +82,11 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("services", "net"): {"net.clock"},
     # Requests are read as the parser delivers them.
     ("services", "protocol"): {"protocol.parser"},
-    # jsm uses only the public API.
+    # jsm uses only the public API, and starts its threads as the client does.
     ("cli", "protocol"): set(),
     ("cli", "api"): set(),
     ("cli", "net"): {"net.clock"},
-    ("cli", "client"): set(),
+    ("cli", "client"): {"client.threads"},
     ("cli", "jetstream"): set(),
     # Acks and pull requests are a hot path: they are built and parsed as bytes in wire format.
     ("jetstream", "protocol"): {"protocol.parser"},
@@ -174,7 +174,6 @@ MAX_NESTING = 4
 # A handler of Exception or BaseException must raise again, except at the top of a thread and around
 # a user's callback, where it records and reports the error.
 BROAD_HANDLERS = {
-    "cli/bench.py _work": "the top of the thread of a client: the main thread raises the error",
     "cli/__main__.py main": "the top of the process: an unexpected error is one line, too",
     "client/events.py _run": "a user's callback for connection events may raise anything",
     "client/events.py counted": "the top of a thread for callbacks: it ends what it reads from",
