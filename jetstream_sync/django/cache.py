@@ -257,7 +257,8 @@ class KeyValueCache(BaseCache):
                     last = 0
                     # Another client of the bucket may have left a marker of its deletion.
                     with suppress(errors.MessageNotFoundError):
-                        last = bucket.stream.get_msg(last_by_subject=self._prefix + name).seq
+                        subject = self._prefix + name
+                        last = bucket.stream.get_msg(last_by_subject=subject, consistent=True).seq
         return False
 
     def _tries(self) -> Iterator[bool]:

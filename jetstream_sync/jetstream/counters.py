@@ -110,7 +110,7 @@ class Counters:
                 text = f"adding to {subject!r}"
                 outcome = f"its leader stored message {ack.seq}, which is not an increment"
                 raise errors.ServerTooOldError(text, "2.12", "older", (), outcome)
-            return self[subject], ack.seq
+            return self._read(subject, consistent=True).value, ack.seq
         return _int(ack.val), ack.seq
 
     def get(self, subject: str) -> CounterEntry:
@@ -123,9 +123,12 @@ class Counters:
             Error: otherwise as `Stream.get_msg`.
 
         """
-        check_publish_subject(subject)
+        return self._read(check_publish_subject(subject))
+
+    def _read(self, subject: str, *, consistent: bool = False) -> CounterEntry:
+        """Return a counter; ``consistent``: as the leader of the stream has it."""
         try:
-            return _entry(self._stream.get_msg(last_by_subject=subject))
+            return _entry(self._stream.get_msg(last_by_subject=subject, consistent=consistent))
         except errors.MessageNotFoundError:
             raise errors.KeyNotFoundError(self.stream, subject) from None
 
@@ -161,7 +164,8 @@ class Counters:
             Error: otherwise as `add()` and `Stream.purge`.
 
         """
-        value = self[subject]
+        # A replica that is behind lacks what was added last, which would be left in the counter.
+        value = self._read(check_publish_subject(subject), consistent=True).value
         _, seq = self._add(subject, -value)
         self._stream.purge(subject=subject, seq=seq)
         return value

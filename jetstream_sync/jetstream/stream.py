@@ -134,6 +134,8 @@ class Stream(StreamConsumers):
         seq: int | None = None,
         last_by_subject: str | None = None,
         next_by_subject: str | None = None,
+        *,
+        consistent: bool = False,
     ) -> StoredMsg:
         """
         Return one message, without a consumer.
@@ -149,6 +151,7 @@ class Stream(StreamConsumers):
             last_by_subject: return the last message with this subject, which may have wildcards.
             next_by_subject: return the first message with this subject, which may have wildcards, from
                 ``seq`` on; without ``seq``, from the start.
+            consistent: read from the leader of the stream, so that every message stored earlier is found.
 
         Raises:
             InvalidOptionError: no argument is given, two exclude each other, or the sequence is out of
@@ -159,7 +162,7 @@ class Stream(StreamConsumers):
 
         """
         request = _get_request(seq, last_by_subject, next_by_subject)
-        direct = self._info.config.allow_direct
+        direct = self._info.config.allow_direct and not consistent
         return get_stored(self._api, self._name, request, direct=direct).decoded()
 
     def get_msgs(

@@ -261,7 +261,8 @@ class CallQueue:
         target = self.subject_of(task, call)
         for subject in (target, f"{target}.later"):
             with suppress(errors.MessageNotFoundError):
-                return sent_record(task, call, stream.get_msg(last_by_subject=subject).data)
+                message = stream.get_msg(last_by_subject=subject, consistent=True)
+                return sent_record(task, call, message.data)
         return None
 
     def withdraw(self, task: str, call: str) -> bool:

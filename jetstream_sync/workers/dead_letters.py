@@ -279,7 +279,7 @@ class DeadLetters:
             InvalidOptionError: the message is no copy of a dead letter.
 
         """
-        stored = self._js.get_stream(stream).get_msg(seq)
+        stored = self._js.get_stream(stream).get_msg(seq, consistent=True)
         letter = _letter_of(stored.headers or Headers(), stored.time, (stream, seq))
         if letter is None:
             rule = f"is no dead letter of a worker: message of subject {stored.subject}"
@@ -311,9 +311,10 @@ class DeadLetters:
         return msg if found.kind != "copy" or found.time <= letter.time else None
 
     def _get(self, name: str, seq: int) -> StoredMsg | None:
+        """Return a message; ``None``: its leader does not have it, as a replica that is behind may not."""
         stream = self._stream(name)
         try:
-            return None if stream is None else stream.get_msg(seq)
+            return None if stream is None else stream.get_msg(seq, consistent=True)
         except (errors.MessageNotFoundError, errors.StreamNotFoundError):
             return None
 
@@ -410,7 +411,7 @@ def _next(
 
 def _has_after(stream: Stream, last: int, subject: str) -> bool:
     try:
-        stream.get_msg(last + 1, next_by_subject=subject)
+        stream.get_msg(last + 1, next_by_subject=subject, consistent=True)
     except errors.MessageNotFoundError:
         return False
     return True

@@ -229,8 +229,6 @@ class _StoredSchedule:
         # The server may have published and deleted a single message already.
         if self._is_over(timedelta(seconds=REFRESH_S)):
             return
-        if found is None and self._stream.info(subjects_filter=self._subject).state.subjects:
-            return  # a replica that lags behind has answered
         self._publish()
         log.warning(
             "schedule %s was %s: it is stored again in stream %s",
@@ -261,7 +259,7 @@ class _StoredSchedule:
 def _stored_digest(stream: Stream, subject: str) -> str | None:
     """Return the digests of a stored schedule; ``None``: there is none; empty: it has no digests."""
     try:
-        headers = stream.get_msg(last_by_subject=subject).headers
+        headers = stream.get_msg(last_by_subject=subject, consistent=True).headers
     except errors.MessageNotFoundError:
         return None
     return "" if headers is None or _MODULE not in headers else headers.get(_DIGEST) or ""
@@ -331,7 +329,7 @@ def _unused_state(stream: Stream, subject: str, modules: set[str]) -> str:
     """Return ``"foreign"`` for a schedule of another program with a worker of the same name."""
     headers = None
     with suppress(errors.MessageNotFoundError):
-        headers = stream.get_msg(last_by_subject=subject).headers
+        headers = stream.get_msg(last_by_subject=subject, consistent=True).headers
     module = None if headers is None else headers.get(_MODULE)
     return "unused" if module is None or module in modules else "foreign"
 

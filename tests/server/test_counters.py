@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from fixtures.fake_jetstream import scripted
 from fixtures.threads import wait_until
 
-from jetstream_sync import Counters, JetStream, errors
+from jetstream_sync import Connection, Counters, JetStream, Msg, errors
 from jetstream_sync.api.stream import StreamSource, SubjectTransform
 
 
@@ -132,3 +133,29 @@ def test_a_stream_without_counters_is_refused(js, counters, stream_name):
         js.publish(f"{counters.stream}.a", b"")
     with pytest.raises(errors.CounterError):
         js.publish(f"{stream_name}_plain", headers={"Nats-Incr": "1"})
+
+
+@pytest.mark.server(">=2.12")
+def test_a_replica_that_is_behind_does_not_answer_for_a_reset(nats_server, counters):
+    """A total that is subtracted or confirmed is that of the leader: a replica may lack the last additions."""
+    subject = f"{counters.stream}.hits"
+    counters.add(subject, 5)
+    first = counters.get(subject)
+    counters.add(subject, 7, msg_id="second")
+
+    def respond_behind(nc: Connection, msg: Msg, _number: int) -> None:
+        headers = {
+            "Nats-Stream": counters.stream,
+            "Nats-Subject": subject,
+            "Nats-Sequence": str(first.seq),
+            "Nats-Time-Stamp": first.time.isoformat().replace("+00:00", "Z"),
+        }
+        nc.publish(msg.reply, b'{"val":"5"}', headers=headers)
+
+    with scripted(nats_server, respond_behind) as user:
+        js = user.jetstream(prefix="FAKE")
+        behind = js.counters(counters.stream)
+        assert behind[subject] == 5
+        assert behind.add(subject, 7, msg_id="second") == 12
+        assert behind.reset(subject) == 12
+    assert counters[subject] == 0

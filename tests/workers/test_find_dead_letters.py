@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from fixtures.fake_jetstream import scripted, send_block
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import is_settled, running
 
 import jetstream_sync
 from jetstream_sync import (
+    Connection,
     JetStream,
     MessageNotFoundError,
+    Msg,
     NoStreamResponseError,
     PullConsumer,
     RetentionPolicy,
@@ -313,3 +317,24 @@ def test_a_forged_dead_letter_calls_no_server(js, stream, subject):
     with pytest.raises(BadSubjectError, match="dead letter"):
         letters.requeue(letter)
     assert stream.info().state.messages == 1
+
+
+def test_a_replica_that_is_behind_hides_no_letter(js, stream, nats_server):
+    """A letter that a replica does not have yet is discarded all the same, and its message is published."""
+    letters = DeadLetters(js)
+    letters.store_advisories()
+    consumer = stream.create_consumer(durable_name="C", max_deliver=1, ack_wait=0.05)
+    letter = terminate(js, consumer, letters, payload=b"order")
+    (advisories,) = letters.advisory_streams()
+    js.update_stream(replace(js.get_stream(stream.name).info().config, allow_direct=True))
+
+    def respond_behind(nc: Connection, msg: Msg, _number: int) -> None:
+        send_block(nc, msg, b"NATS/1.0 404 Message Not Found\r\n\r\n")
+
+    with scripted(nats_server, respond_behind) as user:
+        behind = DeadLetters(user.jetstream(prefix="FAKE"))
+        assert behind.get_msg(letter).data == b"order"
+        behind.discard(letter)
+        behind.delete_original(letter)
+    assert js.get_stream(advisories).info().state.messages == 0
+    assert js.get_stream(stream.name).info().state.messages == 0

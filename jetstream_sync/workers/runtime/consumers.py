@@ -230,7 +230,7 @@ def _has_floor(stream: Stream, known: ConsumerInfo | None) -> bool:
     if stream.cached_info.state.last_seq < floor:
         return False
     try:
-        msg = stream.get_msg(floor)
+        msg = stream.get_msg(floor, consistent=True)
     except errors.MessageNotFoundError:
         return True
     return known.ts is None or msg.time <= known.ts
