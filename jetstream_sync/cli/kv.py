@@ -229,8 +229,8 @@ def _get_many(settings: Settings, store: KeyValue, bucket: str, pattern: str, *,
 
 def _entries(store: KeyValue, patterns: tuple[str, ...]) -> list[KeyValueEntry]:
     """Return the entries of the keys that match, in alphabetical order."""
-    with store.watch(patterns or ">", ignore_deletes=True) as watch:
-        return sorted(watch.initial(), key=lambda entry: entry.key)
+    found = store.get_many(patterns or ">")
+    return [found[key] for key in sorted(found)]
 
 
 @command()

@@ -896,6 +896,33 @@ def test_list(js, store):
     wait_until(lambda: js.get_stream("OBJ_FILES").consumer_names() == [])
 
 
+def test_a_list_has_each_object_once(js, store):
+    """The last info counts of an object that is replaced or deleted while the list is read."""
+    names = [f"object-{number}" for number in range(50)]
+    for name in names:
+        store.put(name, b"x")
+    ended = threading.Event()
+
+    def change() -> None:
+        other = js.object_store(store.bucket)
+        while not ended.is_set():
+            for name in names:
+                other.put(name, b"y")
+            other.put("passing", b"z")
+            other.delete("passing")
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    try:
+        for _ in range(40):
+            found = [info.name for info in store.list()]
+            assert sorted({*found, "passing"}) == [*sorted(names), "passing"]
+            assert len(set(found)) == len(found)
+    finally:
+        ended.set()
+        writer.join()
+
+
 def test_watch(store):
     """A watch yields the infos that exist, and then every change."""
     store.put("a", b"1")
@@ -1024,3 +1051,15 @@ def test_buckets(js):
     assert js.object_store("B").get_bytes("a") == b"x"
     js.delete_object_store("A")
     assert js.object_store_names() == ["B", "C"]
+
+
+@pytest.mark.parametrize("kind", ["key-value bucket", "object store"])
+def test_a_stream_that_is_no_bucket_is_not_deleted(js, kind):
+    """Another program may have a stream with such a name; its messages stay."""
+    is_store = kind == "object store"
+    name = f"{'OBJ' if is_store else 'KV'}_OTHER"
+    js.create_stream(name=name, subjects=["other"])
+    js.publish("other", b"kept")
+    with pytest.raises(errors.BucketNotFoundError, match=f"is not an? {kind}"):
+        (js.delete_object_store if is_store else js.delete_key_value)("OTHER")
+    assert js.get_stream(name).info().state.messages == 1

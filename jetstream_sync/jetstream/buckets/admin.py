@@ -178,6 +178,7 @@ class BucketAdmin(StreamAdmin):
         stream = Stream(self._api, self._bucket_info(bucket))
         return KeyValue(self._api, self._publisher, stream, loose=not validate_keys)
 
+    @with_one_deadline
     def delete_key_value(self, bucket: str) -> None:
         """
         Delete a key-value bucket with all its entries.
@@ -187,9 +188,13 @@ class BucketAdmin(StreamAdmin):
             Error: otherwise as `key_value()`.
 
         """
-        name = KV_PREFIX + check_bucket(bucket)
-        with _missing_as(bucket_not_found(bucket)):
-            self._api.command(self._api.routes.to("STREAM.DELETE", name))
+        # A stream of this name that is no bucket belongs to another program.
+        self._delete_bucket(self._bucket_info(bucket), bucket_not_found(bucket))
+
+    def _delete_bucket(self, info: StreamInfo, missing: errors.BucketNotFoundError) -> None:
+        """Delete the stream of a bucket."""
+        with _missing_as(missing):
+            self._api.command(self._api.routes.to("STREAM.DELETE", info.config.name))
 
     def key_value_names(self, *, allow_incomplete: bool = False) -> Listing[str]:
         """
@@ -325,6 +330,7 @@ class BucketAdmin(StreamAdmin):
             raise errors.BucketNotFoundError.found_here(text)
         return info
 
+    @with_one_deadline
     def delete_object_store(self, bucket: str) -> None:
         """
         Delete an object store with all its objects.
@@ -333,9 +339,7 @@ class BucketAdmin(StreamAdmin):
             Error: as `object_store()`.
 
         """
-        check_bucket(bucket)
-        with _missing_as(object_store_not_found(bucket)):
-            self._api.command(self._api.routes.to("STREAM.DELETE", stream_name(bucket)))
+        self._delete_bucket(self._object_store_info(bucket), object_store_not_found(bucket))
 
     def object_store_names(self) -> list[str]:
         """

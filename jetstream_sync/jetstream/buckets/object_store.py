@@ -573,10 +573,12 @@ class ObjectStore(ForeignNames):
         policy = DeliverPolicy.LAST_PER_SUBJECT
         with (
             limited(deadline),
-            self._watch(policy, ignore_deletes=not deleted, follows=False) as watch,
+            self._watch(policy, ignore_deletes=False, follows=False) as watch,
         ):
             watch.wait_current(deadline.left())
-            return sorted(watch.initial(), key=lambda info: info.name)
+            # The last info counts of an object that was changed meanwhile.
+            found = {info.name: info for info in watch.initial()}
+        return [found[name] for name in sorted(found) if deleted or not found[name].deleted]
 
     @overload
     def watch(
