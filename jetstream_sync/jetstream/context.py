@@ -23,7 +23,7 @@ from ..api.publish import (
 )
 from ..api.stream import SnapshotInfo
 from ..foreign_names import ForeignNames
-from ..headers import SCHEDULE_TTL, Headers, HeadersLike
+from ..headers import SCHEDULE, SCHEDULE_TTL, Headers, HeadersLike
 from ..net.clock import Deadline, monotonic
 from ..subjects import check_publish_subject
 from .api_requests import APIRequests, limited, names_by_subject, stream_info, with_one_deadline
@@ -373,11 +373,20 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         Raises:
             StreamNotFoundError: no stream has the subject.
             BadSubjectError: the subject is invalid.
-            Error: otherwise as `Stream.purge`.
+            InvalidOptionError: the last message of the subject is not a schedule; nothing was deleted.
+            Error: otherwise as `Stream.get_msg` and `Stream.purge`.
 
         """
         name = self.find_stream_name_by_subject(check_publish_subject(subject))
-        return self.get_stream(name).purge(subject=subject) > 0
+        stream = self.get_stream(name)
+        try:
+            msg = stream.get_msg(last_by_subject=subject, consistent=True)
+        except errors.MessageNotFoundError:
+            return False
+        if msg.headers is None or SCHEDULE not in msg.headers:
+            rule = "its last message is not a schedule: give the subject of the schedule, not its target"
+            raise errors.InvalidOptionError("subject", subject, rule)
+        return stream.purge(subject=subject, seq=msg.seq + 1) > 0
 
     # --- asynchronous publishing ----------------------------------------------------------------
 

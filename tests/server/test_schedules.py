@@ -125,6 +125,18 @@ def test_schedules_are_listed_and_cancelled(js, jobs):
         js.cancel_schedule("unknown.subject")
 
 
+@pytest.mark.server(">=2.12")
+def test_messages_are_not_cancelled_in_place_of_a_schedule(js, jobs):
+    """The target of a schedule has the messages that are due, which have to stay."""
+    due = f"{jobs.name}.due"
+    at = datetime.now(timezone.utc) + timedelta(hours=1)
+    js.schedule(f"{jobs.name}.plan", b"x", target=due, at=at)
+    js.publish(due, b"earlier")
+    with pytest.raises(errors.InvalidOptionError, match="is not a schedule"):
+        js.cancel_schedule(due)
+    assert subjects(jobs) == {due: 1, f"{jobs.name}.plan": 1}
+
+
 @pytest.mark.server(">=2.14")
 def test_a_cron_of_five_fields_begins_each_minute(js, jobs):
     """It is written as in a crontab; the server wants a field for seconds."""
