@@ -531,6 +531,10 @@ class StreamFullError(ServiceUnavailableError, err_codes=(10077,)):
     description_prefix = "maximum "
 
 
+class AccountFullError(BadRequestError, err_codes=(10002,)):
+    """The account has reached one of its limits; nothing was stored."""
+
+
 class WrongLastMsgIDError(BadRequestError, err_codes=(10070,)):
     """The last message id is not the expected one; nothing was stored."""
 
@@ -557,6 +561,10 @@ class BatchTooLargeError(BadRequestError, err_codes=(10199,)):
 
 class BatchDuplicateError(BadRequestError, err_codes=(10201,)):
     """A message id of an atomic batch is already in the stream; nothing was stored."""
+
+
+class TooManyRequestsError(APIError, err_codes=(10167,)):
+    """The server has too many unprocessed messages for the stream; nothing was stored, try again later."""
 
 
 class TooManyBatchesError(APIError, err_codes=(10210, 10211)):

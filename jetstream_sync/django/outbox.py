@@ -224,9 +224,10 @@ class OutboxRelay:
 
 def _is_about_message(error: errors.Error) -> bool:
     """Return whether an error is due to the message, and not to the state of the stream or the server."""
-    if isinstance(error, errors.APIError):
-        return not isinstance(error, errors.ServiceUnavailableError)
-    return isinstance(error, errors.InvalidArgumentError)
+    # Other codes, such as 429 and 503, are about the server, and an account at its limits has 400, too.
+    return isinstance(
+        error, errors.BadRequestError | errors.InvalidArgumentError
+    ) and not isinstance(error, errors.AccountFullError)
 
 
 def _before_gap(rows: Sequence[Outbox], ids: Iterable[int]) -> list[Outbox]:

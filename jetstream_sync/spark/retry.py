@@ -31,6 +31,7 @@ _TRANSIENT: Final = (
     errors.OutboundBufferLimitError,
     errors.ServiceUnavailableError,
     errors.TimeoutError,
+    errors.TooManyRequestsError,
 )
 _NOT_TRANSIENT: Final = (errors.AuthorizationError, errors.SecureConnectionError)
 _MIN_WAIT_S: Final = 0.1

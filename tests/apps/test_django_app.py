@@ -15,6 +15,7 @@ from fixtures.threads import wait_until
 from fixtures.worker import is_settled, running
 
 from jetstream_sync import (
+    APIError,
     BadSubjectError,
     InvalidHeaderError,
     InvalidOptionError,
@@ -281,6 +282,27 @@ def test_a_message_that_is_refused_is_set_aside(database, js, stream, caplog):
     # Each subject is reported once a minute, and each message that is set aside.
     assert caplog.text.count("is refused, trying again") == 2
     assert caplog.text.count("is set aside") == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "err_code", "set_aside"),
+    [
+        (400, 10054, True),  # too large
+        (400, 10166, True),  # a TTL that the stream does not allow
+        (400, 10002, False),  # the account is full
+        (404, 10059, False),
+        (429, 10167, False),  # the stream has too much to do
+        (500, 10047, False),  # the disk is full
+        (503, 10077, False),
+    ],
+)
+@pytest.mark.usefixtures("database")
+def test_only_refusals_of_the_message_set_it_aside(code, err_code, set_aside):
+    """Where the state of a server is the reason, the messages wait, and keep their order."""
+    from jetstream_sync.django.outbox import _is_about_message
+
+    error = APIError.from_response({"code": code, "err_code": err_code, "description": "no"})
+    assert _is_about_message(error) == set_aside
 
 
 def test_metrics_of_the_outbox(database, stream, monkeypatch):

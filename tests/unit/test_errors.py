@@ -19,6 +19,7 @@ CLASSES = [getattr(errors, name) for name in errors.__all__]
 
 # The classes of err_codes, with the code and the err_codes in nats-server's errors.json.
 REFUSALS = [
+    ("AccountFullError", 400, {10002}),
     ("ConsumerNameInUseError", 400, {10013, 10105}),
     ("ConsumerNotFoundError", 404, {10014}),
     ("MaxConsumersError", 400, {10026}),
@@ -47,6 +48,7 @@ REFUSALS = [
     ("BatchTooLargeError", 400, {10199}),
     ("BatchDuplicateError", 400, {10201}),
     ("ConsumerInvalidResetError", 400, {10204}),
+    ("TooManyRequestsError", 429, {10167}),
     ("TooManyBatchesError", 429, {10210, 10211}),
 ]
 SERVER_CODES = {
