@@ -184,7 +184,8 @@ class _Opening:
             self._send(handshake.feed(data))
             if is_greeting and handshake.info is not None:
                 self._send(self._connect(handshake.info) + PING)
-                self._send(handshake.feed(b""))
+                if handshake.left:
+                    self._send(handshake.feed(b""))
         assert handshake.info is not None
         early = list(handshake.left)
         return Transport(self.stream, handshake.parser, handshake.info, early, self._address)
