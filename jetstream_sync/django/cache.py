@@ -62,7 +62,7 @@ _CONFIG: Final = (
 log: logging.Logger = logging.getLogger("jetstream_sync.django.cache")
 
 
-class _Bucket(NamedTuple):
+class _OpenBucket(NamedTuple):
     """An open bucket."""
 
     nc: Connection
@@ -95,7 +95,7 @@ class KeyValueCache(BaseCache):
     """
 
     #: The open buckets of the process, by name and timeout: Django makes a cache for each thread.
-    _open_buckets: Final[dict[tuple[str, Any], _Bucket]] = {}
+    _open_buckets: Final[dict[tuple[str, Any], _OpenBucket]] = {}
     #: Until when no connection is attempted, by `time.monotonic`.
     _retry_at = 0.0
 
@@ -119,7 +119,7 @@ class KeyValueCache(BaseCache):
 
     # --- the bucket -----------------------------------------------------------------------------
 
-    def _bucket(self, *, create: bool = True) -> _Bucket:
+    def _bucket(self, *, create: bool = True) -> _OpenBucket:
         """Return the open bucket; raise at once while the connection is lost."""
         key = self._name, self._timeout
         if time.monotonic() < KeyValueCache._retry_at:
@@ -141,7 +141,7 @@ class KeyValueCache(BaseCache):
                 if not create:
                     raise
                 stream = self._create(js)
-            found = _Bucket(nc, js, stream, js.key_value(self._name))
+            found = _OpenBucket(nc, js, stream, js.key_value(self._name))
             self._open_buckets[key] = found
         return found
 

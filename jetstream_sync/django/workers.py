@@ -14,7 +14,7 @@ from django.utils.module_loading import autodiscover_modules, import_string
 
 from .. import Headers, errors, workers
 from ..workers import Context, Handler, TaskResult
-from ..workers.events import Event
+from ..workers.events import RunEvent
 from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction, Middleware
 from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions, with_options
@@ -263,7 +263,7 @@ class Worker(workers.Worker):
         connections.close_all()
         relay = OutboxRelay(Config.load(), set(self.atomic.values()))
         self._relay = relay
-        with relay.running(lambda error: self._events.put(Event("fatal", error=error))):
+        with relay.running(lambda error: self._events.put(RunEvent("fatal", error=error))):
             return super().run(burst=burst)
 
     def gauges(self) -> list[GaugeSnapshot]:

@@ -60,7 +60,7 @@ _MIN_READ_S: Final = 0.25
 _FIRST_STORE_DELAY_S: Final = 0.1
 _MAX_STORE_DELAY_S: Final = 2.0
 
-Record = dict[str, Any]
+CallRecord = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -77,7 +77,7 @@ def utc_now() -> str:
     return datetime.now(timezone.utc).isoformat()
 
 
-def new_record(task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Record:
+def new_record(task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> CallRecord:
     """Return the record of a call that is ready to run."""
     return {
         "id": uuid.uuid4().hex,
@@ -117,7 +117,7 @@ def call_id(message: JetStreamMsg) -> str:
     return token
 
 
-def sent_call(data: bytes) -> Record:
+def sent_call(data: bytes) -> CallRecord:
     """Return the object in the message of a call; raise `Reject` if there is none."""
     try:
         found = codec.loads(data) if data else {}
@@ -128,12 +128,12 @@ def sent_call(data: bytes) -> Record:
     return found
 
 
-def sent_record(task: str, call: str, data: bytes) -> Record:
+def sent_record(task: str, call: str, data: bytes) -> CallRecord:
     """Return the record of a call, as far as its message has it."""
     return {**new_record(task, (), {}), **sent_call(data), "id": call}
 
 
-def has_expired(call: Record) -> bool:
+def has_expired(call: CallRecord) -> bool:
     """Return whether a call must not start any more."""
     expires = call.get("expires")
     return expires is not None and datetime.now(timezone.utc).timestamp() >= expires
@@ -252,7 +252,7 @@ class CallQueue:
                 target, data, headers=headers, msg_id=msg_id, stream=self.stream
             ).duplicate
 
-    def find(self, task: str, call: str) -> Record | None:
+    def find(self, task: str, call: str) -> CallRecord | None:
         """Return what is sent of a call that has not ended, also of a later one; ``None``: there is none."""
         try:
             stream = self._context().get_stream(self.stream)
@@ -342,7 +342,7 @@ class CallStates:
         """The largest record, in bytes."""
         return self._open()[1]
 
-    def add(self, record: Record) -> bool:
+    def add(self, record: CallRecord) -> bool:
         """Store the record of a new call; return false if there is one with its id."""
         try:
             self._use(lambda bucket: bucket.create(record["id"], to_json(record)))
@@ -355,9 +355,9 @@ class CallStates:
         with suppress(errors.Error):
             self._open()[0].purge(call)
 
-    def read(self, call: str) -> Record:
+    def read(self, call: str) -> CallRecord:
         """Return the current record; raises as `KeyValue.get`."""
-        found: Record = codec.loads(self._open()[0].get(call, consistent=True).value)
+        found: CallRecord = codec.loads(self._open()[0].get(call, consistent=True).value)
         return found
 
     def status(self, call: str) -> str:
@@ -367,7 +367,7 @@ class CallStates:
         except errors.KeyNotFoundError:
             return ""
 
-    def wait(self, call: str, timeout: float | None) -> Record:
+    def wait(self, call: str, timeout: float | None) -> CallRecord:
         """Return the record of a call, as soon as it has ended."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         bucket = self._open()[0]
@@ -381,13 +381,13 @@ class CallStates:
             while True:
                 entry = next(entries, None)
                 try:
-                    record: Record = codec.loads((entry or watch.next(left())).value)
+                    record: CallRecord = codec.loads((entry or watch.next(left())).value)
                 except errors.TimeoutError as error:
                     raise errors.TimeoutError(f"task {call} has not ended in time") from error
                 if record["status"] in FINISHED:
                     return record
 
-    def cancel(self, call: str, sent: Record | None = None) -> bool:
+    def cancel(self, call: str, sent: CallRecord | None = None) -> bool:
         """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
         try:
             self.change(call, sent, _cancel)
@@ -396,8 +396,8 @@ class CallStates:
         return True
 
     def change(
-        self, call: str, sent: Record | None, change: Callable[[Record], object]
-    ) -> tuple[Record, int]:
+        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], object]
+    ) -> tuple[CallRecord, int]:
         """Change the record of a call, and return it with its revision; raises `_EndedError`."""
         record = sent
 
@@ -411,17 +411,17 @@ class CallStates:
         return record, revision
 
     @staticmethod
-    def apply(record: Record | None, change: Callable[[Record], object]) -> Record:
+    def apply(record: CallRecord | None, change: Callable[[CallRecord], object]) -> CallRecord:
         """Change the record of a call that has not ended, and return it; raises `_EndedError`."""
         if record is None or record["status"] in FINISHED:
             raise _EndedError(record)
         change(record)
         return record
 
-    def give_up(self, call: str, sent: Record | None, reason: str) -> Record | None:
+    def give_up(self, call: str, sent: CallRecord | None, reason: str) -> CallRecord | None:
         """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
 
-        def fail(record: Record) -> None:
+        def fail(record: CallRecord) -> None:
             _add_error(record, Reject, reason, f"the message was given up: {reason}")
             record["status"], record["finished_at"] = FAILED, utc_now()
 
@@ -430,7 +430,7 @@ class CallStates:
         except _EndedError:
             return None
 
-    def store(self, record: Record, revision: int) -> bool:
+    def store(self, record: CallRecord, revision: int) -> bool:
         """Replace the record of a run; return false if a later run has begun, or the call has ended."""
         key, data = record["id"], to_json(record)
 
@@ -473,14 +473,14 @@ class TaskState(RunState):
         task: str,
         *,
         acks_failures: bool = False,
-        on_change: Callable[[Record], object] = lambda _record: None,
+        on_change: Callable[[CallRecord], object] = lambda _record: None,
     ) -> None:
         self._calls = calls
         self._task = task
         self._acks_failures = acks_failures
         self._on_change = on_change
 
-    def _sent(self, message: JetStreamMsg) -> Record:
+    def _sent(self, message: JetStreamMsg) -> CallRecord:
         return sent_record(self._task, call_id(message), message.data)
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
@@ -515,7 +515,7 @@ class TaskState(RunState):
     def cancel(self, message: JetStreamMsg) -> bool:
         """Record that a call that runs is cancelled; return false if it has ended."""
 
-        def cancel(record: Record) -> None:
+        def cancel(record: CallRecord) -> None:
             record["status"], record["finished_at"] = CANCELLED, utc_now()
 
         try:
@@ -557,7 +557,7 @@ class TaskState(RunState):
         if record is not None:
             self._on_change(record)
 
-    def _store(self, context: Context, record: Record, revision: int) -> bool:
+    def _store(self, context: Context, record: CallRecord, revision: int) -> bool:
         """Store a record while the run keeps its message, as `CallStates.store`; the function has had its effects."""
         delay = _FIRST_STORE_DELAY_S
         while True:
@@ -574,7 +574,7 @@ class TaskState(RunState):
             delay = min(2 * delay, _MAX_STORE_DELAY_S)
 
 
-def _add_error(record: Record, kind: type[BaseException], text: str, trace: str) -> None:
+def _add_error(record: CallRecord, kind: type[BaseException], text: str, trace: str) -> None:
     path = f"{kind.__module__}.{kind.__qualname__}"
     reasons = record["errors"]
     reasons.append(
@@ -584,7 +584,7 @@ def _add_error(record: Record, kind: type[BaseException], text: str, trace: str)
         del reasons[0]
 
 
-def _begin(record: Record) -> None:
+def _begin(record: CallRecord) -> None:
     if has_expired(record):
         record["status"], record["finished_at"] = EXPIRED, utc_now()
         return
@@ -596,13 +596,13 @@ def _begin(record: Record) -> None:
     record["worker_ids"] = [*record["worker_ids"], f"{platform.node()}-{os.getpid()}"][-50:]
 
 
-def _cancel(record: Record) -> None:
+def _cancel(record: CallRecord) -> None:
     if record["status"] != READY:
         raise _EndedError(record)
     record["status"] = CANCELLED
     record["finished_at"] = utc_now()
 
 
-def may_be_lost(record: Record) -> bool:
+def may_be_lost(record: CallRecord) -> bool:
     """Return whether the message of a call may not have been stored: no worker has received it."""
     return bool(record["status"] == READY and record["last_attempted_at"] is None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .deliveries import Delivery, DeliveryState, LeaseLostError, lease_clock, log_context
+from .deliveries import DeliveryState, LeasedMessage, LeaseLostError, lease_clock, log_context
 from .logs import LOGGER_NAME, WorkerLogger
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ class ContextActions:
 
     declared: tuple[str, str, str]
     """As `Handler.declared`."""
-    message_id: Callable[[Delivery], str]
+    message_id: Callable[[LeasedMessage], str]
     publish: Callable[..., Any]
     """As `JetStream.publish`."""
     is_stopping: Callable[[], bool]
-    ack: Callable[[Delivery], bool]
+    ack: Callable[[LeasedMessage], bool]
 
 
 class Context:
@@ -71,7 +71,7 @@ class Context:
 
     :meta private:"""
 
-    def __init__(self, delivery: Delivery, actions: ContextActions) -> None:
+    def __init__(self, delivery: LeasedMessage, actions: ContextActions) -> None:
         self.value = self.call = None
         self.value_limit = sys.maxsize
         self._delivery = delivery
@@ -297,7 +297,7 @@ class LogContextFilter(logging.Filter):
         return True
 
 
-def _trace_id(delivery: Delivery) -> str:
+def _trace_id(delivery: LeasedMessage) -> str:
     """Return the trace id in the headers of a message, or an empty string."""
     headers = delivery.msg.headers
     parts = ("" if headers is None else headers.get("traceparent", "")).split("-")

@@ -16,7 +16,7 @@ from ..subjects import is_reserved
 if TYPE_CHECKING:
     from .. import JetStream, OrderedMessages, PubAck, StoredMsg, Stream
     from .context import Publishing
-    from .deliveries import Delivery
+    from .deliveries import LeasedMessage
 
 #: Where dead letters go: a stream, or a function of the message and the reason that returns a subject.
 DeadLetterTarget: TypeAlias = str | Callable[[JetStreamMsg, str], str]
@@ -489,7 +489,7 @@ class DeadLetterWriter:
         self._stream = target if isinstance(target, str) else None
         self._worker = worker
 
-    def write(self, delivery: Delivery, message_id: str, reason: str, error: str) -> None:
+    def write(self, delivery: LeasedMessage, message_id: str, reason: str, error: str) -> None:
         """
         Store a copy of a message; on return the stream has it.
 
@@ -535,7 +535,7 @@ class DeadLetterWriter:
             return False
         return True
 
-    def _headers(self, delivery: Delivery, error: str) -> Headers:
+    def _headers(self, delivery: LeasedMessage, error: str) -> Headers:
         headers = copied_headers(delivery.msg)
         where = delivery.metadata
         headers["Dead-Stream"] = where.stream

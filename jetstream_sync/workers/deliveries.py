@@ -193,14 +193,14 @@ class DeliveryObserver:
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter."""
 
-    def lease_lost(self, delivery: Delivery) -> None:
+    def lease_lost(self, delivery: LeasedMessage) -> None:
         """Record that the lease of a message is lost."""
 
 
 _IGNORED: Final = DeliveryObserver()
 
 
-class Delivery:
+class LeasedMessage:
     """A received message, its lease and its state."""
 
     # Attributes of the class are the values at the receipt, which few messages change: creating a
@@ -283,7 +283,7 @@ class Delivery:
 
 
 #: The message that this thread handles.
-log_context: ContextVar[Delivery | None] = ContextVar("jetstream_sync_delivery", default=None)
+log_context: ContextVar[LeasedMessage | None] = ContextVar("jetstream_sync_delivery", default=None)
 
 
 class LeaseKeeper:
@@ -297,7 +297,7 @@ class LeaseKeeper:
         #: Time of the last tick, by the lease clock.
         self.checked_at: float = lease_clock()
         #: The held messages; changed in single steps, by any thread. See `Settlements.claim`.
-        self.held: set[Delivery] = set()
+        self.held: set[LeasedMessage] = set()
 
     def tick(self) -> None:
         """Renew the leases that are due, except those of handlers over their timeout."""
@@ -305,7 +305,7 @@ class LeaseKeeper:
         if reconnects != self.reconnects:
             self.reconnects = reconnects
             self._on_reconnect()
-        due: list[Delivery] = []
+        due: list[LeasedMessage] = []
         now = self.checked_at = lease_clock()
         for delivery in self.held.copy():
             lease = delivery.lease
@@ -323,7 +323,7 @@ class LeaseKeeper:
         if due and self._nc.is_connected:
             self._renew(due, reconnects)
 
-    def _renew(self, due: list[Delivery], reconnects: int) -> None:
+    def _renew(self, due: list[LeasedMessage], reconnects: int) -> None:
         now = lease_clock()
         renewed = []
         try:
@@ -344,7 +344,7 @@ class LeaseKeeper:
             for delivery in renewed:
                 delivery.observer.count("leases_renewed")
 
-    def _report_lost(self, delivery: Delivery) -> None:
+    def _report_lost(self, delivery: LeasedMessage) -> None:
         if delivery.state in {DeliveryState.LOST, DeliveryState.SETTLED}:
             return
         delivery.observer.lease_lost(delivery)
@@ -360,7 +360,7 @@ class LeaseKeeper:
 class _Pending:
     """A settlement, or a run of acks, that is not confirmed yet."""
 
-    deliveries: list[Delivery]
+    deliveries: list[LeasedMessage]
     payload: bytes
     #: Seconds after the first sending within which it may be sent again, and their end.
     repeat_s: float = math.inf
@@ -377,7 +377,7 @@ class _Pending:
     absent: bool = False
 
     @property
-    def delivery(self) -> Delivery:
+    def delivery(self) -> LeasedMessage:
         """The first one, for log records."""
         return self.deliveries[0]
 
@@ -391,7 +391,7 @@ class Settlements:
         self._held = keeper.held
         self._tokens = itertools.count(1)
         # The acks that wait.
-        self._unsent: deque[Delivery] = deque()
+        self._unsent: deque[LeasedMessage] = deque()
         #: Time by the lease clock at which a handler thread sends the acks that wait.
         self.due: float = 0.0
         # Held while acks are moved from there to _pending.
@@ -406,7 +406,7 @@ class Settlements:
         # Confirmations are read by `tick`, because nothing waits for one.
         self._confirmations = nc._confirmations()  # noqa: SLF001 - for workers
 
-    def claim(self, delivery: Delivery) -> bool:
+    def claim(self, delivery: LeasedMessage) -> bool:
         """Return whether the caller may settle this delivery; only the first caller may."""
         try:
             self._held.remove(delivery)
@@ -415,7 +415,7 @@ class Settlements:
         delivery.state = _SETTLED
         return True
 
-    def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
+    def ack(self, delivery: LeasedMessage, *, confirm: bool) -> bool:
         """
         Acknowledge a delivery, also after its lease was lost; return whether it was not settled before.
 
@@ -450,16 +450,16 @@ class Settlements:
                 self._pending[token] = pending
             self._transmit(token, pending)
 
-    def nak(self, delivery: Delivery, delay: float) -> bool:
+    def nak(self, delivery: LeasedMessage, delay: float) -> bool:
         """Have a message delivered again after a delay in seconds, 0: at once; return as `ack`."""
         payload = b'-NAK {"delay": %d}' % round(delay * 1e9) if delay else b"-NAK"
         return self._settle(delivery, payload, delay)
 
-    def term(self, delivery: Delivery, reason: str) -> bool:
+    def term(self, delivery: LeasedMessage, reason: str) -> bool:
         """End the deliveries of a message, for a reason of one line; return as `ack`."""
         return self._settle(delivery, b"+TERM " + reason.encode())
 
-    def _settle(self, delivery: Delivery, payload: bytes, repeat_s: float = math.inf) -> bool:
+    def _settle(self, delivery: LeasedMessage, payload: bytes, repeat_s: float = math.inf) -> bool:
         if not self.claim(delivery):
             return False
         if not delivery.msg.is_acked:

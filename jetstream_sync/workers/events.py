@@ -30,7 +30,7 @@ def signals(numbers: Iterable[int], on_signal: Callable[[int], object]) -> Itera
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """Something that the calling thread of `Worker.run` waits for."""
 
     kind: str  # stop, fatal, reconnected, changed or call
@@ -47,11 +47,11 @@ class StopOnce:
     the supervisor asks its workers to stop, too. So a second request does not mean "at once" here.
     """
 
-    def __init__(self, events: queue.SimpleQueue[Event]) -> None:
+    def __init__(self, events: queue.SimpleQueue[RunEvent]) -> None:
         self._events = events
         self._stopping = False
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: RunEvent) -> None:
         """Pass on the first event."""
         if not self._stopping:
             self._stopping = True
@@ -59,9 +59,9 @@ class StopOnce:
 
     def command(self, command: str) -> None:
         """Handle a command of the supervisor."""
-        self(Event("stop"))
+        self(RunEvent("stop"))
         if command == "now":
-            self._events.put(Event("stop"))
+            self._events.put(RunEvent("stop"))
 
 
 def spawn(

@@ -24,14 +24,14 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
 from ..locks import new_lock
-from .deliveries import Delivery, DeliveryObserver, DeliveryState, lease_clock
+from .deliveries import DeliveryObserver, DeliveryState, LeasedMessage, lease_clock
 from .logs import log, outcome_log
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
     from .handler import Handler
 
-EventKind = Literal[
+WorkerEventKind = Literal[
     "start", "ready", "message", "success", "failure", "dead_letter", "lease_lost", "drain", "stop"
 ]
 #: The outcomes of a delivery; the label ``outcome`` of a metric.
@@ -67,7 +67,7 @@ _MAX_RECENT: Final = 100
 class WorkerEvent:
     """Something that happened in a worker; the argument of the functions of `Worker.on`."""
 
-    kind: EventKind
+    kind: WorkerEventKind
     """The name of the event."""
     worker: str
     """The name of the worker."""
@@ -93,7 +93,7 @@ class Observer:
     def __init__(
         self,
         worker: str,
-        hooks: dict[EventKind, list[Hook]],
+        hooks: dict[WorkerEventKind, list[Hook]],
         defer: Callable[[Callable[[], object]], object],
     ) -> None:
         self._worker = worker
@@ -110,11 +110,11 @@ class Observer:
         self.handlers.append(HandlerObserver(handler, self))
         return self.handlers[-1]
 
-    def wants(self, kind: EventKind) -> bool:
+    def wants(self, kind: WorkerEventKind) -> bool:
         """Return whether there are hooks of this kind."""
         return bool(self.hooks.get(kind))
 
-    def emit(self, kind: EventKind, **fields: Any) -> None:
+    def emit(self, kind: WorkerEventKind, **fields: Any) -> None:
         """Call the hooks of this kind; their errors are logged."""
         for hook in self.hooks.get(kind, ()):
             try:
@@ -164,14 +164,14 @@ class Histogram:
         return {"counts": list(self.counts), "total": self.total}
 
 
-class Counters:
+class ThreadCounters:
     """Numbers of one handler that one thread changes."""
 
     __slots__ = ("_lock", "counts", "due", "durations", "last_success", "recent")
 
     def __init__(self) -> None:
         #: The acknowledged messages that are not counted yet.
-        self.recent: deque[Delivery] = deque()
+        self.recent: deque[LeasedMessage] = deque()
         #: Time when the next one has them counted.
         self.due: float = 0.0
         # Held while they are counted.
@@ -181,7 +181,7 @@ class Counters:
         #: Time of the last acknowledgement by the lease clock; 0: none was.
         self.last_success: float = 0.0
 
-    def count_recent(self, clock_offset: float, failed: Delivery | None = None) -> None:
+    def count_recent(self, clock_offset: float, failed: LeasedMessage | None = None) -> None:
         """Count the acknowledged messages whose handler has ended, and one that has failed; for any thread."""
         with self._lock:
             recent = [self.recent.popleft() for _ in range(len(self.recent))]
@@ -216,31 +216,31 @@ class HandlerObserver(DeliveryObserver):
         # The functions to call: functions may be added while the worker runs.
         self._hooks = observer.hooks
         self._own = threading.local()
-        self._all: list[Counters] = []
+        self._all: list[ThreadCounters] = []
         self._lock = new_lock()
         # Times by the lease clock at which the delays of retries are over; under _lock.
         self._delayed: list[float] = []
         self._clock_offset = _clock_offset()
 
-    def _counters(self) -> Counters:
+    def _counters(self) -> ThreadCounters:
         try:
-            counters: Counters = self._own.counters
+            counters: ThreadCounters = self._own.counters
         except AttributeError:
-            counters = self._own.counters = Counters()
+            counters = self._own.counters = ThreadCounters()
             self._all.append(counters)
         return counters
 
     # --- events ---------------------------------------------------------------------------------
 
-    def started(self, delivery: Delivery) -> None:
+    def started(self, delivery: LeasedMessage) -> None:
         """Call the hooks for a message whose handler is about to run."""
         if "message" in self._hooks:
             self._emit("message", delivery)
 
-    def ended(self, delivery: Delivery, *, acked: bool = False) -> None:
+    def ended(self, delivery: LeasedMessage, *, acked: bool = False) -> None:
         """Record that the handler has returned or raised, and, if it was ``acked``, its outcome."""
         try:  # as `_counters`: this runs once for each message
-            counters: Counters = self._own.counters
+            counters: ThreadCounters = self._own.counters
         except AttributeError:
             counters = self._counters()
         delivery.ended_at = now = lease_clock()
@@ -258,7 +258,7 @@ class HandlerObserver(DeliveryObserver):
 
     def settled(
         self,
-        delivery: Delivery,
+        delivery: LeasedMessage,
         outcome: str,
         error: BaseException | None = None,
         delay: float | None = None,
@@ -283,7 +283,7 @@ class HandlerObserver(DeliveryObserver):
         if outcome in {"dead", "rejected"} and observer.wants("dead_letter"):
             self._emit("dead_letter", delivery, error=error)
 
-    def lease_lost(self, delivery: Delivery) -> None:
+    def lease_lost(self, delivery: LeasedMessage) -> None:
         """Record that the lease of a message is lost; only the first call for it counts."""
         if delivery.state is DeliveryState.LOST:
             return
@@ -297,7 +297,7 @@ class HandlerObserver(DeliveryObserver):
         """Add to one of `COUNTERS`."""
         self._counters().counts[name] += number
 
-    def _emit(self, kind: EventKind, delivery: Delivery, **fields: Any) -> None:
+    def _emit(self, kind: WorkerEventKind, delivery: LeasedMessage, **fields: Any) -> None:
         self._observer.emit(kind, handler=self.handler, message=delivery.msg, **fields)
 
     # --- retries that wait ----------------------------------------------------------------------
@@ -323,7 +323,7 @@ class HandlerObserver(DeliveryObserver):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the counted part of a `HandlerSnapshot`: the sums of the counters of all threads."""
-        total = Counters()
+        total = ThreadCounters()
         for item in tuple(self._all):
             item.count_recent(self._clock_offset)
             for name, number in item.counts.items():
@@ -342,4 +342,4 @@ class HandlerObserver(DeliveryObserver):
 
 
 #: The names of all events.
-EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
+EVENT_KINDS: Final[tuple[WorkerEventKind, ...]] = get_args(WorkerEventKind)

@@ -26,7 +26,7 @@ from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
     from .. import Connection, JetStreamMsg
-    from .calls import Record
+    from .calls import CallRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -220,7 +220,7 @@ class TaskQueues:
             wanted = resources_of([], resources, owner.given, owner.num_replicas)
             create_missing(nc.jetstream(), wanted)
 
-    def start(self, task: Task[P, R], record: Record, at: datetime | None) -> TaskResult[R]:
+    def start(self, task: Task[P, R], record: CallRecord, at: datetime | None) -> TaskResult[R]:
         """Send a call, or run it at once; see `Worker.eager`."""
         eager = self.eager()
         if eager is not None:
@@ -229,7 +229,7 @@ class TaskQueues:
         self.deliver(task, record, at)
         return TaskResult(task, record["id"], task.states)
 
-    def deliver(self, task: Task[Any, Any], record: Record, at: datetime | None) -> None:
+    def deliver(self, task: Task[Any, Any], record: CallRecord, at: datetime | None) -> None:
         """Send a call."""
         data = task.payload(record)
         self.send(task.queue, task.states, task.name, record, data, at)
@@ -239,7 +239,7 @@ class TaskQueues:
         queue: CallQueue,
         states: CallStates | None,
         task: str,
-        record: Record,
+        record: CallRecord,
         data: bytes,
         at: datetime | None,
     ) -> None:

@@ -27,7 +27,7 @@ from .. import errors
 from ..exit_status import ExitStatus, exit_status
 from .dead_letters import DeadLetterWriter
 from .deliveries import LeaseKeeper, Settlements
-from .events import Event, spawn
+from .events import RunEvent, spawn
 from .handler import Handler
 from .limits import Limit
 from .logs import log
@@ -94,7 +94,7 @@ class WorkerRun:
         self,
         worker: DefinedWorker,
         nc: Connection,
-        events: queue.SimpleQueue[Event],
+        events: queue.SimpleQueue[RunEvent],
         observer: Observer,
         monitor: Monitor,
         link: SupervisorLink | None,
@@ -111,7 +111,7 @@ class WorkerRun:
         self._runners: list[HandlerRunner] = []
         self._reporter = RunningReporter(worker.name, worker.report, monitor)
         self._schedules = Schedules(self._js, worker.name, worker.schedules, worker.handlers)
-        self._keeper = LeaseKeeper(nc, lambda: events.put(Event("reconnected")))
+        self._keeper = LeaseKeeper(nc, lambda: events.put(RunEvent("reconnected")))
         self._settlements = Settlements(nc, self._keeper)
         self._shared = Shared(
             js=self._js,
@@ -120,8 +120,8 @@ class WorkerRun:
             middleware=(*tracing_middleware(worker.trace), *worker.middleware),
             observer=observer,
             is_stopping=lambda: monitor.is_stopping,
-            on_fatal=lambda error: events.put(Event("fatal", error=error)),
-            on_change=lambda: events.put(Event("changed")),
+            on_fatal=lambda error: events.put(RunEvent("fatal", error=error)),
+            on_change=lambda: events.put(RunEvent("changed")),
             on_thread_end=worker.on_thread_end,
             has_committed=worker.has_committed,
             process_setup=worker.process_setup,
@@ -229,7 +229,7 @@ class WorkerRun:
         event = self._next_event(seconds)
         return event is not None and event.kind == "stop"
 
-    def _next_event(self, seconds: float) -> Event | None:
+    def _next_event(self, seconds: float) -> RunEvent | None:
         self._monitor.tell_systemd()
         try:
             event = self._events.get(timeout=seconds)

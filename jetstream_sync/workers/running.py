@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from urllib.parse import quote
 
 from .. import errors
-from .deliveries import Delivery, lease_clock
+from .deliveries import LeasedMessage, lease_clock
 from .logs import log
 from .metrics import Snapshot
 
@@ -210,7 +210,7 @@ class RunningReporter:
         }
 
 
-def _message(delivery: Delivery, now: float, thread: str, stack: str | None) -> RunningMessage:
+def _message(delivery: LeasedMessage, now: float, thread: str, stack: str | None) -> RunningMessage:
     where = delivery.metadata
     seconds = max(0.0, now - delivery.started_at)
     since = datetime.now(timezone.utc) - timedelta(seconds=seconds)

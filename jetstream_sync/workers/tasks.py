@@ -31,8 +31,8 @@ from .calls import (
     READY,
     SUCCESSFUL,
     CallQueue,
+    CallRecord,
     CallStates,
-    Record,
     encoded_value,
     has_expired,
     new_record,
@@ -87,7 +87,7 @@ class Sender(Protocol):
     def prepare(self, queue: CallQueue) -> None:
         """Create the stream of a queue if it is missing."""
 
-    def start(self, task: Task[P, R], record: Record, at: datetime | None) -> TaskResult[R]:
+    def start(self, task: Task[P, R], record: CallRecord, at: datetime | None) -> TaskResult[R]:
         """Send a call, or run it at once; see `Worker.eager`."""
 
 
@@ -121,7 +121,7 @@ class TaskResult(Generic[R_co]):
             self._task.prepare()
         return self._store
 
-    def _sent(self) -> Record | None:
+    def _sent(self) -> CallRecord | None:
         """Return the record in the message of a call that waits; ``None``: there is none."""
         if self._store is None or not self._store.has_messages:
             return None
@@ -205,7 +205,7 @@ class TaskResult(Generic[R_co]):
         return f"<TaskResult {self.id}>"
 
 
-def error_of(record: Record) -> TaskError:
+def error_of(record: CallRecord) -> TaskError:
     """Return the error of a call that has ended without success."""
     last = record["errors"][-1] if record["errors"] else {}
     path, why = last.get("exception_class_path", ""), last.get("text", "")
@@ -324,7 +324,7 @@ class Task(Generic[P, R]):
         expires: float | datetime | None = None,
         *,
         task_id: str | None = None,
-    ) -> tuple[Record, datetime | None]:
+    ) -> tuple[CallRecord, datetime | None]:
         """
         Return the record of a new call, and when it may start; see `apply_async`.
 
@@ -348,7 +348,7 @@ class Task(Generic[P, R]):
             record["expires"] = found.timestamp()
         return record, at
 
-    def payload(self, record: Record) -> bytes:
+    def payload(self, record: CallRecord) -> bytes:
         """
         Return the payload of the message of a call.
 
@@ -367,7 +367,7 @@ class Task(Generic[P, R]):
         """
         self._sender.prepare(self.queue)
 
-    def start(self, record: Record, at: datetime | None) -> TaskResult[R]:
+    def start(self, record: CallRecord, at: datetime | None) -> TaskResult[R]:
         """
         Send a call, or run it at once; see `Worker.eager`.
 
@@ -438,13 +438,13 @@ class Task(Generic[P, R]):
         value = self._run_bound(sent_call(data), context)
         context.value = encoded_value(value, context.value_limit)
 
-    def _run_bound(self, call: Record, context: Context | None) -> R:
+    def _run_bound(self, call: CallRecord, context: Context | None) -> R:
         bound = self._bound(call, context)
         result = self.function(*bound.args, **bound.kwargs)
         check_returned(result)
         return result
 
-    def _bound(self, call: Record, context: Context | None) -> inspect.BoundArguments:
+    def _bound(self, call: CallRecord, context: Context | None) -> inspect.BoundArguments:
         try:
             args, kwargs = call.get("args", ()), call.get("kwargs", {})
             return self._arguments.bind(self.name, args, kwargs, context)

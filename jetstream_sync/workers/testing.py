@@ -16,11 +16,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
-from .calls import FINISHED, CallStates, Record, TaskState
+from .calls import FINISHED, CallRecord, CallStates, TaskState
 from .checks import check_option
 from .context import Context, RunState
 from .dead_letters import DeadLetterWriter
-from .deliveries import Delivery, DeliveryState, Lease, LeaseTimes, Settlements, lease_clock
+from .deliveries import DeliveryState, Lease, LeasedMessage, LeaseTimes, Settlements, lease_clock
 from .handler import CallHandler, Handler
 from .observer import Observer
 from .runtime.processing import Parts, Processor
@@ -73,7 +73,7 @@ class Outcome:
     """The return value of the handler, after the middleware."""
 
 
-class _Publisher:
+class _PublishRecorder:
     """Takes the place of a JetStream context, and records what is published."""
 
     def __init__(self) -> None:
@@ -112,14 +112,14 @@ class _Publisher:
         self.published.append(message)
         return PubAck(stream or "TEST", len(self.published))
 
-    def of(self, delivery: Delivery) -> list[PublishedMessage]:
+    def of(self, delivery: LeasedMessage) -> list[PublishedMessage]:
         """Return what was published for a message, whose place is in the message ids."""
         where = delivery.metadata
         place = f"{where.stream}/{where.consumer}/{where.stream_seq}/"
         return [item for item in self.published if place in (item.msg_id or "")]
 
 
-class _RecordedLink:
+class _LinkRecorder:
     """Takes the place of the connection of a message, for a handler that settles it itself."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -147,19 +147,19 @@ class _RecordedLink:
             self._outcome.delay = json.loads(payload[4:] or b"{}").get("delay", 0) / 1e9
 
 
-class _Settlements(Settlements):
+class _SettlementRecorder(Settlements):
     """Records settlements instead of sending them."""
 
     def __init__(self) -> None:
         self.replies: list[PublishedMessage] = []
-        self.links: dict[Delivery, _RecordedLink] = {}
+        self.links: dict[LeasedMessage, _LinkRecorder] = {}
 
-    def claim(self, delivery: Delivery) -> bool:
+    def claim(self, delivery: LeasedMessage) -> bool:
         """Return whether the caller may settle the message."""
         before, delivery.state = delivery.state, DeliveryState.SETTLED
         return before is not DeliveryState.SETTLED
 
-    def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
+    def ack(self, delivery: LeasedMessage, *, confirm: bool) -> bool:
         """Acknowledge, unless the handler did."""
         del confirm
         return self._settle(delivery, b"+ACK")
@@ -179,7 +179,7 @@ class _Settlements(Settlements):
         )
         self.replies.append(message)
 
-    def _settle(self, delivery: Delivery, payload: bytes, repeat_s: float = math.inf) -> bool:
+    def _settle(self, delivery: LeasedMessage, payload: bytes, repeat_s: float = math.inf) -> bool:
         del repeat_s
         claimed = self.claim(delivery)
         if claimed and not delivery.msg.is_acked:
@@ -295,14 +295,18 @@ class TestClient:
         stopping: bool,
     ) -> list[Outcome]:
         check_option("attempt", attempt, attempt >= 1, "must be at least 1")
-        settlements, publisher, dead_letters = _Settlements(), _Publisher(), _Publisher()
-        outcomes: dict[Delivery, Outcome] = {}
+        settlements, publisher, dead_letters = (
+            _SettlementRecorder(),
+            _PublishRecorder(),
+            _PublishRecorder(),
+        )
+        outcomes: dict[LeasedMessage, Outcome] = {}
         for payload in payloads:
             outcome = Outcome()
-            link = _RecordedLink(outcome)
+            link = _LinkRecorder(outcome)
             message = self._message(handler, payload, subject, headers, attempt, link)
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
-            delivery = Delivery(message, lease, handler.name, self._generation)
+            delivery = LeasedMessage(message, lease, handler.name, self._generation)
             outcomes[delivery] = outcome
             settlements.links[delivery] = link
         ran = Outcome()
@@ -375,7 +379,7 @@ class TestClient:
         subject: str | None,
         headers: Headers | Mapping[str, Any] | None,
         attempt: int,
-        link: _RecordedLink,
+        link: _LinkRecorder,
     ) -> JetStreamMsg:
         self._delivered += 1
         if subject is None:
@@ -401,25 +405,25 @@ class MemoryCalls(CallStates):
     has_messages = False
 
     def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, CallRecord] = {}
 
     @property
     def max_value(self) -> int:
         """The largest record, by the default of a server."""
         return 1024 * 1024
 
-    def add(self, record: Record) -> bool:
+    def add(self, record: CallRecord) -> bool:
         """Store the record of a new call; return false if there is one with its id."""
         return self._records.setdefault(record["id"], record) is record
 
-    def read(self, call: str) -> Record:
+    def read(self, call: str) -> CallRecord:
         """Return the current record."""
         try:
             return self._records[call]
         except KeyError:
             raise errors.KeyNotFoundError("calls of this process", call) from None
 
-    def wait(self, call: str, timeout: float | None) -> Record:
+    def wait(self, call: str, timeout: float | None) -> CallRecord:
         """Return the record; a call that has not ended never ends."""
         del timeout
         record = self.read(call)
@@ -430,18 +434,20 @@ class MemoryCalls(CallStates):
         return record
 
     def change(
-        self, call: str, sent: Record | None, change: Callable[[Record], object]
-    ) -> tuple[Record, int]:
+        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], object]
+    ) -> tuple[CallRecord, int]:
         """Change the record of a call, and return it."""
         record = self._records.get(call, sent)
         return self.changed(record, change), 0
 
-    def store(self, record: Record, _revision: int) -> bool:
+    def store(self, record: CallRecord, _revision: int) -> bool:
         """Replace a record."""
         self._records[record["id"]] = record
         return True
 
-    def changed(self, record: Record | None, change: Callable[[Record], object]) -> Record:
+    def changed(
+        self, record: CallRecord | None, change: Callable[[CallRecord], object]
+    ) -> CallRecord:
         """Return the changed record."""
         found = self.apply(record, change)
         self._records[found["id"]] = found
@@ -463,7 +469,7 @@ class EagerCalls:
         self.raises: bool = True
         self._calls = MemoryCalls()
 
-    def run(self, task: Task[P, R], record: Record) -> TaskResult[R]:
+    def run(self, task: Task[P, R], record: CallRecord) -> TaskResult[R]:
         """Run a call until it has ended, without delays; return it."""
         known = not self._calls.add(record)
         found: TaskResult[R] = TaskResult(

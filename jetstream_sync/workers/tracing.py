@@ -72,10 +72,10 @@ def _publish_attributes(subject: str, payload: bytes, msg_id: str) -> dict[str, 
 
 
 #: The tracer of the handler that this thread runs.
-_active: ContextVar[_Tracer | None] = ContextVar("jetstream_sync_tracer", default=None)
+_active: ContextVar[_SpanMiddleware | None] = ContextVar("jetstream_sync_tracer", default=None)
 
 
-def tracing_middleware(mode: str | None) -> tuple[_Tracer, ...]:
+def tracing_middleware(mode: str | None) -> tuple[_SpanMiddleware, ...]:
     """Return the middleware that traces handlers; empty if no OpenTelemetry SDK is configured."""
     if mode is None:
         return ()
@@ -86,10 +86,10 @@ def tracing_middleware(mode: str | None) -> tuple[_Tracer, ...]:
     # Without an SDK spans go nowhere, and creating them takes longer than the rest of the runtime.
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return ()
-    return (_Tracer(parent=mode == "parent"),)
+    return (_SpanMiddleware(parent=mode == "parent"),)
 
 
-class _Tracer:
+class _SpanMiddleware:
     """Middleware that runs a handler in a span."""
 
     def __init__(self, *, parent: bool) -> None:

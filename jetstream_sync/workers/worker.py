@@ -21,7 +21,7 @@ from .arguments import to_json
 from .checks import check_count, check_option, check_plain, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters
-from .events import Event, StopOnce, signals
+from .events import RunEvent, StopOnce, signals
 from .handler import (
     HANDLER_OPTIONS,
     QUEUE_OPTIONS,
@@ -32,7 +32,7 @@ from .handler import (
     register,
 )
 from .logs import log
-from .observer import EVENT_KINDS, EventKind, Hook, Observer
+from .observer import EVENT_KINDS, Hook, Observer, WorkerEventKind
 from .operations.health import Monitor, monitoring
 from .operations.heartbeat import SupervisorLink, supervisor_link
 from .options import (
@@ -132,10 +132,10 @@ class Worker(DefinedWorker):
         self.queues: TaskQueues = self.queues_class(
             self, new_handler=self._new_handler, add_handler=self._add_handler, sender=self._sender
         )
-        self._hooks: dict[EventKind, list[Hook]] = {}
+        self._hooks: dict[WorkerEventKind, list[Hook]] = {}
         self._monitor: Monitor | None = None
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[RunEvent] = queue.SimpleQueue()
         register(self)
 
     @with_options((Handler, HANDLER_OPTIONS))
@@ -465,7 +465,7 @@ class Worker(DefinedWorker):
         with self._connect_once() as nc:
             delete_schedules(nc.jetstream(), schedules)
 
-    def on(self, kind: EventKind) -> Callable[[Hook], Hook]:
+    def on(self, kind: WorkerEventKind) -> Callable[[Hook], Hook]:
         """
         Return a decorator that has a function called with a `WorkerEvent` at each event of a kind.
 
@@ -520,7 +520,7 @@ class Worker(DefinedWorker):
 
     def stop(self) -> None:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
-        self._events.put(Event("stop"))
+        self._events.put(RunEvent("stop"))
 
     def gauges(self) -> list[GaugeSnapshot]:
         """Return no other numbers for the metrics; for subclasses. Any thread may call it."""
@@ -553,7 +553,7 @@ class Worker(DefinedWorker):
         rule = "the worker has none: add one with @handler"
         check_option("handlers", self.handlers, bool(self.handlers), rule)
         observer = Observer(
-            self.name, self._hooks, lambda call: self._events.put(Event("call", call=call))
+            self.name, self._hooks, lambda call: self._events.put(RunEvent("call", call=call))
         )
         link = supervisor_link()
         for handler in self.handlers:
@@ -765,7 +765,7 @@ class Worker(DefinedWorker):
         return self._connect(retry_on_failed_connect=False, allow_reconnect=False)
 
     @contextmanager
-    def _signals(self, put: Callable[[Event], object]) -> Iterator[None]:
+    def _signals(self, put: Callable[[RunEvent], object]) -> Iterator[None]:
         """Pass on signals for the duration of a block, if this is the main thread."""
         is_main = threading.current_thread() is threading.main_thread()
         quits = getattr(signal, "SIGQUIT", None) if is_main else None
@@ -775,7 +775,7 @@ class Worker(DefinedWorker):
                 faulthandler.register(quits, all_threads=True)
         stops = (signal.SIGTERM, signal.SIGINT)
         try:
-            with signals(stops, lambda number: put(Event("stop", signal_number=number))):
+            with signals(stops, lambda number: put(RunEvent("stop", signal_number=number))):
                 yield
         finally:
             if quits is not None:

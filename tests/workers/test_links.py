@@ -20,9 +20,9 @@ from jetstream_sync import Error, JetStream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
 from jetstream_sync.workers.deliveries import (
-    Delivery,
     DeliveryState,
     Lease,
+    LeasedMessage,
     LeaseKeeper,
     LeaseTimes,
     lease_clock,
@@ -410,7 +410,7 @@ def test_leases_that_become_shorter_are_renewed_in_time(nc, js, stream):
     consumer = stream.create_consumer(durable_name="C", ack_wait=60)
     js.publish(f"{stream.name}.a", b"x")
     times = LeaseTimes(consumer.cached_info.config)
-    delivery = Delivery(consumer.next(), Lease(times, 1, lease_clock()), "handler")
+    delivery = LeasedMessage(consumer.next(), Lease(times, 1, lease_clock()), "handler")
     keeper = LeaseKeeper(nc, lambda: None)
     keeper.held.add(delivery)
     with nc.subscribe("$JS.ACK.>") as acks:
@@ -429,7 +429,7 @@ def test_a_lost_lease_stays_lost_when_leases_become_longer(nc, js, stream):
     consumer = stream.create_consumer(durable_name="C", ack_wait=30)
     js.publish(f"{stream.name}.a", b"x")
     times = LeaseTimes(consumer.cached_info.config)
-    delivery = Delivery(consumer.next(), Lease(times, 1, lease_clock() - 30), "handler")
+    delivery = LeasedMessage(consumer.next(), Lease(times, 1, lease_clock() - 30), "handler")
     keeper = LeaseKeeper(nc, lambda: None)
     keeper.held.add(delivery)
     times.adopt(replace(consumer.cached_info.config, ack_wait=timedelta(seconds=300)))

@@ -26,7 +26,7 @@ _TIMEOUT_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-class _Source(Protocol):
+class _HealthView(Protocol):
     """What is served: the health and the numbers of a worker, or of the processes of a supervisor."""
 
     def not_live(self) -> list[str]: ...
@@ -44,7 +44,7 @@ class MonitoringServer(ThreadingHTTPServer):
     allow_reuse_port = False
     request_queue_size = _MAX_CLIENTS
 
-    def __init__(self, address: str, source: _Source) -> None:
+    def __init__(self, address: str, source: _HealthView) -> None:
         host, port = parse_address(address)
         self.source = source
         self._clients: list[socket.socket] = []

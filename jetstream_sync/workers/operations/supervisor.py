@@ -174,7 +174,7 @@ class Supervisor:
         self._limits = RecycleRules() if limits is None else limits
         self._reload = reload
         self._observer = observer
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_ProcessEvent] = queue.SimpleQueue()
         self._slots = [_Slot() for _ in range(processes)]
         #: All processes that have not ended, also those that are being stopped.
         self._alive: list[_Process] = []
@@ -197,7 +197,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """Stop as SIGTERM does; any thread, and a signal handler, may call it."""
-        self._events.put(_Event(signal_number=signal.SIGTERM))
+        self._events.put(_ProcessEvent(signal_number=signal.SIGTERM))
 
     def run(self) -> int:
         """
@@ -206,7 +206,7 @@ class Supervisor:
         SIGHUP replaces all processes by new ones. SIGQUIT is passed on: each process writes its stacks.
         """
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-        with signals(numbers, lambda number: self._events.put(_Event(signal_number=number))):
+        with signals(numbers, lambda number: self._events.put(_ProcessEvent(signal_number=number))):
             log.info("supervisor: starting %d worker processes", len(self._slots))
             self._ticked_at = time.monotonic()
             while not (self._stops and not self._alive):
@@ -218,7 +218,7 @@ class Supervisor:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def _handle(self, event: _Event) -> None:
+    def _handle(self, event: _ProcessEvent) -> None:
         process = event.process
         if process is not None:
             if event.line is None:
@@ -300,8 +300,8 @@ class Supervisor:
         """Add the lines of a process to the events; the function of a thread."""
         with open(beats, "rb") as pipe:
             for line in pipe:
-                self._events.put(_Event(process=process, line=json.loads(line)))
-        self._events.put(_Event(process=process))
+                self._events.put(_ProcessEvent(process=process, line=json.loads(line)))
+        self._events.put(_ProcessEvent(process=process))
 
     def _tick(self) -> None:
         """Do what is due."""
@@ -437,7 +437,7 @@ class Supervisor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Event:
+class _ProcessEvent:
     """A signal, or a line from a process; without either, the end of its lines."""
 
     signal_number: int = 0

@@ -32,7 +32,7 @@ from ... import JetStreamMsg, errors
 from ...locks import new_rlock
 from ..context import Context, ContextActions
 from ..dead_letters import one_line
-from ..deliveries import Delivery, DeliveryState, log_context
+from ..deliveries import DeliveryState, LeasedMessage, log_context
 from ..events import spawn
 from ..handler import (
     CallHandler,
@@ -270,7 +270,7 @@ class _Child:
         return cast("object", response)
 
 
-class _RemoteDelivery(Delivery):
+class _RemoteDelivery(LeasedMessage):
     """A delivery whose lease is kept by the worker."""
 
     def __init__(self, child: _Child, request: HandlerRequest, handler: str) -> None:

@@ -48,7 +48,7 @@ def get_stream(js: JetStream, name: str) -> Stream:
         raise errors.StreamNotFoundError(error.code, error.err_code, text) from error
 
 
-class MessageSource:
+class WorkerConsumer:
     """Where a running worker receives the messages of a handler, and the last known state of that."""
 
     #: Receives the messages.
@@ -90,7 +90,7 @@ class MessageSource:
         return info.delivered.consumer_seq if is_empty else None
 
 
-class HandlerConsumer(MessageSource):
+class HandlerConsumer(WorkerConsumer):
     """
     The consumer of a handler.
 

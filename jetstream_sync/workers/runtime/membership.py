@@ -30,7 +30,7 @@ from ..logs import log
 from .consumers import (
     ACK_WAIT_S,
     HandlerConsumer,
-    MessageSource,
+    WorkerConsumer,
     check_consumer,
     check_dead_letters,
     get_stream,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ... import ConsumerInfo, GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
-    from ..deliveries import Delivery
+    from ..deliveries import LeasedMessage
 
 #: Seconds after which a member that is absent is dropped.
 _ABSENT_S: Final = 60.0
@@ -89,7 +89,7 @@ def check_member(group: StaticConsumerGroup | ElasticConsumerGroup, handler: Han
     check_option("member", handler.member, handler.member in names, rule)
 
 
-class GroupConsumer(MessageSource):
+class GroupConsumer(WorkerConsumer):
     """The consumer of a member of a group, which exists while the member has partitions."""
 
     def __init__(self, js: JetStream, handler: Handler, *, may_change: bool) -> None:
@@ -250,7 +250,7 @@ class GroupPuller(Puller):
     def _may_receive(self) -> bool:
         return super()._may_receive() and not self._is_leaving
 
-    def _leased(self, run: Sequence[JetStreamMsg]) -> list[Delivery]:
+    def _leased(self, run: Sequence[JetStreamMsg]) -> list[LeasedMessage]:
         group = self._consumer.group
         partitions = [group._take_partition(msg) for msg in run]  # noqa: SLF001 - for workers
         deliveries = super()._leased(run)
@@ -301,7 +301,7 @@ class _Receiving:
 
 def source_of(
     js: JetStream, handler: Handler, *, may_change: bool
-) -> tuple[MessageSource, type[Puller]]:
+) -> tuple[WorkerConsumer, type[Puller]]:
     """Return where the messages of a handler come from, and what receives them; raises as the sources."""
     if handler.group is None:
         return HandlerConsumer(js, handler, may_change=may_change), Puller

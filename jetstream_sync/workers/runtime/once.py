@@ -34,7 +34,7 @@ _DONE: Final = b"done"
 _ESCAPED: Final = re.compile(rb"[^-/_.a-zA-Z0-9]")
 
 
-class Start(Enum):
+class RunDecision(Enum):
     """Whether a handler has to run for a message."""
 
     NEW = "new"
@@ -66,28 +66,28 @@ class Once(RunState):
         except BaseException:
             self._forget(message_id)
             raise
-        if start is Start.DONE:
+        if start is RunDecision.DONE:
             self._forget(message_id)
             log.info("message %s is done already", message_id)
             return False
-        context.maybe_done = start is Start.AGAIN
+        context.maybe_done = start is RunDecision.AGAIN
         with self._lock:
-            self._running[message_id] = revision if start is Start.NEW else None
+            self._running[message_id] = revision if start is RunDecision.NEW else None
         return True
 
-    def _begin(self, key: str) -> tuple[Start, int]:
+    def _begin(self, key: str) -> tuple[RunDecision, int]:
         try:
-            return Start.NEW, self._bucket.create(key, _RUNNING)
+            return RunDecision.NEW, self._bucket.create(key, _RUNNING)
         except errors.KeyExistsError:
             pass
         try:
             entry = self._bucket.get(key, consistent=True)
             if entry.value == _DONE:
-                return Start.DONE, 0
+                return RunDecision.DONE, 0
             revision = self._bucket.update(key, _RUNNING, last=entry.revision)
         except (errors.KeyNotFoundError, errors.WrongLastSequenceError):
             raise Retry("another worker begins with the message, too") from None
-        return (Start.NEW if entry.value == _FAILED else Start.AGAIN), revision
+        return (RunDecision.NEW if entry.value == _FAILED else RunDecision.AGAIN), revision
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
         """Return whether the handler has succeeded; raises as `KeyValue.value`."""

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ... import errors
 from ...locks import new_lock
 from ..checks import unwrapped
-from ..deliveries import Delivery, lease_clock
+from ..deliveries import LeasedMessage, lease_clock
 from ..logs import RemoteTraceback, log, status_text
 from ..retries import HandlerTimeoutError, Retry, WorkerCrashedError
 from .child import ChildJob, FailureReport, HandlerRequest
@@ -81,7 +81,7 @@ class HandlerProcesses:
         # --- under _lock ---
         self._idle: list[_HandlerProcess] = []
         self._all: set[_HandlerProcess] = set()
-        self._busy: dict[Delivery, _HandlerProcess] = {}
+        self._busy: dict[LeasedMessage, _HandlerProcess] = {}
 
     @property
     def pids(self) -> list[int]:
@@ -104,7 +104,7 @@ class HandlerProcesses:
             self._idle.append(process)
 
     def run(
-        self, handler: Handler, delivery: Delivery, context: Context, ack: Callable[[], bool]
+        self, handler: Handler, delivery: LeasedMessage, context: Context, ack: Callable[[], bool]
     ) -> object:
         """
         Run the handler of a message; return its `Reply`, or raise its error. Any thread may call it.
@@ -144,7 +144,7 @@ class HandlerProcesses:
             raise failure
         return returned
 
-    def kill(self, delivery: Delivery) -> bool:
+    def kill(self, delivery: LeasedMessage) -> bool:
         """End the process that runs the handler for a message; return whether there was one."""
         with self._lock:
             process = self._busy.get(delivery)
@@ -213,7 +213,11 @@ class _Call:
     """One run of a handler in a process; ``replies`` has a function for each question of that process."""
 
     def __init__(
-        self, delivery: Delivery, context: Context, timeout: float, **replies: Callable[..., object]
+        self,
+        delivery: LeasedMessage,
+        context: Context,
+        timeout: float,
+        **replies: Callable[..., object],
     ) -> None:
         self._delivery = delivery
         self._replies = {**replies, "is_lost": delivery.is_lost, "extend": self._extend}

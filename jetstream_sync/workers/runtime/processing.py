@@ -27,7 +27,7 @@ from ...locks import new_lock
 from ..calls import StateUnknownError
 from ..context import Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterTooLargeError, DeadLetterWriter, copied_headers, one_line
-from ..deliveries import Delivery, LeaseKeeper, Settlements, lease_clock, log_context
+from ..deliveries import LeasedMessage, LeaseKeeper, Settlements, lease_clock, log_context
 from ..handler import (
     REPLY_TO,
     CallHandler,
@@ -145,7 +145,7 @@ class Processor:
             self._ack_early,
         )
 
-    def failed_here(self, delivery: Delivery) -> bool:
+    def failed_here(self, delivery: LeasedMessage) -> bool:
         """Return whether this process returned the message after its last attempt, which it survived."""
         return self._failed_here.get(delivery.metadata.stream_seq) == delivery.lease.delivered - 1
 
@@ -153,7 +153,7 @@ class Processor:
         """Return the number of deliveries of calls of unknown tasks, by task."""
         return {}
 
-    def process(self, delivery: Delivery, now: float) -> float | None:
+    def process(self, delivery: LeasedMessage, now: float) -> float | None:
         """Run the handler for a message, and settle it; return the delay of a retry in place, if there is one."""
         log_context.set(delivery)
         # As in `_may_run`, without its call: this runs once for each message.
@@ -194,11 +194,11 @@ class Processor:
         self.observer.ended(delivery, acked=acked or (context is not None and context.acked))
         return None
 
-    def process_batch(self, deliveries: Sequence[Delivery]) -> None:
+    def process_batch(self, deliveries: Sequence[LeasedMessage]) -> None:
         """Run the handler for the messages that can be handled, and settle all."""
         batch: list[Context] = []
         payloads: list[object] = []
-        held: list[Delivery] = []
+        held: list[LeasedMessage] = []
         now = lease_clock()
         for delivery in deliveries:
             log_context.set(delivery)
@@ -249,7 +249,7 @@ class Processor:
                 if self._ack(delivery) or context.acked:
                     self.observer.settled(delivery, "ack")
 
-    def _may_run(self, delivery: Delivery, now: float) -> bool:
+    def _may_run(self, delivery: LeasedMessage, now: float) -> bool:
         """Return whether a message is run; else it is settled or lost."""
         if now >= delivery.lease.lost_at:
             self.observer.settled(delivery, "lost")
@@ -277,7 +277,7 @@ class Processor:
 
         return limited
 
-    def _call(self, delivery: Delivery, context: Context) -> object:
+    def _call(self, delivery: LeasedMessage, context: Context) -> object:
         """
         Run the handler, in its process if it has one, unless its state shows that it must not run.
 
@@ -300,7 +300,7 @@ class Processor:
         state.done(context)
         return returned
 
-    def _is_last(self, delivery: Delivery, error: BaseException) -> bool:
+    def _is_last(self, delivery: LeasedMessage, error: BaseException) -> bool:
         """Return whether a message that has failed is not run again."""
         if delivery.is_settled:
             return True
@@ -308,7 +308,7 @@ class Processor:
             return False
         return self.handler.rejects(error) or self.handler.retry.is_last(delivery.attempt)
 
-    def _run_anew(self, delivery: Delivery, context: Context) -> object:
+    def _run_anew(self, delivery: LeasedMessage, context: Context) -> object:
         """Run the handler; an error after its commit, as in an on_commit hook, is logged, and the run counts."""
         try:
             return self._run_once(delivery, context)
@@ -322,7 +322,7 @@ class Processor:
             )
             return None
 
-    def _run_once(self, delivery: Delivery, context: Context) -> object:
+    def _run_once(self, delivery: LeasedMessage, context: Context) -> object:
         if self._processes is None:
             return self._run(context)
 
@@ -333,17 +333,17 @@ class Processor:
 
         return self._processes.run(self.handler, delivery, context, ack)
 
-    def _ack(self, delivery: Delivery) -> bool:
+    def _ack(self, delivery: LeasedMessage) -> bool:
         """Acknowledge a message; return whether it was not settled before."""
         return self._shared.settlements.ack(delivery, confirm=self.handler.confirm)
 
-    def _ack_early(self, delivery: Delivery) -> bool:
+    def _ack_early(self, delivery: LeasedMessage) -> bool:
         """Acknowledge a message whose handler goes on; as `_ack`."""
         acked = self._ack(delivery)
         self._shared.settlements.send_acks()
         return acked
 
-    def _ack_before(self, delivery: Delivery) -> bool:
+    def _ack_before(self, delivery: LeasedMessage) -> bool:
         """Acknowledge a message before its handler runs; return whether it may run."""
         if not self.handler.confirm:
             return self._ack_early(delivery)
@@ -363,7 +363,7 @@ class Processor:
             return False
         return True
 
-    def _reply(self, delivery: Delivery, reply: Reply) -> None:
+    def _reply(self, delivery: LeasedMessage, reply: Reply) -> None:
         """Send a reply to the subject that the publisher of the message named."""
         headers = delivery.msg.headers
         subject = None if headers is None else headers.get(REPLY_TO)
@@ -379,7 +379,7 @@ class Processor:
         if problem:
             log.error("%s: no reply was sent for %r: %s", self.handler.name, delivery, problem)
 
-    def _message_id(self, delivery: Delivery) -> str:
+    def _message_id(self, delivery: LeasedMessage) -> str:
         origin = None if self.handler.park_after is None else parked_origin(delivery)
         if origin is not None:
             return origin
@@ -388,7 +388,7 @@ class Processor:
         return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{delivery.generation}"
 
     def _failed(
-        self, delivery: Delivery, error: BaseException, *, traceback: bool = True
+        self, delivery: LeasedMessage, error: BaseException, *, traceback: bool = True
     ) -> float | None:
         """Retry a failed message, or give it up; return the delay of a retry in place."""
         logged = without_own_frames(error) if traceback else None
@@ -441,7 +441,7 @@ class Processor:
             self.observer.settled(delivery, "retry", error, delay)
         return None
 
-    def _park(self, delivery: Delivery, delay: float) -> bool:
+    def _park(self, delivery: LeasedMessage, delay: float) -> bool:
         """Have the server publish the message again after a long delay; return whether it will."""
         limit = self.handler.park_after
         if limit is None or delay <= limit:
@@ -454,7 +454,7 @@ class Processor:
             return False
         return True
 
-    def _end(self, delivery: Delivery, reason: str, *, rejected: bool = False) -> None:
+    def _end(self, delivery: LeasedMessage, reason: str, *, rejected: bool = False) -> None:
         """End the deliveries of a message that is not run: an earlier run may have ended it."""
         try:
             has_ended = self._state.has_ended(self._message_id(delivery), delivery.msg)
@@ -469,7 +469,7 @@ class Processor:
 
     def _bury(
         self,
-        delivery: Delivery,
+        delivery: LeasedMessage,
         reason: str,
         error: BaseException | None,
         *,
@@ -536,12 +536,12 @@ class QueueProcessor(Processor):
         """Return as `Processor.unknown_tasks`."""
         return dict(self._unknown)
 
-    def failed_here(self, delivery: Delivery) -> bool:
+    def failed_here(self, delivery: LeasedMessage) -> bool:
         """Return as `Processor.failed_here`."""
         found = self._tasks.get(task_of(delivery.msg.subject))
         return super().failed_here(delivery) if found is None else found.failed_here(delivery)
 
-    def process(self, delivery: Delivery, now: float) -> float | None:
+    def process(self, delivery: LeasedMessage, now: float) -> float | None:
         """Process a call; as `Processor.process`."""
         task = task_of(delivery.msg.subject)
         processor = self._tasks.get(task)
@@ -552,7 +552,7 @@ class QueueProcessor(Processor):
         delivery.observer = processor.observer
         return processor.process(delivery, now)
 
-    def _process_unknown(self, delivery: Delivery, task: str) -> None:
+    def _process_unknown(self, delivery: LeasedMessage, task: str) -> None:
         grace = self.handler.unknown_task_grace
         age = max(0.0, datetime.now(timezone.utc).timestamp() - delivery.stored_ns / 1e9)
         if task not in self._unknown:
@@ -569,7 +569,7 @@ class QueueProcessor(Processor):
             self.observer.settled(delivery, "given_back")
 
 
-def park(js: Publishing, delivery: Delivery, message_id: str, delay: float) -> None:
+def park(js: Publishing, delivery: LeasedMessage, message_id: str, delay: float) -> None:
     """Have the server publish a message again after a delay in seconds."""
     where = delivery.metadata
     headers = copied_headers(delivery.msg)
@@ -586,12 +586,12 @@ def park(js: Publishing, delivery: Delivery, message_id: str, delay: float) -> N
     )
 
 
-def parked_attempts(delivery: Delivery) -> int:
+def parked_attempts(delivery: LeasedMessage) -> int:
     """Return the number of attempts before the message was parked; 0: it was not."""
     text = delivery.msg.headers.get(_ATTEMPT_HEADER, "") if delivery.msg.headers else ""
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def parked_origin(delivery: Delivery) -> str | None:
+def parked_origin(delivery: LeasedMessage) -> str | None:
     """Return the id of the message that was parked first; ``None``: it was not."""
     return delivery.msg.headers.get(_ORIGIN_HEADER) if delivery.msg.headers else None

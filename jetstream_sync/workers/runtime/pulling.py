@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING, Final
 
 from ... import errors
 from ...locks import new_lock
-from ..deliveries import Delivery, Lease, delivery_number, lease_clock
+from ..deliveries import Lease, LeasedMessage, delivery_number, lease_clock
 from ..handler import Handler, acceptor
 from ..limits import CircuitBreaker
 from ..logs import log
-from .consumers import MessageSource
+from .consumers import WorkerConsumer
 from .processing import Processor, Shared
 
 if TYPE_CHECKING:
@@ -138,16 +138,16 @@ class HeldMessages:
         #: message replaces it, others change it by a sixteenth.
         self.size: int = 0
         self.expected_size: float = 0.0
-        self.running: set[Delivery] = set()
+        self.running: set[LeasedMessage] = set()
         #: Number of messages that were settled.
         self.handled: int = 0
         #: The messages that a thread can take, in the order in which they became ready.
-        self.ready: deque[Delivery] = deque()
+        self.ready: deque[LeasedMessage] = deque()
         # The busy keys, each with the messages that wait for it.
-        self._lanes: dict[Hashable, deque[Delivery]] = {}
+        self._lanes: dict[Hashable, deque[LeasedMessage]] = {}
         self._isolates = isolates
         #: The message that is run alone.
-        self.alone: Delivery | None = None
+        self.alone: LeasedMessage | None = None
         #: Whether the last received message is suspicious; at first, no message is known.
         self.is_careful: bool = isolates
         #: Whether messages were returned because they waited for long, and no thread has become free since.
@@ -168,7 +168,7 @@ class HeldMessages:
         """Whether a thread that finds no message ends."""
         return self.phase is not Phase.RECEIVING and (self.alone is None or not self.ready)
 
-    def add(self, run: Sequence[Delivery]) -> bool:
+    def add(self, run: Sequence[LeasedMessage]) -> bool:
         """Add received messages, and wake threads for them; return false if they have to be returned."""
         if self.phase is Phase.RETURNING:
             return False
@@ -189,7 +189,7 @@ class HeldMessages:
         self.work.notify(len(ready) - before)
         return True
 
-    def take(self) -> Delivery | None:
+    def take(self) -> LeasedMessage | None:
         """Let a waiting message run, if one may start, and return it."""
         if not self.ready or self.alone is not None:
             return None
@@ -199,13 +199,13 @@ class HeldMessages:
             self.alone = delivery
         return delivery
 
-    def take_batch(self, size: int) -> list[Delivery]:
+    def take_batch(self, size: int) -> list[LeasedMessage]:
         """Let up to this number of waiting messages run, and return them."""
         batch = [self.ready.popleft() for _ in range(min(size, len(self.ready)))]
         self.running.update(batch)
         return batch
 
-    def finish(self, delivery: Delivery) -> None:
+    def finish(self, delivery: LeasedMessage) -> None:
         """Forget a message that was taken, and free its key."""
         self.handled += 1
         self.is_congested = False
@@ -228,7 +228,7 @@ class HeldMessages:
         is_busy = len(self.running) >= slots and self.phase is Phase.RECEIVING
         return is_busy and any(item.lease.received_at < before for item in self.ready)
 
-    def take_stale(self, slots: int, before: float) -> list[Delivery]:
+    def take_stale(self, slots: int, before: float) -> list[LeasedMessage]:
         """Remove and return the waiting messages that were received before a time, if all threads are busy."""
         if not self.has_stale(slots, before):
             return []
@@ -243,7 +243,7 @@ class HeldMessages:
         self.alone, self.is_careful = None, False
         self.work.notify_all()
 
-    def clear(self) -> list[Delivery]:
+    def clear(self) -> list[LeasedMessage]:
         """Remove and return the waiting messages; the keys of running ones stay busy."""
         waiting = list(self.ready)
         self.ready.clear()
@@ -262,7 +262,7 @@ class Puller:
         self,
         handler: Handler,
         shared: Shared,
-        consumer: MessageSource,
+        consumer: WorkerConsumer,
         held: HeldMessages,
         processor: Processor,
         give_back: Callable[..., object],
@@ -445,7 +445,7 @@ class Puller:
             self.pin.follow(run[0])  # the only one
         self._add(self._leased(run))
 
-    def _leased(self, run: Sequence[JetStreamMsg]) -> list[Delivery]:
+    def _leased(self, run: Sequence[JetStreamMsg]) -> list[LeasedMessage]:
         """Return messages that were received just now, whose leases are renewed from now on."""
         name, observer, generation = self._name, self._observer, self._consumer.generation
         now, times = lease_clock(), self._consumer.times
@@ -456,7 +456,7 @@ class Puller:
             # Most are delivered for the first time, which the reply subject tells without parsing it.
             number = 1 if msg.ack_subject.startswith(self._first) else delivery_number(msg)
             lease = leases.get(number) or leases.setdefault(number, Lease(times, number, now))
-            delivery = Delivery(msg, lease, name, generation, observer)
+            delivery = LeasedMessage(msg, lease, name, generation, observer)
             if number >= SUSPICIOUS_DELIVERY:
                 delivery.is_suspicious = not self._processor.failed_here(delivery)
             deliveries.append(delivery)
@@ -475,8 +475,8 @@ class Puller:
         return deliveries
 
     def _without_foreign(
-        self, deliveries: list[Delivery], accepts: Callable[[str], bool]
-    ) -> list[Delivery]:
+        self, deliveries: list[LeasedMessage], accepts: Callable[[str], bool]
+    ) -> list[LeasedMessage]:
         """Return the messages of the filters of the handler; the others belong to newer processes."""
         foreign = [delivery for delivery in deliveries if not accepts(delivery.msg.subject)]
         if not self._consumer.has_foreign:
@@ -491,7 +491,7 @@ class Puller:
         self._shared.on_change()
         return [delivery for delivery in deliveries if delivery not in foreign]
 
-    def _add(self, run: list[Delivery]) -> None:
+    def _add(self, run: list[LeasedMessage]) -> None:
         """Add received messages, or return them if it is too late for that."""
         if not run:
             return
@@ -539,7 +539,7 @@ class Puller:
         log.warning(text, self._name, self.return_waiting())
 
 
-def _key_of(delivery: Delivery, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:
+def _key_of(delivery: LeasedMessage, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:
     """Return the key of a message; if that fails, the attempt fails in a handler thread."""
     try:
         found = key(delivery.msg)
@@ -553,7 +553,7 @@ def _key_of(delivery: Delivery, key: Callable[[JetStreamMsg], Hashable]) -> Hash
 class Pin:
     """The pin id of the messages that a process receives."""
 
-    def __init__(self, consumer: MessageSource, on_lost: Callable[[], object]) -> None:
+    def __init__(self, consumer: WorkerConsumer, on_lost: Callable[[], object]) -> None:
         self._consumer = consumer
         self._on_lost = on_lost
         self._lock = new_lock()
@@ -614,7 +614,7 @@ class Pin:
                 js.get_stream(pull.stream_name).unpin_consumer(pull.name, self.options["group"])
 
     def _is_pinned(self, pin: str) -> bool:
-        """Return whether the server delivers to the client with this pin id; raises as `MessageSource.read`."""
+        """Return whether the server delivers to the client with this pin id; raises as `WorkerConsumer.read`."""
         group = self.options.get("group")
         states = self._consumer.read().priority_groups or ()
         return any(state.pinned_client_id == pin for state in states if state.group == group)

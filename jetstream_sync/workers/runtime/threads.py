@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 from ... import errors
 from ..dead_letters import DeadLetterWriter
-from ..deliveries import Delivery, lease_clock, log_context
+from ..deliveries import LeasedMessage, lease_clock, log_context
 from ..events import spawn
 from ..handler import CallHandler, Handler, QueueHandler
 from ..limits import Gate
 from ..logs import log
 from ..observer import Observer
-from .consumers import MessageSource
+from .consumers import WorkerConsumer
 from .processing import Processor, QueueProcessor, Shared
 from .pulling import HeldMessages, Phase, Puller
 
@@ -49,11 +49,11 @@ class HandlerRunner:
         self,
         handler: Handler,
         shared: Shared,
-        source: tuple[MessageSource, type[Puller]],
+        source: tuple[WorkerConsumer, type[Puller]],
         dead_letters: DeadLetterWriter | None,
     ) -> None:
         self.handler = handler
-        self.consumer: MessageSource = source[0]
+        self.consumer: WorkerConsumer = source[0]
         puller = source[1]
         self._shared = shared
         #: What all handlers have counted.
@@ -80,12 +80,12 @@ class HandlerRunner:
             handler, shared, self.consumer, self.held, self.processor, self._give_back
         )
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
-        self._process: Callable[[Delivery, float], float | None] = self.processor.process
+        self._process: Callable[[LeasedMessage, float], float | None] = self.processor.process
         if handler.limit is not None or handler.rate is not None:
             gate = Gate(self._limit, handler.rate, self.puller.interrupted)
             self._process = functools.partial(self._process_limited, gate)
         # The messages whose handler was reported as over its timeout; used by the thread of `report_overdue`.
-        self._overdue: set[Delivery] = set()
+        self._overdue: set[LeasedMessage] = set()
         self._threads: list[threading.Thread] = []
         # Number of threads that are ready to run the handler; under the lock of the held messages.
         self._prepared = 0
@@ -183,7 +183,7 @@ class HandlerRunner:
         """Whether the thread that pulls messages has not ended."""
         return bool(self._threads) and self._threads[-1].is_alive()
 
-    def running(self) -> list[Delivery]:
+    def running(self) -> list[LeasedMessage]:
         """Return the messages whose handler runs."""
         with self.held.lock:
             return list(self.held.running)
@@ -254,7 +254,7 @@ class HandlerRunner:
             self._give_back(delivery, _ABANDON_DELAY_S)
         return len(running)
 
-    def _give_back(self, delivery: Delivery, delay: float = 0) -> None:
+    def _give_back(self, delivery: LeasedMessage, delay: float = 0) -> None:
         if self._shared.settlements.nak(delivery, delay):
             self.observer.handler(self.handler).settled(delivery, "given_back")
 
@@ -327,7 +327,7 @@ class HandlerRunner:
         finally:
             settlements.send_acks()
 
-    def _wait(self) -> Delivery | None:
+    def _wait(self) -> LeasedMessage | None:
         """Wait for a message, and return it; ``None``: stop."""
         held = self.held
         with held.lock:
@@ -337,7 +337,7 @@ class HandlerRunner:
         self.puller.request(more)
         return delivery
 
-    def _retry_in_place(self, delivery: Delivery, delay: float | None) -> None:
+    def _retry_in_place(self, delivery: LeasedMessage, delay: float | None) -> None:
         """Run the handler for a failed message until that is settled, or the retries are interrupted."""
         while delay is not None:
             if self.puller.interrupted.wait(delay):
@@ -346,7 +346,7 @@ class HandlerRunner:
             delivery.attempt += 1
             delay = self._process(delivery, lease_clock())
 
-    def _process_limited(self, gate: Gate, delivery: Delivery, _now: float) -> float | None:
+    def _process_limited(self, gate: Gate, delivery: LeasedMessage, _now: float) -> float | None:
         """Process a message when the limit and the rate permit it; as `Processor.process`."""
         with gate.opened() as may_start:
             if may_start:
@@ -365,7 +365,7 @@ class HandlerRunner:
                 self._shared.settlements.send_acks()
                 self._release(batch)
 
-    def _take_batch(self, size: int) -> list[Delivery]:
+    def _take_batch(self, size: int) -> list[LeasedMessage]:
         """Wait for a batch, at most ``max_wait`` after its first message; empty: stop."""
         held = self.held
         with held.lock:
@@ -386,7 +386,7 @@ class HandlerRunner:
         self.puller.request(more)
         return batch
 
-    def _release(self, batch: list[Delivery]) -> None:
+    def _release(self, batch: list[LeasedMessage]) -> None:
         """Make room for as many messages."""
         for delivery in batch:
             self._shared.keeper.held.discard(delivery)
