@@ -23,27 +23,28 @@ The runtime is written against the public API of `jetstream_sync`.
 
 from __future__ import annotations
 
-from .arguments import TaskArgumentsError
 from .context import Context, LogContextFilter
 from .dead_letters import DeadLetter, DeadLetters
-from .deliveries import LeaseLostError
+from .errors import (
+    BatchError,
+    HandlerTimeoutError,
+    LeaseLostError,
+    Reject,
+    Retry,
+    SoftTimeoutError,
+    TaskArgumentsError,
+    TaskError,
+    WorkerCrashedError,
+)
 from .handler import Handler, Reply
-from .limits import SoftTimeoutError
 from .logs import JsonLogFormatter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .options import QueueOptions, TaskOptions, WorkerOptions
 from .resources import SetupStep
-from .retries import (
-    Backoff,
-    BatchError,
-    HandlerTimeoutError,
-    Reject,
-    Retry,
-    WorkerCrashedError,
-)
+from .retries import Backoff
 from .schedules import ScheduleState
-from .tasks import Task, TaskError, TaskResult
+from .tasks import Task, TaskResult
 from .worker import CheckResult, Worker
 
 __all__ = [

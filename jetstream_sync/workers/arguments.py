@@ -37,6 +37,7 @@ from uuid import UUID
 
 from .. import codec, errors
 from .checks import implementation
+from .errors import TaskArgumentsError
 from .handler import is_context
 
 if TYPE_CHECKING:
@@ -68,10 +69,6 @@ _MISFITS: Final = (
     TypeError,
     ValueError,
 )
-
-
-class TaskArgumentsError(errors.InvalidArgumentError, TypeError):
-    """The arguments of a task do not fit its signature, or are not JSON; nothing was sent."""
 
 
 # --- objects to JSON ----------------------------------------------------------------------------

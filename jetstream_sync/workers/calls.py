@@ -31,9 +31,9 @@ from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from .arguments import check_numbers, to_json
 from .checks import check_option, check_token
 from .context import Context, RunState
+from .errors import CallEndedError, Reject, ReturnValueError, StateUnknownError
 from .logs import log, traceback_text
 from .resources import Resource, has_schedules
-from .retries import Reject
 from .tracing import publishing
 
 if TYPE_CHECKING:
@@ -62,14 +62,6 @@ _MAX_STORE_DELAY_S: Final = 2.0
 
 CallRecord = dict[str, Any]
 T = TypeVar("T")
-
-
-class StateUnknownError(Exception):
-    """The state of a call cannot be read or stored now; the message is delivered again."""
-
-
-class ReturnValueError(Reject):
-    """The return value of a task cannot be stored; the call has failed, and is not retried."""
 
 
 def utc_now() -> str:
@@ -137,10 +129,6 @@ def has_expired(call: CallRecord) -> bool:
     """Return whether a call must not start any more."""
     expires = call.get("expires")
     return expires is not None and datetime.now(timezone.utc).timestamp() >= expires
-
-
-class _EndedError(Exception):
-    """A call has ended; the argument is its record, ``None`` if it is unknown."""
 
 
 class CallQueue:
@@ -391,14 +379,14 @@ class CallStates:
         """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
         try:
             self.change(call, sent, _cancel)
-        except _EndedError:
+        except CallEndedError:
             return False
         return True
 
     def change(
         self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], object]
     ) -> tuple[CallRecord, int]:
-        """Change the record of a call, and return it with its revision; raises `_EndedError`."""
+        """Change the record of a call, and return it with its revision; raises `CallEndedError`."""
         record = sent
 
         def changed(entry: KeyValueEntry | None) -> bytes:
@@ -412,9 +400,9 @@ class CallStates:
 
     @staticmethod
     def apply(record: CallRecord | None, change: Callable[[CallRecord], object]) -> CallRecord:
-        """Change the record of a call that has not ended, and return it; raises `_EndedError`."""
+        """Change the record of a call that has not ended, and return it; raises `CallEndedError`."""
         if record is None or record["status"] in FINISHED:
-            raise _EndedError(record)
+            raise CallEndedError(record)
         change(record)
         return record
 
@@ -427,7 +415,7 @@ class CallStates:
 
         try:
             return self.change(call, sent, fail)[0]
-        except _EndedError:
+        except CallEndedError:
             return None
 
     def store(self, record: CallRecord, revision: int) -> bool:
@@ -496,7 +484,7 @@ class TaskState(RunState):
             record, revision = self._calls.change(sent["id"], sent, _begin)
             size = len(to_json(record)) + _RECORD_MARGIN
             context.value_limit = self._calls.max_value - size
-        except _EndedError as error:
+        except CallEndedError as error:
             record = error.args[0]
             if record is None or record["status"] != FAILED or self._acks_failures:
                 return False
@@ -520,7 +508,7 @@ class TaskState(RunState):
 
         try:
             self._on_change(self._calls.change(call_id(message), None, cancel)[0])
-        except _EndedError:
+        except CallEndedError:
             return False
         return True
 
@@ -598,7 +586,7 @@ def _begin(record: CallRecord) -> None:
 
 def _cancel(record: CallRecord) -> None:
     if record["status"] != READY:
-        raise _EndedError(record)
+        raise CallEndedError(record)
     record["status"] = CANCELLED
     record["finished_at"] = utc_now()
 

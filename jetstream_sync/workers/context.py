@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .deliveries import DeliveryState, LeasedMessage, LeaseLostError, lease_clock, log_context
+from .deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
+from .errors import LeaseLostError
 from .logs import LOGGER_NAME, WorkerLogger
 
 if TYPE_CHECKING:

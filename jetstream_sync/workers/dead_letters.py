@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, errors
 from ..subjects import is_reserved
+from .errors import DeadLetterTooLargeError
 
 if TYPE_CHECKING:
     from .. import JetStream, OrderedMessages, PubAck, StoredMsg, Stream
@@ -474,10 +475,6 @@ def _letter_of(
         )
     except (KeyError, ValueError):
         return None
-
-
-class DeadLetterTooLargeError(Exception):
-    """A message is too large for a dead letter, and its stream does not keep it."""
 
 
 class DeadLetterWriter:

@@ -107,10 +107,6 @@ lease_clock: Final[Callable[[], float]] = (
 )
 
 
-class LeaseLostError(Exception):
-    """The lease of the message is over: the server may have delivered it to another worker."""
-
-
 class LeaseTimes:
     """The lengths of the leases of one consumer; replaced as a whole by `adopt`."""
 

@@ -30,8 +30,9 @@ from .checks import (
 )
 from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
+from .errors import DecodeError, Reject, Retry, UnfinishedError
 from .limits import rate_interval
-from .retries import Backoff, Reject, Retry, backoff_for
+from .retries import Backoff, backoff_for
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -127,14 +128,6 @@ def end_fork(before: int, status: int = 0) -> None:
     """End a process if ``forks`` was shorter before: a handler has forked it, and it has no worker."""
     if len(forks) != before:
         os._exit(status)
-
-
-class DecodeError(Exception):
-    """The payload cannot be decoded; another attempt cannot succeed."""
-
-
-class UnfinishedError(TypeError):
-    """A function has returned a coroutine or a generator, whose code has not run."""
 
 
 _UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)

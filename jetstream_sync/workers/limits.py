@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from .. import errors
 from ..locks import new_lock
+from .errors import SoftTimeoutError
 from .logs import log
 
 T = TypeVar("T")
@@ -149,14 +150,6 @@ class Gate:
             start = max(now, self._next_at)
             self._next_at = start + self._interval
         return not self._stopped.wait(start - now)
-
-
-class SoftTimeoutError(Exception):
-    """
-    The handler has run for its ``soft_timeout``; raised in the thread of the handler.
-
-    A handler may catch it to clean up; otherwise the attempt has failed.
-    """
 
 
 class SoftTimeout:

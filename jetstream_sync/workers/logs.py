@@ -60,13 +60,6 @@ def status_text(status: int) -> str:
     return f"signal {-status}"
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, with its text
-    """The traceback of an error in another process."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 class WorkerLogger(_Adapter):
     """A logger whose handlers and filters may fail: the first error goes to standard error."""
 

@@ -1,11 +1,9 @@
-"""When a failed message is delivered again, and the errors with which a handler decides that."""
+"""When a failed message is delivered again."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Final
 
 from .checks import check_count, check_option, is_number
@@ -18,64 +16,6 @@ MIN_DELAY_S: Final = 0.1
 MAX_EXTRA_DELIVERIES: Final = 10
 #: The longest total delay of the retries in place of one delivery, in seconds.
 MAX_IN_PLACE_S: Final = 60.0
-
-
-class Reject(Exception):  # noqa: N818 - an instruction to the runtime, named like one
-    """
-    Give the message up: it becomes a dead letter and is not retried.
-
-    Args:
-        reason: recorded with the dead letter.
-
-    """
-
-
-class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named like one
-    """
-    Deliver the message again later; logged without a traceback.
-
-    It counts as an attempt: the last attempt becomes a dead letter.
-
-    Args:
-        reason: recorded in the log.
-        delay: in seconds, at least 0.1; ``None``: the delay of the handler's `Backoff`.
-
-    """
-
-    def __init__(self, reason: str = "", delay: float | timedelta | None = None) -> None:
-        super().__init__(reason)
-        self.delay: float | None = (
-            None if delay is None else max(MIN_DELAY_S, _seconds("delay", delay))
-        )
-
-
-class BatchError(Exception):
-    """
-    Some messages of a batch have failed; the others are acknowledged.
-
-    Args:
-        errors: the error of each failed message, by its index in the batch. They have the same meaning
-            as if a handler for one message raised them: also `Reject` and `Retry`.
-
-    Raises:
-        InvalidOptionError: they are not exceptions by index.
-
-    """
-
-    def __init__(self, errors: Mapping[int, BaseException]) -> None:
-        self.errors: dict[int, BaseException] = dict(errors)
-        for index, error in self.errors.items():
-            ok = isinstance(index, int) and isinstance(error, BaseException)
-            check_option("errors", errors, ok, "must be exceptions by index")
-        super().__init__(f"{len(self.errors)} messages of a batch failed")
-
-
-class WorkerCrashedError(Exception):
-    """The process of a handler has ended while it handled the message."""
-
-
-class HandlerTimeoutError(Exception):
-    """The process of a handler was killed because the handler exceeded its timeout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +113,3 @@ def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:
     if retry is None:
         return Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)
     return replace(retry, in_place=True)
-
-
-def _seconds(option: str, value: float | timedelta) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    ok = is_number(seconds) and seconds >= 0
-    check_option(option, value, ok, "must be a number of seconds, 0 or above")
-    return seconds

@@ -39,10 +39,10 @@ from .calls import (
     sent_call,
 )
 from .checks import check_option, check_time, implementation, is_number, unwrapped
+from .errors import Reject, TaskError
 from .handler import check_returned
-from .logs import RemoteTraceback, log
+from .logs import log
 from .options import hint_of, refuse_unknown
-from .retries import Reject
 from .running import terminate as end_call
 
 if TYPE_CHECKING:
@@ -58,27 +58,6 @@ _CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "task_i
 #: Longest id of a call, and its characters.
 _MAX_ID: Final = 200
 _ID: Final = frozenset(f"{string.ascii_letters}{string.digits}-_=")
-
-
-class TaskError(errors.Error):
-    """
-    A call of a task has failed, was cancelled, or has expired.
-
-    Attributes:
-        status: ``"FAILED"``, ``"CANCELLED"`` or ``"EXPIRED"``.
-        traceback: the traceback of its last attempt, with the frames of the user; empty: there was none.
-
-    """
-
-    def __init__(self, text: str, status: str, traceback: str = "") -> None:
-        super().__init__(text)
-        self.status = status
-        self.traceback = traceback
-        if traceback:
-            self.__cause__: BaseException | None = RemoteTraceback(traceback)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.args[0], self.status, self.traceback)
 
 
 class Sender(Protocol):

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from ... import errors
 from ...locks import new_lock
 from ..context import Context, RunState
+from ..errors import Retry
 from ..logs import log
-from ..retries import Retry
 
 if TYPE_CHECKING:
     from ... import JetStreamMsg, KeyValue

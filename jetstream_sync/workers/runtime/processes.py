@@ -33,8 +33,14 @@ from ... import errors
 from ...locks import new_lock
 from ..checks import unwrapped
 from ..deliveries import LeasedMessage, lease_clock
-from ..logs import RemoteTraceback, log, status_text
-from ..retries import HandlerTimeoutError, Retry, WorkerCrashedError
+from ..errors import (
+    HandlerTimeoutError,
+    ProcessStartError,
+    RemoteTraceback,
+    Retry,
+    WorkerCrashedError,
+)
+from ..logs import log, status_text
 from .child import ChildJob, FailureReport, HandlerRequest
 
 if TYPE_CHECKING:
@@ -57,13 +63,6 @@ _KILL_GRACE_S: Final = 10.0
 #: Delays between attempts to start a process, in seconds.
 _FIRST_DELAY_S: Final = 1.0
 _MAX_DELAY_S: Final = 30.0
-
-
-class _StartError(Exception):
-    """A handler process cannot start."""
-
-    #: Whether a signal has ended it; the handler did not cause this.
-    by_signal: bool = False
 
 
 class HandlerProcesses:
@@ -93,7 +92,7 @@ class HandlerProcesses:
         """Start one process."""
         try:
             process = self._start()
-        except _StartError as error:
+        except ProcessStartError as error:
             if self._is_stopping():
                 return
             if error.by_signal:
@@ -175,7 +174,7 @@ class HandlerProcesses:
             if process is None:
                 try:
                     return self._start()
-                except _StartError as error:
+                except ProcessStartError as error:
                     log.error("%s, trying again in %g s", error, delay)  # noqa: TRY400
                 if self._is_stopping() or self._closed.wait(delay):
                     raise Retry("the worker is stopping")
@@ -190,11 +189,11 @@ class HandlerProcesses:
         name = self._handler.name
         with self._lock:  # a process is started before `close`, or not at all
             if self._closed.is_set():
-                raise _StartError(f"{name}: the worker is stopping")
+                raise ProcessStartError(f"{name}: the worker is stopping")
             try:
                 process = _HandlerProcess(name)
             except OSError as error:
-                raise _StartError(f"{name}: cannot start a process: {error}") from error
+                raise ProcessStartError(f"{name}: cannot start a process: {error}") from error
             self._all.add(process)
         try:
             process.prepare(self._job, self._is_stopping)
@@ -278,13 +277,13 @@ class _HandlerProcess:
             self.conn.send(job)
             refusal = self._receive(lambda: 0.0 if is_stopping() else math.inf)
         except HandlerTimeoutError:
-            raise _StartError(f"{self._name}: the worker is stopping") from None
+            raise ProcessStartError(f"{self._name}: the worker is stopping") from None
         except (WorkerCrashedError, OSError) as error:
-            failure = _StartError(f"{self._name}: {error}")
+            failure = ProcessStartError(f"{self._name}: {error}")
             failure.by_signal = (self.popen.poll() or 0) < 0
             raise failure from error
         if refusal:
-            raise _StartError(refusal)
+            raise ProcessStartError(refusal)
 
     def run(self, call: _Call) -> tuple[tuple[object, bytes | None], BaseException | None]:
         """Run the handler for a message; return its `Reply` and its encoded return value, or its error."""

@@ -24,14 +24,20 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 
 from ... import errors
 from ...locks import new_lock
-from ..calls import StateUnknownError
 from ..context import Context, ContextActions, Publishing, RunState
-from ..dead_letters import DeadLetterTooLargeError, DeadLetterWriter, copied_headers, one_line
+from ..dead_letters import DeadLetterWriter, copied_headers, one_line
 from ..deliveries import LeasedMessage, LeaseKeeper, Settlements, lease_clock, log_context
+from ..errors import (
+    BatchError,
+    DeadLetterTooLargeError,
+    DecodeError,
+    Reject,
+    Retry,
+    StateUnknownError,
+)
 from ..handler import (
     REPLY_TO,
     CallHandler,
-    DecodeError,
     Handler,
     Invocation,
     Middleware,
@@ -45,7 +51,7 @@ from ..handler import (
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import HandlerObserver, Observer
-from ..retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
+from ..retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S
 from ..tracing import traced
 from .once import Once
 

@@ -1,0 +1,158 @@
+"""The errors of workers: those that a handler raises, those that it gets, and those that stay inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from .. import errors
+from .checks import check_option, is_number
+from .retries import MIN_DELAY_S
+
+# --- raised by handlers, to decide what follows -------------------------------------------------
+
+
+class Reject(Exception):  # noqa: N818 - an instruction to the runtime, named like one
+    """
+    Give the message up: it becomes a dead letter and is not retried.
+
+    Args:
+        reason: recorded with the dead letter.
+
+    """
+
+
+class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named like one
+    """
+    Deliver the message again later; logged without a traceback.
+
+    It counts as an attempt: the last attempt becomes a dead letter.
+
+    Args:
+        reason: recorded in the log.
+        delay: in seconds, at least 0.1; ``None``: the delay of the handler's `Backoff`.
+
+    """
+
+    def __init__(self, reason: str = "", delay: float | timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.delay: float | None = None
+        if delay is not None:
+            seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+            ok = is_number(seconds) and seconds >= 0
+            check_option("delay", delay, ok, "must be a number of seconds, 0 or above")
+            self.delay = max(MIN_DELAY_S, seconds)
+
+
+class BatchError(Exception):
+    """
+    Some messages of a batch have failed; the others are acknowledged.
+
+    Args:
+        errors: the error of each failed message, by its index in the batch. They have the same meaning
+            as if a handler for one message raised them: also `Reject` and `Retry`.
+
+    Raises:
+        InvalidOptionError: they are not exceptions by index.
+
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        self.errors: dict[int, BaseException] = dict(errors)
+        for index, error in self.errors.items():
+            ok = isinstance(index, int) and isinstance(error, BaseException)
+            check_option("errors", errors, ok, "must be exceptions by index")
+        super().__init__(f"{len(self.errors)} messages of a batch failed")
+
+
+# --- raised in handlers, or by an attempt to run one ---------------------------------------------
+
+
+class LeaseLostError(Exception):
+    """The lease of the message is over: the server may have delivered it to another worker."""
+
+
+class SoftTimeoutError(Exception):
+    """
+    The handler has run for its ``soft_timeout``; raised in the thread of the handler.
+
+    A handler may catch it to clean up; otherwise the attempt has failed.
+    """
+
+
+class WorkerCrashedError(Exception):
+    """The process of a handler has ended while it handled the message."""
+
+
+class HandlerTimeoutError(Exception):
+    """The process of a handler was killed because the handler exceeded its timeout."""
+
+
+class DecodeError(Exception):
+    """The payload cannot be decoded; another attempt cannot succeed."""
+
+
+class UnfinishedError(TypeError):
+    """A function has returned a coroutine or a generator, whose code has not run."""
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+class TaskArgumentsError(errors.InvalidArgumentError, TypeError):
+    """The arguments of a task do not fit its signature, or are not JSON; nothing was sent."""
+
+
+class TaskError(errors.Error):
+    """
+    A call of a task has failed, was cancelled, or has expired.
+
+    Attributes:
+        status: ``"FAILED"``, ``"CANCELLED"`` or ``"EXPIRED"``.
+        traceback: the traceback of its last attempt, with the frames of the user; empty: there was none.
+
+    """
+
+    def __init__(self, text: str, status: str, traceback: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.traceback = traceback
+        if traceback:
+            self.__cause__: BaseException | None = RemoteTraceback(traceback)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.status, self.traceback)
+
+
+class StateUnknownError(Exception):
+    """The state of a call cannot be read or stored now; the message is delivered again."""
+
+
+class ReturnValueError(Reject):
+    """The return value of a task cannot be stored; the call has failed, and is not retried."""
+
+
+# --- inside of the runtime ----------------------------------------------------------------------
+
+
+class CallEndedError(Exception):
+    """A call has ended; the argument is its record, ``None`` if it is unknown."""
+
+
+class DeadLetterTooLargeError(Exception):
+    """A message is too large for a dead letter, and its stream does not keep it."""
+
+
+class ProcessStartError(Exception):
+    """A handler process cannot start."""
+
+    #: Whether a signal has ended it; the handler did not cause this.
+    by_signal: bool = False
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, with its text
+    """The traceback of an error in another process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
