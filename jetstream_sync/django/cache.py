@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import math
 import pickle
-import random
 import struct
 import time
 from base64 import urlsafe_b64encode
@@ -40,6 +39,7 @@ from .. import (
     StreamConfig,
     errors,
 )
+from ..net.clock import BackoffDelay, Deadline
 from ..subjects import KEYS_PREFIX, KV_PREFIX
 from .config import Config
 from .publishing import connection
@@ -96,8 +96,8 @@ class KeyValueCache(BaseCache):
 
     #: The open buckets of the process, by name and timeout: Django makes a cache for each thread.
     _open_buckets: Final[dict[tuple[str, Any], _OpenBucket]] = {}
-    #: Until when no connection is attempted, by `time.monotonic`.
-    _retry_at = 0.0
+    #: Until when no connection is attempted.
+    _pause: Deadline = Deadline(0)
 
     def __init__(self, bucket: str, params: dict[str, Any]) -> None:
         super().__init__(params)
@@ -122,12 +122,12 @@ class KeyValueCache(BaseCache):
     def _bucket(self, *, create: bool = True) -> _OpenBucket:
         """Return the open bucket; raise at once while the connection is lost."""
         key = self._name, self._timeout
-        if time.monotonic() < KeyValueCache._retry_at:
+        if not KeyValueCache._pause.expired():
             raise errors.ConnectionLostError("the server could not be reached a moment ago")
         try:
             nc = connection()
         except ConnectionError:
-            KeyValueCache._retry_at = time.monotonic() + _RETRY_INTERVAL_S
+            KeyValueCache._pause = Deadline(_RETRY_INTERVAL_S)
             raise
         if not nc.is_connected:
             raise errors.ConnectionLostError("the connection to the server is lost")
@@ -263,15 +263,14 @@ class KeyValueCache(BaseCache):
 
     def _tries(self) -> Iterator[bool]:
         """Yield for each try of a change that may conflict with others whether it is the last; wait in between."""
-        deadline = time.monotonic() + float(self._timeout or Config.load().timeout)
-        delay = _MAX_CONFLICT_DELAY_S / 64
+        deadline = Deadline(self._timeout or Config.load().timeout)
+        delays = BackoffDelay(_MAX_CONFLICT_DELAY_S / 64, _MAX_CONFLICT_DELAY_S, jitter=True)
         while True:
-            is_last = time.monotonic() >= deadline
+            is_last = deadline.expired()
             yield is_last
             if is_last:
                 return
-            time.sleep(random.uniform(0, delay))  # noqa: S311 - spreads the writers
-            delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
+            time.sleep(delays.next())
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         """Return the value of a key."""

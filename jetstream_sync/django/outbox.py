@@ -29,6 +29,7 @@ from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from .. import errors
+from ..net.clock import BackoffDelay
 from ..workers.events import spawn
 from .config import Config
 from .models import Inbox, Outbox, OutboxState
@@ -48,8 +49,8 @@ _CLEAN_S: Final = 3600.0
 _REPEAT_LOG_S: Final = 60.0
 #: Interval at which the state of the outbox is read for the metrics, in seconds.
 _SAMPLE_S: Final = 10.0
-#: Longest delay of the next attempt, in seconds; the first one is `_INTERVAL_S`.
-_MAX_RETRY_S: Final = 30.0
+#: Delays of the next attempt, by the number of failed ones.
+_RETRY_DELAYS: Final = BackoffDelay(_INTERVAL_S, 30.0)
 #: Number of attempts after which a message is set aside; with their delays, they take two minutes.
 _ATTEMPTS: Final = 10
 #: Number of rows that are locked and published at a time.
@@ -216,8 +217,7 @@ class OutboxRelay:
             row.note_failure(str(error), delay=None)
             log.error("the message %s in the outbox is set aside: %s", row, error)
             return
-        delay = min(_MAX_RETRY_S, _INTERVAL_S * 2 ** min(row.attempts, _ATTEMPTS))
-        row.note_failure(str(error), delay=delay)
+        row.note_failure(str(error), delay=_RETRY_DELAYS.after(row.attempts))
         text = f"the message {row} in the outbox is refused, trying again: {error}"
         self._report(("subject", row.subject), text)
 

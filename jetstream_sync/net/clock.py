@@ -16,6 +16,8 @@ monotonic: Callable[[], float] = time.monotonic
 
 # Maximum timeout in seconds that locks accept, about 292 years.
 _MAX_TIMEOUT_S: Final = 9e9
+# The number of failures after which a delay does not grow any more, whatever its maximum: a float ends.
+_MAX_EXPONENT: Final = 64
 _NUMBERS: Final = (float, int)
 
 
@@ -106,3 +108,7 @@ class BackoffDelay:
     def reset(self) -> None:
         """Begin with the first delay again, after a success."""
         self.delay = self._first
+
+    def after(self, failures: int) -> float:
+        """Return the delay in seconds after a number of failures that is known from elsewhere, without jitter."""
+        return min(self._first * 2.0 ** min(failures, _MAX_EXPONENT), self._maximum)

@@ -17,7 +17,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import time
@@ -28,6 +27,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
+from ..net.clock import BackoffDelay, Deadline
 from .arguments import check_numbers, to_json
 from .checks import check_option, check_token
 from .context import Context, RunState
@@ -303,10 +303,15 @@ class CallStates:
         """Return the config of the bucket."""
         return KeyValueConfig(bucket=self.bucket, ttl=_RESULT_TTL)
 
-    def _open(self) -> tuple[KeyValue, int]:
+    def _open(self, timeout: float | None = None) -> tuple[KeyValue, int]:
+        """Return the bucket and the largest value; ``timeout`` limits the wait for a server that does not answer."""
         nc = self._connection()
         if self._opened is None or self._opened[0] is not nc:
             js = nc.jetstream()
+            if timeout is not None:
+                # A bucket has the timeout of its context, so this one is not kept.
+                with suppress(errors.BucketNotFoundError):
+                    nc.jetstream(timeout=timeout).key_value(self.bucket)
             try:
                 bucket = js.key_value(self.bucket)
             except errors.BucketNotFoundError:
@@ -357,19 +362,17 @@ class CallStates:
 
     def wait(self, call: str, timeout: float | None) -> CallRecord:
         """Return the record of a call, as soon as it has ended."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        bucket = self._open()[0]
-
-        def left(least: float = 0.0) -> float | None:
-            return None if timeout is None else max(least, deadline - time.monotonic())
-
-        # Whether it has ended takes a request, so a timeout of 0 waits for that, too.
-        with bucket.watch(call, ignore_deletes=True, timeout=left(_MIN_READ_S)) as watch:
-            entries = watch.initial(left(_MIN_READ_S))
+        deadline = Deadline(timeout)
+        # Whether it has ended takes requests, so a timeout of 0 waits for these, too.
+        bucket = self._open(None if timeout is None else max(timeout, _MIN_READ_S))[0]
+        left = deadline.left()
+        reading = Deadline(None if left is None else max(left, _MIN_READ_S))
+        with bucket.watch(call, ignore_deletes=True, timeout=reading.left()) as watch:
+            entries = watch.initial(reading.left())
             while True:
                 entry = next(entries, None)
                 try:
-                    record: CallRecord = codec.loads((entry or watch.next(left())).value)
+                    record: CallRecord = codec.loads((entry or watch.next(deadline.left())).value)
                 except errors.TimeoutError as error:
                     raise errors.TimeoutError(f"task {call} has not ended in time") from error
                 if record["status"] in FINISHED:
@@ -547,7 +550,7 @@ class TaskState(RunState):
 
     def _store(self, context: Context, record: CallRecord, revision: int) -> bool:
         """Store a record while the run keeps its message, as `CallStates.store`; the function has had its effects."""
-        delay = _FIRST_STORE_DELAY_S
+        delays, is_logged = BackoffDelay(_FIRST_STORE_DELAY_S, _MAX_STORE_DELAY_S), False
         while True:
             try:
                 return self._calls.store(record, revision)
@@ -555,11 +558,11 @@ class TaskState(RunState):
                 if context.stopping or context.lease_lost:
                     text = f"the state of call {record['id']} could not be stored: {error}"
                     raise StateUnknownError(text) from error
-                if delay == _FIRST_STORE_DELAY_S:
+                if not is_logged:
                     text = "call %s: its state cannot be stored, trying again: %s"
                     log.warning(text, record["id"], error)
-            time.sleep(delay)
-            delay = min(2 * delay, _MAX_STORE_DELAY_S)
+                is_logged = True
+            time.sleep(delays.next())
 
 
 def _add_error(record: CallRecord, kind: type[BaseException], text: str, trace: str) -> None:

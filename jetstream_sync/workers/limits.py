@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from .. import errors
 from ..locks import new_lock
+from ..net.clock import BackoffDelay, Deadline
 from .errors import SoftTimeoutError
 from .logs import log
 
@@ -55,17 +56,19 @@ class CircuitBreaker:
         #: The length of the last pause in seconds; `seconds_left` is the rest of it. After a pause, some messages
         #: are tried. A success resets it to 0, and all messages are requested again.
         self.pause: float = 0.0
-        self._until = 0.0
+        self._pauses = BackoffDelay(_FIRST_PAUSE_S, _MAX_PAUSE_S)
+        self._end = Deadline(0)
 
     @property
     def seconds_left(self) -> float:
         """The rest of the pause in seconds; 0: messages may be requested."""
-        return max(0.0, self._until - time.monotonic()) if self.pause else 0.0
+        return (self._end.left() or 0.0) if self.pause else 0.0
 
     def succeeded(self) -> None:
         """Note a success; needed if `has_failures`."""
         with self._lock:
             was_paused, self._failures, self.pause = self.pause > 0, 0, 0.0
+            self._pauses.reset()
             self.has_failures = False
         if was_paused:
             log.warning("%s: a message was handled, all are requested again", self._name)
@@ -80,8 +83,8 @@ class CircuitBreaker:
             if self._failures < self.limit:
                 return
             self._failures = 0
-            pause = self.pause = min(max(_FIRST_PAUSE_S, 2 * self.pause), _MAX_PAUSE_S)
-            self._until = time.monotonic() + pause
+            pause = self._pauses.next()
+            self._end, self.pause = Deadline(pause), pause
         text = "%s: the last %d messages failed, none is requested for %g s"
         log.error(text, self._name, self.limit, pause)
 
@@ -156,7 +159,7 @@ class SoftTimeout:
     """The limit of one run of a handler, in the thread that creates it."""
 
     def __init__(self, seconds: float) -> None:
-        self.ends_at: float = time.monotonic() + seconds
+        self.deadline: Deadline = Deadline(seconds)
         self._thread = threading.get_ident()
         self._lock = new_lock()
         self._runs = True
@@ -206,8 +209,7 @@ class SoftTimeouts:
 
     def tick(self) -> None:
         """Interrupt those whose time is over."""
-        now = time.monotonic()
         for limit in self.running.copy():
-            if now >= limit.ends_at:
+            if limit.deadline.expired():
                 self.running.discard(limit)
                 limit.interrupt()

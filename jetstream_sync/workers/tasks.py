@@ -92,11 +92,11 @@ class TaskResult(Generic[R_co]):
         def __getattr__(self, name: str) -> NoReturn:
             raise _no_attribute(self, "result", name)
 
-    def _states(self) -> CallStates:
+    def _states(self, *, prepared: bool = True) -> CallStates:
         if self._store is None:
             rule = "the task has no bucket for results"
             raise errors.InvalidOptionError("results", None, rule)
-        if self._store.has_messages:
+        if prepared and self._store.has_messages:
             self._task.prepare()
         return self._store
 
@@ -142,7 +142,8 @@ class TaskResult(Generic[R_co]):
             Error: otherwise as `KeyValue.watch`.
 
         """
-        record = self._states().wait(self.id, timeout)
+        # The stream is not needed, and its requests would not know the timeout.
+        record = self._states(prepared=False).wait(self.id, timeout)
         if record["status"] == SUCCESSFUL:
             return cast("R_co", record["return_value"])
         raise error_of(record)

@@ -16,6 +16,7 @@ from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync import ConnectionLostError, Error, JetStream, KeyValue, TimeoutError
+from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110), pytest.mark.usefixtures("django_project")]
@@ -45,10 +46,10 @@ def cache_of(server: NatsServer, **options: Any) -> Iterator[Any]:
     setting = {"servers": server.url, "connection": {"reconnect_time_wait": 0.05}}
     with override_settings(JETSTREAM=setting, CACHES={"default": backend}):
         yield caches["default"]
-        KeyValueCache._retry_at = 0.0
+        KeyValueCache._pause = Deadline(0)
         with suppress(ConnectionError):  # the test has stopped the server
             connection().close()
-    KeyValueCache._retry_at = 0.0
+    KeyValueCache._pause = Deadline(0)
 
 
 def test_values_of_any_type(cache, js):

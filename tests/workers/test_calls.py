@@ -101,15 +101,18 @@ def test_get_ends_at_its_timeout_when_the_server_is_silent(fresh_server):
     def bill(number: int) -> int:
         return number
 
+    other = Worker(fresh_server.url, name=worker.name, program="tests")
     call = bill.delay(1)
     try:
         with pytest.raises(TimeoutError):
             call.get(0.1)
+        # The first request of another process.
+        first = other.task(name=bill.name, results="R")(bill.function).result_of(call.id)
         with paused(fresh_server):
-            for timeout in (0.0, 0.5):
+            for timeout, result in ((0.0, call), (0.5, call), (0.3, first)):
                 started = time.monotonic()
                 with pytest.raises(TimeoutError):
-                    call.get(timeout)
+                    result.get(timeout)
                 assert time.monotonic() - started < timeout + 0.25 + 0.3 * SCALE
     finally:
         shared_connection(fresh_server.url, name=worker.name).close()

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ...net.clock import BackoffDelay
 from ..checks import check_count, check_option
 from ..events import signals, spawn
 from ..logs import log, status_text
@@ -137,14 +138,15 @@ class _Slot:
     def __init__(self) -> None:
         self.process: _Process | None = None
         self.successor: _Process | None = None
-        self.delay = _FIRST_DELAY_S
+        self._delays = BackoffDelay(_FIRST_DELAY_S, _MAX_DELAY_S)
         #: When a process may be started here.
         self.start_at = 0.0
 
     def postpone(self, uptime: float) -> float:
         """Delay the next start after an unexpected end; return the delay."""
-        delay = _FIRST_DELAY_S if uptime >= _RESET_S else self.delay
-        self.delay = min(2 * delay, _MAX_DELAY_S)
+        if uptime >= _RESET_S:
+            self._delays.reset()
+        delay = self._delays.next()
         self.start_at = time.monotonic() + delay
         return delay
 

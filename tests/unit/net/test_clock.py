@@ -111,6 +111,19 @@ def test_a_backoff_doubles_up_to_its_maximum_and_starts_again():
     assert (backoff.delay, backoff.next(), backoff.delay) == (0.5, 0.5, 1.0)
 
 
+def test_a_backoff_returns_the_delay_after_a_counted_number_of_failures():
+    """As the delays of `next()`, without a state, for numbers of failures that are stored elsewhere."""
+    backoff = BackoffDelay(0.5, 30.0)
+    assert [backoff.after(failures) for failures in (0, 1, 2, 6, 10_000)] == [
+        0.5,
+        1.0,
+        2.0,
+        30.0,
+        30.0,
+    ]
+    assert backoff.delay == 0.5
+
+
 def test_the_jitter_of_a_backoff_takes_a_random_part_of_the_delay():
     """With jitter, the delays differ and stay below those without it, which grow all the same."""
     backoff = BackoffDelay(1.0, 4.0, jitter=True)
