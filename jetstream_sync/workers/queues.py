@@ -183,13 +183,22 @@ class TaskQueues:
         if self._queues:
             check_token("name", name)
         owner.name = name
-        for calls, handler in self._queues.values():
+        for queue, (calls, handler) in self._queues.items():
             before = calls.prefix
             calls.rename(name)
-            object.__setattr__(handler, "filter_subject", calls.filter_subject)
-            object.__setattr__(handler, "filter_subjects", (calls.filter_subject,))
-            for item in (handler, *handler.tasks.values()):
-                object.__setattr__(item, "consumer", calls.consumer)
+            tasks = handler.tasks
+            for task_name, item in tasks.items():
+                tasks[task_name] = replace(item, consumer=calls.consumer)
+                if task_name in self.tasks:
+                    self.tasks[task_name].handler = tasks[task_name]
+            renamed = replace(
+                handler,
+                filter_subject=calls.filter_subject,
+                filter_subjects=(),
+                consumer=calls.consumer,
+            )
+            self._queues[queue] = _Queue(calls, renamed)
+            owner.handlers[:] = [renamed if item is handler else item for item in owner.handlers]
             owner.schedules = [
                 replace(item, subject=f"{calls.prefix}{item.subject.removeprefix(before)}")
                 if item.subject.startswith(before)
