@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from .. import errors
 from ..client.mailbox import MessageReceiver
 from ..client.message import Msg
+from ..client.threads import Waiters
 from ..codec import dumps
 from ..durations import duration, duration_to_ns
 from ..net.clock import Deadline
@@ -208,18 +209,19 @@ class Confirmations(MessageReceiver):
     Sends settlements, and counts their confirmations.
 
     Any thread may call `send`, and one at a time `counts`. The caller has to notice a confirmation that does
-    not arrive.
+    not arrive. The reader wakes ``waiters`` when some have arrived.
     """
 
     is_reply_inbox = True
 
-    __slots__ = ("_arrived", "_core", "_reply")
+    __slots__ = ("_arrived", "_core", "_reply", "waiters")
 
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core.internal  # the reader holds this object
         inbox = core.table.new_inbox()
         self._reply = f"{inbox}.".encode()
         self._arrived: deque[Counter[tuple[bytes, bytes]]] = deque()
+        self.waiters: Waiters = Waiters()
         core.table.add(f"{inbox}.*", "", self)
 
     def send(self, subjects: Sequence[bytes], payload: bytes, token: int) -> None:
@@ -252,3 +254,5 @@ class Confirmations(MessageReceiver):
     def deliver(self, deliveries: list[RawMessage]) -> None:
         """Count confirmations; called by the reader."""
         self._arrived.append(Counter(map(_subject_and_header, deliveries)))
+        if self.waiters.gates:
+            self.waiters.wake_all()

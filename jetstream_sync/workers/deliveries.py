@@ -48,8 +48,8 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import errors
 from ..locks import new_lock
@@ -57,6 +57,7 @@ from .logs import log
 
 if TYPE_CHECKING:
     from .. import Connection, ConsumerConfig, Headers, JetStreamMsg, Metadata
+    from ..net.clock import Deadline
 
 #: Shortest supported lease, in seconds: a shorter one would be lost by a short stall of the process.
 MIN_WAIT_S: Final = 3.0
@@ -93,8 +94,6 @@ _MAX_RUN: Final = 250
 #: Seconds after which a settlement is sent again that nothing has received, and how often it is sent then.
 _ABSENT_DELAY_S: Final = 1.0
 _MAX_ABSENT_SENDS: Final = 8
-#: Interval in which `Settlements.wait_confirmed` looks for confirmations, in seconds.
-_CONFIRMED_POLL_S: Final = 0.005
 #: Number of times that a settlement is sent on working links before it is abandoned.
 _MAX_SENDS: Final = 12
 
@@ -180,9 +179,6 @@ class DeliveryState(Enum):
     """Ack, nak or term was chosen, also after its lease was lost; see `Settlements.claim`."""
 
 
-_SETTLED: Final = DeliveryState.SETTLED
-
-
 class DeliveryObserver:
     """Counts what happens to deliveries; this one ignores it."""
 
@@ -193,7 +189,16 @@ class DeliveryObserver:
         """Record that the lease of a message is lost."""
 
 
-_IGNORED: Final = DeliveryObserver()
+class Origin(NamedTuple):
+    """What the messages have in common that were received at the same time."""
+
+    handler: str
+    """The name of the handler."""
+    generation: str = ""
+    """The creation time of the stream."""
+    observer: DeliveryObserver = DeliveryObserver()
+    clock_ahead: float = 0.0
+    """Seconds by which the clock of the server is ahead of that of this computer."""
 
 
 class LeasedMessage:
@@ -212,6 +217,8 @@ class LeasedMessage:
     state: DeliveryState = DeliveryState.LEASED
     thread: int = 0
     """The thread that runs the handler; 0: the handler does not run."""
+    retry_in: float | None = None
+    """Seconds until the thread has to run the handler again; ``None``: it has not."""
     give_up_at: float = math.inf
     """Time by the lease clock at which the handler's timeout is over."""
     trace_id: str = ""
@@ -227,22 +234,32 @@ class LeasedMessage:
     is_suspicious: bool = False
     """Whether the message may have ended the process that handled it before."""
 
-    def __init__(
-        self,
-        msg: JetStreamMsg,
-        lease: Lease,
-        handler: str,
-        generation: str = "",
-        observer: DeliveryObserver = _IGNORED,
-    ) -> None:
+    def __init__(self, msg: JetStreamMsg, lease: Lease, origin: Origin) -> None:
         self.msg: JetStreamMsg = msg
         self.lease: Lease = lease
+        self._origin = origin
         #: The number of the attempt: that of the delivery, plus the retries in place.
         self.attempt: int = lease.delivered
-        self.handler: str = handler
-        #: The creation time of the stream, for the id of the message.
-        self.generation: str = generation
-        self.observer: DeliveryObserver = observer
+
+    @cached_property
+    def handler(self) -> str:
+        """The name of the handler or, in a queue, of the task."""
+        return self._origin.handler
+
+    @cached_property
+    def observer(self) -> DeliveryObserver:
+        """Counts what happens to the message."""
+        return self._origin.observer
+
+    @property
+    def generation(self) -> str:
+        """The creation time of the stream, for the id of the message."""
+        return self._origin.generation
+
+    @property
+    def clock_ahead(self) -> float:
+        """Seconds by which the clock of the server is ahead, which is that of `stored_ns`."""
+        return self._origin.clock_ahead
 
     @property
     def metadata(self) -> Metadata:
@@ -408,7 +425,7 @@ class Settlements:
             self._held.remove(delivery)
         except KeyError:
             return False
-        delivery.state = _SETTLED
+        delivery.state = DeliveryState.SETTLED
         return True
 
     def ack(self, delivery: LeasedMessage, *, confirm: bool) -> bool:
@@ -417,11 +434,8 @@ class Settlements:
 
         Call `send_acks` next, at the latest at the time `due`.
         """
-        try:  # as `claim`: this runs once for each message
-            self._held.remove(delivery)
-        except KeyError:
+        if not self.claim(delivery):
             return False
-        delivery.state = _SETTLED
         if delivery.msg.is_acked:
             return True  # the handler did
         if confirm or not self._nc.is_connected:
@@ -552,8 +566,13 @@ class Settlements:
         """Process confirmations, send what waits, and send again what is due."""
         self._read_confirmations()
         self.send_acks()
-        if not self._pending or not self._nc.is_connected:
-            return
+        if self._pending and self._nc.is_connected:
+            self._repeat()
+        # What `wait_confirmed` waits for was confirmed here, or abandoned.
+        self._confirmations.waiters.wake_all()
+
+    def _repeat(self) -> None:
+        """Send again what is due."""
         for token, pending in self._pending.copy().items():
             if not self._is_due(pending):
                 continue
@@ -572,16 +591,12 @@ class Settlements:
         late = lease_clock() - pending.sent_at >= timeout
         return late or pending.reconnects != self._keeper.reconnects
 
-    def wait_confirmed(self, timeout: float) -> bool:
+    def wait_confirmed(self, deadline: Deadline) -> bool:
         """Wait until all settlements are confirmed or abandoned; return whether they are."""
         self.send_acks()
-        until = time.monotonic() + timeout
-        while True:
-            self._read_confirmations()
-            with self._lock:
-                if not (self._pending or self._unsent):
-                    return True
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(left, _CONFIRMED_POLL_S))
+        return self._confirmations.waiters.wait_for(self._all_confirmed, deadline)
+
+    def _all_confirmed(self) -> bool:
+        self._read_confirmations()
+        with self._lock:
+            return not (self._pending or self._unsent)

@@ -3,9 +3,8 @@ What happens in a worker, as hooks and as counters.
 
 Rules:
 
-1. Counters belong to a thread, and are added up when they are read. The messages that a thread has handled
-   within some milliseconds are counted together, or when the counters are read: no lock is taken for a message.
-   All durations of a message are counted when its handler has ended.
+1. The messages that are handled within some milliseconds are counted together, or when the counters are read:
+   no lock is taken for a message. All durations of a message are counted when its handler has ended.
 2. A hook runs on the thread of its event: a handler thread, or the thread that called `Worker.run`.
    Hooks for lost leases run on the latter, because a slow hook must not delay the renewal of leases.
 3. A hook that raises is logged once with its traceback. It changes nothing for the message.
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -58,9 +56,8 @@ BUCKETS_S: Final = (
     *(30.0, 60.0, 120.0, 300.0, 600.0, 3600.0),
 )
 
-#: Interval at which a thread counts the messages that it has handled, in seconds, and their largest number.
+#: Interval at which the handled messages are counted, in seconds.
 _COUNT_INTERVAL_S: Final = 0.005
-_MAX_RECENT: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +107,6 @@ class Observer:
         self.handlers.append(HandlerObserver(handler, self))
         return self.handlers[-1]
 
-    def wants(self, kind: WorkerEventKind) -> bool:
-        """Return whether there are hooks of this kind."""
-        return bool(self.hooks.get(kind))
-
     def emit(self, kind: WorkerEventKind, **fields: Any) -> None:
         """Call the hooks of this kind; their errors are logged."""
         for hook in self.hooks.get(kind, ()):
@@ -154,52 +147,9 @@ class Histogram:
             for seconds in values:
                 self.counts[bisect_left(BUCKETS_S, seconds)] += 1
 
-    def merge(self, other: Histogram) -> None:
-        """Add the counts of another one."""
-        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        self.total += other.total
-
     def snapshot(self) -> HistogramSnapshot:
         """Return the current counts."""
         return {"counts": list(self.counts), "total": self.total}
-
-
-class ThreadCounters:
-    """Numbers of one handler that one thread changes."""
-
-    __slots__ = ("_lock", "counts", "due", "durations", "last_success", "recent")
-
-    def __init__(self) -> None:
-        #: The acknowledged messages that are not counted yet.
-        self.recent: deque[LeasedMessage] = deque()
-        #: Time when the next one has them counted.
-        self.due: float = 0.0
-        # Held while they are counted.
-        self._lock = new_lock()
-        self.counts: dict[str, int] = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)
-        self.durations: dict[str, Histogram] = {name: Histogram() for name in DURATIONS}
-        #: Time of the last acknowledgement by the lease clock; 0: none was.
-        self.last_success: float = 0.0
-
-    def count_recent(self, clock_offset: float, failed: LeasedMessage | None = None) -> None:
-        """Count the acknowledged messages whose handler has ended, and one that has failed; for any thread."""
-        with self._lock:
-            recent = [self.recent.popleft() for _ in range(len(self.recent))]
-            self.counts["ack"] += len(recent)
-            if recent:
-                self.last_success = recent[-1].ended_at
-            if failed is not None:
-                recent.append(failed)
-            if recent:
-                self.due = recent[-1].ended_at + _COUNT_INTERVAL_S
-                ages = [item.started_at + clock_offset - item.stored_ns / 1e9 for item in recent]
-                durations = {
-                    "duration": [item.ended_at - item.started_at for item in recent],
-                    "wait": [item.started_at - item.lease.received_at for item in recent],
-                    "age": [max(0.0, age) for age in ages] if min(ages) < 0 else ages,
-                }
-                for name, seconds in durations.items():
-                    self.durations[name].add(seconds)
 
 
 def _clock_offset() -> float:
@@ -215,46 +165,68 @@ class HandlerObserver(DeliveryObserver):
         self._observer = observer
         # The functions to call: functions may be added while the worker runs.
         self._hooks = observer.hooks
-        self._own = threading.local()
-        self._all: list[ThreadCounters] = []
+        # The acknowledged messages that are not counted yet, and the time when a thread counts them.
+        self._recent: deque[LeasedMessage] = deque()
+        self._due = 0.0
+        # Whether a hook or the log gets each of them; found out when they are counted.
+        self._reports = False
         self._lock = new_lock()
-        # Times by the lease clock at which the delays of retries are over; under _lock.
+        # --- under _lock ---
+        self._counts = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)
+        self._durations = {name: Histogram() for name in DURATIONS}
+        # Time of the last acknowledgement by the lease clock; 0: there was none.
+        self._last_success = 0.0
+        # Times by the lease clock at which the delays of retries are over.
         self._delayed: list[float] = []
         self._clock_offset = _clock_offset()
-
-    def _counters(self) -> ThreadCounters:
-        try:
-            counters: ThreadCounters = self._own.counters
-        except AttributeError:
-            counters = self._own.counters = ThreadCounters()
-            self._all.append(counters)
-        return counters
 
     # --- events ---------------------------------------------------------------------------------
 
     def started(self, delivery: LeasedMessage) -> None:
         """Call the hooks for a message whose handler is about to run."""
-        if "message" in self._hooks:
-            self._emit("message", delivery)
+        self._emit("message", delivery)
 
-    def ended(self, delivery: LeasedMessage, *, acked: bool = False) -> None:
-        """Record that the handler has returned or raised, and, if it was ``acked``, its outcome."""
-        try:  # as `_counters`: this runs once for each message
-            counters: ThreadCounters = self._own.counters
-        except AttributeError:
-            counters = self._counters()
+    def handled(self, delivery: LeasedMessage) -> float:
+        """Record that the handler has returned, and its message is acknowledged; return the time of the lease clock."""
         delivery.ended_at = now = lease_clock()
-        if not acked:
-            # A failed message may run again: its times change.
-            counters.count_recent(self._clock_offset, delivery)
-        else:
-            counters.recent.append(delivery)
-            if now >= counters.due or len(counters.recent) >= _MAX_RECENT:
-                counters.count_recent(self._clock_offset)
-            if outcome_log.logger.isEnabledFor(logging.INFO):
-                outcome_log.info("%s: %r: %s", self.handler.name, delivery, "ack")
-            if "success" in self._hooks:
-                self._emit("success", delivery)
+        self._recent.append(delivery)
+        if now >= self._due:
+            self._due = now + _COUNT_INTERVAL_S
+            self._count_recent()
+        if self._reports:
+            self._report("ack", delivery)
+            self._emit("success", delivery)
+            now = lease_clock()
+        return now
+
+    def ended(self, deliveries: Sequence[LeasedMessage]) -> None:
+        """Record that the handler has ended; `settled` records the outcome of each message."""
+        now = lease_clock()
+        for delivery in deliveries:
+            delivery.ended_at = now
+        # At once: a message may run again, which changes its times.
+        with self._lock:
+            self._add_durations(deliveries)
+
+    def _count_recent(self) -> None:
+        self._reports = "success" in self._hooks or outcome_log.isEnabledFor(logging.INFO)
+        with self._lock:
+            recent = [self._recent.popleft() for _ in range(len(self._recent))]
+            if recent:
+                self._counts["ack"] += len(recent)
+                self._last_success = recent[-1].ended_at
+                self._add_durations(recent)
+
+    def _add_durations(self, ended: Sequence[LeasedMessage]) -> None:
+        offset = self._clock_offset + ended[0].clock_ahead
+        ages = [item.started_at + offset - item.stored_ns / 1e9 for item in ended]
+        durations = {
+            "duration": [item.ended_at - item.started_at for item in ended],
+            "wait": [item.started_at - item.lease.received_at for item in ended],
+            "age": [max(0.0, age) for age in ages] if min(ages) < 0 else ages,
+        }
+        for name, seconds in durations.items():
+            self._durations[name].add(seconds)
 
     def settled(
         self,
@@ -264,23 +236,22 @@ class HandlerObserver(DeliveryObserver):
         delay: float | None = None,
     ) -> None:
         """Record the outcome of a delivery, one of `OUTCOMES`; ``delay`` is that of the next attempt."""
-        counters = self._counters()
-        counters.counts[outcome] += 1
-        if outcome == "ack":
-            counters.last_success = lease_clock()
-        elif outcome == "lost":
+        now = lease_clock()
+        with self._lock:
+            self._counts[outcome] += 1
+            if outcome == "ack":
+                self._last_success = now
+            if delay is not None:
+                self._end_delays(now)
+                heapq.heappush(self._delayed, now + delay)
+        if outcome == "lost":
             self.lease_lost(delivery)
-        if delay is not None:
-            self._add_delay(delay)
-        if outcome_log.isEnabledFor(logging.INFO):
-            outcome_log.info("%s: %r: %s", self.handler.name, delivery, outcome)
-        observer = self._observer
+        self._report(outcome, delivery)
         if error is not None:
-            if observer.wants("failure"):
-                self._emit("failure", delivery, error=error, delay=delay)
-        elif outcome == "ack" and observer.wants("success"):
+            self._emit("failure", delivery, error=error, delay=delay)
+        elif outcome == "ack":
             self._emit("success", delivery)
-        if outcome in {"dead", "rejected"} and observer.wants("dead_letter"):
+        if outcome in {"dead", "rejected"}:
             self._emit("dead_letter", delivery, error=error)
 
     def lease_lost(self, delivery: LeasedMessage) -> None:
@@ -290,55 +261,40 @@ class HandlerObserver(DeliveryObserver):
         if delivery.state is not DeliveryState.SETTLED:
             delivery.state = DeliveryState.LOST
         self.count("leases_lost")
-        if self._observer.wants("lease_lost"):
+        if "lease_lost" in self._hooks:
             self._observer.defer(lambda: self._emit("lease_lost", delivery))
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to one of `COUNTERS`."""
-        self._counters().counts[name] += number
+        with self._lock:
+            self._counts[name] += number
+
+    def _report(self, outcome: str, delivery: LeasedMessage) -> None:
+        if outcome_log.isEnabledFor(logging.INFO):
+            outcome_log.info("%s: %r: %s", self.handler.name, delivery, outcome)
 
     def _emit(self, kind: WorkerEventKind, delivery: LeasedMessage, **fields: Any) -> None:
         self._observer.emit(kind, handler=self.handler, message=delivery.msg, **fields)
-
-    # --- retries that wait ----------------------------------------------------------------------
-
-    def _add_delay(self, delay: float) -> None:
-        now = lease_clock()
-        with self._lock:
-            self._end_delays(now)
-            heapq.heappush(self._delayed, now + delay)
 
     def _end_delays(self, now: float) -> None:
         while self._delayed and self._delayed[0] <= now:
             heapq.heappop(self._delayed)
 
-    @property
-    def delayed(self) -> int:
-        """Number of messages that this worker returned with a delay that is not over."""
-        with self._lock:
-            self._end_delays(lease_clock())
-            return len(self._delayed)
-
     # --- reading --------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the counted part of a `HandlerSnapshot`: the sums of the counters of all threads."""
-        total = ThreadCounters()
-        for item in tuple(self._all):
-            item.count_recent(self._clock_offset)
-            for name, number in item.counts.items():
-                total.counts[name] += number
-            for name, histogram in item.durations.items():
-                total.durations[name].merge(histogram)
-            total.last_success = max(total.last_success, item.last_success)
-        self._clock_offset = _clock_offset()  # the time of the system may have been set
-        last = total.last_success
-        return {
-            "counts": total.counts,
-            **{name: histogram.snapshot() for name, histogram in total.durations.items()},
-            "last_success": last + self._clock_offset if last else None,
-            "delayed": self.delayed,
-        }
+        """Return the counted part of a `HandlerSnapshot`."""
+        self._count_recent()
+        with self._lock:
+            self._clock_offset = _clock_offset()  # the time of the system may have been set
+            self._end_delays(lease_clock())
+            last = self._last_success
+            return {
+                "counts": dict(self._counts),
+                **{name: histogram.snapshot() for name, histogram in self._durations.items()},
+                "last_success": last + self._clock_offset if last else None,
+                "delayed": len(self._delayed),
+            }
 
 
 #: The names of all events.

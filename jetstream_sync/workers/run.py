@@ -14,17 +14,17 @@ Rules:
 from __future__ import annotations
 
 import gc
-import math
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from .. import errors
 from ..exit_status import ExitStatus, exit_status
+from ..net.clock import FOREVER, BackoffDelay, Deadline
 from .dead_letters import DeadLetterWriter
 from .deliveries import LeaseKeeper, Settlements
 from .events import RunEvent, spawn
@@ -68,6 +68,8 @@ _BUFFERED_SHARE: Final = 1 / 3
 _BURST_POLL_S: Final = 0.2
 #: Longest interval at which leases and unconfirmed settlements are checked, in seconds.
 _MAX_TICK_S: Final = 0.25
+#: Timeout of the end of handler processes without a message, in seconds.
+_CLOSE_S: Final = 1.0
 #: Timeouts of the last flush, in seconds: after a clean stop, and after the drain timeout.
 _LAST_DRAIN_S: Final = 5.0
 _LAST_FLUSH_S: Final = 1.0
@@ -135,7 +137,7 @@ class WorkerRun:
         self._wait_for_stop(burst=burst)
         self._monitor.enter("stopping")
         self._observer.emit("drain")
-        clean = self._drain(time.monotonic() + self._worker.drain_timeout)
+        clean = self._drain(Deadline(self._worker.drain_timeout))
         self._ended.set()
         abandoned = self._settlements.abandoned
         if abandoned:
@@ -151,7 +153,7 @@ class WorkerRun:
     def _start(self) -> bool:
         """Prepare the consumers and start the threads; return whether the worker runs."""
         name = self._worker.name
-        delay = _FIRST_START_DELAY_S
+        delays = BackoffDelay(_FIRST_START_DELAY_S, _MAX_START_DELAY_S)
         while True:
             if not self._wait_connected():
                 return False
@@ -165,9 +167,8 @@ class WorkerRun:
                 break
             except (errors.TimeoutError, errors.NoRespondersError) as error:
                 log.warning("worker %r waits for the server: %s", name, error)
-                if self._stopped_within(delay):
+                if self._stopped_within(delays.next()):
                     return False
-                delay = min(2 * delay, _MAX_START_DELAY_S)
             except errors.Error as error:
                 log.error("worker %r cannot start: %s", name, error)  # noqa: TRY400
                 self._status = exit_status(error)
@@ -264,16 +265,17 @@ class WorkerRun:
             handler.group for handler in self._worker.handlers
         )
         interval = _SAMPLE_S if is_frequent else _REFRESH_S
-        refresh_at = time.monotonic() + interval
+        refresh = Deadline(interval)
         ready = False
         delivered: list[int] = []
         outdated: deque[HandlerRunner] = deque()
+        turns, asked, due = cycle(self._runners), False, False
         while True:
             if not ready and all(runner.is_prepared for runner in self._runners):
                 ready = True
                 self._announce_ready()
             poll_s = _BURST_POLL_S if burst else _SIGNAL_POLL_S
-            event = self._next_event(0.0 if outdated else poll_s)
+            event = self._next_event(0.0 if outdated or asked else poll_s)
             if burst and event is None:
                 empty, delivered = self._is_drained(delivered)
                 if empty:
@@ -294,12 +296,15 @@ class WorkerRun:
                 log.error("worker %r is stopping: %s", self._worker.name, event.error)
                 self._status = exit_status(event.error)
                 return
-            for runner in self._runners:
-                runner.maintain()
+            due = due or (event is not None and event.kind == "reconnected")
+            if not self._events.empty():
+                continue  # one of them may be a request to stop
+            # One request at a time: each waits for a reply, and the next event may be a signal.
+            may_ask = self._nc.is_connected
+            asked = any(next(turns).maintain(may_ask=may_ask) for _ in self._runners)
             if self._link is not None and any(runner.is_stuck for runner in self._runners):
                 self._link.recycle("all threads of a handler exceed the timeout")
-            due = time.monotonic() >= refresh_at
-            due = due or (event is not None and event.kind == "reconnected")
+            due = due or refresh.expired()
             outdated.extend(
                 runner
                 for runner in self._runners
@@ -311,30 +316,30 @@ class WorkerRun:
                 # One at a time: each waits for a reply, and the next event may be a signal.
                 outdated.popleft().refresh()
             if due:
-                refresh_at = time.monotonic() + interval
+                refresh, due = Deadline(interval), False
                 if self._nc.is_connected:
                     self._schedules.refresh()
 
     # --- stopping -------------------------------------------------------------------------------
 
-    def _drain(self, deadline: float) -> bool:
+    def _drain(self, deadline: Deadline) -> bool:
         """Stop the handlers; return whether they have ended in time, and no settlement is left."""
-        stop_until = min(deadline, time.monotonic() + _STOP_PULLING_S)
+        receiving = deadline.sooner(_STOP_PULLING_S)
         for runner in self._runners:
-            runner.stop_pulling(stop_until)
-        clean = self._wait_idle(deadline)
-        if clean:
-            clean = self._settlements.wait_confirmed(max(0.0, deadline - time.monotonic()))
+            runner.stop_pulling(receiving)
+        clean = self._wait_idle(deadline) and self._settlements.wait_confirmed(deadline)
         abandoned = sum(runner.abandon() for runner in self._runners)
         if abandoned:
             log.error("%d handlers did not end in time; their messages are returned", abandoned)
-            self._settlements.wait_confirmed(_LAST_FLUSH_S)
+            self._settlements.wait_confirmed(Deadline(_LAST_FLUSH_S))
         self._monitor.phase = "stopped"
         self._reporter.stop()
+        closing = Deadline(_CLOSE_S)
         for runner in self._runners:
-            runner.close()
-        if clean:
-            for runner in self._runners:
+            runner.close(closing)
+        with suppress(errors.Error):
+            # At the first error, the other pins are left to their timeouts: the server may be silent.
+            for runner in self._runners if clean else ():
                 if runner.puller.pin is not None:
                     runner.puller.pin.release(self._js)
         with suppress(errors.Error):
@@ -353,21 +358,19 @@ class WorkerRun:
                 if event.call is not None:
                     event.call()
 
-    def _wait_idle(self, deadline: float) -> bool:
+    def _wait_idle(self, deadline: Deadline) -> bool:
         """
         Wait until all threads have ended; a second request to stop ends the wait.
 
         Waiting messages are handled in the first part of the time; then they are returned.
         """
-        now = time.monotonic()
-        return_at, clean = now + (deadline - now) * _BUFFERED_SHARE, True
+        starting, clean = Deadline((deadline.left() or 0.0) * _BUFFERED_SHARE), True
         while clean and not all(runner.idle for runner in self._runners):
-            now = time.monotonic()
-            if now >= return_at:
+            if starting.expired():
                 self._return_waiting()
-                return_at = math.inf
-            left = min(deadline, return_at) - now
-            clean = now < deadline and not self._stopped_within(max(0.0, min(left, _POLL_S)))
+                starting = FOREVER
+            wait = deadline.sooner(_POLL_S).lock_timeout()
+            clean = not (deadline.expired() or self._stopped_within(wait))
         self._return_waiting()
         return clean
 

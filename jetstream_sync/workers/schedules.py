@@ -38,7 +38,7 @@ from .handler import Handler
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-    from .. import JetStream, Stream, StreamConfig
+    from .. import JetStream, Stream, StreamConfig, StreamInfo
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
@@ -217,7 +217,7 @@ class _StoredSchedule:
     def store(self) -> None:
         """Store the schedule if it is missing or differs."""
         found = _stored_digest(self._stream, self._subject)
-        if found != self._digest and not self._is_over(timedelta(0)):
+        if found != self._digest and not self._is_over(self._stream.cached_info, timedelta(0)):
             self._publish()
             log.info("schedule %s is stored in stream %s", self.schedule.name, self._stream.name)
 
@@ -227,7 +227,8 @@ class _StoredSchedule:
         if found is not None and _rule(found) == _rule(self._digest):
             return
         # The server may have published and deleted a single message already.
-        if self._is_over(timedelta(seconds=REFRESH_S)):
+        margin = timedelta(seconds=REFRESH_S)
+        if self.schedule.at is not None and self._is_over(self._stream.info(), margin):
             return
         self._publish()
         log.warning(
@@ -237,9 +238,10 @@ class _StoredSchedule:
             self._stream.name,
         )
 
-    def _is_over(self, margin: timedelta) -> bool:
-        at = self.schedule.at
-        return at is not None and at <= datetime.now(timezone.utc) + margin
+    def _is_over(self, info: StreamInfo, margin: timedelta) -> bool:
+        """Return whether the time of a single message has come, by the clock of the server, which publishes it."""
+        at, now = self.schedule.at, info.ts or datetime.now(timezone.utc)
+        return at is not None and at <= now + margin
 
     def _publish(self) -> None:
         schedule = self.schedule

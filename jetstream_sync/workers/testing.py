@@ -20,7 +20,15 @@ from .calls import FINISHED, CallRecord, CallStates, TaskState
 from .checks import check_option
 from .context import Context, RunState
 from .dead_letters import DeadLetterWriter
-from .deliveries import DeliveryState, Lease, LeasedMessage, LeaseTimes, Settlements, lease_clock
+from .deliveries import (
+    DeliveryState,
+    Lease,
+    LeasedMessage,
+    LeaseTimes,
+    Origin,
+    Settlements,
+    lease_clock,
+)
 from .handler import CallHandler, Handler
 from .observer import Observer
 from .runtime.processing import Parts, Processor
@@ -306,7 +314,7 @@ class TestClient:
             link = _LinkRecorder(outcome)
             message = self._message(handler, payload, subject, headers, attempt, link)
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
-            delivery = LeasedMessage(message, lease, handler.name, self._generation)
+            delivery = LeasedMessage(message, lease, Origin(handler.name, self._generation))
             outcomes[delivery] = outcome
             settlements.links[delivery] = link
         ran = Outcome()
@@ -344,9 +352,9 @@ class TestClient:
             processor.process_batch(list(outcomes))
         else:
             for delivery, outcome in outcomes.items():
-                delay = processor.process(delivery, lease_clock())
-                if delay is not None:  # in place
-                    outcome.kind, outcome.delay = "retry", delay
+                processor.process(delivery, lease_clock())
+                if delivery.retry_in is not None:
+                    outcome.kind, outcome.delay = "retry", delivery.retry_in
         for delivery, outcome in outcomes.items():
             outcome.result, outcome.error = ran.result, ran.error
             if publisher.parked is not None:

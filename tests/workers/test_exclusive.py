@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from datetime import timedelta
 
 import pytest
-from fixtures.threads import wait_until
+from fixtures.server import paused
+from fixtures.threads import SCALE, wait_until
 from fixtures.worker import is_settled, publish_numbers, running
 
-from jetstream_sync import InvalidOptionError, Stream
+from jetstream_sync import InvalidOptionError, Stream, connect
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
@@ -126,3 +128,41 @@ def test_several_processes_need_an_exclusive_consumer():
     worker.handler(consumer="A", exclusive=True, **options)(print).check_processes(2)
     with pytest.raises(InvalidOptionError, match="exclusive"):
         worker.handler(consumer="B", **options)(print).check_processes(2)
+
+
+@pinned
+@pytest.mark.full
+@pytest.mark.timeout(110)
+def test_a_stop_takes_one_timeout_for_all_pins_while_the_server_is_silent(fresh_server, caplog):
+    """After the first request without a reply, the pins of the other handlers are left to the server."""
+    worker = Worker(fresh_server.url, name="pins", drain_timeout=1.0)
+    with connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="PINS", subjects=["pins.*"])
+        for number in range(8):
+
+            @worker.handler(
+                stream="PINS",
+                consumer=f"C{number}",
+                filter_subject=f"pins.{number}",
+                exclusive=True,
+            )
+            def handle(data: bytes) -> None:
+                pass
+
+            js.publish(f"pins.{number}")
+        with caplog.at_level(logging.INFO), running(worker) as run:
+            wait_until(lambda: "is ready" in caplog.text, 20)
+            wait_until(
+                lambda: all(
+                    js.consumer_info("PINS", f"C{number}").ack_floor.stream_seq
+                    for number in range(8)
+                )
+            )
+            with paused(fresh_server):
+                began = time.monotonic()
+                worker.stop()
+                run.ended(60)
+                # 5 seconds each for a request on its way and the last drain, 2 each for messages in flight and
+                # a pin, instead of 16 for all pins in the stop, and 16 before it.
+                assert time.monotonic() - began < 16 + 3 * SCALE

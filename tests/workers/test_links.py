@@ -25,6 +25,7 @@ from jetstream_sync.workers.deliveries import (
     LeasedMessage,
     LeaseKeeper,
     LeaseTimes,
+    Origin,
     lease_clock,
 )
 from jetstream_sync.workers.runtime.consumers import HandlerConsumer
@@ -410,7 +411,7 @@ def test_leases_that_become_shorter_are_renewed_in_time(nc, js, stream):
     consumer = stream.create_consumer(durable_name="C", ack_wait=60)
     js.publish(f"{stream.name}.a", b"x")
     times = LeaseTimes(consumer.cached_info.config)
-    delivery = LeasedMessage(consumer.next(), Lease(times, 1, lease_clock()), "handler")
+    delivery = LeasedMessage(consumer.next(), Lease(times, 1, lease_clock()), Origin("handler"))
     keeper = LeaseKeeper(nc, lambda: None)
     keeper.held.add(delivery)
     with nc.subscribe("$JS.ACK.>") as acks:
@@ -429,7 +430,9 @@ def test_a_lost_lease_stays_lost_when_leases_become_longer(nc, js, stream):
     consumer = stream.create_consumer(durable_name="C", ack_wait=30)
     js.publish(f"{stream.name}.a", b"x")
     times = LeaseTimes(consumer.cached_info.config)
-    delivery = LeasedMessage(consumer.next(), Lease(times, 1, lease_clock() - 30), "handler")
+    delivery = LeasedMessage(
+        consumer.next(), Lease(times, 1, lease_clock() - 30), Origin("handler")
+    )
     keeper = LeaseKeeper(nc, lambda: None)
     keeper.held.add(delivery)
     times.adopt(replace(consumer.cached_info.config, ack_wait=timedelta(seconds=300)))

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Context, Reject, TaskError, Worker
+from jetstream_sync.workers.observer import OUTCOMES
+from jetstream_sync.workers.runtime import consumers, processing
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -106,6 +109,39 @@ def test_a_call_of_an_unknown_task_is_a_dead_letter(worker, js):
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0, 15)
     dead = js.get_stream("DEAD").get_msg(1)
     assert dead.headers["Dead-Reason"] == "unknown task 'gone'"
+
+
+class _FastClock(datetime):
+    """The time of a computer whose clock is an hour ahead."""
+
+    @classmethod
+    def now(cls, tz=None) -> datetime:
+        """Return the current time."""
+        return datetime.now(tz) + timedelta(hours=1)
+
+
+def test_the_grace_for_unknown_tasks_does_not_depend_on_the_clock_of_the_worker(
+    worker, js, monkeypatch
+):
+    """The server stores the time of a call, so its age is measured with the server's clock."""
+    for module in (consumers, processing):
+        monkeypatch.setattr(module, "datetime", _FastClock)
+    worker.queue("default", unknown_task_grace=300.0)
+    worker.task(name="known")(print_nothing)
+    worker.task(name="gone")(print_nothing).delay()
+    del worker.handlers[0].tasks["gone"]
+    with running(worker):
+        wait_until(lambda: unknown_of(worker).get("gone"))
+        wait_until(lambda: sum(counts_of(worker).values()))
+        assert counts_of(worker)["given_back"] == 1
+    assert js.get_stream("TASKS").info().state.messages == 1
+
+
+def counts_of(worker: Worker) -> dict[str, int]:
+    """Return the outcomes that a running worker has counted."""
+    snapshot = worker.snapshot()
+    counts = {} if snapshot is None else snapshot["handlers"][0]["counts"]
+    return {name: number for name, number in counts.items() if name in OUTCOMES}
 
 
 def unknown_of(worker: Worker) -> dict[str, int]:

@@ -194,6 +194,37 @@ def test_a_message_at_a_time_comes_once(jobs, nats_server):
     assert jobs.info(subjects_filter="jobs.>").state.subjects == {"jobs.once": 1}
 
 
+class _SlowClock(datetime):
+    """The time of a computer whose clock is an hour behind."""
+
+    @classmethod
+    def now(cls, tz=None) -> datetime:
+        """Return the current time."""
+        return datetime.now(tz) - timedelta(hours=1)
+
+
+@pytest.mark.server(">=2.12")
+def test_a_message_at_a_time_comes_once_although_the_clock_of_a_worker_is_behind(
+    jobs, nats_server, monkeypatch
+):
+    """Whether its time has come is a question of the server's clock, also in a refresh."""
+    done: list[bytes] = []
+    at = datetime.now(timezone.utc) + timedelta(seconds=1)
+    worker = make_worker(nats_server, done)
+    worker.schedule("once", subject="jobs.once", at=at)(lambda: b"once")
+    with running(worker):
+        wait_until(lambda: done == [b"once"])
+    last = jobs.info().state.last_seq
+    monkeypatch.setattr(schedules_module, "datetime", _SlowClock)
+    monkeypatch.setattr(schedules_module, "REFRESH_S", 0.0)
+    monkeypatch.setattr(run_module, "_REFRESH_S", 0.1)
+    with running(worker):
+        wait_until(lambda: jobs.consumer_info("C-shop").num_waiting)
+        before = jobs.consumer_info("C-shop").ts
+        wait_until(lambda: jobs.consumer_info("C-shop").ts > before + timedelta(seconds=0.5))
+    assert jobs.info().state.last_seq == last
+
+
 @pytest.mark.server(">=2.14")
 def test_a_stream_that_does_not_fit_is_refused(js, nats_server):
     """The error names the option; `check` says the same, and nothing is stored."""

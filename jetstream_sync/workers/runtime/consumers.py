@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from ... import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
@@ -70,6 +70,8 @@ class WorkerConsumer:
         self.generation: str = ""
         #: What does not fit the handler, as sentences; empty: the consumer fits.
         self.mismatches: list[str] = []
+        #: Seconds by which the clock of the server is ahead of that of this computer, as of the last state.
+        self.clock_ahead: float = 0.0
 
     def read(self) -> ConsumerInfo:
         """Return the state on the server; raises as `PullConsumer.info`."""
@@ -182,6 +184,8 @@ class HandlerConsumer(WorkerConsumer):
     def _compare(self) -> None:
         """Compare the state with the handler; log each difference once."""
         handler, before = self._handler, self.mismatches
+        if self.info.ts is not None:
+            self.clock_ahead: float = (self.info.ts - datetime.now(timezone.utc)).total_seconds()
         found = _mismatches(self.info, self._expected, handler)
         try:
             _check_consumer(self.info.config, handler)

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ... import ConsumerConfig, ElasticConsumerGroup, StaticConsumerGroup, errors
+from ...net.clock import Deadline
 from ..checks import check_option
 from ..deliveries import DeliveryState, LeaseTimes
 from ..events import spawn
@@ -46,9 +47,11 @@ if TYPE_CHECKING:
 
 #: Seconds after which a member that is absent is dropped.
 _ABSENT_S: Final = 60.0
-#: Interval in which a member looks whether its messages are handled, in seconds.
-_SETTLED_POLL_S: Final = 0.02
-#: Longest wait for the confirmation of their acknowledgements, in seconds.
+#: Interval in which a member looks whether the time of its running messages is over, in seconds.
+_GIVEN_UP_POLL_S: Final = 0.25
+#: Timeout for messages in flight when a member gives up its partitions, in seconds.
+_LEAVE_TIMEOUT_S: Final = 2.0
+#: Timeout of the confirmations of the acknowledgements, in seconds.
 _CONFIRM_TIMEOUT_S: Final = 5.0
 #: What the name of a consumer must not have.
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -174,11 +177,10 @@ class GroupPuller(Puller):
         super().__init__(*arguments)
         # --- under the lock of the held messages ---
         self._handle: GroupConsumeHandle | None = None
-        self._is_leaving = False
 
-    def stop(self, until: float) -> None:
-        """End `run`, after the phase of the held messages was changed; wait up to a monotonic time."""
-        super().stop(until)
+    def stop(self, deadline: Deadline) -> None:
+        """End `run`, after the phase of the held messages was changed; wait for messages in flight."""
+        super().stop(deadline)
         with self._held.lock:
             handle = self._handle
         if handle is not None:
@@ -206,7 +208,7 @@ class GroupPuller(Puller):
     def _open(self, pull: PullConsumer) -> _Receiving:
         self._consumer.joined(pull)
         with self._held.lock:
-            self._is_leaving = False
+            self.requests.is_paused = False
             if self._held.phase is Phase.RECEIVING:
                 self.interrupted.clear()
         return _Receiving(self)
@@ -218,9 +220,9 @@ class GroupPuller(Puller):
     def leave(self) -> None:
         """Let `receive` end."""
         with self._held.lock:
-            self._is_leaving = True
+            self.requests.is_paused = True
         self.interrupted.set()
-        self._end_iterator()
+        self._end_iterator(Deadline(_LEAVE_TIMEOUT_S))
 
     def crashed(self, error: BaseException) -> None:
         """End the worker after an unexpected error of the thread that receives."""
@@ -229,26 +231,18 @@ class GroupPuller(Puller):
     def wait_settled(self) -> None:
         """Return the waiting messages, and wait until the running ones are confirmed or given up."""
         held = self._held
-        while True:
+        is_settled = False
+        while not is_settled:
             # A worker that stops handles the waiting messages, and returns them after some time.
             if not self._stopped.is_set():
                 self.return_waiting()
             with held.lock:
-                is_settled = not held.waiting and all(
-                    item.exceeds_timeout or item.state is DeliveryState.LOST
-                    for item in held.running
-                )
-            if is_settled:
-                break
-            time.sleep(_SETTLED_POLL_S)
-        self._shared.settlements.wait_confirmed(_CONFIRM_TIMEOUT_S)
+                is_settled = held.wait_finished(_is_given_up, _GIVEN_UP_POLL_S)
+        self._shared.settlements.wait_confirmed(Deadline(_CONFIRM_TIMEOUT_S))
         if self.pin is not None:
             self.pin.forget()
 
     # --- receiving ------------------------------------------------------------------------------
-
-    def _may_receive(self) -> bool:
-        return super()._may_receive() and not self._is_leaving
 
     def _leased(self, run: Sequence[JetStreamMsg]) -> list[LeasedMessage]:
         group = self._consumer.group
@@ -259,6 +253,11 @@ class GroupPuller(Puller):
             if self._handler.key is None:
                 delivery.key = partition
         return deliveries
+
+
+def _is_given_up(delivery: LeasedMessage) -> bool:
+    """Return whether a running message may go to another member."""
+    return delivery.exceeds_timeout or delivery.state is DeliveryState.LOST
 
 
 class _Receiving:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ... import errors
 from ...locks import new_lock
+from ...net.clock import BackoffDelay, Deadline
 from ..checks import unwrapped
 from ..deliveries import LeasedMessage, lease_clock
 from ..errors import (
@@ -151,8 +152,8 @@ class HandlerProcesses:
                 process.popen.kill()
         return process is not None
 
-    def close(self) -> None:
-        """End all processes, also those that run a handler."""
+    def close(self, deadline: Deadline) -> None:
+        """End all processes, also those that run a handler; the others may take until the deadline."""
         self._closed.set()
         with self._lock:
             idle, self._idle = self._idle, []
@@ -163,11 +164,11 @@ class HandlerProcesses:
         for process in idle:
             process.conn.close()
         for process in idle:
-            process.end()
+            process.end(deadline)
 
     def _acquire(self) -> _HandlerProcess:
         """Return a process without a message; wait until one can be started."""
-        delay = _FIRST_DELAY_S
+        delays = BackoffDelay(_FIRST_DELAY_S, _MAX_DELAY_S)
         while True:
             with self._lock:
                 process = self._idle.pop() if self._idle else None
@@ -175,10 +176,10 @@ class HandlerProcesses:
                 try:
                     return self._start()
                 except ProcessStartError as error:
+                    delay = delays.next()
                     log.error("%s, trying again in %g s", error, delay)  # noqa: TRY400
                 if self._is_stopping() or self._closed.wait(delay):
                     raise Retry("the worker is stopping")
-                delay = min(2 * delay, _MAX_DELAY_S)
             elif process.popen.poll() is None:
                 return process
             else:
@@ -333,10 +334,10 @@ class _HandlerProcess:
         self.popen.wait()
         self._close()
 
-    def end(self) -> None:
+    def end(self, deadline: Deadline) -> None:
         """Kill the process unless it ends by itself, because its pipe is closed."""
         with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(_EXIT_S)
+            self.popen.wait(deadline.left())
         self.kill()
 
     def _close(self) -> None:

@@ -106,6 +106,164 @@ class Shared(Parts):
     """As `Worker.process_setup`."""
 
 
+class Failures:
+    """Decides what follows for the messages of one handler that have failed, or that are not run."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        shared: Parts,
+        dead_letters: DeadLetterWriter | None,
+        breaker: CircuitBreaker,
+        state: RunState,
+    ) -> None:
+        self._handler = handler
+        self._shared = shared
+        self._dead_letters = dead_letters
+        self._observer = shared.observer.handler(handler)
+        #: Pauses the handler while all messages fail.
+        self.breaker: CircuitBreaker = breaker
+        self._state = state
+        self._lock = new_lock()
+        # The deliveries that failed here, by stream sequence; see `happened_here`. The oldest are forgotten.
+        self._recent: dict[int, int] = {}
+
+    def happened_here(self, delivery: LeasedMessage) -> bool:
+        """Return whether this process returned the message after its last attempt, which it survived."""
+        return self._recent.get(delivery.metadata.stream_seq) == delivery.lease.delivered - 1
+
+    def message_id(self, delivery: LeasedMessage) -> str:
+        """Return the id of a message, the same in each attempt; see `Context.id`."""
+        origin = None if self._handler.park_after is None else parked_origin(delivery)
+        if origin is not None:
+            return origin
+        where = delivery.metadata
+        domain = f"{where.domain}/" if where.domain else ""
+        return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{delivery.generation}"
+
+    def failed(
+        self, delivery: LeasedMessage, error: BaseException, *, traceback: bool = True
+    ) -> float | None:
+        """Retry a failed message, or give it up; return the delay of a retry in place."""
+        logged = without_own_frames(error) if traceback else None
+        retry = self._handler.retry
+        what = f"{self._handler.name}: attempt {delivery.attempt} of {retry.attempts}"
+        if isinstance(error, MemoryError):
+            self._shared.on_fatal(error)
+        if delivery.is_settled:
+            log.error("%s: %r was settled, then failed", what, delivery, exc_info=logged)
+            self._observer.settled(delivery, "ack", error)
+            return None
+        if delivery.is_lost():
+            log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=logged)
+            self._observer.settled(delivery, "lost", error)
+            return None
+        fatal = self._handler.rejects(error)
+        if not (fatal or isinstance(error, Retry)):
+            self.breaker.failed()
+        if self.is_last(delivery, error):
+            logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
+            log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
+            self._bury(delivery, one_line(error), error, rejected=fatal)
+            return None
+        delay = retry.delay(delivery.attempt)
+        if isinstance(error, Retry):
+            delay = delay if error.delay is None else error.delay
+        # Without its key, a message has no place in an order.
+        in_place = retry.in_place and delivery.failure is None
+        if in_place:
+            delay = max(MIN_DELAY_S, min(delay, MAX_IN_PLACE_S - delivery.slept))
+            delivery.slept += delay
+        if isinstance(error, Retry):
+            log.info("%s: %r is retried in %g s: %s", what, delivery, delay, one_line(error))
+        else:
+            text = "%s: %r failed and is retried in %g s"
+            log.warning(text, what, delivery, delay, exc_info=logged)
+        if in_place:
+            self._observer.settled(delivery, "retry", error, delay)
+            return delay
+        parked = self._park(delivery, delay)
+        if parked:
+            settled = self._shared.settlements.ack(delivery, confirm=True)
+        else:
+            with self._lock:
+                self._recent[delivery.metadata.stream_seq] = delivery.lease.delivered
+                if len(self._recent) > _MAX_FAILED:
+                    del self._recent[next(iter(self._recent))]
+            settled = self._shared.settlements.nak(delivery, delay)
+        if settled:
+            self._observer.settled(delivery, "retry", error, delay)
+        return None
+
+    def _park(self, delivery: LeasedMessage, delay: float) -> bool:
+        """Have the server publish the message again after a long delay; return whether it will."""
+        limit = self._handler.park_after
+        if limit is None or delay <= limit:
+            return False
+        try:
+            park(self._shared.js, delivery, self.message_id(delivery), delay)
+        except errors.Error as error:
+            text = "%s: %r is not parked, it waits in the consumer: %s"
+            log.warning(text, self._handler.name, delivery, error)
+            return False
+        return True
+
+    def end(self, delivery: LeasedMessage, reason: str, *, rejected: bool = False) -> None:
+        """End the deliveries of a message that is not run: an earlier run may have ended it."""
+        try:
+            has_ended = self._state.has_ended(self.message_id(delivery), delivery.msg)
+        except errors.Error as error:
+            delivery.failure = StateUnknownError(f"the state cannot be read: {error}")
+            self.failed(delivery, delivery.failure)
+            return
+        if not has_ended:
+            self._bury(delivery, reason, None, rejected=rejected)
+        elif self._shared.settlements.ack(delivery, confirm=self._handler.confirm):
+            self._observer.settled(delivery, "ack")
+
+    def _bury(
+        self,
+        delivery: LeasedMessage,
+        reason: str,
+        error: BaseException | None,
+        *,
+        rejected: bool = False,
+    ) -> None:
+        """Store a dead letter, then end the deliveries of the message; retry if it cannot be stored."""
+        handler = self._handler
+        try:
+            if self._dead_letters is None:
+                log.error("%s: %r is dropped: %s", handler.name, delivery, reason)
+            else:
+                name = "" if error is None else type(error).__name__
+                self._dead_letters.write(delivery, self.message_id(delivery), reason, name)
+            self._state.give_up(delivery.msg, reason)
+        except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
+            too_large = isinstance(failure, DeadLetterTooLargeError)
+            delay = handler.retry.maximum if too_large else handler.retry.delay(delivery.attempt)
+            self._observer.count("dead_letter_failures")
+            log.error(  # noqa: TRY400 - the text of the error says it all
+                "%s: %r could not be given up, trying again in %g s: %s",
+                handler.name,
+                delivery,
+                delay,
+                f"{type(failure).__name__}: {one_line(failure)}",
+            )
+            if self._shared.settlements.nak(delivery, delay):
+                self._observer.settled(delivery, "retry", error, delay)
+            return
+        if self._shared.settlements.term(delivery, reason):
+            self._observer.settled(delivery, "rejected" if rejected else "dead", error)
+
+    def is_last(self, delivery: LeasedMessage, error: BaseException) -> bool:
+        """Return whether a message that has failed is not run again."""
+        if delivery.is_settled:
+            return True
+        if delivery.is_lost() or isinstance(error, StateUnknownError):
+            return False
+        return self._handler.rejects(error) or self._handler.retry.is_last(delivery.attempt)
+
+
 class Processor:
     """Processes the messages of one handler; several threads call it at a time."""
 
@@ -120,23 +278,20 @@ class Processor:
     ) -> None:
         self.handler = handler
         self._shared = shared
-        self._dead_letters = dead_letters
         self.observer: HandlerObserver = shared.observer.handler(handler)
         self._state: RunState = state or _state_of(handler, shared.js)
+        breaker = breaker or CircuitBreaker(handler.name, handler.concurrency)
+        #: What follows for messages that fail.
+        self.failures: Failures = Failures(handler, shared, dead_letters, breaker, self._state)
         self._processes = processes
-        #: Pauses the handler while all messages fail.
-        self.breaker: CircuitBreaker = breaker or CircuitBreaker(handler.name, handler.concurrency)
-        # The deliveries that failed here, by stream sequence; see `failed_here`. The oldest are forgotten.
-        self._failed_here: dict[int, int] = {}
-        self._failed_lock = new_lock()
         self._settlements = shared.settlements
-        self._confirm = handler.confirm
-        self._max_deliveries = handler.retry.attempts + MAX_EXTRA_DELIVERIES
-        #: Whether each message is checked before its handler runs, not only an unusual one.
-        self._checks_all = handler.park_after is not None or handler.ack == "before"
-        self._timeout = handler.timeout
-        self._forks = len(forks)
         self._hooks = shared.observer.hooks
+        self._max_deliveries = handler.retry.attempts + MAX_EXTRA_DELIVERIES
+        # The last attempt of which only the lease is checked before it runs.
+        self._unchecked_attempts = self._max_deliveries
+        if (handler.park_after, handler.key, handler.ack) != (None, None, "after"):
+            self._unchecked_attempts = 0
+        self._forks = len(forks)
         # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
         self._invocation = Invocation(handler, shared.middleware)
         self._run = self._soft_timed(self._invocation.run)
@@ -145,35 +300,40 @@ class Processor:
             self._of_payload = None
         self._actions = ContextActions(
             handler.declared,
-            self._message_id,
+            self.failures.message_id,
             traced(shared.js.publish),
             shared.is_stopping,
             self._ack_early,
         )
 
+    @property
+    def breaker(self) -> CircuitBreaker:
+        """Pauses the handler while all messages fail."""
+        return self.failures.breaker
+
     def failed_here(self, delivery: LeasedMessage) -> bool:
-        """Return whether this process returned the message after its last attempt, which it survived."""
-        return self._failed_here.get(delivery.metadata.stream_seq) == delivery.lease.delivered - 1
+        """Return as `Failures.happened_here`."""
+        return self.failures.happened_here(delivery)
 
     def unknown_tasks(self) -> dict[str, int]:
         """Return the number of deliveries of calls of unknown tasks, by task."""
         return {}
 
-    def process(self, delivery: LeasedMessage, now: float) -> float | None:
-        """Run the handler for a message, and settle it; return the delay of a retry in place, if there is one."""
+    def process(self, delivery: LeasedMessage, now: float) -> float:
+        """
+        Run the handler for a message, and settle it; return the time of the lease clock.
+
+        `LeasedMessage.retry_in` is set if the thread has to run it again.
+        """
         log_context.set(delivery)
-        # As in `_may_run`, without its call: this runs once for each message.
         if (
-            now >= delivery.lease.lost_at
-            or delivery.attempt > self._max_deliveries
-            or delivery.failure is not None
-            or self._checks_all
+            now >= delivery.lease.lost_at or delivery.attempt > self._unchecked_attempts
         ) and not self._may_run(delivery, now):
-            return None
+            return lease_clock()
         delivery.thread = get_ident()
-        delivery.give_up_at = now + self._timeout
+        delivery.give_up_at = now + self.handler.timeout
         delivery.started_at = now
-        if "message" in self._hooks:
+        if self._hooks:
             self.observer.started(delivery)
         context = None
         try:
@@ -190,15 +350,19 @@ class Processor:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             end_fork(self._forks, 1)
             delivery.give_up_at = math.inf
-            self.observer.ended(delivery)
-            return self._failed(delivery, error)
+            self.observer.ended([delivery])
+            delivery.retry_in = self.failures.failed(delivery, error)
+            return lease_clock()
         if len(forks) != self._forks:
             end_fork(self._forks)
-        if self.breaker.has_failures:
-            self.breaker.succeeded()
-        acked = self._settlements.ack(delivery, confirm=self._confirm)
-        self.observer.ended(delivery, acked=acked or (context is not None and context.acked))
-        return None
+        if self.failures.breaker.has_failures:
+            self.failures.breaker.succeeded()
+        if self._settlements.ack(delivery, confirm=self.handler.confirm) or (
+            context is not None and context.acked
+        ):
+            return self.observer.handled(delivery)
+        self.observer.ended([delivery])
+        return lease_clock()
 
     def process_batch(self, deliveries: Sequence[LeasedMessage]) -> None:
         """Run the handler for the messages that can be handled, and settle all."""
@@ -213,7 +377,7 @@ class Processor:
             try:
                 payloads.append(self._invocation.decoded(delivery.msg.data))
             except DecodeError as error:
-                self._failed(delivery, error)
+                self.failures.failed(delivery, error)
                 continue
             batch.append(Context(delivery, self._actions))
             held.append(delivery)
@@ -243,12 +407,12 @@ class Processor:
             failed = dict.fromkeys(range(len(batch)), error)
         for delivery in held:
             delivery.give_up_at = math.inf
-            self.observer.ended(delivery)
+        self.observer.ended(held)
         for index, (delivery, context) in enumerate(zip(held, batch, strict=True)):
             log_context.set(delivery)
             cause = failed.get(index)
             if cause is not None:
-                self._failed(delivery, cause, traceback=alone)
+                self.failures.failed(delivery, cause, traceback=alone)
             else:
                 if self.breaker.has_failures:
                     self.breaker.succeeded()
@@ -265,10 +429,10 @@ class Processor:
             delivery.attempt += parked_attempts(delivery)
         if delivery.attempt > self._max_deliveries:
             # Its attempts ended without a reply: the processes were killed, or the leases were lost.
-            self._end(delivery, f"delivered {delivery.attempt} times, not started here")
+            self.failures.end(delivery, f"delivered {delivery.attempt} times, not started here")
             return False
         if delivery.failure is not None:
-            self._failed(delivery, delivery.failure)  # never retried in place
+            self.failures.failed(delivery, delivery.failure)  # never retried in place
             return False
         return handler.ack != "before" or self._ack_before(delivery)
 
@@ -299,20 +463,12 @@ class Processor:
             if not isinstance(returned, Reply):
                 check_returned(returned)
         except BaseException as error:
-            if state.failed(context, error, is_last=self._is_last(delivery, error)):
+            if state.failed(context, error, is_last=self.failures.is_last(delivery, error)):
                 log.exception("%s: %r has failed", self.handler.name, delivery)
                 return None
             raise
         state.done(context)
         return returned
-
-    def _is_last(self, delivery: LeasedMessage, error: BaseException) -> bool:
-        """Return whether a message that has failed is not run again."""
-        if delivery.is_settled:
-            return True
-        if delivery.is_lost() or isinstance(error, StateUnknownError):
-            return False
-        return self.handler.rejects(error) or self.handler.retry.is_last(delivery.attempt)
 
     def _run_anew(self, delivery: LeasedMessage, context: Context) -> object:
         """Run the handler; an error after its commit, as in an on_commit hook, is logged, and the run counts."""
@@ -385,128 +541,6 @@ class Processor:
         if problem:
             log.error("%s: no reply was sent for %r: %s", self.handler.name, delivery, problem)
 
-    def _message_id(self, delivery: LeasedMessage) -> str:
-        origin = None if self.handler.park_after is None else parked_origin(delivery)
-        if origin is not None:
-            return origin
-        where = delivery.metadata
-        domain = f"{where.domain}/" if where.domain else ""
-        return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{delivery.generation}"
-
-    def _failed(
-        self, delivery: LeasedMessage, error: BaseException, *, traceback: bool = True
-    ) -> float | None:
-        """Retry a failed message, or give it up; return the delay of a retry in place."""
-        logged = without_own_frames(error) if traceback else None
-        retry = self.handler.retry
-        what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
-        if isinstance(error, MemoryError):
-            self._shared.on_fatal(error)
-        if delivery.is_settled:
-            log.error("%s: %r was settled, then failed", what, delivery, exc_info=logged)
-            self.observer.settled(delivery, "ack", error)
-            return None
-        if delivery.is_lost():
-            log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=logged)
-            self.observer.settled(delivery, "lost", error)
-            return None
-        fatal = self.handler.rejects(error)
-        if not (fatal or isinstance(error, Retry)):
-            self.breaker.failed()
-        if self._is_last(delivery, error):
-            logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
-            log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
-            self._bury(delivery, one_line(error), error, rejected=fatal)
-            return None
-        delay = retry.delay(delivery.attempt)
-        if isinstance(error, Retry):
-            delay = delay if error.delay is None else error.delay
-        # Without its key, a message has no place in an order.
-        in_place = retry.in_place and delivery.failure is None
-        if in_place:
-            delay = max(MIN_DELAY_S, min(delay, MAX_IN_PLACE_S - delivery.slept))
-            delivery.slept += delay
-        if isinstance(error, Retry):
-            log.info("%s: %r is retried in %g s: %s", what, delivery, delay, one_line(error))
-        else:
-            text = "%s: %r failed and is retried in %g s"
-            log.warning(text, what, delivery, delay, exc_info=logged)
-        if in_place:
-            self.observer.settled(delivery, "retry", error, delay)
-            return delay
-        parked = self._park(delivery, delay)
-        if parked:
-            settled = self._shared.settlements.ack(delivery, confirm=True)
-        else:
-            with self._failed_lock:
-                self._failed_here[delivery.metadata.stream_seq] = delivery.lease.delivered
-                if len(self._failed_here) > _MAX_FAILED:
-                    del self._failed_here[next(iter(self._failed_here))]
-            settled = self._shared.settlements.nak(delivery, delay)
-        if settled:
-            self.observer.settled(delivery, "retry", error, delay)
-        return None
-
-    def _park(self, delivery: LeasedMessage, delay: float) -> bool:
-        """Have the server publish the message again after a long delay; return whether it will."""
-        limit = self.handler.park_after
-        if limit is None or delay <= limit:
-            return False
-        try:
-            park(self._shared.js, delivery, self._message_id(delivery), delay)
-        except errors.Error as error:
-            text = "%s: %r is not parked, it waits in the consumer: %s"
-            log.warning(text, self.handler.name, delivery, error)
-            return False
-        return True
-
-    def _end(self, delivery: LeasedMessage, reason: str, *, rejected: bool = False) -> None:
-        """End the deliveries of a message that is not run: an earlier run may have ended it."""
-        try:
-            has_ended = self._state.has_ended(self._message_id(delivery), delivery.msg)
-        except errors.Error as error:
-            delivery.failure = StateUnknownError(f"the state cannot be read: {error}")
-            self._failed(delivery, delivery.failure)
-            return
-        if not has_ended:
-            self._bury(delivery, reason, None, rejected=rejected)
-        elif self._ack(delivery):
-            self.observer.settled(delivery, "ack")
-
-    def _bury(
-        self,
-        delivery: LeasedMessage,
-        reason: str,
-        error: BaseException | None,
-        *,
-        rejected: bool = False,
-    ) -> None:
-        """Store a dead letter, then end the deliveries of the message; retry if it cannot be stored."""
-        handler = self.handler
-        try:
-            if self._dead_letters is None:
-                log.error("%s: %r is dropped: %s", handler.name, delivery, reason)
-            else:
-                name = "" if error is None else type(error).__name__
-                self._dead_letters.write(delivery, self._message_id(delivery), reason, name)
-            self._state.give_up(delivery.msg, reason)
-        except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
-            too_large = isinstance(failure, DeadLetterTooLargeError)
-            delay = handler.retry.maximum if too_large else handler.retry.delay(delivery.attempt)
-            self.observer.count("dead_letter_failures")
-            log.error(  # noqa: TRY400 - the text of the error says it all
-                "%s: %r could not be given up, trying again in %g s: %s",
-                handler.name,
-                delivery,
-                delay,
-                f"{type(failure).__name__}: {one_line(failure)}",
-            )
-            if self._shared.settlements.nak(delivery, delay):
-                self.observer.settled(delivery, "retry", error, delay)
-            return
-        if self._shared.settlements.term(delivery, reason):
-            self.observer.settled(delivery, "rejected" if rejected else "dead", error)
-
 
 def _state_of(handler: Handler, js: Publishing) -> RunState:
     if handler.once is not None:
@@ -547,27 +581,28 @@ class QueueProcessor(Processor):
         found = self._tasks.get(task_of(delivery.msg.subject))
         return super().failed_here(delivery) if found is None else found.failed_here(delivery)
 
-    def process(self, delivery: LeasedMessage, now: float) -> float | None:
+    def process(self, delivery: LeasedMessage, now: float) -> float:
         """Process a call; as `Processor.process`."""
         task = task_of(delivery.msg.subject)
         processor = self._tasks.get(task)
         if processor is None:
             self._process_unknown(delivery, task)
-            return None
+            return lease_clock()
         delivery.handler = delivery.task = task
         delivery.observer = processor.observer
         return processor.process(delivery, now)
 
     def _process_unknown(self, delivery: LeasedMessage, task: str) -> None:
         grace = self.handler.unknown_task_grace
-        age = max(0.0, datetime.now(timezone.utc).timestamp() - delivery.stored_ns / 1e9)
+        now = datetime.now(timezone.utc).timestamp() + delivery.clock_ahead
+        age = max(0.0, now - delivery.stored_ns / 1e9)
         if task not in self._unknown:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
             log.error(text, self.handler.name, task, grace)
         self._unknown[task] = self._unknown.get(task, 0) + 1
         self.observer.count("unknown_tasks")
         if age >= grace:
-            self._end(delivery, f"unknown task {task!r}", rejected=True)
+            self.failures.end(delivery, f"unknown task {task!r}", rejected=True)
             return
         # The delays double, so that the deliveries are few.
         delay = max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age))

@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING, Final
 
 from ... import errors
 from ...locks import new_lock
-from ..deliveries import Lease, LeasedMessage, delivery_number, lease_clock
+from ...net.clock import BackoffDelay, Deadline
+from ..deliveries import Lease, LeasedMessage, Origin, delivery_number, lease_clock
 from ..handler import Handler, acceptor
 from ..limits import CircuitBreaker
 from ..logs import log
@@ -62,8 +63,6 @@ _REFUSED_WITHIN_S: Final = 2.0
 _MAX_SIZED: Final = 16
 #: Largest number of messages that are handed to the handler threads in one step.
 _MAX_RUN: Final = 250
-#: Timeout for messages in flight when pulling stops, in seconds.
-_STOP_TIMEOUT_S: Final = 2.0
 #: The server's default for ``priority_timeout``, in seconds.
 _DEFAULT_PIN_S: Final = 120.0
 
@@ -72,8 +71,8 @@ _AHEAD_S: Final = 0.075
 _MAX_AHEAD: Final = 500
 #: Time after which a message that waits for a thread is returned, in seconds, if another process is idle.
 STALE_S: Final = 1.0
-#: Delay of a message that belongs to processes with another filter, in seconds, doubled by each delivery.
-_FOREIGN_DELAY_S: Final = 0.5
+#: Delays of a message that belongs to processes with another filter, by its number of deliveries.
+_FOREIGN_DELAYS: Final = BackoffDelay(0.5, _MAX_PULL_DELAY_S)
 #: The shortest mean time of a message, in seconds: a coarse clock may tell none.
 _SHORTEST_S: Final = 1e-6
 
@@ -127,9 +126,10 @@ class Phase(Enum):
 
 
 class HeldMessages:
-    """The held messages of one handler."""
+    """The held messages of one handler; all but `exchange` is used under the ``lock``."""
 
-    def __init__(self, *, isolates: bool) -> None:
+    def __init__(self, *, isolates: bool, plain: bool = False) -> None:
+        # `plain`: whether no message has a key or a size, so that `exchange` may need no lock.
         self.lock: threading.Lock = new_lock()
         #: Notified when a thread has something to do.
         self.work: threading.Condition = threading.Condition(self.lock)
@@ -146,12 +146,16 @@ class HeldMessages:
         # The busy keys, each with the messages that wait for it.
         self._lanes: dict[Hashable, deque[LeasedMessage]] = {}
         self._isolates = isolates
+        self._is_plain = plain
         #: The message that is run alone.
         self.alone: LeasedMessage | None = None
         #: Whether the last received message is suspicious; at first, no message is known.
         self.is_careful: bool = isolates
         #: Whether messages were returned because they waited for long, and no thread has become free since.
         self.is_congested: bool = False
+        # Notified when a message is finished or returned, while a thread waits for that.
+        self._finished = threading.Condition(self.lock)
+        self._is_awaited = False
 
     @property
     def waiting(self) -> int:
@@ -199,6 +203,26 @@ class HeldMessages:
             self.alone = delivery
         return delivery
 
+    def exchange(self, delivery: LeasedMessage) -> LeasedMessage | None:
+        """
+        Finish a message and take the next one without the lock; this runs once for each message.
+
+        ``None``: nothing was changed, `finish` and `take` have more to do.
+        """
+        if not self._is_plain or self.is_congested or self.alone is not None:
+            return None
+        try:
+            following = self.ready.popleft()
+        except IndexError:
+            return None
+        # Checked again: another thread may have begun with a message that is run alone.
+        if following.is_suspicious or self.alone is not None:
+            self.ready.appendleft(following)
+            return None
+        self.running.add(following)
+        self.running.discard(delivery)
+        return following
+
     def take_batch(self, size: int) -> list[LeasedMessage]:
         """Let up to this number of waiting messages run, and return them."""
         batch = [self.ready.popleft() for _ in range(min(size, len(self.ready)))]
@@ -210,11 +234,10 @@ class HeldMessages:
         self.handled += 1
         self.is_congested = False
         self.running.discard(delivery)
-        if delivery.size:
-            self.size -= delivery.size
         if delivery is self.alone:
             self.alone = None
             self.work.notify_all()
+        self.size -= delivery.size
         if delivery.key is not None:
             lane = self._lanes[delivery.key]
             if lane:
@@ -222,21 +245,43 @@ class HeldMessages:
                 self.work.notify()
             else:
                 del self._lanes[delivery.key]
+        if self._is_awaited:
+            self._finished.notify_all()
+
+    def wait_finished(self, is_given_up: Callable[[LeasedMessage], bool], timeout: float) -> bool:
+        """Wait until no message waits, and none runs that is not given up; return whether that is so."""
+
+        def is_finished() -> bool:
+            return not self.waiting and all(map(is_given_up, self.running.copy()))
+
+        self._is_awaited = True
+        try:
+            return is_finished() or (self._finished.wait(timeout) and is_finished())
+        finally:
+            self._is_awaited = False
 
     def has_stale(self, slots: int, before: float) -> bool:
         """Return whether all threads are busy, and messages wait that were received before a time."""
         is_busy = len(self.running) >= slots and self.phase is Phase.RECEIVING
-        return is_busy and any(item.lease.received_at < before for item in self.ready)
+        return is_busy and any(item.lease.received_at < before for item in self.ready.copy())
 
     def take_stale(self, slots: int, before: float) -> list[LeasedMessage]:
         """Remove and return the waiting messages that were received before a time, if all threads are busy."""
         if not self.has_stale(slots, before):
             return []
-        stale = [item for item in self.ready if item.lease.received_at < before]
+        waiting = self._take_ready()
+        stale = [item for item in waiting if item.lease.received_at < before]
         self.is_congested = True
-        self.ready = deque(item for item in self.ready if item.lease.received_at >= before)
+        self.ready.extend(item for item in waiting if item.lease.received_at >= before)
         self.size -= sum([item.size for item in stale])
         return stale
+
+    def _take_ready(self) -> list[LeasedMessage]:
+        taken = []
+        with contextlib.suppress(IndexError):  # one by one: `exchange` takes some without the lock
+            while True:
+                taken.append(self.ready.popleft())
+        return taken
 
     def end_isolation(self) -> None:
         """Let others start beside the message that runs alone, because it exceeds its timeout."""
@@ -245,163 +290,78 @@ class HeldMessages:
 
     def clear(self) -> list[LeasedMessage]:
         """Remove and return the waiting messages; the keys of running ones stay busy."""
-        waiting = list(self.ready)
-        self.ready.clear()
+        waiting = self._take_ready()
         for lane in self._lanes.values():
             waiting += lane
-        busy = {delivery.key for delivery in self.running}
+        busy = {delivery.key for delivery in self.running.copy()}
         self._lanes = {key: deque() for key in self._lanes if key in busy}
         self.size -= sum([delivery.size for delivery in waiting])
+        if self._is_awaited:
+            self._finished.notify_all()
         return waiting
 
 
-class Puller:
-    """Requests and receives the messages of one handler."""
+class PullRequests:
+    """Which messages of a handler are requested; used under the lock of the held messages, except `send`."""
 
     def __init__(
         self,
         handler: Handler,
-        shared: Shared,
         consumer: WorkerConsumer,
         held: HeldMessages,
-        processor: Processor,
-        give_back: Callable[..., object],
+        breaker: CircuitBreaker,
     ) -> None:
-        self._handler = handler
-        self._name = handler.name
-        self._shared = shared
-        self._observer = shared.observer.handler(handler)
         self._consumer = consumer
         self._held = held
-        self._processor = processor
-        self._breaker: CircuitBreaker = processor.breaker
-        self._give_back = give_back
-        self._accepts = acceptor(handler.filter_subjects)
-        # The reply subjects of messages that are delivered for the first time begin with it (ADR-15).
-        self._first = f"$JS.ACK.{handler.stream}.{handler.consumer}.1.".encode()
-        self._stopped = threading.Event()
-        #: Set when retries in place and waits for the rate have to end, and their messages are returned.
-        self.interrupted: threading.Event = threading.Event()
+        self._breaker = breaker
+        self._max_bytes = handler.max_bytes
         batch = handler.max_messages or 1
         adapts = handler.prefetch is None and handler.max_messages is None
         #: How many messages are received ahead.
         self.window: Window = Window(
             handler.concurrency * batch, handler.ahead, batch, adapts=adapts
         )
-        # Time of the next check for messages that wait for long; used by the thread of the worker.
-        self._stale_check_at = 0.0
-        #: Keeps the pin of a handler that is pinned; ``None``: it is not.
-        self.pin: Pin | None = None
-        if handler.is_pinned:
-            self.pin = Pin(consumer, self._lost_pin)
-        #: The error of the last attempt to pull; empty: there was none.
-        self.error: str = ""
-        # --- under the lock of the held messages ---
         self._iterator: MessageIterator | None = None
-        # Number of messages that were requested from it and have not arrived.
-        self._requested = 0
-
-    def run(self) -> None:
-        """Receive messages until `stop`; the function of a thread."""
-        delay, logged_at = 0.0, -math.inf
-        while not self._stopped.wait(delay):
-            try:
-                self._pull_or_recreate()
-                delay = 0.0
-            except (errors.NotFoundError, errors.InvalidArgumentError) as error:
-                self._shared.on_fatal(error)
-                return
-            except errors.ConnectionClosedError as error:
-                if not self._stopped.is_set():
-                    self._shared.on_fatal(error)
-                return
-            except errors.Error as error:
-                if not self.error:
-                    delay = 0.0  # it has received meanwhile
-                self.error = str(error)
-                delay = min(max(_FIRST_PULL_DELAY_S, 2 * delay), _MAX_PULL_DELAY_S)
-                if time.monotonic() - logged_at >= _REPEAT_LOG_S:
-                    logged_at = time.monotonic()
-                    log.error("%s: cannot pull, trying again: %s", self._name, error)  # noqa: TRY400
-        self._shared.on_change()
-
-    def stop(self, until: float) -> None:
-        """End `run`, after the phase of the held messages was changed; wait up to a monotonic time."""
-        self._stopped.set()
-        self.interrupted.set()
-        self._end_iterator(max(0.0, until - time.monotonic()))
-
-    def _end_iterator(self, timeout: float = _STOP_TIMEOUT_S) -> None:
-        """Request no more messages, and receive those in flight."""
-        with self._held.lock:
-            iterator = self._iterator
-        if iterator is not None:
-            with contextlib.suppress(errors.Error):
-                iterator.drain(timeout)
-
-    def _pull_or_recreate(self) -> None:
-        """Pull; if the consumer does not exist, create it again."""
-        try:
-            self._pull()
-        except (errors.ConsumerDeletedError, errors.NotFoundError) as error:
-            if self._stopped.is_set():
-                return
-            log.warning("%s: %s", self._name, error)
-            self._consumer.recreate()
-
-    def _pull(self) -> None:
-        """Receive the messages that the handler threads request, until the worker stops."""
-        group = {} if self.pin is None else self.pin.options
-        with self._consumer.pull.messages(
-            on_demand=True, heartbeat=_HEARTBEAT_S, **group
-        ) as messages:
-            with self._held.lock:
-                if not self._may_receive():
-                    return
-                room = self._room()
-                self._iterator, self._requested = messages, room
-            try:
-                if room:
-                    messages.request(room)
-                while True:
-                    self._receive(messages)
-            except errors.IteratorClosedError:
-                return  # stopped
-            finally:
-                with self._held.lock:
-                    self._iterator = None
-
-    def _may_receive(self) -> bool:
-        """Return whether messages may be requested; the lock is held."""
-        return self._held.phase is Phase.RECEIVING
-
-    # --- requests -------------------------------------------------------------------------------
+        #: Number of messages that were requested from the iterator and have not arrived.
+        self.awaited: int = 0
+        #: Whether none may be requested although the worker receives messages.
+        self.is_paused: bool = False
 
     @property
-    def is_free(self) -> bool:
-        """Whether no requested message is on its way, so that `next_request` may return one; the lock is held."""
-        return not self._requested
+    def may_receive(self) -> bool:
+        """Whether messages may be requested."""
+        return self._held.phase is Phase.RECEIVING and not self.is_paused
 
-    def next_request(self) -> tuple[MessageIterator, int] | None:
-        """Return from where to request how many messages for `request`, and count them; the lock is held."""
+    @property
+    def iterator(self) -> MessageIterator | None:
+        """Where messages are requested; ``None``: nowhere, they are not received now."""
+        return self._iterator
+
+    @iterator.setter
+    def iterator(self, iterator: MessageIterator | None) -> None:
+        self._iterator, self.awaited = iterator, 0
+
+    def arrived(self, count: int) -> None:
+        """Note that messages have arrived."""
+        self.awaited = max(0, self.awaited - count)
+
+    def next(self) -> tuple[MessageIterator, int] | None:
+        """Return from where to request how many messages for `send`, and count them."""
         # One request at a time: they are fewer and larger.
-        if self._iterator is None or self._requested or not self._may_receive():
+        if self._iterator is None or self.awaited or not self.may_receive:
             return None
-        room = self._room()
-        if not room:
-            return None
-        self._requested = room
-        return self._iterator, room
+        self.awaited = self._room()
+        return (self._iterator, self.awaited) if self.awaited else None
 
     @staticmethod
-    def request(more: tuple[MessageIterator, int] | None) -> None:
-        """Send what `next_request` returned; the lock is not held."""
-        if more is not None:
+    def send(request: tuple[MessageIterator, int] | None) -> None:
+        """Send what `next` returned; the lock is not held."""
+        if request is not None:
             with contextlib.suppress(errors.Error):  # the thread that pulls gets it, too
-                more[0].request(more[1])
+                request[0].request(request[1])
 
     def _room(self) -> int:
-        """Return how many messages should be requested now; the lock is held."""
+        """Return how many messages should be requested now."""
         held = self._held
         # Few large requests cost less. Messages of a busy key do not count: the other threads have nothing
         # to do.
@@ -421,23 +381,132 @@ class Puller:
             # The next message may end the process: it is requested when no other one waits.
             is_free = held.alone is None and not held.waiting
             room = min(room, int(is_free))
-        limit = self._handler.max_bytes
+        limit = self._max_bytes
         if limit is not None:
             fitting = int((limit - held.size) / (held.expected_size or math.inf))
             room = min(room, _MAX_SIZED, max(fitting, int(not held.count)))
         return max(0, room)
 
+
+class Puller:
+    """Requests and receives the messages of one handler."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        shared: Shared,
+        consumer: WorkerConsumer,
+        held: HeldMessages,
+        processor: Processor,
+        give_back: Callable[..., object],
+    ) -> None:
+        self._handler = handler
+        self._shared = shared
+        self._consumer = consumer
+        self._held = held
+        self._processor = processor
+        self._give_back = give_back
+        self._observer = shared.observer.handler(handler)
+        #: Which messages are requested.
+        self.requests: PullRequests = PullRequests(handler, consumer, held, processor.breaker)
+        self._accepts = acceptor(handler.filter_subjects)
+        # The reply subjects of messages that are delivered for the first time begin with it (ADR-15).
+        self._first = f"$JS.ACK.{handler.stream}.{handler.consumer}.1.".encode()
+        self._stopped = threading.Event()
+        #: Set when retries in place and waits for the rate have to end, and their messages are returned.
+        self.interrupted: threading.Event = threading.Event()
+        # Time of the next check for messages that wait for long; used by the thread of the worker.
+        self._stale_check_at = 0.0
+        #: Keeps the pin of a handler that is pinned; ``None``: it is not.
+        self.pin: Pin | None = None
+        if handler.is_pinned:
+            self.pin = Pin(consumer, self._lost_pin)
+        #: The error of the last attempt to pull; empty: there was none.
+        self.error: str = ""
+
+    def run(self) -> None:
+        """Receive messages until `stop`; the function of a thread."""
+        delays = BackoffDelay(_FIRST_PULL_DELAY_S, _MAX_PULL_DELAY_S)
+        delay, logged_at = 0.0, -math.inf
+        while not self._stopped.wait(delay):
+            try:
+                self._pull_or_recreate()
+                delays.reset()
+                delay = 0.0
+            except (errors.NotFoundError, errors.InvalidArgumentError) as error:
+                self._shared.on_fatal(error)
+                return
+            except errors.ConnectionClosedError as error:
+                if not self._stopped.is_set():
+                    self._shared.on_fatal(error)
+                return
+            except errors.Error as error:
+                if not self.error:
+                    delays.reset()  # it has received meanwhile
+                self.error = str(error)
+                delay = delays.next()
+                if time.monotonic() - logged_at >= _REPEAT_LOG_S:
+                    logged_at = time.monotonic()
+                    log.error("%s: cannot pull, trying again: %s", self._handler.name, error)  # noqa: TRY400
+        self._shared.on_change()
+
+    def stop(self, deadline: Deadline) -> None:
+        """End `run`, after the phase of the held messages was changed; wait for messages in flight."""
+        self._stopped.set()
+        self.interrupted.set()
+        self._end_iterator(deadline)
+
+    def _end_iterator(self, deadline: Deadline) -> None:
+        """Request no more messages, and receive those in flight."""
+        with self._held.lock:
+            iterator = self.requests.iterator
+        if iterator is not None:
+            with contextlib.suppress(errors.Error):
+                iterator.drain(deadline.left())
+
+    def _pull_or_recreate(self) -> None:
+        """Pull; if the consumer does not exist, create it again."""
+        try:
+            self._pull()
+        except (errors.ConsumerDeletedError, errors.NotFoundError) as error:
+            if self._stopped.is_set():
+                return
+            log.warning("%s: %s", self._handler.name, error)
+            self._consumer.recreate()
+
+    def _pull(self) -> None:
+        """Receive the messages that the handler threads request, until the worker stops."""
+        group = {} if self.pin is None else self.pin.options
+        with self._consumer.pull.messages(
+            on_demand=True, heartbeat=_HEARTBEAT_S, **group
+        ) as messages:
+            with self._held.lock:
+                if not self.requests.may_receive:
+                    return
+                self.requests.iterator = messages
+                more = self.requests.next()
+            try:
+                if more is not None:
+                    messages.request(more[1])
+                while True:
+                    self._receive(messages)
+            except errors.IteratorClosedError:
+                return  # stopped
+            finally:
+                with self._held.lock:
+                    self.requests.iterator = None
+
     # --- receiving ------------------------------------------------------------------------------
 
     def _receive(self, messages: MessageIterator) -> None:
         """Wait for a message, and add it with those that have arrived meanwhile."""
-        limit = max(1, min(_MAX_RUN, self._requested))
+        limit = max(1, min(_MAX_RUN, self.requests.awaited))
         try:
             # A refusal comes soon; a pull that just waits has succeeded.
             timeout = _REFUSED_WITHIN_S if self.error else None
             run = messages._next_run(limit, timeout)  # noqa: SLF001 - for workers
         except errors.TimeoutError:
-            if self._requested:
+            if self.requests.awaited:
                 self.error = ""
             return
         self.error = ""
@@ -447,20 +516,25 @@ class Puller:
 
     def _leased(self, run: Sequence[JetStreamMsg]) -> list[LeasedMessage]:
         """Return messages that were received just now, whose leases are renewed from now on."""
-        name, observer, generation = self._name, self._observer, self._consumer.generation
-        now, times = lease_clock(), self._consumer.times
-        leases = {1: Lease(times, 1, now)}
-        deliveries = []
-        accepts = self._accepts
-        for msg in run:
-            # Most are delivered for the first time, which the reply subject tells without parsing it.
-            number = 1 if msg.ack_subject.startswith(self._first) else delivery_number(msg)
-            lease = leases.get(number) or leases.setdefault(number, Lease(times, number, now))
-            delivery = LeasedMessage(msg, lease, name, generation, observer)
-            if number >= SUSPICIOUS_DELIVERY:
-                delivery.is_suspicious = not self._processor.failed_here(delivery)
-            deliveries.append(delivery)
+        consumer = self._consumer
+        now, times = lease_clock(), consumer.times
+        origin = Origin(
+            self._handler.name, consumer.generation, self._observer, consumer.clock_ahead
+        )
+        # Most are delivered for the first time, which the reply subject tells without parsing it.
+        first = self._first
+        numbers = [1 if msg.ack_subject.startswith(first) else delivery_number(msg) for msg in run]
+        leases = {number: Lease(times, number, now) for number in set(numbers)}
+        deliveries = [
+            LeasedMessage(msg, leases[number], origin)
+            for msg, number in zip(run, numbers, strict=True)
+        ]
+        if max(numbers) >= SUSPICIOUS_DELIVERY:
+            for delivery in deliveries:
+                if delivery.attempt >= SUSPICIOUS_DELIVERY:
+                    delivery.is_suspicious = not self._processor.failed_here(delivery)
         self._shared.keeper.held.update(deliveries)
+        accepts = self._accepts
         if accepts is not None and not all(
             map(accepts, [delivery.msg.subject for delivery in deliveries])
         ):
@@ -481,13 +555,12 @@ class Puller:
         foreign = [delivery for delivery in deliveries if not accepts(delivery.msg.subject)]
         if not self._consumer.has_foreign:
             text = "%s: messages outside of the filters, such as one of %s, are returned"
-            log.error(text, self._name, foreign[0].msg.subject)
+            log.error(text, self._handler.name, foreign[0].msg.subject)
         self._consumer.has_foreign = True
         with self._held.lock:
-            self._requested = max(0, self._requested - len(foreign))
+            self.requests.arrived(len(foreign))
         for delivery in foreign:
-            delay = min(_FOREIGN_DELAY_S * 2 ** min(delivery.lease.delivered, 6), _MAX_PULL_DELAY_S)
-            self._give_back(delivery, delay)
+            self._give_back(delivery, _FOREIGN_DELAYS.after(delivery.lease.delivered))
         self._shared.on_change()
         return [delivery for delivery in deliveries if delivery not in foreign]
 
@@ -496,47 +569,51 @@ class Puller:
         if not run:
             return
         with self._held.lock:
-            self._requested = max(0, self._requested - len(run))
+            self.requests.arrived(len(run))
             added = self._held.add(run)
-            more = self.next_request()
-        self.request(more)
+            more = self.requests.next()
+        self.requests.send(more)
         if not added:
             for delivery in run:
                 self._give_back(delivery)
 
-    def return_stale(self) -> None:
-        """Return messages that wait behind handlers that run for long, if another process is idle."""
-        if not self.window.adapts or self._handler.key is not None or self.pin is not None:
-            return
+    def return_stale(self) -> bool:
+        """
+        Return messages that wait behind handlers that run for long, if another process is idle.
+
+        Return whether it had to ask the server for that.
+        """
+        if not self.requests.window.adapts or self._handler.key is not None or self.pin is not None:
+            return False
         now = lease_clock()
         with self._held.lock:
             if now < self._stale_check_at or not self._held.has_stale(
-                self.window.slots, now - STALE_S
+                self.requests.window.slots, now - STALE_S
             ):
-                return
-            own = int(bool(self._requested))
+                return False
+            own = int(bool(self.requests.awaited))
         self._stale_check_at = now + STALE_S
         with contextlib.suppress(errors.Error):
-            if self._consumer.read().num_waiting <= own:
-                return
-            with self._held.lock:
-                stale = self._held.take_stale(self.window.slots, now - STALE_S)
-            for delivery in stale:
-                self._give_back(delivery)
+            if self._consumer.read().num_waiting > own:
+                with self._held.lock:
+                    stale = self._held.take_stale(self.requests.window.slots, now - STALE_S)
+                for delivery in stale:
+                    self._give_back(delivery)
+        return True
 
     def return_waiting(self) -> int:
         """Return the waiting messages to the server; return how many there were."""
         with self._held.lock:
             waiting = self._held.clear()
-            more = self.next_request()
-        self.request(more)
+            more = self.requests.next()
+        self.requests.send(more)
         for delivery in waiting:
             self._give_back(delivery)
         return len(waiting)
 
     def _lost_pin(self) -> None:
         text = "%s: another process has taken over the messages; %d waiting ones are returned"
-        log.warning(text, self._name, self.return_waiting())
+        log.warning(text, self._handler.name, self.return_waiting())
 
 
 def _key_of(delivery: LeasedMessage, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:
@@ -559,7 +636,8 @@ class Pin:
         self._lock = new_lock()
         # That of the last message; None: there is none, or it is lost. Changed under _lock.
         self._id: str | None = None
-        self._keep_at = 0.0
+        # The pin is not kept before its end.
+        self._rest = Deadline(0)
 
     @property
     def options(self) -> PriorityOptions:
@@ -590,28 +668,32 @@ class Pin:
         with self._lock:
             self._id = None
 
-    def keep(self) -> None:
-        """Keep the pin with a request if none was sent for long, as while all threads are busy; call it often."""
+    def keep(self) -> bool:
+        """
+        Keep the pin with a request if none was sent for long, as while all threads are busy; call it often.
+
+        Return whether it has asked the server.
+        """
         group, pin, info = self.options, self._id, self._consumer.info
-        if not group or info is None or pin is None or time.monotonic() < self._keep_at:
-            return
+        if not group or info is None or pin is None or not self._rest.expired():
+            return False
         timeout = info.config.priority_timeout
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else _DEFAULT_PIN_S
-        self._keep_at = time.monotonic() + seconds / 4
+        self._rest = Deadline(seconds / 4)
         with contextlib.suppress(errors.Error):
             if self._is_pinned(pin):
                 # No message fits into one byte, so that nothing is delivered.
                 self._consumer.pull.fetch_no_wait(1, max_bytes=1, **group)
             else:
                 self.lose(pin)
+        return True
 
     def release(self, js: JetStream) -> None:
-        """Let another process take over at once."""
+        """Let another process take over at once; raises as `WorkerConsumer.read` and `Stream.unpin_consumer`."""
         pin = self._id
-        with contextlib.suppress(errors.Error):
-            if pin is not None and self._is_pinned(pin):
-                pull = self._consumer.pull
-                js.get_stream(pull.stream_name).unpin_consumer(pull.name, self.options["group"])
+        if pin is not None and self._is_pinned(pin):
+            pull = self._consumer.pull
+            js.get_stream(pull.stream_name).unpin_consumer(pull.name, self.options["group"])
 
     def _is_pinned(self, pin: str) -> bool:
         """Return whether the server delivers to the client with this pin id; raises as `WorkerConsumer.read`."""

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
+from ...net.clock import Deadline
 from ..dead_letters import DeadLetterWriter
-from ..deliveries import LeasedMessage, lease_clock, log_context
+from ..deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
 from ..events import spawn
 from ..handler import CallHandler, Handler, QueueHandler
 from ..limits import Gate
@@ -28,7 +29,7 @@ from ..logs import log
 from ..observer import Observer
 from .consumers import WorkerConsumer
 from .processing import Processor, QueueProcessor, Shared
-from .pulling import HeldMessages, Phase, Puller
+from .pulling import HeldMessages, Phase, Puller, PullRequests
 
 if TYPE_CHECKING:
     from .processes import HandlerProcesses
@@ -74,13 +75,19 @@ class HandlerRunner:
             self.processor = Processor(handler, shared, dead_letters, self._processes)
         isolates = self._processes is None and handler.max_messages is None
         #: The messages that were received and are not settled.
-        self.held: HeldMessages = HeldMessages(isolates=isolates)
+        self.held: HeldMessages = HeldMessages(
+            isolates=isolates,
+            # The partitions of a group are keys.
+            plain=(handler.key, handler.group, handler.max_bytes) == (None, None, None),
+        )
         #: Receives the messages.
         self.puller: Puller = puller(
             handler, shared, self.consumer, self.held, self.processor, self._give_back
         )
+        #: Which messages are requested.
+        self.requests: PullRequests = self.puller.requests
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
-        self._process: Callable[[LeasedMessage, float], float | None] = self.processor.process
+        self._process: Callable[[LeasedMessage, float], float] = self.processor.process
         if handler.limit is not None or handler.rate is not None:
             gate = Gate(self._limit, handler.rate, self.puller.interrupted)
             self._process = functools.partial(self._process_limited, gate)
@@ -137,11 +144,15 @@ class HandlerRunner:
                 handler.consumer,
             )
 
-    def maintain(self) -> None:
-        """Keep a pin, and go on after a pause or beside a message that is stuck; call it often."""
-        if self.puller.pin is not None:
-            self.puller.pin.keep()
-        self.puller.return_stale()
+    def maintain(self, *, may_ask: bool) -> bool:
+        """
+        Keep a pin, and go on after a pause or beside a message that is stuck; call it often.
+
+        Return whether that took a request, whose reply it has waited for; without ``may_ask`` it does not.
+        """
+        pin = self.puller.pin
+        if may_ask and ((pin is not None and pin.keep()) or self.puller.return_stale()):
+            return True
         held, breaker, alone = self.held, self.processor.breaker, self.held.alone
         is_stuck = alone is not None and alone.exceeds_timeout
         resumes = self._was_foreign and not self.consumer.is_foreign
@@ -150,8 +161,9 @@ class HandlerRunner:
             with held.lock:
                 if is_stuck and held.alone is alone:
                     held.end_isolation()
-                more = self.puller.next_request()
-            self.puller.request(more)
+                more = self.requests.next()
+            self.requests.send(more)
+        return False
 
     def report_overdue(self) -> None:
         """
@@ -186,7 +198,7 @@ class HandlerRunner:
     def running(self) -> list[LeasedMessage]:
         """Return the messages whose handler runs."""
         with self.held.lock:
-            return list(self.held.running)
+            return list(self.held.running.copy())
 
     def terminate(self, subject: str) -> bool:
         """End the process that runs the call with a subject, and record that; return whether one did."""
@@ -225,18 +237,18 @@ class HandlerRunner:
 
     # --- stopping -------------------------------------------------------------------------------
 
-    def stop_pulling(self, until: float) -> None:
+    def stop_pulling(self, deadline: Deadline) -> None:
         """
         Pull no more; the threads end when they have handled the waiting messages.
 
-        Messages in flight are received up to a monotonic time.
+        Messages in flight are received until the deadline.
         """
         with self.held.lock:
             self.held.phase = Phase.DRAINING
             self.held.work.notify_all()
         if self._limit is not None:
             self._limit.stop()
-        self.puller.stop(until)
+        self.puller.stop(deadline)
 
     def return_waiting(self) -> int:
         """Return the waiting messages to the server, and those that arrive; return how many there were."""
@@ -258,10 +270,10 @@ class HandlerRunner:
         if self._shared.settlements.nak(delivery, delay):
             self.observer.handler(self.handler).settled(delivery, "given_back")
 
-    def close(self) -> None:
-        """End the processes of the handler."""
+    def close(self, deadline: Deadline) -> None:
+        """End the processes of the handler; those without a message may take until the deadline."""
         if self._processes is not None:
-            self._processes.close()
+            self._processes.close(deadline)
 
     # --- handling -------------------------------------------------------------------------------
 
@@ -289,38 +301,48 @@ class HandlerRunner:
         self._shared.on_change()
 
     def _run_single(self) -> None:
-        held, puller, settlements = self.held, self.puller, self._shared.settlements
-        window = puller.window
-        leased = self._shared.keeper.held
+        held, requests, settlements = self.held, self.requests, self._shared.settlements
+        window = requests.window
         # Messages that took less than the mean time, and their time, since the window was told.
         count, seconds = 0, 0.0
+        exchanged = 0  # since they were counted
         try:
             delivery = self._wait()
             now = lease_clock()
             while delivery is not None:
-                delay = self._process(delivery, now)
-                if delay is not None:
-                    self._retry_in_place(delivery, delay)
-                leased.discard(delivery)  # it is lost, unless it was settled
-                began, now = now, lease_clock()
+                began, now = now, self._process(delivery, now)
+                if delivery.retry_in is not None:
+                    now = self._retry_in_place(delivery)
+                if delivery.state is not DeliveryState.SETTLED:
+                    self._shared.keeper.held.discard(delivery)  # its lease is lost
                 if now - began > window.mean_s:
                     window.handled(now - began)
                 else:
                     count += 1
                     seconds += now - began
+                following = held.exchange(delivery)
+                has_room = len(held.ready) <= window.low and not requests.awaited
+                if following is not None:
+                    delivery = following
+                    exchanged += 1
+                    if now < settlements.due and not has_room:
+                        continue
                 more = None
                 with held.lock:
-                    held.finish(delivery)
-                    delivery = held.take()
-                    if delivery is None or (len(held.ready) <= window.low and puller.is_free):
+                    held.handled += exchanged
+                    exchanged = 0
+                    if following is None:
+                        held.finish(delivery)
+                        delivery = held.take()
+                    if delivery is None or has_room:
                         window.handled(seconds, count)
-                        more = self.puller.next_request()
+                        more = requests.next()
                         count, seconds = 0, 0.0
                 if delivery is not None and more is None and now < settlements.due:
                     continue
                 log_context.set(None)
                 settlements.send_acks(now)  # together with the request
-                self.puller.request(more)
+                requests.send(more)
                 if delivery is None:
                     delivery = self._wait()
                     now = lease_clock()
@@ -333,26 +355,28 @@ class HandlerRunner:
         with held.lock:
             while (delivery := held.take()) is None and not held.is_over:
                 held.work.wait()
-            more = self.puller.next_request()
-        self.puller.request(more)
+            more = self.requests.next()
+        self.requests.send(more)
         return delivery
 
-    def _retry_in_place(self, delivery: LeasedMessage, delay: float | None) -> None:
-        """Run the handler for a failed message until that is settled, or the retries are interrupted."""
-        while delay is not None:
-            if self.puller.interrupted.wait(delay):
+    def _retry_in_place(self, delivery: LeasedMessage) -> float:
+        """Run the handler for a failed message until that is settled, or interrupted; return as `Processor.process`."""
+        while delivery.retry_in is not None:
+            if self.puller.interrupted.wait(delivery.retry_in):
                 self._give_back(delivery)
-                return
+                break
+            delivery.retry_in = None
             delivery.attempt += 1
-            delay = self._process(delivery, lease_clock())
+            self._process(delivery, lease_clock())
+        return lease_clock()
 
-    def _process_limited(self, gate: Gate, delivery: LeasedMessage, _now: float) -> float | None:
+    def _process_limited(self, gate: Gate, delivery: LeasedMessage, _now: float) -> float:
         """Process a message when the limit and the rate permit it; as `Processor.process`."""
         with gate.opened() as may_start:
             if may_start:
                 return self.processor.process(delivery, lease_clock())
         self._give_back(delivery)
-        return None
+        return lease_clock()
 
     # --- handling batches -----------------------------------------------------------------------
 
@@ -382,8 +406,8 @@ class HandlerRunner:
                     break
                 held.work.wait(left)
             batch = held.take_batch(size)
-            more = self.puller.next_request()
-        self.puller.request(more)
+            more = self.requests.next()
+        self.requests.send(more)
         return batch
 
     def _release(self, batch: list[LeasedMessage]) -> None:
@@ -393,5 +417,5 @@ class HandlerRunner:
         with self.held.lock:
             for delivery in batch:
                 self.held.finish(delivery)
-            more = self.puller.next_request()
-        self.puller.request(more)
+            more = self.requests.next()
+        self.requests.send(more)

@@ -82,3 +82,40 @@ class OrderModel(RuleBasedStateMachine):
 
 
 TestOrder = OrderModel.TestCase
+
+
+def test_a_plain_message_is_exchanged_for_the_next_one():
+    """Without the lock, in the order of receipt; with nothing to take, the thread uses the lock."""
+    held: Any = HeldMessages(isolates=True, plain=True)
+    first, second = Item(1), Item(2)
+    with held.lock:
+        held.add([first, second])
+        assert held.take() is first
+    assert held.exchange(first) is second
+    assert held.running == {second}
+    assert held.exchange(second) is None
+    assert held.running == {second}
+
+
+def test_a_message_that_may_end_its_process_is_not_exchanged():
+    """It stays the next one, and none starts beside it."""
+    held: Any = HeldMessages(isolates=True, plain=True)
+    first, suspicious, last = Item(1), Item(2, is_suspicious=True), Item(3)
+    with held.lock:
+        held.add([first, suspicious, last])
+        assert held.take() is first
+        assert held.exchange(first) is None
+        assert list(held.ready) == [suspicious, last]
+        assert held.take() is suspicious
+    assert held.exchange(first) is None
+    assert held.running == {first, suspicious}
+
+
+def test_messages_with_keys_are_not_exchanged():
+    """The lane of a key is changed under the lock."""
+    held: Any = HeldMessages(isolates=True)
+    with held.lock:
+        held.add([Item(1), Item(2)])
+        first = held.take()
+    assert held.exchange(first) is None
+    assert held.running == {first}
