@@ -24,8 +24,7 @@ from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
 from .pull_consumer import PullConsumer
 from .server_support import EchoCheck, require_level
-from .stream import Stream
-from .stream_consumers import StreamConsumers
+from .stream import Stream, StreamConsumers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
