@@ -176,12 +176,13 @@ class HeldMessages:
         """Add received messages, and wake threads for them; return false if they have to be returned."""
         if self.phase is Phase.RETURNING:
             return False
-        ready, lanes, before = self.ready, self._lanes, len(self.ready)
+        ready, lanes, behind = self.ready, self._lanes, 0
         for delivery in run:
             if delivery.key is None:
                 ready.append(delivery)
             elif delivery.key in lanes:
                 lanes[delivery.key].append(delivery)
+                behind += 1
             else:
                 lanes[delivery.key] = deque()
                 ready.append(delivery)
@@ -190,7 +191,8 @@ class HeldMessages:
                 expected = self.expected_size
                 self.expected_size = max(delivery.size, expected + (delivery.size - expected) / 16)
         self.is_careful = self._isolates and run[-1].is_suspicious
-        self.work.notify(len(ready) - before)
+        # Not the difference in length: `exchange` takes messages meanwhile.
+        self.work.notify(len(run) - behind)
         return True
 
     def take(self) -> LeasedMessage | None:

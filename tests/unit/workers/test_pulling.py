@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,3 +120,23 @@ def test_messages_with_keys_are_not_exchanged():
         first = held.take()
     assert held.exchange(first) is None
     assert held.running == {first}
+
+
+class _Shrinking(deque[Any]):
+    """A queue from which another thread takes a message whenever one is added."""
+
+    def append(self, item: Any) -> None:
+        """Add a message, and lose the first one."""
+        super().append(item)
+        self.popleft()
+
+
+def test_each_added_message_wakes_a_thread_although_others_are_taken_meanwhile():
+    """A thread that waits must not miss a message because another thread exchanges one at that time."""
+    held: Any = HeldMessages(isolates=True, plain=True)
+    held.ready = _Shrinking([Item(1)])
+    woken = []
+    held.work.notify = woken.append
+    with held.lock:
+        held.add([Item(2)])
+    assert woken == [1]
