@@ -43,7 +43,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
@@ -168,6 +168,14 @@ def delivery_number(msg: JetStreamMsg) -> int:
     return int(tokens[4]) if len(tokens) == _SHORT_FORM else msg.metadata.num_delivered
 
 
+def stored_ns(msgs: Sequence[JetStreamMsg]) -> list[int]:
+    """Return when messages of one consumer were stored, in nanoseconds since 1970."""
+    subjects = [msg.ack_subject for msg in msgs]
+    if subjects[0].count(b".") == _SHORT_FORM - 1:
+        return [int(subject.rsplit(b".", 2)[1]) for subject in subjects]
+    return [msg.metadata.timestamp_ns for msg in msgs]
+
+
 class DeliveryState(Enum):
     """The life of a delivery; each state may follow any of the former ones."""
 
@@ -266,14 +274,6 @@ class LeasedMessage:
         """The metadata of the message, parsed on each access."""
         found = self.msg.metadata
         return found._replace(consumer=self.consumer) if self.consumer else found
-
-    @property
-    def stored_ns(self) -> int:
-        """Time when the message was stored, in nanoseconds since 1970."""
-        subject = self.msg.ack_subject
-        if subject.count(b".") == _SHORT_FORM - 1:
-            return int(subject.rsplit(b".", 2)[1])
-        return self.metadata.timestamp_ns
 
     def is_lost(self) -> bool:
         """Return whether the lease is over."""
@@ -568,8 +568,9 @@ class Settlements:
         self.send_acks()
         if self._pending and self._nc.is_connected:
             self._repeat()
-        # What `wait_confirmed` waits for was confirmed here, or abandoned.
-        self._confirmations.waiters.wake_all()
+        waiters = self._confirmations.waiters
+        if waiters.gates:  # what `wait_confirmed` waits for was confirmed here, or abandoned
+            waiters.wake_all()
 
     def _repeat(self) -> None:
         """Send again what is due."""

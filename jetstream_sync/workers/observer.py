@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
 from ..locks import new_lock
-from .deliveries import DeliveryObserver, DeliveryState, LeasedMessage, lease_clock
+from .deliveries import DeliveryObserver, DeliveryState, LeasedMessage, lease_clock, stored_ns
 from .logs import log, outcome_log
 
 if TYPE_CHECKING:
@@ -219,7 +219,8 @@ class HandlerObserver(DeliveryObserver):
 
     def _add_durations(self, ended: Sequence[LeasedMessage]) -> None:
         offset = self._clock_offset + ended[0].clock_ahead
-        ages = [item.started_at + offset - item.stored_ns / 1e9 for item in ended]
+        stored = stored_ns([item.msg for item in ended])
+        ages = [item.started_at + offset - ns / 1e9 for item, ns in zip(ended, stored, strict=True)]
         durations = {
             "duration": [item.ended_at - item.started_at for item in ended],
             "wait": [item.started_at - item.lease.received_at for item in ended],

@@ -26,7 +26,14 @@ from ... import errors
 from ...locks import new_lock
 from ..context import Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterWriter, copied_headers, one_line
-from ..deliveries import LeasedMessage, LeaseKeeper, Settlements, lease_clock, log_context
+from ..deliveries import (
+    LeasedMessage,
+    LeaseKeeper,
+    Settlements,
+    lease_clock,
+    log_context,
+    stored_ns,
+)
 from ..errors import (
     BatchError,
     DeadLetterTooLargeError,
@@ -121,8 +128,7 @@ class Failures:
         self._shared = shared
         self._dead_letters = dead_letters
         self._observer = shared.observer.handler(handler)
-        #: Pauses the handler while all messages fail.
-        self.breaker: CircuitBreaker = breaker
+        self._breaker = breaker
         self._state = state
         self._lock = new_lock()
         # The deliveries that failed here, by stream sequence; see `happened_here`. The oldest are forgotten.
@@ -160,7 +166,7 @@ class Failures:
             return None
         fatal = self._handler.rejects(error)
         if not (fatal or isinstance(error, Retry)):
-            self.breaker.failed()
+            self._breaker.failed()
         if self.is_last(delivery, error):
             logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
             log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
@@ -280,9 +286,10 @@ class Processor:
         self._shared = shared
         self.observer: HandlerObserver = shared.observer.handler(handler)
         self._state: RunState = state or _state_of(handler, shared.js)
-        breaker = breaker or CircuitBreaker(handler.name, handler.concurrency)
+        #: Pauses the handler while all messages fail.
+        self.breaker: CircuitBreaker = breaker or CircuitBreaker(handler.name, handler.concurrency)
         #: What follows for messages that fail.
-        self.failures: Failures = Failures(handler, shared, dead_letters, breaker, self._state)
+        self.failures: Failures = Failures(handler, shared, dead_letters, self.breaker, self._state)
         self._processes = processes
         self._settlements = shared.settlements
         self._hooks = shared.observer.hooks
@@ -305,11 +312,6 @@ class Processor:
             shared.is_stopping,
             self._ack_early,
         )
-
-    @property
-    def breaker(self) -> CircuitBreaker:
-        """Pauses the handler while all messages fail."""
-        return self.failures.breaker
 
     def failed_here(self, delivery: LeasedMessage) -> bool:
         """Return as `Failures.happened_here`."""
@@ -355,8 +357,8 @@ class Processor:
             return lease_clock()
         if len(forks) != self._forks:
             end_fork(self._forks)
-        if self.failures.breaker.has_failures:
-            self.failures.breaker.succeeded()
+        if self.breaker.has_failures:
+            self.breaker.succeeded()
         if self._settlements.ack(delivery, confirm=self.handler.confirm) or (
             context is not None and context.acked
         ):
@@ -595,7 +597,7 @@ class QueueProcessor(Processor):
     def _process_unknown(self, delivery: LeasedMessage, task: str) -> None:
         grace = self.handler.unknown_task_grace
         now = datetime.now(timezone.utc).timestamp() + delivery.clock_ahead
-        age = max(0.0, now - delivery.stored_ns / 1e9)
+        age = max(0.0, now - stored_ns([delivery.msg])[0] / 1e9)
         if task not in self._unknown:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
             log.error(text, self.handler.name, task, grace)
