@@ -58,9 +58,9 @@ def add(
     store = _contexts(settings)
     exists = name in store.names()
     fields = store.load(name) if exists else dict(KEYS)
-    read_password(settings)
+    given = {**settings.given, "password": read_password(settings)}
     for part in LOGIN_PARTS.values():
-        value = settings.given.get(part.name)
+        value = given.get(part.name)
         if value is None or not part.key:
             continue
         if part.metavar == "FILE" and not value.startswith(("~", "$")):

@@ -40,7 +40,7 @@ class Settings:
     """
     The values of the common options, and the connection they lead to; click passes them to commands as ``obj``.
 
-    They are set while the command line is parsed. After that only a password is kept that was read or typed.
+    They are set while the command line is parsed, and do not change after that.
     """
 
     env: Environment
@@ -48,6 +48,8 @@ class Settings:
     given: dict[str, Any] = field(default_factory=dict)
     #: The command line arguments, for errors that quote them.
     words: Sequence[str] = ()
+    #: The password that was read from a file or typed: once, also for several connections.
+    kept: dict[str, str] = field(default_factory=dict, repr=False)
 
     def take(self, name: str, value: object) -> None:
         """Set an option; one given after the command name overrides one given before it."""
@@ -344,6 +346,8 @@ class EffectiveLogin:
                 sources[part] = name or _named(level is levels[0], LOGIN_PARTS[part])
             kinds |= level.kinds
         values["url"] = _addresses(values["url"])
+        if not values["url"]:
+            raise CommandError(f"{sources['url']}: the server address is empty")
         for part in _PATHS:
             if part in values:
                 values[part] = _file(os.path.expandvars(values[part]))
@@ -426,16 +430,15 @@ def _addresses(value: Any) -> list[str]:
 
 
 def read_password(settings: Settings) -> str | None:
-    """Return the password from the options or a file; ``None`` without both."""
-    given = settings.given
-    if path := given.get("password_file"):
-        if "password" in given:
-            raise CommandError("--password and --password-file exclude each other")
-        # Read once, also for several connections: it may be a pipe.
+    """Return the password from the options or a file, or that was typed; ``None`` without these."""
+    given, kept = settings.given, settings.kept
+    path = given.get("password_file")
+    if path and "password" in given:
+        raise CommandError("--password and --password-file exclude each other")
+    if path and not kept:  # it may be a pipe
         with file_errors(path), open(_file(path), encoding="utf-8") as file:  # noqa: PTH123
-            given["password"] = file.read().rstrip("\r\n")
-        del given["password_file"]
-    return given.get("password")
+            kept["password"] = file.read().rstrip("\r\n")
+    return given.get("password", kept.get("password"))
 
 
 def _with_password(settings: Settings, login: EffectiveLogin) -> dict[str, Any]:
@@ -445,9 +448,7 @@ def _with_password(settings: Settings, login: EffectiveLogin) -> dict[str, Any]:
     if password is not None:
         options["password"] = password
     elif "user" in options and "password" not in options and settings.interactive:
-        options["password"] = _typed_password(options["user"])
-        # Prompt once, also for several connections.
-        settings.given["password"] = options["password"]
+        settings.kept["password"] = options["password"] = _typed_password(options["user"])
     if "password" in options and "user" not in options:
         raise CommandError("a password needs a --user")
     return options

@@ -318,6 +318,7 @@ def test_the_timeout_is_kept():
         ("account info", {"NATS_NKEY": "nowhere.nk"}, "NATS_NKEY 'nowhere.nk': "),
         ("-s x://y account info", {}, "--server 'x://y': "),
         ("account info", {"NATS_URL": "x://y"}, "NATS_URL 'x://y': "),
+        ("account info", {"NATS_URL": " , "}, "NATS_URL: the server address is empty"),
         ("--js-domain a.b account info", {}, "--js-domain 'a.b': "),
         ("--token secret --user me account info", {}, "--token: "),
         ("consumer add S C --heartbeat 1ms", {}, "--heartbeat '1ms': "),
