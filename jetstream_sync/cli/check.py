@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import operator
 import os
 import re
@@ -370,6 +371,8 @@ def message(settings: Settings, check: _Check) -> None:
         try:
             since = float(text)
         except ValueError:
+            since = math.nan
+        if not math.isfinite(since):
             check.critical.append("the body is not a Unix timestamp")
             return
     age = datetime.now(timezone.utc).timestamp() - since

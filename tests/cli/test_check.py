@@ -142,6 +142,10 @@ def test_messages(jsm, js):
     assert check(jsm, *text, "--content", "^bill")["status"] == "CRITICAL"
     assert check(jsm, *text, "--age-critical", "0s")["status"] == "CRITICAL"
     assert check(jsm, *text, "--body-timestamp")["status"] == "CRITICAL"
+    for body in (b"nan", b"inf", b"-inf"):
+        js.publish("s.nan", body)
+        found = check(jsm, *words, "--subject", "s.nan", "--body-timestamp", "--age-warn", "1h")
+        assert found["critical"] == ["the body is not a Unix timestamp"]
     dated = check(jsm, *words, "--subject", "s.time", "--body-timestamp", "--age-warn", "1h")
     assert dated["status"] == "WARNING"
     assert metrics(dated)["age"] >= 7200
