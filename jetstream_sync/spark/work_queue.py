@@ -9,6 +9,7 @@ it with `WorkBatch.give_back`, else after the ``ack_wait`` of the consumer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -124,7 +125,9 @@ class WorkBatch:
     ) -> None:
         if kind is None:
             self.acknowledge()
-        else:
+            return
+        # Without a connection, the messages are delivered again after ``ack_wait``, and the block's error counts.
+        with suppress(errors.Error):
             self.give_back()
 
 
@@ -175,8 +178,9 @@ def take_work(
         if not messages:
             return
         if count > 1:
-            # Fetch what is available now, without waiting for a full batch.
-            messages += consumer.fetch_no_wait(count - 1)
+            # Fetch what is available now, without waiting for a full batch. An error that lasts is one of the next batch.
+            with suppress(errors.Error):
+                messages += consumer.fetch_no_wait(count - 1)
         if left is not None:
             left -= len(messages)
         yield WorkBatch(parsed, messages)

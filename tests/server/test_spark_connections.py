@@ -13,7 +13,8 @@ import pytest
 from fixtures.threads import wait_until, within
 
 import jetstream_sync
-from jetstream_sync.errors import AuthorizationError, NoServersError
+from jetstream_sync import JetStreamMsg, PullConsumer
+from jetstream_sync.errors import AuthorizationError, NoServersError, TimeoutError
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark import ReadOptions, connection, plan_ranges, read_range, take_work
 
@@ -21,7 +22,7 @@ LOGIN = "authorization { user: orders, password: hunter2 }\n"
 
 
 def options(server: NatsServer, **more: str) -> ReadOptions:
-    return ReadOptions.from_options({"stream": "S", "servers": server.url, **more})
+    return ReadOptions.from_options({"stream": "S", "servers": server.url} | more)
 
 
 def test_one_connection_for_all_tasks_of_a_process(fresh_server):
@@ -76,6 +77,33 @@ def test_a_task_waits_for_a_server_that_cannot_be_reached_yet(kind, fresh_server
         fresh_server.start()
         assert rows.result(timeout=30) == [b"row"]
     connection(in_task.connection).close()
+
+
+def test_a_batch_of_work_keeps_what_was_fetched(nats_server, js, stream, monkeypatch):
+    """An error while the batch is filled does not lose its first message, which would wait for ``ack_wait``."""
+    stream.create_consumer(durable_name="C")
+    js.publish(f"{stream.name}.a", b"row")
+
+    def fail(_consumer: PullConsumer, _count: int) -> list[JetStreamMsg]:
+        raise TimeoutError("no reply")
+
+    monkeypatch.setattr(PullConsumer, "fetch_no_wait", fail)
+    work = options(nats_server, stream=stream.name, consumer="C")
+    (batch,) = take_work(work, max_messages=10, idle_seconds=0.1)
+    with batch:
+        assert [message.data for message in batch] == [b"row"]
+    connection(work.connection).close()
+
+
+def test_the_error_of_a_task_is_not_that_of_returning_its_messages(nats_server, js, stream):
+    """Messages that cannot be returned are delivered again after ``ack_wait``."""
+    stream.create_consumer(durable_name="C")
+    js.publish(f"{stream.name}.a", b"row")
+    work = options(nats_server, stream=stream.name, consumer="C")
+    (batch,) = take_work(work, max_messages=1)
+    with pytest.raises(ValueError, match="not a row"), batch:
+        connection(work.connection).close()
+        raise ValueError("not a row")
 
 
 @pytest.mark.parametrize("how", ["url", "option", "file", "variable"])
