@@ -520,6 +520,8 @@ class AckWindow(MessageReceiver):
     def _timeout_error(self) -> errors.Error:
         if not self._in_flight.rows:
             return errors.TimeoutError(f"not connected to a server for {self._ack_timeout:g} s")
+        for number, (_, refusal) in self._in_flight.refused.items():
+            return self._row_error(number, refusal)
         error = self._in_flight.oldest_error("no acknowledgement")
         others = self._in_flight.rows - 1
         return errors.TimeoutError(
