@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from ..net.clock import BackoffDelay, Deadline
 from .arguments import check_numbers, to_json
-from .checks import check_option, check_token
+from .checks import check_option, check_token, is_number
 from .context import Context, RunState
 from .errors import CallEndedError, Reject, ReturnValueError, StateUnknownError
 from .logs import log, traceback_text
@@ -117,12 +117,17 @@ def sent_call(data: bytes) -> CallRecord:
         raise Reject(f"the message is no call of a task: {error}") from error
     if not isinstance(found, dict):
         raise Reject("the message is no call of a task: it is not a JSON object")
+    expires = found.get("expires")
+    if expires is not None and not is_number(expires):
+        text = f"'expires' must be a number of seconds since 1970, not {expires!r:.60}"
+        raise Reject(f"the message is no call of a task: {text}")
     return found
 
 
 def sent_record(task: str, call: str, data: bytes) -> CallRecord:
     """Return the record of a call, as far as its message has it."""
-    return {**new_record(task, (), {}), **sent_call(data), "id": call}
+    # A message waits to be run, whatever another program has written into it.
+    return {**new_record(task, (), {}), **sent_call(data), "id": call, "status": READY}
 
 
 def has_expired(call: CallRecord) -> bool:

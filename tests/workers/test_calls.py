@@ -266,6 +266,27 @@ def test_a_call_without_a_record_is_ready_and_can_be_cancelled(worker, js):
         _ = unknown.status
 
 
+@pytest.mark.parametrize("results", ["R", None])
+def test_a_message_of_another_program_cannot_end_its_call(worker, js, results):
+    """A status in it does not count, and a time that is no number makes a dead letter at once."""
+    runs: list[int] = []
+
+    @worker.task(name="bill", results=results)
+    def bill(number: int) -> None:
+        runs.append(number)
+
+    bill.prepare()
+    subject = f"{bill.queue.prefix}bill"
+    js.publish(f"{subject}.ended", b'{"args": [1], "status": "SUCCESSFUL"}')
+    js.publish(f"{subject}.expires", b'{"args": [2], "expires": "tomorrow"}')
+    with running(worker):
+        wait_until(lambda: (waiting(js), waiting(js, "DEAD")) == (0, 1), 20)
+    assert runs == [1]
+    headers = js.get_stream("DEAD").get_msg(1).headers
+    assert headers["Dead-Attempts"] == "1"
+    assert "'expires' must be a number of seconds" in headers["Dead-Reason"]
+
+
 def test_a_call_of_an_unknown_task_has_failed(worker, nats_server, js):
     """It is FAILED when its dead letter is stored, so nothing waits for its result for ever."""
     worker.queue("default", unknown_task_grace=0)
