@@ -129,7 +129,7 @@ class _Flow(Inbox):
         if self.refused and response.get("seq") == 0:
             self._end(self.refused[-1][1])  # no message was stored
             return
-        ack = PubAck.from_json(response)
+        ack = _ack_of(response)
         if ack.batch_id != self.batch_id:
             text = "the leader of the stream is older than 2.14 and stored an ordinary message"
             raise errors.FastPublishError(self.acked, text)
@@ -158,6 +158,13 @@ class _Flow(Inbox):
         self._end(error if isinstance(error, errors.Error) else errors.Error(str(error)))
         self.waiters.wake_all()
         return True
+
+
+def _ack_of(response: dict[str, Any]) -> PubAck:
+    """Return the final acknowledgement; with the sequence 0, the stream had all messages before."""
+    if response.get("seq") != 0 or "error" in response or not response.get("count"):
+        return PubAck.from_json(response)
+    return PubAck.from_json({**response, "seq": 1, "duplicate": True})._replace(seq=0)
 
 
 class FastPublisher:
@@ -267,7 +274,8 @@ class FastPublisher:
             headers: its headers; ``None``: none.
 
         Returns:
-            The acknowledgement; its ``batch_size`` is the number of messages.
+            The acknowledgement; its ``batch_size`` is the number of messages. If the stream had all of them
+            before, by their ids, it is a ``duplicate``, and its ``seq`` is 0.
 
         Raises:
             Error: as `add()`. It cannot be used again.

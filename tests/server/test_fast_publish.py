@@ -202,6 +202,19 @@ def test_refusals_are_typed(js, target, stream_name):
 
 
 @fast_server
+@pytest.mark.parametrize("gaps", ["fail", "ok"])
+def test_messages_that_the_stream_had_before_are_a_success(js, target, gaps):
+    """A program that publishes again after a crash sends messages whose ids are known."""
+    for _ in range(2):
+        with js.fast_publish(gaps=gaps) as fast:
+            for number in range(2):
+                fast.add(f"{target.name}.a", b"x", msg_id=f"id-{number}")
+            ack = fast.commit()
+    assert (ack.stream, ack.seq, ack.duplicate, ack.batch_size) == (target.name, 0, True, 2)
+    assert (fast.acked, count(target)) == (2, 2)
+
+
+@fast_server
 def test_a_publish_of_which_nothing_is_stored_says_why(js, target):
     """With ``gaps="ok"`` the reply to the commit has the sequence 0 then."""
     js.update_stream(replace(target.cached_info.config, max_msgs=1, discard="new"))
