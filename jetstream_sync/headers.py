@@ -229,6 +229,14 @@ def _values_of(name: str, values: object) -> Iterable[str]:
     return values
 
 
+def check_headers(headers: HeadersLike) -> HeadersLike:
+    """Return headers; raise if they are not a mapping. The error omits the value, which may be secret."""
+    if not isinstance(headers, Mapping):
+        rule = "must be a mapping of names to values, or Headers"
+        raise errors.InvalidOptionError("headers", type(headers), rule)
+    return headers
+
+
 def encode_headers(headers: HeadersLike) -> bytes:
     """Return the header block that precedes a payload."""
     if not headers:
@@ -237,7 +245,7 @@ def encode_headers(headers: HeadersLike) -> bytes:
     if isinstance(headers, Headers):
         lines += [f"{name}: {value}\r\n" for name, value in headers.pairs()]
     else:
-        for name, values in headers.items():
+        for name, values in check_headers(headers).items():
             for value in (values,) if isinstance(values, str) else _values_of(name, values):
                 _check(name, value)
                 lines.append(f"{name}: {value}\r\n")

@@ -150,8 +150,13 @@ def check_consumer_name(name: str, *, new: bool = False) -> str:
     return _check_name("consumer", name, new)
 
 
+def is_formatted(text: str) -> bool:
+    """Return whether a text is another one in a subject, such as a member of an enum that is also a str."""
+    return type(text) is not str and f"{text}" != text
+
+
 def _check_name(kind: str, name: str, new: bool) -> str:
-    if not isinstance(name, str):
+    if not isinstance(name, str) or is_formatted(name):
         raise errors.InvalidNameError(kind, repr(name), f"must be a str, not {type(name).__name__}")
     if not name:
         raise errors.InvalidNameError(kind, name, "must not be empty")
@@ -211,7 +216,7 @@ _KEY_RULE: Final = "must consist of letters, digits and '-', '/', '_', '=', in t
 def check_bucket(bucket: str) -> str:
     """Validate the name of a bucket, and return it."""
     if not is_bucket_name(bucket):
-        shown = bucket if isinstance(bucket, str) else repr(bucket)
+        shown = bucket if type(bucket) is str else repr(bucket)
         raise errors.InvalidNameError(
             "bucket", shown, "must consist of letters, digits, '_' and '-'"
         )
@@ -220,7 +225,7 @@ def check_bucket(bucket: str) -> str:
 
 def is_bucket_name(name: object) -> bool:
     """Return whether a bucket may have a name."""
-    return isinstance(name, str) and _BUCKET.fullmatch(name) is not None
+    return isinstance(name, str) and _BUCKET.fullmatch(name) is not None and not is_formatted(name)
 
 
 def chunk_subject(bucket: str, nuid: str) -> str:
@@ -300,10 +305,12 @@ class Routes(Frozen):
             if domain is not None:
                 return cls(f"$JS.{check_stream_name(domain)}.API")
             if prefix is not None:
-                return cls(check_publish_subject(prefix.rstrip(".")))
+                root = prefix.rstrip(".") if isinstance(prefix, str) else prefix
+                return cls(check_publish_subject(root))
         except ValueError as error:
             option = "domain" if domain is not None else "prefix"
-            raise errors.InvalidOptionError(option, domain or prefix, str(error)) from None
+            given = prefix if domain is None else domain
+            raise errors.InvalidOptionError(option, given, str(error)) from None
         return cls()
 
     @property

@@ -29,6 +29,7 @@ from ..headers import (
     SCHEDULER,
     Headers,
     HeadersLike,
+    check_headers,
 )
 from ..options import check_int, check_known
 from ..subjects import check_publish_subject, check_stream_name, check_subject
@@ -148,7 +149,7 @@ def publish_headers(
         return headers
     if not headers:
         return extra
-    merged = Headers(headers)
+    merged = Headers(check_headers(headers))
     merged.update(extra)
     return merged
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from datetime import timedelta
 from enum import Enum
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypedDict
 
 from .. import errors
@@ -25,7 +24,7 @@ from ..headers import (
     parse_headers,
     parse_status,
 )
-from ..options import check_int, check_known
+from ..options import cached, check_int, check_known
 from ..records import Frozen, frozen
 from .consumer import ConsumerConfig
 
@@ -107,10 +106,12 @@ class ContinuousOptions(FetchOptions, total=False):
 #: The options that are sent as they are.
 _SENT_OPTIONS: Final = FetchOptions.__optional_keys__ - {"max_bytes", "heartbeat"}
 _GROUPED: Final = PriorityOptions.__optional_keys__ - {"group"}
+#: The largest number that the server can read.
+_MAX_NUMBER: Final = 2**63 - 1
 #: The least and the largest value of an option that is sent.
-_RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
-    "min_pending": (0, None),
-    "min_ack_pending": (0, None),
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "min_pending": (0, _MAX_NUMBER),
+    "min_ack_pending": (0, _MAX_NUMBER),
     "priority": (0, 9),
 }
 #: The options of a continuous pull that limit a number, which is at least 1.
@@ -151,8 +152,8 @@ class PullRequest(Frozen):
                 self.heartbeat_ns / NS_PER_S,
                 f"must be at most half of the {self.expires_ns / NS_PER_S:g} s of the request",
             )
-        check_int("batch", self.batch, 1)
-        check_int("max_bytes", self.max_bytes, 0)
+        check_int("batch", self.batch, 1, _MAX_NUMBER)
+        check_int("max_bytes", self.max_bytes, 0, _MAX_NUMBER)
         for name, value in self.options.items():
             if name in _RANGES:
                 check_int(name, value, *_RANGES[name])
@@ -184,7 +185,7 @@ def default_heartbeat_ns(expires_ns: int) -> int:
     return _DEFAULT_HEARTBEAT_NS if expires_ns >= HEARTBEAT_FROM_NS else 0
 
 
-@lru_cache(maxsize=64, typed=True)  # because True == 1
+@cached(64)
 def fetch_request(
     batch: int | None, timeout: float | timedelta | None, *, no_wait: bool = False, **options: Any
 ) -> PullRequest:

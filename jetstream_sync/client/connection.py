@@ -178,7 +178,8 @@ class CoreConnection(ForeignNames):
 
         Raises:
             BadSubjectError: the subject or queue group is not well formed.
-            InvalidOptionError: the callback is not callable, or is an ``async`` function.
+            InvalidOptionError: the callback is not callable, or is an ``async`` function; a limit is not an
+                integer.
             ConnectionDrainingError: the connection is draining.
             ConnectionClosedError: it is closed.
 

@@ -37,6 +37,10 @@ class PendingLimits:
     __slots__ = ("_batches", "_bytes_limit", "_first", "_msgs_limit", "_put", "pending_bytes")
 
     def __init__(self, msgs_limit: int, bytes_limit: int) -> None:
+        limits = {"pending_msgs_limit": msgs_limit, "pending_bytes_limit": bytes_limit}
+        for option, limit in limits.items():  # the reader compares them
+            if isinstance(limit, bool) or not isinstance(limit, int):
+                raise errors.InvalidOptionError(option, limit, "must be an integer; 0: no limit")
         self._msgs_limit = msgs_limit
         self._bytes_limit = bytes_limit
         # Number of messages added so far, and how many of them came before the first batch.

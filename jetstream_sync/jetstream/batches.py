@@ -433,9 +433,14 @@ class BatchAPI:
 
         """
         batch = Batch(self._api, stream, timeout)
+        if not isinstance(messages, Iterable) or isinstance(messages, (str, bytes, Mapping)):
+            raise errors.InvalidOptionError("messages", messages, "must be a list of messages")
         for message in messages:
             if isinstance(message, Msg):
                 message = message.subject, message.data, message.headers  # noqa: PLW2901 - as a tuple
+            if not isinstance(message, (tuple, list)) or len(message) not in {2, 3}:
+                rule = "must be tuples of subject, payload and, optionally, headers"
+                raise errors.InvalidOptionError("messages", message, rule)
             batch._add(*message)  # noqa: SLF001 - of this module
         return batch.commit()
 

@@ -23,7 +23,7 @@ from ..api.publish import (
 )
 from ..api.stream import SnapshotInfo
 from ..foreign_names import ForeignNames
-from ..headers import SCHEDULE, SCHEDULE_TTL, Headers, HeadersLike
+from ..headers import SCHEDULE, SCHEDULE_TTL, Headers, HeadersLike, check_headers
 from ..net.clock import Deadline, monotonic
 from ..subjects import check_publish_subject
 from .api_requests import APIRequests, limited, names_by_subject, stream_info, with_one_deadline
@@ -348,7 +348,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             Error: otherwise as `JetStream.publish`.
 
         """
-        merged = Headers(headers or ())
+        merged = Headers(check_headers(headers) if headers else ())
         merged.update(schedule_headers(target, at, every, cron, time_zone, source, rollup))
         if ttl is not None:
             merged[SCHEDULE_TTL] = ttl_text(ttl)

@@ -16,12 +16,12 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from .. import errors
@@ -31,7 +31,7 @@ from ..client.mailbox import copy_exception
 from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
 from ..net.clock import BackoffDelay, Deadline, monotonic
-from ..options import check_int, check_known
+from ..options import cached, check_int, check_known
 from ..subjects import DeliverySequence, ack_tokens, check_consumer_name, filter_fields
 from .api_requests import APIRequests
 from .consumer_requests import CREATE
@@ -645,6 +645,9 @@ def pull_cursor(
     attempts = options.get("max_reset_attempts", 0)
     filters = options.get("filter_subjects") or ()
     metadata = options.get("metadata")
+    if not isinstance(filters, Iterable):
+        rule = "must be a subject or a list of subjects"
+        raise errors.InvalidOptionError("filter_subjects", filters, rule)
     known: dict[str, Any] = {
         "inactive_threshold": inactive_s,
         **options,
@@ -658,7 +661,7 @@ def pull_cursor(
     return OrderedCursor(api, stream, prefix or unique, config, attempts, serials, **further)
 
 
-@lru_cache(maxsize=32, typed=True)
+@cached(32)
 def _pull_config(
     *,
     filter_subjects: tuple[str, ...],

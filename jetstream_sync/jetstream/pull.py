@@ -344,7 +344,7 @@ class PullRequester:
         group = request.options.get("group")
         if groups and group not in groups:
             raise errors.InvalidOptionError("group", group, f"must be one of {list(groups)}")
-        if group and not groups:
+        if group is not None and not groups:
             raise errors.InvalidOptionError("group", group, "the consumer has no priority groups")
 
     def send(self, request: PullRequest, inbox: PullInbox, *, deferred: bool = False) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from .. import errors
@@ -16,6 +15,7 @@ from ..client.mailbox import copy_exception, first_items
 from ..durations import NS_PER_S
 from ..locks import new_lock
 from ..net.clock import Deadline
+from ..options import cached
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, limited, with_one_deadline
 from .consumer_requests import ConsumerAccessors, release_consumer, taken_back
@@ -242,7 +242,7 @@ class PullSubscription(ConsumerAccessors):
 # --- one fetch ------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64, typed=True)
+@cached(64)
 def _requests(
     batch: int, timeout: float | timedelta | None, heartbeat: float | timedelta | None
 ) -> tuple[PullRequest, PullRequest]:

@@ -37,6 +37,7 @@ from .wire import (
     ServiceInfo,
     ServicePing,
     ServiceStats,
+    check_metadata,
     check_service_name,
     check_version,
     verb_subject,
@@ -162,7 +163,7 @@ class EndpointGroup:
             name=name,
             subject=check_subject(full),
             queue_group=self._queue(queue_group) or None,
-            metadata=dict(metadata or {}),
+            metadata=check_metadata(metadata),
         )
         self._service._start_endpoint(info, handler, workers, pending_msgs_limit)
 
@@ -193,8 +194,10 @@ class Service(EndpointGroup):
             name=check_service_name(name),
             id=os.urandom(_ID_BYTES).hex(),
             version=check_version(version),
-            metadata=dict(metadata or {}),
+            metadata=check_metadata(metadata),
         )
+        if not isinstance(description, str):
+            raise errors.InvalidOptionError("description", description, "must be a str")
         self._description = description
         for option, callback in (("stats_handler", stats_handler), ("stop_cb", stop_cb)):
             if callback is not None:

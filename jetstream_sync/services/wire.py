@@ -151,6 +151,16 @@ def check_version(version: str) -> str:
     return version
 
 
+def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Validate the metadata of a service or an endpoint, and return a copy; ``None``: it is empty."""
+    given = {} if metadata is None else metadata
+    if not isinstance(given, Mapping) or not all(
+        isinstance(text, str) for item in given.items() for text in item
+    ):
+        raise errors.InvalidOptionError("metadata", metadata, "must be a mapping of str to str")
+    return dict(given)
+
+
 def verb_subject(prefix: str, verb: str, *scope: str | None) -> str:
     """Return the subject of a verb for all services, for those of a name, or for a name and an id."""
     return ".".join(filter(None, (prefix, verb, *scope)))
@@ -172,6 +182,8 @@ def discover(
         check_service_name(name)
     elif instance is not None:
         raise errors.InvalidOptionError("id", instance, "needs the name of the service")
+    if instance is not None and not (isinstance(instance, str) and re.fullmatch(_NAME, instance)):
+        raise errors.InvalidOptionError("id", instance, "must be the id of a service instance")
     found = []
     subject = verb_subject(prefix, verb, name, instance)
     deadline = Deadline(timeout)

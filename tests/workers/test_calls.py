@@ -268,7 +268,7 @@ def test_a_call_without_a_record_is_ready_and_can_be_cancelled(worker, js):
 
 @pytest.mark.parametrize("results", ["R", None])
 def test_a_message_of_another_program_cannot_end_its_call(worker, js, results):
-    """A status in it does not count, and a time that is no number makes a dead letter at once."""
+    """A status in it does not count, and a text as its time to expire makes a dead letter at once."""
     runs: list[int] = []
 
     @worker.task(name="bill", results=results)

@@ -150,9 +150,20 @@ def encode_pattern(codec: KeyCodec, pattern: str) -> str:
 
 def key_codec(given: KeyCodec | Sequence[KeyCodec] | None) -> KeyCodec | None:
     """Return one codec for keys; several are applied in order."""
-    return _Chain(given) if isinstance(given, Sequence) else given
+    codec: KeyCodec | None = _codec("key", given)
+    return codec
 
 
 def value_codec(given: ValueCodec | Sequence[ValueCodec] | None) -> ValueCodec | None:
     """Return one codec for values; several are applied in order."""
-    return _Chain(given) if isinstance(given, Sequence) else given
+    codec: ValueCodec | None = _codec("value", given)
+    return codec
+
+
+def _codec(option: str, given: Any) -> Any:
+    codecs = given if isinstance(given, Sequence) else () if given is None else (given,)
+    for codec in codecs:
+        if isinstance(codec, type) or not (hasattr(codec, "encode") and hasattr(codec, "decode")):
+            rule = "must be an object with the methods encode and decode"
+            raise errors.InvalidOptionError(option, codec, rule)
+    return _Chain(codecs) if isinstance(given, Sequence) else given

@@ -97,7 +97,11 @@ class BucketSubjects(Frozen):
 
     def patterns(self, keys: str | Sequence[str]) -> list[str]:
         """Return the stored forms of patterns."""
-        return list(map(self.pattern, listed_keys(keys)))
+        given = listed_keys(keys)
+        if not given:
+            rule = "must have a key or a pattern; '>' is for all keys"
+            raise errors.InvalidOptionError("keys", keys, rule)
+        return list(map(self.pattern, given))
 
     def decoded(self, subject: str) -> str:
         """Return the key of a stored subject."""

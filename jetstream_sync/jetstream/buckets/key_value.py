@@ -17,7 +17,7 @@ from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
 from ...net.clock import BackoffDelay, Deadline, monotonic, seconds
-from ...options import check_int, check_known
+from ...options import check_callback, check_int, check_known
 from ...protocol.parser import RawMessage
 from ...subjects import API_PREFIX, KEYS_PREFIX, KV_PREFIX, Routes, check_writable, merge_patterns
 from ..api_requests import APIRequests, limited, with_one_deadline
@@ -535,10 +535,11 @@ class KeyValue(ForeignNames):
 
         Raises:
             WrongLastRevisionError: the key was changed during each attempt; nothing was stored.
-            InvalidOptionError: ``attempts`` is below 1.
+            InvalidOptionError: ``attempts`` is below 1, or the function cannot be called.
             Error: otherwise as `put()` and `get()`; an exception of the function is not caught.
 
         """
+        check_callback("function", function)
         if attempts is not None:
             check_int("attempts", attempts, 1)
         stored = self._subjects.writable(key)

@@ -79,7 +79,7 @@ class Lock:
         self._ttl = seconds(ttl, "ttl")
         if self._ttl < _MIN_TTL_S:
             raise errors.InvalidOptionError("ttl", ttl, f"must be at least {_MIN_TTL_S:g} second")
-        self._timeout = timeout
+        self._timeout = None if timeout is None else seconds(timeout)
         self._owner = ""
         # Held while the key is written, so that a renewal and a release follow each other.
         self._writing = new_lock()

@@ -20,6 +20,7 @@ from ... import errors
 from ...api.object_store import ObjectInfo, digest_text, new_sha256, parse_digest
 from ...api.pull import ContinuousPull
 from ...net.clock import BackoffDelay, Deadline
+from ...options import check_callback
 from ...subjects import chunk_subject
 from ..direct_get import leader_get
 from ..message import JetStreamMsg
@@ -74,6 +75,8 @@ class Download:
     ) -> None:
         self.info = info
         self.bucket = bucket
+        if progress is not None:
+            check_callback("progress", progress)
         self._progress = progress
         self._timeout = timeout
         self._subject = chunk_subject(bucket.name, info.nuid)

@@ -156,6 +156,7 @@ class ObjectStore(ForeignNames):
             Error: as `put()`.
 
         """
+        path = os.fspath(path)  # a number would be a file that is open
         meta = os.path.basename(path) if name is None else name  # noqa: PTH119
         with open(path, "rb") as file:  # noqa: PTH123
             return self.put(meta, file, progress, timeout)

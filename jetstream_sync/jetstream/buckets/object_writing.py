@@ -37,6 +37,7 @@ from ...api.object_store import (
 from ...client.threads import spawn_from_finalizer
 from ...headers import EXPECTED_LAST_SEQ
 from ...net.clock import Deadline, monotonic
+from ...options import check_callback
 from ...subjects import chunk_subject
 from ..api_requests import stream_info
 from .object_bucket import ObjectBucket, log
@@ -123,6 +124,8 @@ class Upload:
         # `exclusive`: never replace an object or a link.
         self._bucket = bucket
         self._exclusive = exclusive
+        if progress is not None:
+            check_callback("progress", progress)
         self._total = total
         self._progress = progress
         self._timeout = timeout
