@@ -219,7 +219,7 @@ BROAD_HANDLERS = {
 CORE_INTERFACE = """
 address closed_reason info internal max_payload name options reconnects status
 callbacks direct encoder events fork_aware reader requests state table writer
-drain_subscriptions flush stop_dropped wait_closed
+drain_subscriptions flush stop_dropped wait_closed wake
 """
 
 # --- reading the package ----------------------------------------------------------------------

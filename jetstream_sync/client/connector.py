@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .. import errors
@@ -49,7 +50,7 @@ _STABLE_UPTIME_S = 1.0
 class Connector:
     """Tries the servers of a pool until one accepts the connection."""
 
-    # `stop()`, `skip_wait()` and `stopped()` may be called by any thread, the others by one at a time.
+    # `stop()`, `skip_wait()`, `stopped()` and `wake()` may be called by any thread, the others by one at a time.
 
     def __init__(self, options: ConnectionOptions, opener: TransportOpener, events: Events) -> None:
         self._name = options.name or "connection"
@@ -126,9 +127,16 @@ class Connector:
         self._is_stopped = True
         self._waiters.wake_all()
 
-    def stopped(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` for `stop()`; return whether it was called."""
-        return self._waiters.wait_for(lambda: self._is_stopped, Deadline(seconds))
+    def stopped(self, seconds: float, ended: Callable[[], object] | None = None) -> bool:
+        """Wait up to ``seconds`` for `stop()`, or until ``ended()`` holds; return whether it was called."""
+        self._waiters.wait_for(
+            lambda: self._is_stopped or (ended is not None and ended()), Deadline(seconds)
+        )
+        return self._is_stopped
+
+    def wake(self) -> None:
+        """Let the threads in `stopped()` check their conditions."""
+        self._waiters.wake_all()
 
     def forked(self) -> None:
         """Replace the lock of the pool in a forked child, and close the copy of a socket."""

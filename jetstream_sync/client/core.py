@@ -99,9 +99,15 @@ class ConnectionCore:
         finally:
             self.table.forget(subscriptions)
 
-    def wait_closed(self, seconds: float) -> bool:
+    def wait_closed(self, seconds: float, ended: Callable[[], object] | None = None) -> bool:
         """Wait up to ``seconds`` until the connection is closed; return whether it is."""
-        return self.status is ConnectionStatus.CLOSED or self.engine.connector.stopped(seconds)
+        # `ended`: ends the wait when it holds after a `wake()`.
+        closed = self.status is ConnectionStatus.CLOSED
+        return closed or self.engine.connector.stopped(seconds, ended)
+
+    def wake(self) -> None:
+        """Let the threads in `wait_closed()` check whether their wait has ended."""
+        self.engine.connector.wake()
 
     # --- its state ------------------------------------------------------------------------------
 

@@ -223,7 +223,7 @@ class OrderedPuller:
         """Stop the iterator, drop the buffered messages, and delete its consumer."""
         if self._stopped is None:
             self._stopped = errors.IteratorClosedError("the iterator was stopped")
-        self._cursor.stopping = True
+        self._cursor.stop()
         messages = self._messages
         if messages is not None:
             messages.end(self._stopped)
@@ -233,7 +233,7 @@ class OrderedPuller:
         """Request no more messages; see `MessageIterator.drain`."""
         if self._stopped is None:
             self._stopped = errors.IteratorClosedError("the iterator was drained")
-        self._cursor.stopping = True
+        self._cursor.stop()
         messages = self._messages
         if messages is not None:
             try:
@@ -625,7 +625,7 @@ class OrderedConsumer:
         """
         if self._closed is None:
             self._closed = errors.IteratorClosedError("the ordered consumer was closed")
-        self._cursor.stopping = True
+        self._cursor.stop()
         inbox = self._inbox
         if inbox is not None:
             inbox.mailbox.close(self._closed)

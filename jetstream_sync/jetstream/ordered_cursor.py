@@ -76,8 +76,6 @@ _GONE_RETRY_S: Final = 0.05
 #: maximum; the delay doubles each time.
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 10.0
-#: Seconds between two checks whether the user has stopped it, during the delay.
-_STOP_CHECK_INTERVAL_S: Final = 0.25
 
 
 class OrderedOptions(TypedDict, total=False):
@@ -301,7 +299,7 @@ class OrderedCursor:
         #: The current consumer on the server.
         self.consumer: ServerConsumer | None = None
         self._pace = _Pace()
-        #: Set by the reader's end: a failed attempt to create a consumer is the last one.
+        #: Whether a failed attempt to create a consumer is the last one; see `stop()`.
         self.stopping: bool = False
         #: The last returned message; the next consumer starts after it.
         self.sequence: DeliverySequence = DeliverySequence()
@@ -511,9 +509,8 @@ class OrderedCursor:
 
     def _wait(self, deadline: Deadline) -> bool:
         """Wait before the next attempt; return whether there is one."""
-        while not self.stopping and not deadline.expired():
-            if self._api.core.wait_closed(deadline.sooner(_STOP_CHECK_INTERVAL_S).lock_timeout()):
-                break  # the next attempt raises the reason
+        # If the connection was closed, the next attempt raises the reason.
+        self._api.core.wait_closed(deadline.left() or 0.0, lambda: self.stopping)
         return not self.stopping
 
     def _check_stream(
@@ -611,6 +608,11 @@ class OrderedCursor:
         """Return whether the first message of a consumer is not after the position."""
         position = self.stream_seq
         return position is not None and int(ack_tokens(reply)[3]) <= position
+
+    def stop(self) -> None:
+        """Let a failed attempt to create a consumer be the last one, and end the wait for the next."""
+        self.stopping = True
+        self._api.core.wake()
 
     def drop(self) -> None:
         """Delete the current consumer without waiting for the reply."""

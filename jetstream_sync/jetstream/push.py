@@ -664,7 +664,7 @@ class OrderedPushSubscription(PushSubscription):
 
     def _on_closed(self, reason: BaseException) -> None:
         """Handle the end of the subscription."""
-        self._cursor.stopping = True
+        self._cursor.stop()
         super()._on_closed(reason)
 
     def _abandon(self) -> None:
@@ -676,7 +676,7 @@ class OrderedPushSubscription(PushSubscription):
         """Create no more feeds: the current one is the last."""
         self._mailbox.raise_reason()
         with self._receive_lock:
-            self._cursor.stopping = True
+            self._cursor.stop()
 
     # --- called by the reader -------------------------------------------------------------------
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from fixtures.threads import wait_until
 
 from jetstream_sync.address import Server, parse_servers
 from jetstream_sync.client import connector
 from jetstream_sync.client.connector import Connector
+from jetstream_sync.client.engine import Engine
 from jetstream_sync.errors import (
     AuthorizationError,
     CertificateError,
@@ -148,6 +151,18 @@ def test_stop_ends_the_attempts(world):
     assert len(it.waits) == 1
     assert it.reconnect() is None
     assert len(it.asked) == 1
+
+
+def test_a_wait_ends_when_its_condition_holds():
+    """Without a stop, the caller goes on; a thread that has changed the condition calls `wake`."""
+    engine = Engine(ConnectionOptions(servers=(A,)), "1.0")
+    ended: list[bool] = []
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(engine.connector.stopped, 60, lambda: ended)
+        wait_until(lambda: engine.connector._waiters.gates)
+        ended.append(True)
+        engine.connector.wake()
+        assert waiting.result(5) is False
 
 
 # --- delays -----------------------------------------------------------------------------------
