@@ -177,6 +177,9 @@ class WorkerRun:
         interval = min(shortest / 12, _MAX_TICK_S)
         fatal = self._shared.on_fatal
         keeper = spawn("worker-leases", lambda: self._maintain(interval), fatal)
+        parts = [part for handler in self._worker.handlers for part in handler.parts]
+        if any(part.soft_timeout is not None for part in parts):
+            spawn("worker-soft-timeouts", self._interrupt_overdue, fatal)
         for runner in self._runners:
             runner.start()
         self._monitor.attach(self._nc, self._keeper, self._runners, keeper)
@@ -219,9 +222,12 @@ class WorkerRun:
             self._keeper.tick()
             for runner in self._runners:
                 runner.report_overdue()
-            if self._shared.soft_timeouts.running:
-                self._shared.soft_timeouts.tick()
             self._settlements.tick()
+
+    def _interrupt_overdue(self) -> None:
+        """Interrupt handlers over their ``soft_timeout``, on a thread that never waits for the server."""
+        while not self._ended.wait(_MAX_TICK_S):
+            self._shared.soft_timeouts.tick()
 
     # --- running --------------------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from fixtures.threads import wait_until
+from fixtures.server import paused
+from fixtures.threads import SCALE, wait_until
 from fixtures.worker import FAST, dead_letters, is_settled, publish_numbers, publish_texts, running
 
-from jetstream_sync import ConsumerConfig, InvalidOptionError
+from jetstream_sync import ConsumerConfig, InvalidOptionError, connect
 from jetstream_sync.workers import (
     Backoff,
     Context,
@@ -268,6 +269,34 @@ def test_a_handler_over_its_soft_timeout_is_interrupted(js, stream, worker, capl
         wait_until(lambda: is_settled(stream), 30)
     assert sorted(ended) == [1, 1, 2, 2]
     assert "SoftTimeoutError" in caplog.text
+
+
+@pytest.mark.full
+@pytest.mark.timeout(110)
+def test_a_soft_timeout_does_not_wait_for_a_silent_server(fresh_server):
+    """A renewal of the lease waits 6 seconds for its reply at that time."""
+    worker = Worker(fresh_server.url, name="soft", drain_timeout=1.0)
+    began, ended = threading.Event(), threading.Event()
+    with connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="SOFT", subjects=["soft"])
+        js.publish("soft")
+
+    @worker.handler(stream="SOFT", consumer="C", ack_wait=24, soft_timeout=9.5)
+    def work() -> None:
+        began.set()
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    with running(worker):
+        assert began.wait(20)
+        with paused(fresh_server):
+            started = time.monotonic()
+            assert ended.wait(30)
+            assert time.monotonic() - started < 10 + SCALE
 
 
 # In a process of its own: the error would be raised in functions of coverage, too.
