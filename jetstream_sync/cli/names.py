@@ -50,7 +50,7 @@ def find_stream(js: JetStream, name: str) -> Stream:
     try:
         return js.get_stream(name)
     except errors.StreamNotFoundError as error:
-        raise not_found("stream", name, js.stream_names(), error) from error
+        raise no_stream(js, name, error) from error
 
 
 # --- consumers ----------------------------------------------------------------------------------

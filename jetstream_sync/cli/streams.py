@@ -23,7 +23,7 @@ from .listings import (
     missing_stream,
     show_listed,
 )
-from .names import complete_stream, optional_stream_argument, stream_of
+from .names import complete_stream, no_stream, optional_stream_argument, stream_of
 from .output import (
     Missing,
     count,
@@ -49,7 +49,7 @@ from .render import (
     write_blocks,
 )
 from .settings import Settings, command
-from .status import about, not_found, one_line
+from .status import about, one_line
 from .values import (
     DURATION,
     FROM_0,
@@ -510,9 +510,9 @@ def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) ->
         try:
             with about(f"stream {name}"):
                 found.append(js.get_stream(name).cached_info)
-        except errors.StreamNotFoundError:
+        except errors.StreamNotFoundError as error:
             if not ignore_missing:
-                raise not_found("stream", name, js.stream_names()) from None
+                raise no_stream(js, name, error) from error
     return found
 
 

@@ -365,6 +365,7 @@ def test_an_unknown_name_deletes_no_stream(jsm, raw):
         jsm("stream", "add", name, "--defaults").ok()
     refused = jsm("stream", "rm", "A", "NOPE", "B", "-f")
     assert (refused.status, raw.api("STREAM.NAMES")["total"]) == (3, 3)
+    assert jsm("stream", "rm", "NOPE", "-f", "-j").error["err_code"] == 10059
     gone = jsm("stream", "rm", "A", "NOPE", "B", "-f", "--ignore-missing", "-j").ok()
     assert gone.json == {"deleted": ["A", "B"]}
     assert raw.api("STREAM.NAMES")["streams"] == ["C"]
