@@ -94,6 +94,7 @@ nitpick_ignore = [
     ("py:class", "RunState"),
     ("py:class", "TaskDecorator"),
     ("py:class", "TaskQueues"),
+    ("py:class", "WorkerEventKind"),
     ("py:class", "jetstream_sync.workers.queues.TaskQueues"),
     ("py:class", "jetstream_sync.workers.worker.TaskDecorator"),
     ("py:class", "jetstream_sync.workers.tasks.TaskDecorator"),
