@@ -202,12 +202,17 @@ class DeadLetters:
         advisories = [f"{advisory}.{stream or '*'}.{consumer or '*'}" for advisory in _ADVISORIES]
         for name in self.advisory_streams():
             for msg in self._iter_msgs(name, advisories):
-                if (letter := _from_advisory(msg)) is not None:
+                where = msg.metadata
+                letter = _advisory_of(msg.data, (where.stream, where.stream_seq))
+                if letter is not None:
                     yield letter
         for name in self.copy_streams():
             # The function of a worker chooses the rest of their subjects.
             for msg in self._iter_msgs(name, [DEAD_LETTER_SUBJECTS], headers_only=True):
-                if (letter := _from_copy(msg)) is not None:
+                where = msg.metadata
+                place = where.stream, where.stream_seq
+                letter = _letter_of(msg.headers or Headers(), where.timestamp, place)
+                if letter is not None:
                     yield letter
 
     def _iter_msgs(
@@ -418,11 +423,6 @@ def _has_after(stream: Stream, last: int, subject: str) -> bool:
     return True
 
 
-def _from_advisory(msg: JetStreamMsg) -> DeadLetter | None:
-    """Return the dead letter of an advisory; ``None``: the message is not such an advisory."""
-    return _advisory_of(msg.data, (msg.metadata.stream, msg.metadata.stream_seq))
-
-
 def _advisory_of(data: bytes, stored: tuple[str, int]) -> DeadLetter | None:
     """Return the dead letter of an advisory with this data; ``None``: it is not such an advisory."""
     try:
@@ -448,12 +448,6 @@ def _utc(text: str) -> datetime:
     """Return a time of the server; Python 3.10 parses neither its ``Z`` nor nine digits."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
-
-
-def _from_copy(msg: JetStreamMsg) -> DeadLetter | None:
-    """Return the dead letter of a copy that a worker stored; ``None``: it is not such a copy."""
-    where = msg.metadata
-    return _letter_of(msg.headers or Headers(), where.timestamp, (where.stream, where.stream_seq))
 
 
 def _letter_of(

@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypedDict, cast
 
@@ -80,15 +79,17 @@ class Snapshot(TypedDict):
     """What the processes read from the same place; the highest value is used."""
 
 
-@dataclass
-class _Family:
+#: A sample of a metric: suffix of the name, labels and value.
+_Sample = tuple[str, dict[str, str], float]
+
+
+class _Family(NamedTuple):
     """A metric: name without prefix, type, help and samples."""
 
     name: str
     kind: str
     help: str
-    #: Suffix of the name, labels and value.
-    samples: list[tuple[str, dict[str, str], float]] = field(default_factory=list)
+    samples: Sequence[_Sample]
 
 
 class _Gauge(NamedTuple):
@@ -214,42 +215,43 @@ def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_
     groups = [
         (dict(zip(_LABELS, key, strict=True)), group) for key, group in sorted(by_labels.items())
     ]
-    messages = _Family("messages", "counter", "Deliveries, by outcome.")
-    for labels, group in groups:
-        for outcome in OUTCOMES:
-            number = sum(item["counts"][outcome] for item in group)
-            messages.samples.append(("_total", {**labels, "outcome": outcome}, number))
-    yield messages
+    messages = [
+        _counted(outcome, {**labels, "outcome": outcome}, group)
+        for labels, group in groups
+        for outcome in OUTCOMES
+    ]
+    yield _Family("messages", "counter", "Deliveries, by outcome.", messages)
     for name, text in COUNTERS.items():
-        family = _Family(name, "counter", text)
-        for labels, group in groups:
-            number = sum(item["counts"][name] for item in group)
-            family.samples.append(("_total", labels, number))
+        samples = [_counted(name, labels, group) for labels, group in groups]
         if name == "restarts" and restarts is not None:
-            family.samples = [("_total", {}, restarts)]
-        yield family
+            samples = [("_total", {}, restarts)]
+        yield _Family(name, "counter", text, samples)
     yield from _durations_and_gauges(groups)
     yield from _other_gauges([item for snapshot in snapshots for item in snapshot["gauges"]])
+
+
+def _counted(name: str, labels: dict[str, str], group: Sequence[HandlerSnapshot]) -> _Sample:
+    return "_total", labels, sum(item["counts"][name] for item in group)
 
 
 def _durations_and_gauges(
     groups: Sequence[tuple[dict[str, str], list[HandlerSnapshot]]],
 ) -> Iterator[_Family]:
     for name, text in DURATIONS.items():
-        family = _Family(f"{name}_seconds", "histogram", text)
+        samples: list[_Sample] = []
         for labels, group in groups:
-            family.samples += _histogram(labels, [item[name] for item in group])  # type: ignore[literal-required]
-        yield family
+            samples += _histogram(labels, [item[name] for item in group])  # type: ignore[literal-required]
+        yield _Family(f"{name}_seconds", "histogram", text, samples)
     for key, gauge in _GAUGES.items():
         if not gauge.name:
             continue
-        family = _Family(gauge.name, "gauge", gauge.help)
+        samples = []
         for labels, group in groups:
             values = [item[key] for item in group]  # type: ignore[literal-required]
             known = [value for value in values if value is not None]
             if known:
-                family.samples.append(("", labels, gauge.combine(known)))
-        yield family
+                samples.append(("", labels, gauge.combine(known)))
+        yield _Family(gauge.name, "gauge", gauge.help, samples)
 
 
 def _other_gauges(gauges: Sequence[GaugeSnapshot]) -> Iterator[_Family]:
@@ -259,13 +261,12 @@ def _other_gauges(gauges: Sequence[GaugeSnapshot]) -> Iterator[_Family]:
         labels = tuple(gauge["labels"].items())
         samples[labels] = max(gauge["value"], samples.get(labels, gauge["value"]))
     for (name, text), samples in values.items():
-        found = [("", dict(labels), value) for labels, value in samples.items()]
-        yield _Family(name, "gauge", text, found)
+        yield _Family(
+            name, "gauge", text, [("", dict(labels), value) for labels, value in samples.items()]
+        )
 
 
-def _histogram(
-    labels: dict[str, str], parts: Sequence[HistogramSnapshot]
-) -> Iterator[tuple[str, dict[str, str], float]]:
+def _histogram(labels: dict[str, str], parts: Sequence[HistogramSnapshot]) -> Iterator[_Sample]:
     total = _sum(parts)
     bounds = [*map(str, BUCKETS_S), "+Inf"]
     for bound, number in zip(bounds, accumulate(total["counts"]), strict=True):
