@@ -520,6 +520,24 @@ def test_mirror(js, kv, bucket):
         found.create("c", b"5")
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_mirror_of_a_mirror(js, kv, bucket, is_empty):
+    """It has the keys of the first bucket, where it writes, too; also if it was opened before it had one."""
+    if not is_empty:
+        kv.put("a", b"1")
+    for name, origin in ((f"{bucket}-m", bucket), (f"{bucket}-mm", f"{bucket}-m")):
+        js.create_key_value(bucket=name, mirror=StreamSource(name=origin), storage="memory")
+    if not is_empty:
+        wait_until(lambda: js.key_value(f"{bucket}-mm").status().values == 1, 10 * SCALE)
+    mirror = js.key_value(f"{bucket}-mm")
+    mirror.put("a", b"2")
+    assert kv.get("a", consistent=True).value == b"2"
+    wait_until(lambda: mirror.value("a") == b"2", 10 * SCALE)
+    assert mirror.keys() == ["a"]
+    assert mirror.get_many(["a"])["a"].value == b"2"
+    assert mirror.get("a", consistent=True).bucket == f"{bucket}-mm"
+
+
 @pytest.mark.parametrize("renamed", [False, True])
 def test_mirror_that_lags(js, kv, bucket, renamed):
     """Through a mirror without the last messages, the leader of the origin decides."""

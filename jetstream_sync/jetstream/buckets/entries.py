@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ... import errors
 from ...api.enums import KeyValueOperation
@@ -25,8 +26,12 @@ from ...subjects import (
     fits_request,
     metadata_of,
 )
+from ..api_requests import APIRequests, stream_info
 from ..direct_get import StoredMsg, StoredReply
 from .codecs import KeyCodec, ValueCodec, encode_pattern
+
+if TYPE_CHECKING:
+    from ..stream import Stream
 
 _MARKER_REASON: Final = "Nats-Marker-Reason"
 _TTL: Final = "Nats-TTL"
@@ -59,15 +64,22 @@ class BucketSubjects(Frozen):
     """Encodes values; ``None``: they are stored as they are."""
 
     @classmethod
-    def of(cls, config: StreamConfig, prefix: str | None, *, loose: bool = False) -> BucketSubjects:
-        """Return the subjects of a bucket."""
+    def of(
+        cls,
+        config: StreamConfig,
+        prefix: str | None,
+        *,
+        loose: bool = False,
+        origin: str | None = None,
+    ) -> BucketSubjects:
+        """Return the subjects of a bucket; ``origin``: the bucket whose keys a mirror has, if it is known."""
         bucket = bucket_of(config.name)
         read = f"{KEYS_PREFIX}{bucket}."
         write = read
         mirror = config.mirror
         if mirror is not None:
             # The copies have the subjects of the origin (ADR-57).
-            write = read = f"{KEYS_PREFIX}{bucket_of(mirror.name)}."
+            write = read = f"{KEYS_PREFIX}{origin or bucket_of(mirror.name)}."
             if mirror.subject_transforms:
                 read = mirror.subject_transforms[0].dest.removesuffix(">")
             if mirror.external is not None:
@@ -107,6 +119,23 @@ class BucketSubjects(Frozen):
         """Return the key of a stored subject."""
         key = subject[len(self.read) :]
         return key if self.key_codec is None else self.key_codec.decode(key)
+
+
+def origin_of(api: APIRequests, stream: Stream) -> str | None:
+    """Return the bucket whose keys a mirror has; ``None``: it is no mirror, or its keys are renamed."""
+    mirror = stream.cached_info.config.mirror
+    if mirror is None or mirror.subject_transforms:
+        return None
+    # The origin may be a mirror itself: then both have the keys of its origin.
+    name, refusals = mirror.name, (errors.NotFoundError, errors.PermissionsError)
+    with suppress(*refusals):
+        return stream.get_msg(last_by_subject=f"{KEYS_PREFIX}>").subject.split(".")[1]
+    with suppress(*refusals):
+        # It is empty.
+        while mirror is not None and not (mirror.external or mirror.subject_transforms):
+            name = mirror.name
+            mirror = stream_info(api, name).config.mirror
+    return bucket_of(name)
 
 
 def _operation_of(headers: Headers | None) -> KeyValueOperation:

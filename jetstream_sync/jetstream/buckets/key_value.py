@@ -32,6 +32,7 @@ from .entries import (
     entry_of_reply,
     is_value,
     listed_keys,
+    origin_of,
 )
 from .lock import Lock
 from .replica import Replica
@@ -113,7 +114,10 @@ class KeyValue(ForeignNames):
         if subjects is None:
             prefix = api.routes.prefix
             subjects = BucketSubjects.of(
-                stream.cached_info.config, None if prefix == API_PREFIX else prefix, loose=loose
+                stream.cached_info.config,
+                None if prefix == API_PREFIX else prefix,
+                loose=loose,
+                origin=origin_of(api, stream),
             )
         self._subjects = subjects
         # The stream that stores what is written; ``None``: that of a mirror's origin, or of another account.
@@ -232,7 +236,9 @@ class KeyValue(ForeignNames):
         mirror = self._stream.cached_info.config.mirror
         if mirror is not None:
             # A mirror may be behind. Its messages have the sequences of the origin, where writes go.
-            stream, prefix = mirror.name, f"{KEYS_PREFIX}{bucket_of(mirror.name)}."
+            stream = mirror.name
+            if mirror.subject_transforms:
+                prefix = f"{KEYS_PREFIX}{bucket_of(stream)}."
             if mirror.external is not None:
                 api = api.at(Routes(mirror.external.api))
         request = {"last_by_subj": prefix + stored} if revision is None else {"seq": revision}

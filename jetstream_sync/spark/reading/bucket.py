@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import errors
-from ...jetstream.buckets.entries import BucketSubjects, KeyValueEntry, entry_of_message
+from ...jetstream.buckets.entries import KeyValueEntry, entry_of_message
 from ...jetstream.context import JetStream
 from ...subjects import KV_PREFIX
 from ..connections import jetstream
@@ -65,7 +65,7 @@ def read_entries(
     # What other programs wrote is read, whatever its key.
     kv = js.key_value(bucket, validate_keys=False)
     stream = js.get_stream(KV_PREFIX + bucket)
-    names = BucketSubjects.of(stream.cached_info.config, None)
+    names = kv._subjects  # noqa: SLF001 - the keys of a mirror are those of its origin
     patterns = keys or (">",)
     subjects = [names.read + pattern for pattern in patterns]
     for _ in range(_PAGE_ATTEMPTS):
