@@ -143,7 +143,7 @@ class ServerConsumer(NamedTuple):
         return cls(name, start, pending, response)
 
 
-class Reading(Enum):
+class ReadMode(Enum):
     """What the next consumer of an ordered reader reads."""
 
     FOLLOWING = "what follows the last message"
@@ -249,7 +249,7 @@ class _Attempts:
 class CursorOptions(TypedDict, total=False):
     """Further arguments of an `OrderedCursor`."""
 
-    reading: Reading
+    reading: ReadMode
     """What the first consumer reads; default: following."""
     on_recreated: Callable[[errors.StreamRecreatedError], object]
     """Called with the error when the stream is another one, before the reader starts again; default: it ends."""
@@ -285,9 +285,9 @@ class OrderedCursor:
         self.name: str = f"{prefix}_0"
         self._attempts = attempts
         #: What the next consumer reads.
-        self.reading: Reading = further.get("reading", Reading.FOLLOWING)
+        self.reading: ReadMode = further.get("reading", ReadMode.FOLLOWING)
         is_kept = (
-            self.reading is not Reading.FOLLOWING or first.get("deliver_policy") in _STARTS_ONCE
+            self.reading is not ReadMode.FOLLOWING or first.get("deliver_policy") in _STARTS_ONCE
         )
         self._start = _Start(first, is_kept)
         #: The stream of the position.
@@ -345,7 +345,7 @@ class OrderedCursor:
         """Read another stream up to its end, with a deliver policy that needs no further field."""
         self._start.config = self._start.elsewhere(policy)
         is_last = policy is DeliverPolicy.LAST_PER_SUBJECT
-        self.reading = Reading.INITIAL_FROM_START if is_last else Reading.INITIAL
+        self.reading = ReadMode.INITIAL_FROM_START if is_last else ReadMode.INITIAL
 
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
@@ -436,7 +436,7 @@ class OrderedCursor:
         if self.sequence.reply:
             tokens = ack_tokens(self.sequence.reply)
             self.known.stamp = int(tokens[3]), int(tokens[5])
-        if self.reading is Reading.INITIAL_FROM_START:
+        if self.reading is ReadMode.INITIAL_FROM_START:
             self._start.after = None
             self.sequence.reply = b""
         pace = self._pace
@@ -455,7 +455,7 @@ class OrderedCursor:
             config = self._start.elsewhere(policy, opt_start_seq=last_seq + 1)
         if deliver_subject is not None:
             config["deliver_subject"] = deliver_subject
-        if self.reading is not Reading.FOLLOWING:
+        if self.reading is not ReadMode.FOLLOWING:
             self.known.end = self.last_seq(deadline)
         consumer = self._ask_to_create(self.name, config, deadline)
         position = self._start.configured() if last_seq is None else last_seq
@@ -523,7 +523,7 @@ class OrderedCursor:
         is_first = not (known or stamp or late)
         if is_first and not self._start.is_kept:
             return
-        last = None if self.reading is Reading.FOLLOWING else self.known.end
+        last = None if self.reading is ReadMode.FOLLOWING else self.known.end
         if last is None or not is_first:  # otherwise it was just requested
             with suppress(*_NOT_PERMITTED):
                 last = self.last_seq(deadline)

@@ -82,7 +82,7 @@ class PushOptions(Frozen):
 
 
 @dataclass(slots=True, eq=False)
-class _End:
+class _EndState:
     """When a push subscription ends, and what becomes of its consumer; changed under ``_receive_lock``."""
 
     received: int = 0
@@ -139,7 +139,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._receive_lock = new_lock()
         # --- under _receive_lock ---
         self._sequence = None if config.deliver_group else DeliverySequence(None)
-        self._end = _End()
+        self._end = _EndState()
         self._last_seen = monotonic()
         self._last_flow_control = b""  # the last answered flow control request
         self._monitor: HeartbeatMonitor | None = None

@@ -130,7 +130,7 @@ def _check_options_cached(
     return _check_options(servers, dict(options))
 
 
-class _Opening:
+class _OpenAttempt:
     """A connection that a thread is opening."""
 
     # `gate` is closed until the attempt has ended, with any result.
@@ -147,7 +147,7 @@ class _Opening:
         self.error: Exception | None = None
 
 
-def _open(opening: _Opening, options: ConnectionOptions) -> Connection:
+def _open(opening: _OpenAttempt, options: ConnectionOptions) -> Connection:
     """Open the connection; raises as `shared_connection()`."""
     engine = Engine(options, __version__)
     connection = Connection(engine)
@@ -172,7 +172,7 @@ class _SharedConnections:
         self._lock = new_rlock()
         # --- guarded by _lock; `_open` is also read without it ---
         self._open: dict[Hashable, Connection] = {}
-        self._openings: dict[Hashable, _Opening] = {}
+        self._openings: dict[Hashable, _OpenAttempt] = {}
 
     def get(self, key: Hashable, options: ConnectionOptions) -> Connection:
         """Return the connection of this key; open it if there is no usable one."""
@@ -180,7 +180,7 @@ class _SharedConnections:
             connection = self._open.get(key)
             if connection is not None and _usable(connection):
                 return connection
-            own = _Opening()
+            own = _OpenAttempt()
             try:
                 with self._lock:
                     connection = self._open.get(key)
@@ -208,7 +208,7 @@ class _SharedConnections:
             if opening.error is not None:
                 raise _copied(opening.error)
 
-    def _record_result(self, key: Hashable, opening: _Opening) -> None:
+    def _record_result(self, key: Hashable, opening: _OpenAttempt) -> None:
         """Record the result of an attempt; its gate is open."""
         with self._lock:
             if self._openings.get(key) is not opening:

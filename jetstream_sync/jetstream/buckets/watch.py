@@ -60,7 +60,7 @@ from ..ordered_cursor import (
     CursorOptions,
     OrderedCursor,
     OrderedOptions,
-    Reading,
+    ReadMode,
     UnverifiedStreamError,
     pull_cursor,
 )
@@ -219,7 +219,7 @@ class _Initial:
 
     def is_new(self, delivery: RawMessage) -> bool:
         """Return whether no later revision of a message was handed out before."""
-        if self.cursor.reading is not Reading.INITIAL_FROM_START:
+        if self.cursor.reading is not ReadMode.INITIAL_FROM_START:
             return True
         subject, reply, _, _ = delivery
         before = self.seen.get(subject)
@@ -448,7 +448,7 @@ class Watch(Generic[E]):
         policy = options.get("deliver_policy")
         from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
         further: CursorOptions = {
-            "reading": Reading.INITIAL_FROM_START if from_scratch else Reading.INITIAL
+            "reading": ReadMode.INITIAL_FROM_START if from_scratch else ReadMode.INITIAL
         }
         self._live: _LiveKeys | None = None
         if markers is not None:
@@ -644,7 +644,7 @@ class Watch(Generic[E]):
 
     def _set_current(self) -> None:
         self._state.initial = None
-        self._cursor.reading = Reading.FOLLOWING
+        self._cursor.reading = ReadMode.FOLLOWING
 
     def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
         """Start again with all values of another bucket; called while another consumer is created."""
