@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .. import KeyValueConfig, StorageType, StreamConfig
+from .. import KeyValueConfig, StorageType, StreamConfig, errors
 from ..declare import CREATE, UPDATE, Declared, plan
+from ..subjects import KV_PREFIX
 from .dead_letters import DEAD_LETTER_SUBJECTS, MAX_AGE
 
 if TYPE_CHECKING:
@@ -115,6 +117,20 @@ def plan_resources(js: JetStream, resources: Iterable[Wanted]) -> Iterator[Setup
                 differences=[difference.text for difference in step.found],
                 run=partial(step.run, js),
             )
+
+
+def occupied_buckets(js: JetStream, resources: Iterable[Wanted]) -> dict[str, str]:
+    """Return why missing buckets cannot be created: their streams exist, and are no buckets; by `name_of`."""
+    found = {}
+    for resource in [item.resource for item in resources]:
+        if isinstance(resource, KeyValueConfig):
+            try:
+                js.key_value(resource.bucket)
+            except errors.BucketNotFoundError as error:
+                with suppress(errors.StreamNotFoundError):
+                    js.get_stream(f"{KV_PREFIX}{resource.bucket}")
+                    found[name_of(resource)] = error.description
+    return found
 
 
 def _given_fields(resource: Resource) -> frozenset[str]:

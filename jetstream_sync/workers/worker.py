@@ -46,7 +46,14 @@ from .options import (
     with_options,
 )
 from .queues import TaskQueues, calling_module, program_of
-from .resources import SetupStep, Wanted, name_of, plan_resources, resources_of
+from .resources import (
+    SetupStep,
+    Wanted,
+    name_of,
+    occupied_buckets,
+    plan_resources,
+    resources_of,
+)
 from .run import WorkerRun, existing_objects_kept
 from .runtime.consumers import plan_consumer, unknown_calls
 from .runtime.membership import check_handler
@@ -664,7 +671,13 @@ class Worker(DefinedWorker):
     ) -> set[str]:
         """Return the names of streams and buckets that do not exist, and report them."""
         absent = set()
-        for step in plan_resources(nc.jetstream(), self.resources(nc)):
+        js, resources = nc.jetstream(), self.resources(nc)
+        occupied = occupied_buckets(js, resources)
+        for name, text in occupied.items():
+            problems.append((f"{name}: ", errors.BucketExistsError.found_here(text)))
+        for step in plan_resources(js, resources):
+            if step.name in occupied:
+                continue
             if step.action != "create":
                 warnings.append(f"setup would {step}")
                 continue

@@ -110,6 +110,20 @@ def test_a_stream_that_stores_no_dead_letters_is_an_error(js, fresh_server, capl
     assert worker.check().errors == []
 
 
+def test_a_stream_in_the_place_of_a_bucket_is_an_error(js, fresh_server):
+    """The check fails as the start does; it does not say that the bucket is created."""
+    js.create_stream(ORDERS)
+    js.create_stream(name="KV_SETUP_ONCE", subjects=["other.>"])
+    worker = defined(fresh_server.url)
+    result = worker.check()
+    assert (result.status, len(result.errors)) == (worker.run(), 1)
+    assert (
+        "bucket 'SETUP_ONCE': stream 'KV_SETUP_ONCE' is not a key-value bucket" in result.errors[0]
+    )
+    assert not [text for text in result.warnings if "SETUP_ONCE" in text]
+    assert [text for text in result.warnings if "'SETUP_DEAD' does not exist" in text]
+
+
 def test_filters_that_cannot_match_are_reported(js, fresh_server):
     """Of a handler as a warning, since stored messages may match; of a queue of tasks as an error."""
     js.create_stream(ORDERS)
