@@ -112,6 +112,58 @@ class Arrivals:
             pass
 
 
+class _ProgressReport:
+    """The progress that a query reports to Spark, and in the bucket of the options."""
+
+    def __init__(self, access: SourceAccess) -> None:
+        self._access = access
+        #: First and last sequence, messages, bytes and backlog of each stream, as Spark shows them in
+        #: ``sources[].latestOffset``; ``None`` before the first trigger.
+        self.progress: dict[str, Any] | None = None
+        self._stored: dict[str, Any] | None = None
+        self._store_at = 0.0
+
+    def take(
+        self,
+        parts: Mapping[str, _StreamPart],
+        shares: Mapping[str, int],
+        batches: Mapping[str, StreamOffset],
+    ) -> None:
+        """Set `progress`; messages of the next batch do not count as pending."""
+        streams: dict[str, Any] = {}
+        for key, part in sorted(parts.items()):
+            view = part.view
+            # With AvailableNow there are more messages beyond the end of the query.
+            beyond = part.counts.matching(max(part.end_seq, part.start.next_seq), view.end_seq)
+            left, lag = part.rows - shares[key] + beyond, 0.0
+            oldest = self._access.stored_at(view.name, batches[key].next_seq) if left else None
+            if oldest is not None:
+                lag = round(max(0, view.at_ns - oldest[1]) / 1e9, 3)
+            streams[key] = {
+                "bytes": view.bytes,
+                "first": view.first_seq,
+                "lag_seconds": lag,
+                "last": view.end_seq - 1,
+                "messages": view.messages,
+                "pending": left,
+                "pending_bytes": round(left * view.message_bytes),
+                "read": batches[key].next_seq - 1,
+            }
+        self.progress = {"streams": streams} if streams else None
+
+    def store(self, query: str) -> None:
+        """Put the progress into the bucket of the options, under the name of the query."""
+        bucket, report = self._access.options.progress_bucket, self.progress
+        is_new = report != self._stored or monotonic() >= self._store_at
+        if bucket is None or not is_new:
+            return
+        self._stored, self._store_at = report, monotonic() + _STORE_INTERVAL_S
+        try:
+            self._access.js.key_value(bucket).put(query, dumps(report))
+        except errors.Error as error:
+            log.warning("the progress cannot be stored in bucket %s: %s", bucket, error)
+
+
 class QueryPlanner:
     """Plans and commits the batches of one query; for one thread."""
 
@@ -144,11 +196,7 @@ class QueryPlanner:
         #: The end of the last batch that this process has planned; a batch from the checkpoint is a repeated one.
         self._planned_end: dict[str, Any] | None = None
         self._turn = 0
-        self._stored_report: dict[str, Any] | None = None
-        self._store_at = 0.0
-        #: First and last sequence, messages, bytes and backlog of each stream, as Spark shows them in
-        #: ``sources[].latestOffset``; ``None`` before the first trigger.
-        self.progress: dict[str, Any] | None = None
+        self._report = _ProgressReport(self._access)
 
     # --- called by Spark ------------------------------------------------------------------------
 
@@ -195,8 +243,8 @@ class QueryPlanner:
             end = self._planned_end = Offset(batches, name).to_json()
         elif self._end_targets is None:
             self._idle = start, monotonic() + self.options.min_poll_interval
-        self._report_progress(parts, shares, batches)
-        self._store_progress(name)
+        self._report.take(parts, shares, batches)
+        self._report.store(name)
         return end
 
     def _is_idle(self, start: dict[str, Any]) -> bool:
@@ -234,6 +282,11 @@ class QueryPlanner:
         offset = Offset.from_json(end)
         self._claim_queues(offset)
         self._commit(offset)
+
+    @property
+    def progress(self) -> dict[str, Any] | None:
+        """The state of each stream and the backlog, see `_ProgressReport`."""
+        return self._report.progress
 
     def close(self) -> None:
         """Close the connection of this process."""
@@ -437,46 +490,6 @@ class QueryPlanner:
             self._searched[key] = view.created_ns, seq
         rows = counts.matching(start.next_seq, end_seq) if start.next_seq < end_seq else 0
         return _StreamPart(view, start, end_seq, counts, rows)
-
-    def _report_progress(
-        self,
-        parts: Mapping[str, _StreamPart],
-        shares: Mapping[str, int],
-        batches: Mapping[str, StreamOffset],
-    ) -> None:
-        """Set `progress`; messages of the next batch do not count as pending."""
-        streams: dict[str, Any] = {}
-        for key, part in sorted(parts.items()):
-            view = part.view
-            # With AvailableNow there are more messages beyond the end of the query.
-            beyond = part.counts.matching(max(part.end_seq, part.start.next_seq), view.end_seq)
-            left, lag = part.rows - shares[key] + beyond, 0.0
-            oldest = self._access.stored_at(view.name, batches[key].next_seq) if left else None
-            if oldest is not None:
-                lag = round(max(0, view.at_ns - oldest[1]) / 1e9, 3)
-            streams[key] = {
-                "bytes": view.bytes,
-                "first": view.first_seq,
-                "lag_seconds": lag,
-                "last": view.end_seq - 1,
-                "messages": view.messages,
-                "pending": left,
-                "pending_bytes": round(left * view.message_bytes),
-                "read": batches[key].next_seq - 1,
-            }
-        self.progress = {"streams": streams} if streams else None
-
-    def _store_progress(self, query: str) -> None:
-        """Put the progress into the bucket of the options, under the name of the query."""
-        bucket, report = self.options.progress_bucket, self.progress
-        is_new = report != self._stored_report or monotonic() >= self._store_at
-        if bucket is None or not is_new:
-            return
-        self._stored_report, self._store_at = report, monotonic() + _STORE_INTERVAL_S
-        try:
-            self._access.js.key_value(bucket).put(query, dumps(report))
-        except errors.Error as error:
-            log.warning("the progress cannot be stored in bucket %s: %s", bucket, error)
 
     def _admit(self, parts: Mapping[str, _StreamPart], *, unlimited: bool) -> dict[str, int]:
         """Return how many messages of each stream are in the next batch."""
