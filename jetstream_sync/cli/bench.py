@@ -87,7 +87,7 @@ class Meter:
     ended: float = 0.0
 
 
-Work = Callable[[], None]
+TimedWork = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class BenchKind:
     #: What a latency measures.
     latency: str
     #: Prepares the work of a client, and returns the function that is timed.
-    start: Callable[[Connection, JetStream, Workload, Meter], Work]
+    start: Callable[[Connection, JetStream, Workload, Meter], TimedWork]
     #: Creates the stream of the work; ``None``: the work needs none.
     prepare: Callable[[JetStream, Workload], Any] | None = None
     #: Whether each client does all of the work, instead of a part of it.
@@ -145,7 +145,7 @@ def _sampled(workload: Workload) -> int:
 # --- core messages --------------------------------------------------------------------------------
 
 
-def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Work:
+def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
     publish = functools.partial(nc.publish, workload.subject, workload.payload)
 
     def run() -> None:
@@ -159,7 +159,7 @@ def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Wo
     return run
 
 
-def _sub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Work:
+def _sub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
     # No limits: the work waits for every message, so none may be dropped.
     sub = nc.subscribe(workload.subject, pending_msgs_limit=0, pending_bytes_limit=0)
     nc.flush()
@@ -206,12 +206,12 @@ def _fill_consumer(js: JetStream, workload: Workload) -> None:
     )
 
 
-def _js_pub(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Work:
+def _js_pub(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
     publish = functools.partial(js.publish, workload.subject, workload.payload)
     return lambda: _repeat(workload, meter, publish)
 
 
-def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Work:
+def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
     publish = functools.partial(js.publish_async, workload.subject, workload.payload)
 
     def acked(began: int, _future: Future[PubAck]) -> None:
@@ -228,7 +228,7 @@ def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, meter: Met
     return run
 
 
-def _js_fetch(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Work:
+def _js_fetch(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
     consumer = js.get_consumer(workload.name, _CONSUMER)
 
     def run() -> None:
@@ -253,7 +253,7 @@ def _js_fetch(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -
     return run
 
 
-def _js_ordered(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Work:
+def _js_ordered(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
     stream = js.get_stream(workload.name)
 
     def run() -> None:
