@@ -212,7 +212,7 @@ class KeyValueCache(BaseCache):
                 for name, (end, data) in pickled.items():
                     headers = None
                     if with_ttl and end != math.inf:
-                        headers = {"Nats-TTL": str(max(1, math.ceil(end - time.time())))}
+                        headers = {"Nats-TTL": str(math.ceil(max(1.0, end - time.time())))}
                     sent.append(publish(self._prefix + name, data, headers=headers, **options))
                 for future in sent if len(values) > 1 else ():
                     future.result()  # type: ignore[union-attr]  # of publish_async

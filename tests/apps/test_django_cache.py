@@ -70,6 +70,7 @@ def test_values_that_end(cache):
     cache.set("short", 1, timeout=1)
     cache.set("long", 1, timeout=None)
     cache.set("never", 1, timeout=0)
+    cache.set("never", 1, timeout=float("-inf"))
     assert (cache.get("short"), cache.get("never")) == (1, None)
     assert not cache.add("short", 2)
     assert cache.touch("long", 1)

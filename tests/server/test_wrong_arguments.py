@@ -35,6 +35,11 @@ def on(nc: Connection, js: JetStream, stream: Stream) -> Objects:
     return Objects(nc, js, stream)
 
 
+def static(on: Objects, **options: Any) -> object:
+    """Create a static group."""
+    return on.js.consumer_groups.create_static(on.stream.name, "g", 2, **options)
+
+
 #: Argument and call.
 CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "headers as a text": ("headers", lambda on: on.nc.publish("a", headers="x")),
@@ -79,6 +84,13 @@ CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "codec": ("key", lambda on: on.kv.with_codecs(key=str)),
     "timeout of a lock": ("timeout", lambda on: on.kv.lock("a", timeout="5")),
     "progress": ("progress", lambda on: on.store.put("a", b"1", progress=True)),
+    "members of a group": ("members", lambda on: static(on, members="worker")),
+    "filters of a group": ("filters", lambda on: static(on, filters="orders.>")),
+    "mappings of a group": ("mappings", lambda on: static(on, mappings={"a": 1})),
+    "filters by name": (
+        "filters",
+        lambda on: on.js.consumer_groups.create_elastic(on.stream.name, "g", 2, ["orders.*"]),
+    ),
     "name of a bucket": ("bucket", lambda on: on.js.create_key_value(bucket=Name.ONE)),
     "name of a store": ("bucket", lambda on: on.js.create_object_store(bucket=Name.ONE)),
     "name of a stream": ("stream", lambda on: on.js.get_stream(Name.ONE)),

@@ -45,6 +45,7 @@ from .records import (
     PartitioningFilter,
     StaticGroupConfig,
     encode_config,
+    listed,
     member_mappings,
     parse_config,
 )
@@ -462,8 +463,8 @@ class ConsumerGroups:
         """
         config = StaticGroupConfig(
             max_members=max_members,
-            filters=list(filters) or None,
-            members=list(members) or None,
+            filters=listed("filters", filters) or None,
+            members=listed("members", members) or None,
             member_mappings=member_mappings(mappings or {}),
         )
         group, existing = self._create(StaticConsumerGroup, stream, name, config)
@@ -504,6 +505,9 @@ class ConsumerGroups:
             Error: otherwise as `JetStream.create_stream` and `KeyValue.create`.
 
         """
+        if not isinstance(filters, (Mapping, type(None))):
+            rule = "must be a mapping from subjects to numbers of wildcards"
+            raise errors.InvalidOptionError("filters", filters, rule)
         config = ElasticGroupConfig(
             max_members=max_members,
             partitioning_filters=[

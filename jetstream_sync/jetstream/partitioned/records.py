@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -227,8 +227,20 @@ def encode_config(config: GroupConfig) -> bytes:
     return dumps(encode(config))
 
 
+def listed(option: str, given: Iterable[str]) -> list[str]:
+    """Return a list of texts; a single text is refused, because it is a list of its characters."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise errors.InvalidOptionError(option, given, "must be a list")
+    return list(given)
+
+
 def member_mappings(partitions: Mapping[str, Sequence[int]]) -> list[MemberMapping] | None:
     """Return the mappings of a dict from members to partitions."""
+    if not isinstance(partitions, Mapping) or not all(
+        isinstance(numbers, Iterable) for numbers in partitions.values()
+    ):
+        rule = "must be a mapping from members to lists of partitions"
+        raise errors.InvalidOptionError("mappings", partitions, rule)
     return [
         MemberMapping(member=name, partitions=list(p)) for name, p in partitions.items()
     ] or None
