@@ -13,17 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from datetime import timedelta
 from enum import Enum
-from functools import lru_cache, partial, wraps
+from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from . import errors
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
 from .records import Frozen, frozen
 from .subjects import check_publish_subject
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class EventKind(Enum):
@@ -480,25 +477,6 @@ def check_int(option: str, value: object, least: int, most: int | None = None) -
     if not is_int or value < least or (most is not None and value > most):  # type: ignore[operator]
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise errors.InvalidOptionError(option, value, f"must be an integer {limits}")
-
-
-def cached(size: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Cache what a function returns for options; one that cannot be hashed is left to its checks."""
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        known = lru_cache(size, typed=True)(function)  # because True == 1
-
-        @wraps(function)
-        def call(*args: P.args, **named: P.kwargs) -> T:
-            try:
-                return known(*args, **named)  # type: ignore[arg-type]  # they may be unhashable
-            except TypeError:
-                return function(*args, **named)
-
-        call.__dict__["cache_clear"] = known.cache_clear
-        return call
-
-    return decorate
 
 
 def check_known(

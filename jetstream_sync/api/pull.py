@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from datetime import timedelta
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypedDict
 
 from .. import errors
@@ -24,7 +25,7 @@ from ..headers import (
     parse_headers,
     parse_status,
 )
-from ..options import cached, check_int, check_known
+from ..options import check_int, check_known
 from ..records import Frozen, frozen
 from .consumer import ConsumerConfig
 
@@ -185,11 +186,19 @@ def default_heartbeat_ns(expires_ns: int) -> int:
     return _DEFAULT_HEARTBEAT_NS if expires_ns >= HEARTBEAT_FROM_NS else 0
 
 
-@cached(64)
 def fetch_request(
     batch: int | None, timeout: float | timedelta | None, *, no_wait: bool = False, **options: Any
 ) -> PullRequest:
     """Return the request of a fetch with `FetchOptions`; cached, because a program repeats the same fetch."""
+    try:
+        return cached_request(batch, timeout, no_wait=no_wait, **options)
+    except TypeError:  # a value cannot be hashed: its check refuses it
+        return _new_request(batch, timeout, no_wait=no_wait, **options)
+
+
+def _new_request(
+    batch: int | None, timeout: float | timedelta | None, *, no_wait: bool = False, **options: Any
+) -> PullRequest:
     check_known(options, FetchOptions.__optional_keys__)
     max_bytes, heartbeat = options.get("max_bytes"), options.get("heartbeat")
     if batch is None and max_bytes is None:
@@ -209,6 +218,10 @@ def fetch_request(
         ),
         options=_sent(options),
     )
+
+
+#: Of equal arguments of the same types, because True == 1.
+cached_request = lru_cache(maxsize=64, typed=True)(_new_request)
 
 
 def _sent(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from .. import errors
@@ -31,7 +31,7 @@ from ..client.mailbox import copy_exception
 from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
 from ..net.clock import BackoffDelay, Deadline, monotonic
-from ..options import cached, check_int, check_known
+from ..options import check_int, check_known
 from ..subjects import DeliverySequence, ack_tokens, check_consumer_name, filter_fields
 from .api_requests import APIRequests
 from .consumer_requests import CREATE
@@ -656,15 +656,17 @@ def pull_cursor(
         "filter_subjects": (filters,) if isinstance(filters, str) else tuple(filters),
         "metadata": None if metadata is None else tuple(metadata.items()),
     }
-    config = _pull_config(**known)
+    try:
+        config = _cached_config(**known)
+    except TypeError:  # a value cannot be hashed: its check refuses it
+        config = _new_config(**known)
     if prefix:
         # The server returns an existing consumer with the same config, which another reader may use.
         config = {**config, "metadata": {**config.get("metadata", {}), _READER: unique}}
     return OrderedCursor(api, stream, prefix or unique, config, attempts, serials, **further)
 
 
-@cached(32)
-def _pull_config(
+def _new_config(
     *,
     filter_subjects: tuple[str, ...],
     metadata: tuple[tuple[str, str], ...] | None,
@@ -702,3 +704,7 @@ def _pull_config(
         **filter_fields(filter_subjects),
     )
     return encode(config)
+
+
+#: Of equal arguments of the same types, because True == 1.
+_cached_config = lru_cache(maxsize=32, typed=True)(_new_config)

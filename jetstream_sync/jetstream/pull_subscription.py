@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from .. import errors
@@ -15,7 +16,6 @@ from ..client.mailbox import copy_exception, first_items
 from ..durations import NS_PER_S
 from ..locks import new_lock
 from ..net.clock import Deadline
-from ..options import cached
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, limited, with_one_deadline
 from .consumer_requests import ConsumerAccessors, release_consumer, taken_back
@@ -137,7 +137,10 @@ class PullSubscription(ConsumerAccessors):
                 Except for InvalidOptionError, none is raised if there are messages to return.
 
         """
-        now, later = _requests(batch, timeout, heartbeat)
+        try:
+            now, later = _requests(batch, timeout, heartbeat)
+        except TypeError:  # a value cannot be hashed: its check refuses it
+            now, later = _requests.__wrapped__(batch, timeout, heartbeat)
         if self._ended is not None:
             raise copy_exception(self._ended)
         expires = None if timeout is None else later.expires_ns / NS_PER_S
@@ -242,7 +245,7 @@ class PullSubscription(ConsumerAccessors):
 # --- one fetch ------------------------------------------------------------------------------------
 
 
-@cached(64)
+@lru_cache(maxsize=64, typed=True)
 def _requests(
     batch: int, timeout: float | timedelta | None, heartbeat: float | timedelta | None
 ) -> tuple[PullRequest, PullRequest]:
