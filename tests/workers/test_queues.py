@@ -325,7 +325,6 @@ def test_a_periodic_task_runs_once_for_each_tick(worker, js, missed):
 
 
 @pytest.mark.server(">=2.14")
-@pytest.mark.server(">=2.14")
 def test_a_periodic_task_passes_the_check_before_the_first_start(worker, js):
     """Its stream is created at the start, unless the worker must not."""
 
@@ -339,6 +338,7 @@ def test_a_periodic_task_passes_the_check_before_the_first_start(worker, js):
     assert "TASKS" not in js.stream_names()
 
 
+@pytest.mark.server(">=2.14")
 def test_a_task_is_scheduled_with_arguments(worker):
     """`Worker.schedule` takes a task: several schedules of one task have names of their own."""
     seen: list[tuple[str, int]] = []
