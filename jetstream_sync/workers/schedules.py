@@ -89,7 +89,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Check the options that do not need the server."""
-        is_token = _TOKEN.fullmatch(self.name) is not None
+        is_token = isinstance(self.name, str) and _TOKEN.fullmatch(self.name) is not None
         check_option("name", self.name, is_token, "must have letters, digits, '-' and '_'")
         given = [name for name in ("cron", "every", "at") if getattr(self, name) is not None]
         check_option("cron, every, at", given, len(given) == 1, "give exactly one of them")

@@ -8,6 +8,7 @@ and their states, are in `calls`.
 from __future__ import annotations
 
 import inspect
+import math
 import string
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -127,7 +128,7 @@ class TaskResult(Generic[R_co]):
                 raise
             return READY
 
-    def get(self, timeout: float | None = None) -> R_co:
+    def get(self, timeout: float | timedelta | None = None) -> R_co:
         """
         Wait until the call has ended, and return the return value of the function, as JSON has it.
 
@@ -138,10 +139,14 @@ class TaskResult(Generic[R_co]):
         Raises:
             TaskError: the call has failed, was cancelled, or has expired.
             TimeoutError: it has not ended in time, or there is no such call.
-            InvalidOptionError: the task has no ``results``.
+            InvalidOptionError: the task has no ``results``, or the timeout is not a time.
             Error: otherwise as `KeyValue.watch`.
 
         """
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        ok = timeout is None or (is_number(timeout) and not math.isnan(timeout))
+        check_option("timeout", timeout, ok, "must be a number of seconds or a timedelta")
         # The stream is not needed, and its requests would not know the timeout.
         record = self._states(prepared=False).wait(self.id, timeout)
         if record["status"] == SUCCESSFUL:

@@ -8,13 +8,20 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import FAST, WorkerProgram, running
 
-from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError, shared_connection
+from jetstream_sync import (
+    InvalidOptionError,
+    JetStream,
+    KeyNotFoundError,
+    StreamNotFoundError,
+    shared_connection,
+)
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import TaskError, Worker
 from jetstream_sync.workers.arguments import to_json
@@ -264,6 +271,23 @@ def test_a_call_without_a_record_is_ready_and_can_be_cancelled(worker, js):
     assert not unknown.cancel()
     with pytest.raises(KeyNotFoundError):
         _ = unknown.status
+
+
+def test_a_timeout_may_be_a_timedelta(worker):
+    """A value of another type is named before the bucket is opened."""
+
+    @worker.task(name="bill", results="R")
+    def bill() -> None:
+        pass
+
+    call = bill.delay()
+    with pytest.raises(TimeoutError):
+        call.get(timeout=timedelta(milliseconds=100))
+    for wrong in ("5", float("nan"), True):
+        with pytest.raises(InvalidOptionError, match="timeout"):
+            call.get(timeout=wrong)
+    with pytest.raises(InvalidOptionError, match="name"):
+        worker.schedule(7, subject="tasks.x", every=60)(lambda: b"")
 
 
 @pytest.mark.parametrize("results", ["R", None])
