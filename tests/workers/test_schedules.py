@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 
 import pytest
-from fixtures.threads import wait_until
+from fixtures.threads import SCALE, wait_until
 from fixtures.worker import running
 
 from jetstream_sync import InvalidOptionError, JetStream, MessageNotFoundError, Stream
@@ -184,7 +184,8 @@ def test_unused_schedules_are_found_and_deleted(js, jobs, nats_server):
 def test_a_message_at_a_time_comes_once(jobs, nats_server):
     """It is not stored again by a worker that starts later."""
     done: list[bytes] = []
-    at = datetime.now(timezone.utc) + timedelta(seconds=1)
+    # Late enough for the first worker to start before.
+    at = datetime.now(timezone.utc) + timedelta(seconds=SCALE)
     for _ in range(2):
         worker = make_worker(nats_server, done)
         worker.schedule("once", subject="jobs.once", at=at)(lambda: b"once")
@@ -209,7 +210,7 @@ def test_a_message_at_a_time_comes_once_although_the_clock_of_a_worker_is_behind
 ):
     """Whether its time has come is a question of the server's clock, also in a refresh."""
     done: list[bytes] = []
-    at = datetime.now(timezone.utc) + timedelta(seconds=1)
+    at = datetime.now(timezone.utc) + timedelta(seconds=SCALE)
     worker = make_worker(nats_server, done)
     worker.schedule("once", subject="jobs.once", at=at)(lambda: b"once")
     with running(worker):
