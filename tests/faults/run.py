@@ -81,8 +81,9 @@ _PATIENCE = 60 * SCALE
 #: The share of the duration, and its minimum in seconds, in which all goes on without faults.
 _CALM = 0.2
 _MIN_CALM_S = 4.0
-#: Delay of this process in seconds from which it counts as a fault: the machine is too busy.
-_STALLED_PROCESS_S = 0.5
+#: Delay of this process in seconds from which it counts as a fault: the machine is too busy. A fetch waits 0.25 seconds
+#: for its final status; messages that are in flight then are delivered again.
+_STALLED_PROCESS_S = 0.2
 #: Maximum time without progress of a reader at the end, in seconds.
 _STALL = 15 * SCALE
 
