@@ -222,10 +222,14 @@ def _select(
             yield msg
             following = msg.seq + 1
     while follow:
-        _check_same(stream, following)
-        for msg in reader.messages(following, subject):
-            yield msg
-            following = msg.seq + 1
+        try:
+            _check_same(stream, following)
+            for msg in reader.messages(following, subject):
+                yield msg
+                following = msg.seq + 1
+        except errors.StreamNotFoundError as error:
+            text = f'stream "{stream.name}" was deleted'
+            raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
         pause(_FOLLOW_INTERVAL_S)
 
 

@@ -314,6 +314,19 @@ def test_following_a_stream_that_is_created_again_fails(stored, raw):
     assert b"L" in err
 
 
+def test_following_a_stream_that_is_deleted_fails(stored):
+    """The error names the stream."""
+    child = stored.spawn("stream", "view", "L", "--follow", "--raw", "--last", "1")
+    try:
+        assert child.stdout.readline() == b"12\n"
+        stored("stream", "rm", "L", "-f").ok()
+        out, err = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    assert (child.returncode, out) == (3, b""), err
+    assert b'stream "L" was deleted' in err
+
+
 @pytest.mark.full
 def test_a_list_without_answer_has_the_known_names():
     """The meta leader sends the names and not the list: the rows have no values, and the status is 1."""

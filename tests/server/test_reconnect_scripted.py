@@ -424,5 +424,5 @@ def test_a_server_that_only_greets_is_asked_less_and_less(monkeypatch: pytest.Mo
             wait_until(lambda: len(times) >= 5)
     gaps = [later - earlier for earlier, later in pairwise(times)]
     # 0.2 s for an attempt, and 0.2, 0.4, 0.8, 1.6 s until the next. On a busy machine an attempt may be noted late.
-    assert gaps[3] > gaps[2] > gaps[1] > gaps[0]
+    assert gaps[3] > gaps[2] > max(gaps[:2])
     assert sum(gaps) > 3.4
