@@ -301,6 +301,7 @@ class OrderedCursor:
         self._pace = _Pace()
         #: Whether a failed attempt to create a consumer is the last one; see `stop()`.
         self.stopping: bool = False
+        self._is_waiting = False  # for the next attempt
         #: The last returned message; the next consumer starts after it.
         self.sequence: DeliverySequence = DeliverySequence()
 
@@ -510,7 +511,11 @@ class OrderedCursor:
     def _wait(self, deadline: Deadline) -> bool:
         """Wait before the next attempt; return whether there is one."""
         # If the connection was closed, the next attempt raises the reason.
-        self._api.core.wait_closed(deadline.left() or 0.0, lambda: self.stopping)
+        self._is_waiting = True
+        try:
+            self._api.core.wait_closed(deadline.left() or 0.0, lambda: self.stopping)
+        finally:
+            self._is_waiting = False
         return not self.stopping
 
     def _check_stream(
@@ -612,7 +617,8 @@ class OrderedCursor:
     def stop(self) -> None:
         """Let a failed attempt to create a consumer be the last one, and end the wait for the next."""
         self.stopping = True
-        self._api.core.wake()
+        if self._is_waiting:
+            self._api.core.wake()
 
     def drop(self) -> None:
         """Delete the current consumer without waiting for the reply."""
