@@ -376,7 +376,7 @@ class APIError(JetStreamError):
 
 
 class ErrorCode(_enum.IntEnum):
-    """Values of `APIError.err_code` without a class of their own, named as in nats-server."""
+    """Values of `APIError.err_code` that this package compares, named as in nats-server."""
 
     #: No meta leader, or JetStream is starting.
     CLUSTER_NOT_AVAILABLE = 10008

@@ -53,8 +53,8 @@ MAX_EXPIRES_NS: Final = 60 * NS_PER_S
 class PullOptions(TypedDict, total=False):
     """Options of each pull, also of an ordered consumer; all are optional."""
 
-    # An option that is only sent is declared in one of these classes, and needs nothing else but its
-    # range in `_RANGES`.
+    # An option that is only sent is declared in one of these classes, and needs nothing else if it is a
+    # text; a number has its range in `_RANGES`.
 
     max_bytes: int | None
     """Maximum number of bytes of a request, including subjects and headers; a larger message is not
@@ -158,6 +158,8 @@ class PullRequest(Frozen):
         for name, value in self.options.items():
             if name in _RANGES:
                 check_int(name, value, *_RANGES[name])
+            elif not isinstance(value, str):
+                raise errors.InvalidOptionError(name, value, "must be a str")
             if name in _GROUPED and not self.options.get("group"):
                 raise errors.InvalidOptionError(name, value, "requires a group")
 

@@ -65,6 +65,9 @@ class BatchError(Exception):
             check_option("errors", errors, ok, "must be exceptions by index")
         super().__init__(f"{len(self.errors)} messages of a batch failed")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors,)
+
 
 # --- raised in handlers, or by an attempt to run one ---------------------------------------------
 

@@ -42,6 +42,7 @@ REFUSED = [
     ("heartbeat", {"expires_ns": S, "heartbeat_ns": -1}),
     ("heartbeat", {"expires_ns": S, "heartbeat_ns": S // 2 + 1}),
     ("heartbeat", {"no_wait": True, "heartbeat_ns": 1}),
+    *(("group", grouped(group=bad)) for bad in (1, ["a", "b"], b"g")),
     *(("priority", grouped(group="g", priority=bad)) for bad in (-1, 10, True, 1.0, "1")),
     *(("min_pending", grouped(group="g", min_pending=bad)) for bad in (-1, True, 1.0, "1")),
     *(("min_ack_pending", grouped(group="g", min_ack_pending=bad)) for bad in (-1, True, 1.0, "1")),
