@@ -232,7 +232,7 @@ def _values_of(name: str, values: object) -> Iterable[str]:
 def check_headers(headers: HeadersLike) -> HeadersLike:
     """Return headers; raise if they are not a mapping. The error omits the value, which may be secret."""
     if not isinstance(headers, Mapping):
-        rule = "must be a mapping of names to values, or Headers"
+        rule = "must be a mapping of names to values, such as dict(headers), or Headers"
         raise errors.InvalidOptionError("headers", type(headers), rule)
     return headers
 

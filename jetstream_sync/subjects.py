@@ -151,7 +151,7 @@ def check_consumer_name(name: str, *, new: bool = False) -> str:
 
 
 def is_formatted(text: str) -> bool:
-    """Return whether a text is another one in a subject, such as a member of an enum that is also a str."""
+    """Return whether formatting a str changes it, as for a member of an enum that is also a str."""
     return type(text) is not str and f"{text}" != text
 
 

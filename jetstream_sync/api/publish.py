@@ -142,8 +142,8 @@ def publish_headers(
     names: frozenset[str] = PUBLISH_OPTIONS,
 ) -> HeadersLike | None:
     """Return the headers of a message, with those for its options and those of each message added."""
-    # Each message to a stream passes here, however it is published; of the rows of Spark, what all have in
-    # common. The given headers are not modified; the others take precedence over them.
+    # Each message to a stream passes here, however it is published; for the rows of Spark, the headers that all of
+    # them share. The given headers are not modified; the others take precedence over them.
     extra = {**EACH_MESSAGE, **option_headers(options, names)} if options else EACH_MESSAGE
     if not extra:
         return headers

@@ -189,17 +189,21 @@ def default_heartbeat_ns(expires_ns: int) -> int:
 
 
 def fetch_request(
-    batch: int | None, timeout: float | timedelta | None, *, no_wait: bool = False, **options: Any
+    batch: int | None,
+    timeout: float | timedelta | None,
+    no_wait: bool = False,
+    /,  # an option of such a name is unknown
+    **options: Any,
 ) -> PullRequest:
     """Return the request of a fetch with `FetchOptions`; cached, because a program repeats the same fetch."""
     try:
-        return cached_request(batch, timeout, no_wait=no_wait, **options)
+        return _cached_request(batch, timeout, no_wait, **options)
     except TypeError:  # a value cannot be hashed: its check refuses it
-        return _new_request(batch, timeout, no_wait=no_wait, **options)
+        return _new_request(batch, timeout, no_wait, **options)
 
 
 def _new_request(
-    batch: int | None, timeout: float | timedelta | None, *, no_wait: bool = False, **options: Any
+    batch: int | None, timeout: float | timedelta | None, no_wait: bool, /, **options: Any
 ) -> PullRequest:
     check_known(options, FetchOptions.__optional_keys__)
     max_bytes, heartbeat = options.get("max_bytes"), options.get("heartbeat")
@@ -222,8 +226,8 @@ def _new_request(
     )
 
 
-#: Of equal arguments of the same types, because True == 1.
-cached_request = lru_cache(maxsize=64, typed=True)(_new_request)
+# Of equal arguments of the same types, because True == 1.
+_cached_request = lru_cache(maxsize=64, typed=True)(_new_request)
 
 
 def _sent(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,8 +47,8 @@ _TURN_S: Final = 0.05
 #: Number of direct reads that make a pause useful: without and with other receivers.
 _USEFUL_READS: Final = 4
 _USEFUL_SHARED_READS: Final = 16
-#: Number of reads in a row that have to be replies before a pause with other receivers, and of reads that are
-#: not looked at after another one.
+#: Number of reads in a row that have to be replies before a pause with other receivers, and number of reads that are
+#: skipped after one that was not a reply.
 _MIN_REPLIES: Final = 8
 _SKIPPED_BESIDE_OTHERS: Final = 15
 #: Maximum number of reads between two pauses, after useless ones.

@@ -83,6 +83,8 @@ class _Flow(Inbox):
         self.batch_id = os.urandom(16).hex()
         self.subjects: deque[tuple[int, bytes]] = deque()
         self.gaps: deque[range] = deque()
+        #: Whether there were any.
+        self.had_gaps: bool = False
         self.refused: deque[tuple[int, errors.APIError]] = deque(maxlen=_MAX_REFUSED)
         self.ping_due = False
         super().__init__(core, f".{self.batch_id}.>")
@@ -114,6 +116,7 @@ class _Flow(Inbox):
             self.acked = max(self.acked, int(response["seq"]))
             self.limit = self.acked + max(1, int(response["msgs"])) * self._outstanding
         elif kind == "gap":
+            self.had_gaps = True
             self.gaps.append(range(int(response["last_seq"]), int(response["seq"])))
         elif kind == "err":
             error = errors.APIError.from_response(response.get("error") or {})
@@ -129,7 +132,7 @@ class _Flow(Inbox):
         if self.refused and response.get("seq") == 0:
             self._end(self.refused[-1][1])  # no message was stored
             return
-        ack = _ack_of(response)
+        ack = _ack_of(response, had_gaps=self.had_gaps)
         if ack.batch_id != self.batch_id:
             text = "the leader of the stream is older than 2.14 and stored an ordinary message"
             raise errors.FastPublishError(self.acked, text)
@@ -160,11 +163,11 @@ class _Flow(Inbox):
         return True
 
 
-def _ack_of(response: dict[str, Any]) -> PubAck:
-    """Return the final acknowledgement; with the sequence 0, the stream had all messages before."""
+def _ack_of(response: dict[str, Any], *, had_gaps: bool) -> PubAck:
+    """Return the final acknowledgement; with the sequence 0, the stream had all messages that arrived before."""
     if response.get("seq") != 0 or "error" in response or not response.get("count"):
         return PubAck.from_json(response)
-    return PubAck.from_json({**response, "seq": 1, "duplicate": True})._replace(seq=0)
+    return PubAck.from_json({**response, "seq": 1, "duplicate": not had_gaps})._replace(seq=0)
 
 
 class FastPublisher:

@@ -490,7 +490,7 @@ class OrderedConsumer:
 
         """
         check_known(options, PullOptions.__optional_keys__)
-        request = fetch_request(batch, None, no_wait=True, **options)
+        request = fetch_request(batch, None, True, **options)
         return self._fetch(request, self._api.deadline())
 
     def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:

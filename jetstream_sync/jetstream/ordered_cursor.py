@@ -632,7 +632,7 @@ def _ns_of(time: str) -> int:
 
 
 def check_options(options: OrderedOptions) -> None:
-    """Check the options of an ordered consumer that `_pull_config()` does not check."""
+    """Check the options of an ordered consumer that `_new_config()` does not check."""
     check_known(options, OrderedOptions.__annotations__)
     if (prefix := options.get("name_prefix")) is not None:
         check_consumer_name(prefix)

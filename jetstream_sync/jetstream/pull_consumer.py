@@ -13,7 +13,6 @@ from ..api.pull import (
     ContinuousPull,
     FetchOptions,
     PullRequest,
-    cached_request,
     fetch_request,
 )
 from ..durations import NS_PER_S
@@ -123,10 +122,7 @@ class PullConsumer:
                 All but the first are raised only if there are no messages to return.
 
         """
-        try:  # as `fetch_request`, without another function in each fetch
-            request = cached_request(batch, timeout, no_wait=False, **options)
-        except TypeError:
-            request = fetch_request(batch, timeout, **options)
+        request = fetch_request(batch, timeout, **options)
         return self._fetch(request, None if timeout is None else request.expires_ns / NS_PER_S)
 
     def fetch_no_wait(
@@ -148,7 +144,7 @@ class PullConsumer:
             InvalidOptionError, PullError, ConsumerDeletedError, ConnectionClosedError: as `fetch()`.
 
         """
-        request = fetch_request(batch, None, no_wait=True, **options)
+        request = fetch_request(batch, None, True, **options)
         return self._fetch(request, self._api.deadline().left())
 
     def next(

@@ -16,7 +16,7 @@ monotonic: Callable[[], float] = time.monotonic
 
 # Maximum timeout in seconds that locks accept, about 292 years.
 _MAX_TIMEOUT_S: Final = 9e9
-# The number of failures after which a delay does not grow any more, whatever its maximum: a float ends.
+# The number of failures after which a delay does not grow any more: 2.0 ** n overflows for a large n.
 _MAX_EXPONENT: Final = 64
 _NUMBERS: Final = (float, int)
 
@@ -42,7 +42,7 @@ class Deadline:
         #: The end on the monotonic clock; ``None``: it never expires.
         self.at: float | None = None
         if timeout is not None:
-            # Without calls for a usual number, as in `left()`: each request creates some and asks them.
+            # Without calls for a usual number, as in `left()`: each request creates and reads several deadlines.
             if type(timeout) not in _NUMBERS or not timeout < _MAX_TIMEOUT_S:  # type: ignore[operator]
                 timeout = min(seconds(timeout), _MAX_TIMEOUT_S)
             self.at = monotonic() + timeout  # type: ignore[operator]

@@ -255,7 +255,10 @@ class CallQueue:
         for subject in (target, f"{target}.later"):
             with suppress(errors.MessageNotFoundError):
                 message = stream.get_msg(last_by_subject=subject, consistent=True)
-                return sent_record(task, call, message.data)
+                try:
+                    return sent_record(task, call, message.data)
+                except Reject:  # of another program; it can be withdrawn
+                    return sent_record(task, call, b"")
         return None
 
     def withdraw(self, task: str, call: str) -> bool:
@@ -368,7 +371,7 @@ class CallStates:
     def wait(self, call: str, timeout: float | None) -> CallRecord:
         """Return the record of a call, as soon as it has ended."""
         deadline = Deadline(timeout)
-        # Whether it has ended takes requests, so a timeout of 0 waits for these, too.
+        # Reading whether it has ended takes requests: a timeout of 0 still waits for these.
         bucket = self._open(None if timeout is None else max(timeout, _MIN_READ_S))[0]
         left = deadline.left()
         reading = Deadline(None if left is None else max(left, _MIN_READ_S))

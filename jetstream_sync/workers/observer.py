@@ -169,7 +169,7 @@ class HandlerObserver(DeliveryObserver):
         self._recent: deque[LeasedMessage] = deque()
         self._due = 0.0
         # Whether a hook or the log gets each of them; found out when they are counted.
-        self._reports = False
+        self._reports = True
         self._lock = new_lock()
         # --- under _lock ---
         self._counts = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)

@@ -276,6 +276,7 @@ class WorkerRun:
         delivered: list[int] = []
         outdated: deque[HandlerRunner] = deque()
         turns, asked, due = cycle(self._runners), False, False
+        upkeep = Deadline(_SIGNAL_POLL_S)
         while True:
             if not ready and all(runner.is_prepared for runner in self._runners):
                 ready = True
@@ -303,8 +304,10 @@ class WorkerRun:
                 self._status = exit_status(event.error)
                 return
             due = due or (event is not None and event.kind == "reconnected")
-            if not self._events.empty():
-                continue  # one of them may be a request to stop
+            # One of the next events may be a request to stop. Many slow hooks must not keep the rest away.
+            if not self._events.empty() and not upkeep.expired():
+                continue
+            upkeep = Deadline(_SIGNAL_POLL_S)
             # One request at a time: each waits for a reply, and the next event may be a signal.
             may_ask = self._nc.is_connected
             asked = any(next(turns).maintain(may_ask=may_ask) for _ in self._runners)

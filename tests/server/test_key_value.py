@@ -15,6 +15,7 @@ import jetstream_sync
 from jetstream_sync import (
     APICall,
     Base64Keys,
+    ExternalStream,
     JetStream,
     KeyValue,
     KeyValueConfig,
@@ -536,6 +537,39 @@ def test_mirror_of_a_mirror(js, kv, bucket, is_empty):
     assert mirror.keys() == ["a"]
     assert mirror.get_many(["a"])["a"].value == b"2"
     assert mirror.get("a", consistent=True).bucket == f"{bucket}-mm"
+
+
+def test_mirror_of_a_mirror_that_lags(js, kv, bucket):
+    """The leader of the first bucket decides, which writes go to."""
+    kv.put("a", b"1")
+    # It has nothing of the first bucket, and neither has its own mirror.
+    behind = StreamSource(name=bucket, opt_start_seq=100)
+    js.create_key_value(bucket=f"{bucket}-m", mirror=behind, storage="memory")
+    mirror = js.create_key_value(
+        bucket=f"{bucket}-mm", mirror=StreamSource(name=f"{bucket}-m"), storage="memory"
+    )
+    assert mirror.value("a") is None
+    assert mirror.get("a", consistent=True).value == b"1"
+    mirror.modify("a", lambda entry: entry and entry.value + b"2")
+    assert kv["a"] == b"12"
+
+
+def test_mirror_of_a_mirror_of_another_account_writes_there_only(js, kv, bucket):
+    """A bucket of this account with the name of the first one is another bucket."""
+    kv.put("a", b"own")
+    # The API of the other account does not exist here, so that nothing is copied.
+    external = ExternalStream(api="$JS.elsewhere.API", deliver="")
+    js.create_key_value(
+        bucket=f"{bucket}-m",
+        mirror=StreamSource(name=bucket, external=external),
+        storage="memory",
+    )
+    mirror = js.create_key_value(
+        bucket=f"{bucket}-mm", mirror=StreamSource(name=f"{bucket}-m"), storage="memory"
+    )
+    with pytest.raises(errors.NoStreamResponseError):
+        mirror.put("a", b"other")
+    assert kv["a"] == b"own"
 
 
 @pytest.mark.parametrize("renamed", [False, True])

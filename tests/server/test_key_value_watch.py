@@ -376,3 +376,15 @@ def test_consumers_that_end_at_once():
             owner.flush()
             created = [creations.next_msg().subject for _ in range(creations.pending_msgs)]
             assert 1 <= len(created) <= 8
+
+
+def test_a_ctrl_c_before_the_thread_of_a_callback_starts_stops_the_watch(js, kv, monkeypatch):
+    """Nothing stays at the server."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jetstream_sync.jetstream.buckets.watch._WatchSource", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kv.watch("a", cb=print)
+    wait_until(lambda: not consumers(js, kv), 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from ... import errors
@@ -160,6 +161,7 @@ class BucketAdmin(StreamAdmin):
             raise errors.BucketNotFoundError.found_here(text)
         return info
 
+    @with_one_deadline
     def key_value(self, bucket: str, *, validate_keys: bool = True) -> KeyValue:
         """
         Return an existing key-value bucket.
@@ -188,13 +190,23 @@ class BucketAdmin(StreamAdmin):
             Error: otherwise as `key_value()`.
 
         """
-        # A stream of this name that is no bucket belongs to another program.
-        self._delete_bucket(self._bucket_info(bucket), bucket_not_found(bucket))
+        stream = KV_PREFIX + check_bucket(bucket)
+        self._delete_bucket(stream, partial(self._bucket_info, bucket), bucket_not_found(bucket))
 
-    def _delete_bucket(self, info: StreamInfo, missing: errors.BucketNotFoundError) -> None:
-        """Delete the stream of a bucket."""
+    def _delete_bucket(
+        self, stream: str, check: Callable[[], object], missing: errors.BucketNotFoundError
+    ) -> None:
+        """Delete the stream of a bucket; one of its name that is no bucket belongs to another program."""
+        try:
+            check()
+        except errors.PermissionsError:
+            pass
+        except errors.APIError as error:
+            # A stream whose servers are lost can be deleted, and has no info.
+            if error.err_code != errors.ErrorCode.STREAM_OFFLINE:
+                raise
         with _missing_as(missing):
-            self._api.command(self._api.routes.to("STREAM.DELETE", info.config.name))
+            self._api.command(self._api.routes.to("STREAM.DELETE", stream))
 
     def key_value_names(self, *, allow_incomplete: bool = False) -> Listing[str]:
         """
@@ -339,7 +351,9 @@ class BucketAdmin(StreamAdmin):
             Error: as `object_store()`.
 
         """
-        self._delete_bucket(self._object_store_info(bucket), object_store_not_found(bucket))
+        stream = stream_name(check_bucket(bucket))
+        check = partial(self._object_store_info, bucket)
+        self._delete_bucket(stream, check, object_store_not_found(bucket))
 
     def object_store_names(self) -> list[str]:
         """

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
 from ...api.enums import KeyValueOperation
 from ...api.key_value import OPERATION, bucket_of
-from ...api.stream import StreamConfig
+from ...api.stream import StreamConfig, StreamSource
 from ...durations import duration_from_text, time_from_ns, time_to_ns
 from ...headers import Headers, parse_headers
 from ...records import Frozen, frozen
@@ -56,6 +55,8 @@ class BucketSubjects(Frozen):
     """The prefix of stored subjects, with its final dot."""
     write: str
     """The prefix of the subjects to publish to, with its final dot."""
+    source: StreamSource | None = None
+    """For a mirror, the stream that is written to; its messages have the sequences of the mirror."""
     loose: bool = False
     """Whether keys only have to be valid subjects."""
     key_codec: KeyCodec | None = None
@@ -70,21 +71,21 @@ class BucketSubjects(Frozen):
         prefix: str | None,
         *,
         loose: bool = False,
-        origin: str | None = None,
+        source: StreamSource | None = None,
     ) -> BucketSubjects:
-        """Return the subjects of a bucket; ``origin``: the bucket whose keys a mirror has, if it is known."""
+        """Return the subjects of a bucket; ``source``: see `source_of`, ``None``: what it mirrors."""
         bucket = bucket_of(config.name)
         read = f"{KEYS_PREFIX}{bucket}."
         write = read
-        mirror = config.mirror
-        if mirror is not None:
+        source = source or config.mirror
+        if config.mirror is not None and source is not None:
             # The copies have the subjects of the origin (ADR-57).
-            write = read = f"{KEYS_PREFIX}{origin or bucket_of(mirror.name)}."
-            if mirror.subject_transforms:
-                read = mirror.subject_transforms[0].dest.removesuffix(">")
-            if mirror.external is not None:
-                return cls(bucket, read, f"{mirror.external.api}.{write}", loose)
-        return cls(bucket, read, write if prefix is None else f"{prefix}.{write}", loose)
+            write = read = f"{KEYS_PREFIX}{bucket_of(source.name)}."
+            if config.mirror.subject_transforms:
+                read = config.mirror.subject_transforms[0].dest.removesuffix(">")
+            if source.external is not None:
+                return cls(bucket, read, f"{source.external.api}.{write}", source, loose)
+        return cls(bucket, read, write if prefix is None else f"{prefix}.{write}", source, loose)
 
     def encoded(self, key: str) -> str:
         """Return the stored form of a key."""
@@ -121,21 +122,32 @@ class BucketSubjects(Frozen):
         return key if self.key_codec is None else self.key_codec.decode(key)
 
 
-def origin_of(api: APIRequests, stream: Stream) -> str | None:
-    """Return the bucket whose keys a mirror has; ``None``: it is no mirror, or its keys are renamed."""
-    mirror = stream.cached_info.config.mirror
-    if mirror is None or mirror.subject_transforms:
-        return None
-    # The origin may be a mirror itself: then both have the keys of its origin.
-    name, refusals = mirror.name, (errors.NotFoundError, errors.PermissionsError)
-    with suppress(*refusals):
-        return stream.get_msg(last_by_subject=f"{KEYS_PREFIX}>").subject.split(".")[1]
-    with suppress(*refusals):
-        # It is empty.
-        while mirror is not None and not (mirror.external or mirror.subject_transforms):
-            name = mirror.name
-            mirror = stream_info(api, name).config.mirror
-    return bucket_of(name)
+def source_of(api: APIRequests, stream: Stream) -> StreamSource | None:
+    """Return the stream that the keys of a mirror come from, which is written to; ``None``: it is no mirror."""
+    source = stream.cached_info.config.mirror
+    passed = {stream.name}
+    # The origin may be a mirror itself: then both have the keys of its origin, if none renames them.
+    while source is not None and not (source.external or source.subject_transforms):
+        passed.add(source.name)
+        try:
+            further = stream_info(api, source.name).config.mirror
+        except (errors.APIError, errors.PermissionsError, errors.TimeoutError):
+            if _has_other_keys(stream, source):
+                raise
+            break
+        if further is None or further.subject_transforms or further.name in passed:
+            break
+        source = further
+    return source
+
+
+def _has_other_keys(stream: Stream, source: StreamSource) -> bool:
+    """Return whether the last message of a mirror is not of the bucket that it mirrors."""
+    try:
+        last = stream.get_msg(last_by_subject=f"{KEYS_PREFIX}>")
+    except (errors.NotFoundError, errors.PermissionsError):
+        return False
+    return not last.subject.startswith(f"{KEYS_PREFIX}{bucket_of(source.name)}.")
 
 
 def _operation_of(headers: Headers | None) -> KeyValueOperation:

@@ -32,7 +32,7 @@ from .entries import (
     entry_of_reply,
     is_value,
     listed_keys,
-    origin_of,
+    source_of,
 )
 from .lock import Lock
 from .replica import Replica
@@ -117,7 +117,7 @@ class KeyValue(ForeignNames):
                 stream.cached_info.config,
                 None if prefix == API_PREFIX else prefix,
                 loose=loose,
-                origin=origin_of(api, stream),
+                source=source_of(api, stream),
             )
         self._subjects = subjects
         # The stream that stores what is written; ``None``: that of a mirror's origin, or of another account.
@@ -233,14 +233,14 @@ class KeyValue(ForeignNames):
     def _leader_read(self, stored: str, revision: int | None) -> StoredReply:
         """Return the last message of a stored key, or a revision, from the leader of the origin."""
         api, stream, prefix = self._api, self._stream.name, self._subjects.read
-        mirror = self._stream.cached_info.config.mirror
-        if mirror is not None:
+        source = self._subjects.source
+        if source is not None:
             # A mirror may be behind. Its messages have the sequences of the origin, where writes go.
-            stream = mirror.name
-            if mirror.subject_transforms:
+            stream = source.name
+            if source.subject_transforms:
                 prefix = f"{KEYS_PREFIX}{bucket_of(stream)}."
-            if mirror.external is not None:
-                api = api.at(Routes(mirror.external.api))
+            if source.external is not None:
+                api = api.at(Routes(source.external.api))
         request = {"last_by_subj": prefix + stored} if revision is None else {"seq": revision}
         reply = get_stored(api, stream, request, direct=False)
         key = reply.subject.removeprefix(prefix.encode())

@@ -577,7 +577,7 @@ class ObjectStore(ForeignNames):
             self._watch(policy, ignore_deletes=False, follows=False) as watch,
         ):
             watch.wait_current(deadline.left())
-            # The last info counts of an object that was changed meanwhile.
+            # If an object changed meanwhile, its last info is kept.
             found = {info.name: info for info in watch.initial()}
         return [found[name] for name in sorted(found) if deleted or not found[name].deleted]
 

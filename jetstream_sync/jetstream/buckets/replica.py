@@ -157,10 +157,11 @@ class Replica(Mapping[str, bytes]):
         self._check_open()
         copy, handle = self._copy, self._handle
         if not copy.changed.wait_for(
-            lambda: copy.revision >= revision or handle.closed, Deadline(timeout)
+            lambda: copy.revision >= revision or copy.is_closed or handle.closed,
+            Deadline(timeout),
         ):
             raise errors.TimeoutError(f"revision {revision} did not come in time")
-        if handle.closed and copy.revision < revision:
+        if copy.revision < revision:
             self._check_open()
 
     def _check_open(self) -> None:
@@ -179,6 +180,7 @@ class Replica(Mapping[str, bytes]):
     def close(self) -> None:
         """End the watch; a second call does nothing."""
         self._copy.is_closed = True
+        self._copy.changed.wake_all()
         self._handle.stop()
 
     def __enter__(self) -> Self:

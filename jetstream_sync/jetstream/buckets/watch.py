@@ -798,11 +798,15 @@ class WatchHandle(ConsumeHandle):
         self._recreated_cb = recreated_cb
         self._ended_cb = ended_cb
         watch.recreated_cb = self._on_recreated
-        # The thread holds the watch until its end, and the messages will hold this object.
-        watch._stop_dropped.detach()  # noqa: SLF001 - one module
-        source = _WatchSource(watch, self._report_current)
-        name = watch._cursor.stream  # noqa: SLF001 - one module
-        super().__init__(api.core, name, source, cast("JetStreamCallback", callback))
+        try:
+            # The thread holds the watch until its end, and the messages will hold this object.
+            watch._stop_dropped.detach()  # noqa: SLF001 - one module
+            source = _WatchSource(watch, self._report_current)
+            name = watch._cursor.stream  # noqa: SLF001 - one module
+            super().__init__(api.core, name, source, cast("JetStreamCallback", callback))
+        except BaseException:
+            watch.stop()
+            raise
 
     @property
     def is_current(self) -> bool:
@@ -826,7 +830,8 @@ class WatchHandle(ConsumeHandle):
         current = self._current_event
         if not current.wait_for(lambda: current.is_set() or self.closed, Deadline(timeout)):
             raise errors.TimeoutError("the watch was not current in time")
-        if not current.is_set():
+        # The event is cleared again when the bucket is created again; then it was current.
+        if self.closed and not current.is_set():
             if self._error is not None:
                 raise copy_exception(self._error)
             raise errors.IteratorClosedError("the watch was stopped before it was current")

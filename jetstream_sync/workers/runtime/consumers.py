@@ -73,6 +73,11 @@ class WorkerConsumer:
         #: Seconds by which the clock of the server is ahead of that of this computer, as of the last state.
         self.clock_ahead: float = 0.0
 
+    def note_clock(self, info: ConsumerInfo) -> None:
+        """Compare the clock of the server, as of a state of the consumer, with that of this computer."""
+        if info.ts is not None:
+            self.clock_ahead = (info.ts - datetime.now(timezone.utc)).total_seconds()
+
     def read(self) -> ConsumerInfo:
         """Return the state on the server; raises as `PullConsumer.info`."""
         raise NotImplementedError
@@ -184,8 +189,7 @@ class HandlerConsumer(WorkerConsumer):
     def _compare(self) -> None:
         """Compare the state with the handler; log each difference once."""
         handler, before = self._handler, self.mismatches
-        if self.info.ts is not None:
-            self.clock_ahead: float = (self.info.ts - datetime.now(timezone.utc)).total_seconds()
+        self.note_clock(self.info)
         found = _mismatches(self.info, self._expected, handler)
         try:
             _check_consumer(self.info.config, handler)

@@ -137,6 +137,7 @@ class GroupConsumer(WorkerConsumer):
         """Read the state, add the member if it is missing, and drop those that are absent."""
         with suppress(errors.ConsumerNotFoundError):
             self.info = self.read()
+            self.note_clock(self.info)
         if self._may_change and is_managed(self.group):
             self._tend()
 

@@ -139,8 +139,10 @@ class HeldMessages:
         self.size: int = 0
         self.expected_size: float = 0.0
         self.running: set[LeasedMessage] = set()
-        #: Number of messages that were settled.
+        #: Number of messages that were settled; those of `exchange` are added later.
         self.handled: int = 0
+        #: When a thread exchanged its message last, by the lease clock; changed without the lock.
+        self.exchanged_at: float = 0.0
         #: The messages that a thread can take, in the order in which they became ready.
         self.ready: deque[LeasedMessage] = deque()
         # The busy keys, each with the messages that wait for it.
@@ -359,7 +361,7 @@ class PullRequests:
     def send(request: tuple[MessageIterator, int] | None) -> None:
         """Send what `next` returned; the lock is not held."""
         if request is not None:
-            with contextlib.suppress(errors.Error):  # the thread that pulls gets it, too
+            with contextlib.suppress(errors.Error):  # the pull thread gets the same error
                 request[0].request(request[1])
 
     def _room(self) -> int:

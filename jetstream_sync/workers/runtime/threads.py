@@ -121,7 +121,8 @@ class HandlerRunner:
         seconds = lease_clock() - at
         if self.consumer.is_foreign or self.consumer.has_foreign:
             return seconds >= _FOREIGN_REFRESH_S
-        return handled != self.held.handled and seconds >= FLOOR_S
+        has_handled = handled != self.held.handled or self.held.exchanged_at > at
+        return has_handled and seconds >= FLOOR_S
 
     def refresh(self) -> None:
         """Read the state of the consumer again; an unreachable server changes nothing."""
@@ -155,8 +156,9 @@ class HandlerRunner:
             return True
         held, breaker, alone = self.held, self.processor.breaker, self.held.alone
         is_stuck = alone is not None and alone.exceeds_timeout
-        resumes = self._was_foreign and not self.consumer.is_foreign
-        self._was_foreign = self.consumer.is_foreign
+        # Foreign messages that were returned may have used up what was requested.
+        is_foreign = self.consumer.is_foreign or self.consumer.has_foreign
+        resumes, self._was_foreign = self._was_foreign and not is_foreign, is_foreign
         if resumes or is_stuck or (breaker.pause and not breaker.seconds_left):
             with held.lock:
                 if is_stuck and held.alone is alone:
@@ -325,6 +327,7 @@ class HandlerRunner:
                 if following is not None:
                     delivery = following
                     exchanged += 1
+                    held.exchanged_at = now
                     if now < settlements.due and not has_room:
                         continue
                 more = None
@@ -334,6 +337,8 @@ class HandlerRunner:
                     if following is None:
                         held.finish(delivery)
                         delivery = held.take()
+                    # Again: meanwhile the requested messages may have arrived, and another thread may wait.
+                    has_room = len(held.ready) <= window.low and not requests.awaited
                     if delivery is None or has_room:
                         window.handled(seconds, count)
                         more = requests.next()
