@@ -13,7 +13,7 @@ from fixtures.threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStreamMsg, errors
-from jetstream_sync.api.pull import cached_request
+from jetstream_sync.api import pull
 
 
 def numbers(messages: list[JetStreamMsg]) -> list[int]:
@@ -74,14 +74,14 @@ def test_a_fetch_without_a_timeout_repeats_its_request(js, stream, consumer, mon
     """With ``timeout=None`` requests are repeated until the batch is complete."""
     monkeypatch.setattr("jetstream_sync.jetstream.pull.MAX_EXPIRES_NS", 100_000_000)
     monkeypatch.setattr("jetstream_sync.api.pull.MAX_EXPIRES_NS", 100_000_000)
-    cached_request.cache_clear()
+    pull._cached_request.cache_clear()
     sent = core_of(js).writer.out_msgs
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 2, None)
         wait_until(lambda: core_of(js).writer.out_msgs >= sent + 3)
         fill(js, stream.name, 2)
         assert numbers(fetched.result(5)) == [0, 1]
-    cached_request.cache_clear()
+    pull._cached_request.cache_clear()
 
 
 def test_fetch_no_wait_returns_the_available_messages(js, stream, consumer):

@@ -112,7 +112,7 @@ def test_the_body_has_only_the_given_options(arguments, body):
         ("heartbeats", {"heartbeats": 1}),
         ("max_messages", {"max_messages": 1}),
         ("heartbeat", {"heartbeat": 3}),
-        ("heartbeat", {"no_wait": True, "heartbeat": 1}),
+        ("no_wait", {"no_wait": True}),
         ("max_bytes", {"max_bytes": 0}),
         ("min_pending", {"min_pending": 0}),
     ],
@@ -122,6 +122,12 @@ def test_invalid_options_of_a_fetch_are_refused(blamed, options):
     with pytest.raises(InvalidOptionError) as caught:
         fetch_request(1, 5, **options)
     assert caught.value.option == blamed
+
+
+def test_a_request_without_a_wait_has_no_heartbeats():
+    """The server replies at once."""
+    with pytest.raises(InvalidOptionError, match="heartbeat"):
+        fetch_request(1, 5, True, heartbeat=1)
 
 
 def test_options_that_are_none_are_not_sent():
