@@ -87,8 +87,9 @@ class Arrivals:
             self._subscriptions.pop(subject).unsubscribe()
         for subject in subjects - self._subscriptions.keys():
             # The limit ends the subscription on the server, however many messages follow.
-            subscription = self._subscriptions[subject] = connection.subscribe(subject)
+            subscription = connection.subscribe(subject)
             subscription.unsubscribe(1)
+            self._subscriptions[subject] = subscription  # a retry repeats one without its limit
 
     def seen(self) -> bool:
         """Return whether a message has arrived, so that the streams must be asked."""
