@@ -37,7 +37,7 @@ JSONObject = dict[str, Any]
 
 
 def parsed(data: bytes, what: str) -> JSONObject:
-    """Return the JSON object in a message; ``what`` it is, for the error."""
+    """Return the JSON object in a message; ``what`` names the message in the error."""
     try:
         found = loads(data)
     except errors.InvalidResponseError as error:

@@ -621,7 +621,7 @@ class TopApp(App[None]):
 
             if what == "requeue":
                 ack = letters.requeue(letter)
-                # Reported now: if it cannot be removed, the error is about that only.
+                # Reported now: a later error is about the removal only.
                 report(f"published again: {ack.stream} stored it as {ack.seq}")
             letters.discard(letter)
             if what == "discard":

@@ -96,7 +96,7 @@ class KeyValueCache(BaseCache):
 
     #: The open buckets of the process, by name and timeout: Django makes a cache for each thread.
     _open_buckets: Final[dict[tuple[str, Any], _OpenBucket]] = {}
-    #: Until when no connection is attempted.
+    #: Time before which no connection is attempted.
     _pause: Deadline = Deadline(0)
 
     def __init__(self, bucket: str, params: dict[str, Any]) -> None:

@@ -224,7 +224,7 @@ class OutboxRelay:
 
 def _is_about_message(error: errors.Error) -> bool:
     """Return whether an error is due to the message, and not to the state of the stream or the server."""
-    # Other codes, such as 429 and 503, are about the server, and an account at its limits has 400, too.
+    # Other codes, such as 429 and 503, are about the server, and 400 is also the code of an account at its limits.
     return isinstance(
         error, errors.BadRequestError | errors.InvalidArgumentError
     ) and not isinstance(error, errors.AccountFullError)

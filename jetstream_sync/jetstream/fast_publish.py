@@ -83,7 +83,7 @@ class _Flow(Inbox):
         self.batch_id = os.urandom(16).hex()
         self.subjects: deque[tuple[int, bytes]] = deque()
         self.gaps: deque[range] = deque()
-        #: Whether there were any.
+        #: Whether the server has reported any gap.
         self.had_gaps: bool = False
         self.refused: deque[tuple[int, errors.APIError]] = deque(maxlen=_MAX_REFUSED)
         self.ping_due = False
@@ -164,7 +164,7 @@ class _Flow(Inbox):
 
 
 def _ack_of(response: dict[str, Any], *, had_gaps: bool) -> PubAck:
-    """Return the final acknowledgement; with the sequence 0, the stream had all messages that arrived before."""
+    """Return the final acknowledgement; its sequence is 0 if each message that arrived was stored already."""
     if response.get("seq") != 0 or "error" in response or not response.get("count"):
         return PubAck.from_json(response)
     return PubAck.from_json({**response, "seq": 1, "duplicate": not had_gaps})._replace(seq=0)

@@ -206,7 +206,7 @@ class Origin(NamedTuple):
     """The creation time of the stream."""
     observer: DeliveryObserver = DeliveryObserver()
     clock_ahead: float = 0.0
-    """Seconds by which the clock of the server is ahead of that of this computer."""
+    """Seconds by which the server's clock is ahead of the local clock."""
 
 
 class LeasedMessage:
@@ -266,7 +266,7 @@ class LeasedMessage:
 
     @property
     def clock_ahead(self) -> float:
-        """Seconds by which the clock of the server is ahead, which is that of `stored_ns`."""
+        """Seconds by which the server's clock, which sets `stored_ns`, is ahead of the local clock."""
         return self._origin.clock_ahead
 
     @property

@@ -196,7 +196,7 @@ class BucketAdmin(StreamAdmin):
     def _delete_bucket(
         self, stream: str, check: Callable[[], object], missing: errors.BucketNotFoundError
     ) -> None:
-        """Delete the stream of a bucket; one of its name that is no bucket belongs to another program."""
+        """Delete the stream of a bucket, unless ``check`` raises because it is a stream of another program."""
         try:
             check()
         except errors.PermissionsError:

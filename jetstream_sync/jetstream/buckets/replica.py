@@ -75,7 +75,7 @@ class Replica(Mapping[str, bytes]):
         self._clock = status.info.ts or datetime.now(timezone.utc), monotonic()
         self._copy = copy = _Copy()
         what = f"a replica of bucket {status.bucket!r}"
-        # Its thread holds the copy, not this object, and wakes those that wait for a revision at its end.
+        # Its thread holds the copy, not this object. At its end it wakes the threads that wait for a revision.
         self._handle = handle = watch(copy.apply, copy.forget_revision, copy.changed.wake_all)
         try:
             core.stop_dropped(

@@ -166,7 +166,7 @@ class OutgoingRows(NamedTuple):
     buffer: bytes
     """All commands."""
     generation: int = 0
-    """That of the reply subjects, see `_RowOrder`."""
+    """The generation of the reply subjects, see `_RowOrder`."""
 
 
 class _SentChunk:

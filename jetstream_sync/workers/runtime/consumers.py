@@ -70,11 +70,11 @@ class WorkerConsumer:
         self.generation: str = ""
         #: What does not fit the handler, as sentences; empty: the consumer fits.
         self.mismatches: list[str] = []
-        #: Seconds by which the clock of the server is ahead of that of this computer, as of the last state.
+        #: Seconds by which the server's clock was ahead of the local clock when the state was read last.
         self.clock_ahead: float = 0.0
 
     def note_clock(self, info: ConsumerInfo) -> None:
-        """Compare the clock of the server, as of a state of the consumer, with that of this computer."""
+        """Compare the server's clock, as of a state of the consumer, with the local clock."""
         if info.ts is not None:
             self.clock_ahead = (info.ts - datetime.now(timezone.utc)).total_seconds()
 

@@ -314,7 +314,7 @@ class Processor:
         )
 
     def failed_here(self, delivery: LeasedMessage) -> bool:
-        """Return as `Failures.happened_here`."""
+        """Return whether this process returned the message after its last attempt, which it survived."""
         return self.failures.happened_here(delivery)
 
     def unknown_tasks(self) -> dict[str, int]:

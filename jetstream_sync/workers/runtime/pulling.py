@@ -338,7 +338,7 @@ class PullRequests:
 
     @property
     def iterator(self) -> MessageIterator | None:
-        """Where messages are requested; ``None``: nowhere, they are not received now."""
+        """The iterator that messages are requested from; ``None``: none are received now."""
         return self._iterator
 
     @iterator.setter
@@ -350,7 +350,7 @@ class PullRequests:
         self.awaited = max(0, self.awaited - count)
 
     def next(self) -> tuple[MessageIterator, int] | None:
-        """Return from where to request how many messages for `send`, and count them."""
+        """Count the messages to request now, and return the iterator and their number for `send`."""
         # One request at a time: they are fewer and larger.
         if self._iterator is None or self.awaited or not self.may_receive:
             return None
