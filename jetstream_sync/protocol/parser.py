@@ -512,19 +512,15 @@ class Handshake:
         reply = b""
         was_informed = self.info is not None
         while self.left and not self.done and (was_informed or self.info is None):
-            reply += self._process(self.left.popleft())
+            operation = self.left.popleft()
+            if isinstance(operation, Info):
+                self.info = ServerInfo.from_fields(operation.fields)
+            elif isinstance(operation, ErrorLine):
+                raise error_from_text(operation.text)
+            elif isinstance(operation, Ping):
+                reply += PONG
+            elif self.info is None:
+                raise errors.ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
+            else:
+                self.done = isinstance(operation, Pong)
         return reply
-
-    def _process(self, operation: Operation) -> bytes:
-        """Process an operation, and return the bytes to send."""
-        if isinstance(operation, Info):
-            self.info = ServerInfo.from_fields(operation.fields)
-            return b""
-        if isinstance(operation, ErrorLine):
-            raise error_from_text(operation.text)
-        if isinstance(operation, Ping):
-            return PONG
-        if self.info is None:
-            raise errors.ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
-        self.done = isinstance(operation, Pong)
-        return b""
