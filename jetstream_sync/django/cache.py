@@ -302,9 +302,9 @@ class KeyValueCache(BaseCache):
         with self._tolerance("delete"):
             try:
                 bucket = self._bucket(create=False)
-                if not bucket.stream.cached_info.config.allow_msg_ttl and not self._entry(name):
-                    return False
-                return bucket.stream.purge(subject=self._prefix + name) > 0
+                # A value that has ended or a marker of another client's deletion is purged, but not a value.
+                had_value = self._entry(name, consistent=True) is not None
+                return bucket.stream.purge(subject=self._prefix + name) > 0 and had_value
             except errors.StreamNotFoundError:
                 self._forget_bucket()
         return False

@@ -84,6 +84,18 @@ def test_values_that_end(cache):
     assert cache.get("short") == 3
 
 
+def test_delete_of_what_is_no_value(cache, js):
+    """A value that has ended, and the marker of another client's deletion, are deleted but were no values."""
+    cache.set("marked", 1)
+    bucket = js.key_value("CACHE")
+    (key,) = bucket.keys()
+    bucket.delete(key)
+    cache.set("ended", 1, timeout=0)
+    assert js.get_stream("KV_CACHE").info().state.messages == 2
+    assert (cache.delete("ended"), cache.delete("marked")) == (False, False)
+    assert js.get_stream("KV_CACHE").info().state.messages == 0
+
+
 def test_add_over_the_marker_of_a_deletion(cache, js):
     """Another client of the bucket may delete a value, which leaves a marker."""
     cache.set("k", 1)
