@@ -10,12 +10,13 @@ No command touches ``sys.stdout`` or ``os.environ``; a test passes an `Environme
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
@@ -97,6 +98,72 @@ def single_line(text: str) -> str:
 
 # --- streams ----------------------------------------------------------------------------------
 
+#: The name of standard output in errors.
+STANDARD_OUTPUT: Final = "standard output"
+_STANDARD_INPUT: Final = "standard input"
+
+
+class _Input(io.FileIO):
+    """Standard input, which is named in the error of a read."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        with _named(_STANDARD_INPUT):
+            return super().readinto(buffer)
+
+
+class _Output(io.FileIO):
+    """Standard output, which is named in the error of a write."""
+
+    def write(self, data: Any, /) -> int:
+        with _named(STANDARD_OUTPUT):
+            return super().write(data)
+
+
+class _Diagnostics(io.FileIO):
+    """Standard error: what cannot be written is dropped, since there is no place to report it."""
+
+    def write(self, data: Any, /) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(data)
+        return len(data)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = name
+        raise
+
+
+def guard_standard_streams() -> None:
+    """
+    Replace ``sys.stdin``, ``sys.stdout`` and ``sys.stderr``, so that a failure of each is handled in one way.
+
+    A read or write that fails names its stream, and that of a stream that was closed by the caller fails; failed
+    writes to standard error are dropped. A character that the terminal cannot encode becomes an escape.
+    """
+    # Opened in this order, they take the closed file descriptors, so that no socket gets them. Such a descriptor
+    # cannot be used in the direction of its stream.
+    if sys.stdin is None:
+        source = _Input(os.open(os.devnull, os.O_WRONLY), closefd=False)
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(source))
+    for name, kind in (("stdout", _Output), ("stderr", _Diagnostics)):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):  # not replaced by a test
+            setattr(sys, name, _guarded(stream, kind))
+
+
+def _guarded(stream: TextIO | None, kind: type[io.FileIO]) -> TextIO:
+    descriptor = os.open(os.devnull, os.O_RDONLY) if stream is None else stream.fileno()
+    return io.TextIOWrapper(
+        io.BufferedWriter(kind(descriptor, "w", closefd=False)),
+        encoding="utf-8" if stream is None else stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream is not None and stream.isatty(),
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
@@ -120,14 +187,10 @@ class Environment:
 
     @classmethod
     def of_process(cls) -> Environment:
-        """Return the streams and variables of this process; a closed stream is replaced by the null device."""
-        # Opened in this order, they take the closed file descriptors, so that no socket gets them.
-        stdin = sys.stdin.buffer if sys.stdin is not None else open(os.devnull, "rb")  # noqa: PTH123, SIM115
-        stdout, stderr = (
-            stream if stream is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-            for stream in (sys.stdout, sys.stderr)
+        """Return the streams and variables of this process, as `guard_standard_streams` has left them."""
+        return cls(
+            stdin=sys.stdin.buffer, stdout=sys.stdout, stderr=sys.stderr, variables=os.environ
         )
-        return cls(stdin=stdin, stdout=stdout, stderr=stderr, variables=os.environ)
 
     def write_utf8(self) -> None:
         """Set the encoding of streams that are not terminals to UTF-8, as JSON requires, in any locale."""

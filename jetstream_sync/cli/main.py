@@ -27,10 +27,10 @@ import click
 from .. import errors
 from ..exit_status import ExitStatus
 from ..version import __version__
-from .env import Environment
+from .env import Environment, guard_standard_streams
 from .output import to_json
 from .settings import Settings, common_options
-from .status import CommandError, document_of, exit_status, hint_of, one_line
+from .status import CommandError, document_of, exit_status, hint_of, is_about_output, one_line
 from .values import option
 
 if TYPE_CHECKING:
@@ -489,31 +489,40 @@ def run(args: Sequence[str], env: Environment) -> int:
         exceptions are raised.
     """
     settings = Settings(env=env, words=args)
-    instruction = env.variables.get(_COMPLETE_VARIABLE)
-    try:
-        # click writes help, version and completions to sys.stdout and sys.stderr.
-        with contextlib.redirect_stdout(env.stdout), contextlib.redirect_stderr(env.stderr):
-            if instruction:
-                from click.shell_completion import shell_complete  # noqa: PLC0415 - for shells only
-
-                return shell_complete(
-                    jsm, {"obj": settings}, "jsm", _COMPLETE_VARIABLE, instruction
-                )
+    failures: list[BaseException] = []
+    status: int = ExitStatus.OK
+    # click writes help, version and completions to sys.stdout and sys.stderr.
+    with contextlib.redirect_stdout(env.stdout), contextlib.redirect_stderr(env.stderr):
+        try:
             status = _invoke(args, settings)
+        except _REPORTED as error:
+            failures.append(error)
+        try:
             env.stdout.flush()
-            return status
-    except (
-        click.ClickException,
-        click.Abort,
-        CommandError,
-        errors.Error,
-        OSError,
-        KeyboardInterrupt,
-    ) as error:
-        return _report(error, settings, args)
+        except OSError as error:
+            if not any(map(is_about_output, failures)):
+                failures.append(error)
+    for failure in failures:
+        _report(failure, settings, args)
+    return status or next(map(exit_status, failures), ExitStatus.OK)
+
+
+#: What `run` reports instead of raising it.
+_REPORTED: Final = (
+    click.ClickException,
+    click.Abort,
+    CommandError,
+    errors.Error,
+    OSError,
+    KeyboardInterrupt,
+)
 
 
 def _invoke(args: Sequence[str], settings: Settings) -> int:
+    if instruction := settings.env.variables.get(_COMPLETE_VARIABLE):
+        from click.shell_completion import shell_complete  # noqa: PLC0415 - for shells only
+
+        return shell_complete(jsm, {"obj": settings}, "jsm", _COMPLETE_VARIABLE, instruction)
     # Not click's own main(): it turns Ctrl-C and a broken pipe into status 1.
     try:
         with jsm.make_context("jsm", list(args), obj=settings) as context:
@@ -523,11 +532,10 @@ def _invoke(args: Sequence[str], settings: Settings) -> int:
     return ExitStatus.OK
 
 
-def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> ExitStatus:
+def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> None:
     """Write an error to ``stderr`` without a traceback; write nothing for a broken pipe."""
-    status = exit_status(error)
-    if status is ExitStatus.BROKEN_PIPE:
-        return status
+    if exit_status(error) is ExitStatus.BROKEN_PIPE:
+        return
     # A usage error may be raised before the option is parsed.
     as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
     if as_json:
@@ -538,10 +546,8 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> Ex
         said, hint = one_line(error), hint_of(error)
         text = f"jsm: {said}{' ' if said.endswith('?') else '; '}{hint}\n"
         text = text if hint else f"jsm: {said}\n"
-    with contextlib.suppress(BrokenPipeError):
-        settings.env.stderr.write(text)
-        settings.env.stderr.flush()
-    return status
+    settings.env.stderr.write(text)
+    settings.env.stderr.flush()
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -552,11 +558,12 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 def main() -> NoReturn:
     """Run ``jsm`` with the arguments, streams and variables of this process."""
     signal.signal(signal.SIGTERM, _terminate)
-    if hasattr(sys.stdout, "reconfigure"):
-        # A character that the terminal cannot encode becomes an escape instead of a traceback.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    status = run(sys.argv[1:], Environment.of_process())
-    if status == ExitStatus.BROKEN_PIPE:
-        # The interpreter flushes stdout again at exit and would report the broken pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(status)
+    guard_standard_streams()
+    try:
+        sys.exit(run(sys.argv[1:], Environment.of_process()))
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # It was reported. The interpreter flushes again at exit, and would report it in other words.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,7 +13,7 @@ import click
 from .. import errors
 from ..exit_status import ExitStatus
 from ..exit_status import exit_status as status_of
-from .env import readable
+from .env import STANDARD_OUTPUT, readable
 
 #: The meaning of each exit status, for the help.
 MEANINGS: Final = {
@@ -233,9 +233,15 @@ def file_errors(path: object, status: ExitStatus = ExitStatus.USAGE) -> Iterator
     except UnicodeDecodeError as error:
         raise CommandError(f"{path}: the file is not UTF-8 text", status) from error
     except OSError as error:
-        if isinstance(error, errors.Error):
+        if isinstance(error, errors.Error) or is_about_output(error):
             raise
-        raise CommandError(f"{path}: {error.strerror or error}", status) from error
+        place = "standard input" if path == "-" else path
+        raise CommandError(f"{place}: {error.strerror or error}", status) from error
+
+
+def is_about_output(error: BaseException) -> bool:
+    """Return whether an error says that standard output could not be written."""
+    return isinstance(error, OSError) and error.filename == STANDARD_OUTPUT
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 import pytest
-from fixtures.jsm import NOWHERE, run_jsm
+from fixtures.jsm import NOWHERE, Jsm, run_jsm
 from fixtures.threads import SCALE
 
 from jetstream_sync import errors
@@ -311,24 +311,65 @@ def test_no_colours_for_who_wants_none(terminal, how):
     assert "\x1b[1;3" not in child.raw
 
 
+def in_shell(jsm: Jsm, words: str, *, bash: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """Run ``jsm`` with arguments and redirections in a shell."""
+    command = f"{sys.executable} -m jetstream_sync.cli {words}"
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"] if bash else ["sh", "-c", f"exec {command}"],
+        check=False,
+        env={**os.environ, "NATS_URL": jsm.url, "XDG_CONFIG_HOME": NOWHERE},
+        input=b"x",
+        capture_output=True,
+        timeout=60 * SCALE,
+    )
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_have_no_use(jsm, closed):
-    """With closed standard streams, jsm returns its status and uses no socket in their place."""
+def test_closed_streams_are_not_used(jsm, closed):
+    """No socket takes the place of a closed stream, and a result that cannot be written is an error."""
     jsm("stream", "add", "S", "--subjects", "s").ok()
-    for words, status in (("stream ls -n", 0), ("stream info NOPE", 3), ("pub s -J", 0)):
-        command = f"exec {sys.executable} -m jetstream_sync.cli {words} {closed}"
-        environment = {**os.environ, "NATS_URL": jsm.url, "XDG_CONFIG_HOME": NOWHERE}
-        done = subprocess.run(
-            ["sh", "-c", command],
-            check=False,
-            env=environment,
-            input=b"x",
-            capture_output=True,
-            timeout=60 * SCALE,
-        )
+    lost = int(">&-" in closed.split())
+    for words, status in (("stream ls -n", lost), ("stream info NOPE", 3), ("pub s x -J", lost)):
+        done = in_shell(jsm, f"{words} {closed}")
         assert done.returncode == status, done
-        assert b"bug" not in done.stderr
+        text = b"standard output: Bad file descriptor" if lost and status == 1 else b""
+        assert text in done.stderr or "2>&-" in closed
+        assert done.stderr.count(b"\n") == (status > 0 and "2>&-" not in closed)
+    assert jsm("stream", "info", "S", "-j").json["state"]["messages"] == 1
+    done = in_shell(jsm, f"pub s -J {closed}")
+    assert done.returncode == (2 if "<&-" in closed else lost), done
+    assert jsm("stream", "info", "S", "-j").json["state"]["messages"] == 2 - ("<&-" in closed)
+
+
+@pytest.mark.parametrize("args", ["--version", "stream ls", "errors ls -j", "completion bash"])
+def test_a_full_disk_is_an_error(jsm, args):
+    """Output that cannot be written is one line and status 1, not the report of the interpreter."""
+    done = in_shell(jsm, f"{args} > /dev/full")
+    assert done.returncode == 1
+    assert b"standard output: No space left on device" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_two_failures_have_two_lines(jsm):
+    """The error of a command comes first, and has the status; output that was lost is reported below it."""
+    words = f"rtt --server {jsm.url},127.0.0.1:1"
+    done = in_shell(jsm, f"{words} > /dev/full")
+    said, lost = done.stderr.decode().splitlines()
+    assert (done.returncode, said) == (5, "jsm: 1 of 2 servers answered")
+    assert lost == "jsm: standard output: No space left on device"
+    done = in_shell(jsm, f"{words} | true", bash=True)
+    assert (done.returncode, done.stderr) == (5, b"jsm: 1 of 2 servers answered\n")
+
+
+def test_lost_messages_of_the_program_change_nothing(jsm):
+    """A full disk or a broken pipe behind standard error neither ends a command nor changes its status."""
+    jsm("stream", "add", "S", "--subjects", "s").ok()
+    for redirected in ("2> /dev/full", "2> >(true)"):
+        assert in_shell(jsm, f"stream info NOPE {redirected}", bash=True).returncode == 3
+        done = in_shell(jsm, f"stream rm -f S {redirected}", bash=True)
+        assert done.returncode == 0, done
+        jsm("stream", "add", "S", "--subjects", "s").ok()
 
 
 @pytest.mark.matrix
