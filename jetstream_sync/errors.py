@@ -10,17 +10,13 @@ from __future__ import annotations
 # Under private names: type checkers export all others of this module from the package.
 import builtins as _builtins
 import enum as _enum
-import inspect as _inspect
 import typing as _t
 from collections.abc import Mapping as _Mapping
 
-from .records import dataclass_transform as _dataclass_transform
+from .records import with_fields as _with_fields
 
 if _t.TYPE_CHECKING:
     from typing_extensions import Self as _Self
-
-_POSITIONAL: _t.Final = _inspect.Parameter.POSITIONAL_OR_KEYWORD
-_REQUIRED: _t.Final = _inspect.Parameter.empty
 
 
 class Error(Exception):
@@ -28,47 +24,21 @@ class Error(Exception):
 
     #: The text of an error with fields.
     _template: _t.ClassVar[str] = ""
+    _transient: _t.ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, transient: bool | None = None, **kwargs: _t.Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if transient is not None:
+            cls._transient = transient
 
-_E = _t.TypeVar("_E", bound=Error)
+    @property
+    def transient(self) -> bool:
+        """
+        Whether the same call may succeed later: the server restarts or is busy, or a leader is elected.
 
-
-@_dataclass_transform(eq_default=False)
-def _with_fields(cls: type[_E]) -> type[_E]:
-    """
-    Give an error class a constructor for its annotated fields, and the text of its ``_template``.
-
-    The values of the fields are attributes and, in the same order, the ``args``.
-    """
-    own = {name: text for name, text in cls.__annotations__.items() if "ClassVar" not in text}
-    fields: dict[str, str] = {**getattr(cls, "_fields", {}), **own}
-    signature = _inspect.Signature(
-        [
-            _inspect.Parameter(
-                name, _POSITIONAL, default=getattr(cls, name, _REQUIRED), annotation=text
-            )
-            for name, text in {"self": "object", **fields}.items()
-        ]
-    )
-
-    def __init__(self: Error, *values: object, **named: object) -> None:  # noqa: N807
-        if named or len(values) != len(fields):
-            bound = signature.bind(self, *values, **named)
-            bound.apply_defaults()
-            values = bound.args[1:]
-        # Not that of the base class, which may have fewer fields.
-        Exception.__init__(self, *values)
-        vars(self).update(zip(fields, values, strict=True))
-
-    def __str__(self: Error) -> str:  # noqa: N807
-        return self._template.format(**vars(self))
-
-    __init__.__signature__ = signature  # type: ignore[attr-defined]
-    cls._fields = fields  # type: ignore[attr-defined]
-    cls.__init__ = __init__  # type: ignore[assignment]
-    if "_template" in vars(cls):
-        cls.__str__ = __str__  # type: ignore[assignment]
-    return cls
+        After an error that leaves open whether a message was stored, a repeated call may store it twice.
+        """
+        return self._transient
 
 
 # --- invalid arguments -----------------------------------------------------------------------
@@ -149,7 +119,7 @@ class MaxPayloadError(InvalidArgumentError):
     )
 
 
-class TimeoutError(Error, _builtins.TimeoutError):  # noqa: A001 - also a subclass of the built-in
+class TimeoutError(Error, _builtins.TimeoutError, transient=True):  # noqa: A001 - also a subclass of the built-in
     """The timeout of a call expired."""
 
 
@@ -171,7 +141,7 @@ class DrainTimeoutError(TimeoutError):
 # --- the connection ---------------------------------------------------------------------------
 
 
-class ConnectionClosedError(Error, _builtins.ConnectionError):
+class ConnectionClosedError(Error, _builtins.ConnectionError, transient=True):
     """The connection is closed; ``__cause__``, if set, is the reason."""
 
 
@@ -199,7 +169,7 @@ class ProtocolError(ConnectionClosedError):
         return f"{self.reason}: {self.excerpt!r}" if self.excerpt else self.reason
 
 
-class AuthorizationError(ConnectionClosedError):
+class AuthorizationError(ConnectionClosedError, transient=False):
     """The server refused the login."""
 
 
@@ -207,7 +177,7 @@ class AuthenticationExpiredError(AuthorizationError):
     """An accepted login has expired or was revoked."""
 
 
-class SecureConnectionError(ConnectionClosedError):
+class SecureConnectionError(ConnectionClosedError, transient=False):
     """TLS was requested but not offered, is required but not possible, or its handshake failed."""
 
 
@@ -219,12 +189,12 @@ class ServerRefusedError(ConnectionClosedError):
     """The server sent an error and closes the connection; the message is the server's text."""
 
 
-class ForkedConnectionError(ConnectionClosedError):
+class ForkedConnectionError(ConnectionClosedError, transient=False):
     """The connection was opened in a parent process and cannot be used in a forked child."""
 
 
 @_with_fields
-class NoServersError(Error, _builtins.ConnectionError):
+class NoServersError(Error, _builtins.ConnectionError, transient=True):
     """None of the servers could be reached."""
 
     attempts: tuple[tuple[str, str], ...] = ()
@@ -238,7 +208,7 @@ class NoServersError(Error, _builtins.ConnectionError):
 
 
 @_with_fields
-class OutboundBufferLimitError(Error):
+class OutboundBufferLimitError(Error, transient=True):
     """The client is disconnected and ``pending_size`` bytes are already buffered; nothing was added."""
 
     pending_size: int
@@ -291,7 +261,7 @@ class PermissionsError(SubscriptionError):
 
 
 @_with_fields
-class NoRespondersError(Error):
+class NoRespondersError(Error, transient=True):
     """The subject of a request has no subscriber."""
 
     subject: str
@@ -374,6 +344,16 @@ class APIError(JetStreamError):
         """Return the error for what this client found itself, with the codes that a server would send."""
         return cls(cls._code, cls._err_code, description)
 
+    @property
+    def transient(self) -> bool:
+        """As of any `Error`; some refusals are transient by their ``err_code``."""
+        return self._transient or self.in_process or self.err_code == ErrorCode.CLUSTER_NOT_LEADER
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the server cannot decide yet, because an earlier message is still being stored."""
+        return self.err_code in _IN_PROCESS
+
 
 class ErrorCode(_enum.IntEnum):
     """Values of `APIError.err_code` that this package compares, named as in nats-server."""
@@ -381,7 +361,6 @@ class ErrorCode(_enum.IntEnum):
     #: No meta leader, or JetStream is starting.
     CLUSTER_NOT_AVAILABLE = 10008
     CLUSTER_NOT_LEADER = 10009
-    INSUFFICIENT_RESOURCES = 10023
     INVALID_JSON = 10025
     MESSAGE_DELETE_FAILED = 10057
     #: A consumer of a work queue without a filter, beside another one.
@@ -396,8 +375,16 @@ class ErrorCode(_enum.IntEnum):
     DUPLICATE_MESSAGE_CONFLICT = 10158
     #: An earlier message of the subject is being stored, so that the expectation cannot be checked yet.
     EXPECTED_SEQUENCE_NOT_READY = 10163
-    TOO_MANY_REQUESTS = 10167
+    #: The same in later servers, and an atomic batch whose expectations exclude each other.
+    WRONG_LAST_SEQUENCE_CONSTANT = 10164
     REQUIRED_API_LEVEL = 10185
+
+
+_IN_PROCESS: _t.Final = (
+    ErrorCode.DUPLICATE_MESSAGE_CONFLICT,
+    ErrorCode.EXPECTED_SEQUENCE_NOT_READY,
+    ErrorCode.WRONG_LAST_SEQUENCE_CONSTANT,
+)
 
 
 def _number(value: object) -> int:
@@ -416,7 +403,7 @@ class ServerError(APIError, code=500):
     """The server failed (500)."""
 
 
-class ServiceUnavailableError(APIError, code=503):
+class ServiceUnavailableError(APIError, code=503, transient=True):
     """JetStream is unavailable, temporarily or permanently (503)."""
 
 
@@ -524,7 +511,7 @@ class ValueTooLargeError(BadRequestError, err_codes=(10054,)):
     """The message exceeds the stream's ``max_msg_size``; nothing was stored."""
 
 
-class StreamFullError(ServiceUnavailableError, err_codes=(10077,)):
+class StreamFullError(ServiceUnavailableError, err_codes=(10077,), transient=False):
     """The stream or bucket has reached its limit of bytes or messages; nothing was stored."""
 
     # Other failures of the storage have the same code.
@@ -563,11 +550,11 @@ class BatchDuplicateError(BadRequestError, err_codes=(10201,)):
     """A message id of an atomic batch is already in the stream; nothing was stored."""
 
 
-class TooManyRequestsError(APIError, err_codes=(10167,)):
+class TooManyRequestsError(APIError, err_codes=(10167,), transient=True):
     """The server has too many unprocessed messages for the stream; nothing was stored, try again later."""
 
 
-class TooManyBatchesError(APIError, err_codes=(10210, 10211)):
+class TooManyBatchesError(APIError, err_codes=(10210, 10211), transient=True):
     """The stream has too many open batches; nothing was stored."""
 
 
@@ -592,16 +579,18 @@ class ConsumerGroupNotFoundError(NotFoundError):
     _err_code = 10037  # the group has no key
 
 
-class JetStreamNotEnabledError(ServiceUnavailableError, err_codes=(10076,)):
+class JetStreamNotEnabledError(ServiceUnavailableError, err_codes=(10076,), transient=False):
     """JetStream is disabled on this server."""
 
 
-class JetStreamNotEnabledForAccountError(ServiceUnavailableError, err_codes=(10039,)):
+class JetStreamNotEnabledForAccountError(
+    ServiceUnavailableError, err_codes=(10039,), transient=False
+):
     """JetStream is disabled for this account."""
 
 
 @_with_fields
-class NoStreamResponseError(JetStreamError):
+class NoStreamResponseError(JetStreamError, transient=True):
     """No stream stored the message, even after the retries of ADR-22."""
 
     subject: str
@@ -667,7 +656,7 @@ class ConsumerIsPushBasedError(PullError):
     """The consumer is a push consumer and does not accept pull requests (409)."""
 
 
-class LeadershipChangeError(PullError):
+class LeadershipChangeError(PullError, transient=True):
     """The consumer's leader moved to another server; send a new pull request (409)."""
 
 
@@ -680,7 +669,7 @@ class PinIDMismatchError(PullError):
 
 
 @_with_fields
-class NoHeartbeatError(JetStreamError):
+class NoHeartbeatError(JetStreamError, transient=True):
     """Heartbeats of a consumer were missed."""
 
     consumer: str
@@ -788,7 +777,7 @@ class RestoreNameInUseError(StreamNameInUseError, err_codes=(10130,)):
 
 
 @_with_fields
-class SnapshotBrokenError(JetStreamError):
+class SnapshotBrokenError(JetStreamError, transient=True):
     """The data of a snapshot is incomplete and cannot be used."""
 
     stream: str

@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 _T = TypeVar("_T")
 _INT64_MAX = 2**63 - 1
@@ -72,6 +72,49 @@ def frozen(*, kw_only: bool = False) -> Callable[[type[_T]], type[_T]]:
         return made
 
     return decorate
+
+
+_E = TypeVar("_E", bound=Exception)
+_POSITIONAL: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_REQUIRED: Final = inspect.Parameter.empty
+
+
+@dataclass_transform(eq_default=False)
+def with_fields(cls: type[_E]) -> type[_E]:
+    """
+    Give a class of errors a constructor for its annotated fields, and the text of its ``_template``.
+
+    The values of the fields are attributes and, in the same order, the ``args``.
+    """
+    own = {name: text for name, text in cls.__annotations__.items() if "ClassVar" not in text}
+    fields: dict[str, str] = {**getattr(cls, "_fields", {}), **own}
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(
+                name, _POSITIONAL, default=getattr(cls, name, _REQUIRED), annotation=text
+            )
+            for name, text in {"self": "object", **fields}.items()
+        ]
+    )
+
+    def __init__(self: Exception, *values: object, **named: object) -> None:  # noqa: N807
+        if named or len(values) != len(fields):
+            bound = signature.bind(self, *values, **named)
+            bound.apply_defaults()
+            values = bound.args[1:]
+        # Not that of the base class, which may have fewer fields.
+        Exception.__init__(self, *values)
+        vars(self).update(zip(fields, values, strict=True))
+
+    def __str__(self: Any) -> str:  # noqa: N807
+        return self._template.format(**vars(self))  # type: ignore[no-any-return]
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    cls._fields = fields  # type: ignore[attr-defined]
+    cls.__init__ = __init__  # type: ignore[assignment]
+    if "_template" in vars(cls):
+        cls.__str__ = __str__  # type: ignore[method-assign]
+    return cls
 
 
 def _prepare(made: Any) -> None:

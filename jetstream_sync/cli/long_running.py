@@ -54,7 +54,7 @@ def failover_options(settings: Settings) -> dict[str, Any]:
 
 def failover(call: Callable[[], T], timeout: float) -> T:
     """
-    Make a call that may be repeated, again if the connection was lost or a reply did not come.
+    Make a call that may be repeated, again after an error that is transient.
 
     `timeout`: the timeout of a request, in seconds. After the first failure, the call is repeated for up to
     three timeouts, since an election may take longer than one.
@@ -63,17 +63,21 @@ def failover(call: Callable[[], T], timeout: float) -> T:
     while True:
         try:
             return call()
-        except (
-            errors.NoStreamResponseError,
-            errors.TimeoutError,
-            errors.ConnectionLostError,
-            errors.SnapshotBrokenError,
-        ) as error:
+        except errors.Error as error:
             deadline = deadline or Deadline(_FAILOVER_TIMEOUTS * timeout)
-            if deadline.expired():
+            if not error.transient or _is_final(error) or deadline.expired():
                 raise
-            if isinstance(error, errors.NoStreamResponseError):
+            # The call has waited for a reply, or the next one waits for the connection.
+            if not isinstance(error, (errors.TimeoutError, errors.ConnectionLostError)):
                 pause(min(_ELECTION_WAIT_S, deadline.left() or 0.0))
+
+
+def _is_final(error: errors.Error) -> bool:
+    """Return whether a transient error ends a command: its connection is closed, or a subject has no responders."""
+    closed = isinstance(error, errors.ConnectionClosedError)
+    return isinstance(error, errors.NoRespondersError) or (
+        closed and not isinstance(error, errors.ConnectionLostError)
+    )
 
 
 def reconnect_options(settings: Settings) -> dict[str, Any]:

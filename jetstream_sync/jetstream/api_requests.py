@@ -37,7 +37,7 @@ log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-#: Delay before a request is repeated while there is no leader, in seconds.
+#: Delay before a request is repeated after a transient error, in seconds.
 _UNAVAILABLE_DELAY_S: Final = 0.25
 #: Seconds without a reply after which a request is repeated: its server or the leader may be gone.
 _REPEAT_AFTER_S: Final = 1.0
@@ -175,7 +175,7 @@ class APIRequests:
     ) -> dict[str, Any]:
         """Send a request and return the decoded reply."""
         # A request that changes nothing is sent again, within the deadline, while there is no reply
-        # or no leader that could answer it.
+        # or the error is transient.
         payload = b"" if body is None else dumps(body)
         deadline = deadline or self.deadline()
         reading = self.routes.is_reading(route)
@@ -195,7 +195,7 @@ class APIRequests:
                     raise self._level_error(int(self._headers[REQUIRED_API_LEVEL])) from error
                 left = deadline.left()
                 late = left is not None and left <= _UNAVAILABLE_DELAY_S
-                if not reading or error.err_code != errors.ErrorCode.CLUSTER_NOT_AVAILABLE or late:
+                if not reading or not error.transient or late:
                     raise
             self.core.wait_closed(_UNAVAILABLE_DELAY_S)
 

@@ -322,13 +322,8 @@ def _settle_in_child() -> None:
 in_each_child(_settle_in_child)
 
 
-#: The errors of an expected sequence that the server cannot check yet, because an earlier message is still
-#: being stored, and seconds before a retry, which succeeds.
-_NOT_READY: Final = (
-    errors.ErrorCode.DUPLICATE_MESSAGE_CONFLICT,
-    errors.ErrorCode.EXPECTED_SEQUENCE_NOT_READY,
-)
-_NOT_READY_DELAY_S: Final = 0.02
+#: Delay before a message is published again while an earlier one is being stored, in seconds.
+_IN_PROCESS_DELAY_S: Final = 0.02
 #: Maximum number of messages of `publish_async` that may await their acks.
 DEFAULT_WINDOW: Final = 4000
 #: Minimum time in seconds that must be left for a reply; with less, there is no further attempt.
@@ -598,9 +593,10 @@ class Publisher(MessageReceiver):
                     subject, payload, headers, left, DEFAULT_RETRIES, stream, options
                 )
             except errors.APIError as error:
-                if error.err_code not in _NOT_READY or deadline.expired():
+                # Other transient errors are for the caller: they may last longer than its patience.
+                if not error.in_process or deadline.expired():
                     raise
-            self._core.wait_closed(_NOT_READY_DELAY_S)
+            self._core.wait_closed(_IN_PROCESS_DELAY_S)
 
     # --- not waiting ----------------------------------------------------------------------------
 

@@ -21,26 +21,16 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 T = TypeVar("T")
 
-_TRANSIENT: Final = (
-    errors.ConnectionClosedError,
-    errors.LeadershipChangeError,
-    errors.NoHeartbeatError,
-    errors.NoRespondersError,
-    errors.NoServersError,
-    errors.NoStreamResponseError,
-    errors.OutboundBufferLimitError,
-    errors.ServiceUnavailableError,
-    errors.TimeoutError,
-    errors.TooManyRequestsError,
-)
-_NOT_TRANSIENT: Final = (errors.AuthorizationError, errors.SecureConnectionError)
+#: The JetStream API has no responders while a server starts, and its accounts are loaded after that. A query
+#: waits for it; other programs show at once that JetStream is disabled.
+_STARTING: Final = (errors.JetStreamNotEnabledError, errors.JetStreamNotEnabledForAccountError)
 _MIN_WAIT_S: Final = 0.1
 _MAX_WAIT_S: Final = 5.0
 
 
 def is_transient(error: errors.Error) -> bool:
     """Return whether the same call may succeed when it is repeated."""
-    return isinstance(error, _TRANSIENT) and not isinstance(error, _NOT_TRANSIENT)
+    return error.transient or isinstance(error, _STARTING)
 
 
 def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:

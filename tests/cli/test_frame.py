@@ -424,3 +424,34 @@ def test_a_failed_call_is_repeated_for_three_timeouts():
     with pytest.raises(errors.TimeoutError):
         failover(fail, 0.05)
     assert 2 <= calls <= 5
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (errors.ServiceUnavailableError(503, 10008, "no meta leader"), 2),
+        (errors.NoStreamResponseError("a"), 2),
+        (errors.ConnectionLostError("gone"), 2),
+        (errors.JetStreamNotEnabledError(503, 10076, "disabled"), 1),
+        (errors.NoRespondersError("$SYS.REQ"), 1),
+        (errors.ConnectionClosedError("closed"), 1),
+        (errors.StreamFullError(503, 10077, "maximum bytes exceeded"), 1),
+    ],
+)
+def test_a_call_is_repeated_after_a_transient_error(error, calls, monkeypatch):
+    """An election passes; a closed connection or an unknown service does not, and ends the command at once."""
+    monkeypatch.setattr("jetstream_sync.cli.long_running.pause", lambda _: None)
+    made = []
+
+    def fail_once() -> str:
+        made.append(None)
+        if len(made) == 1:
+            raise error
+        return "done"
+
+    if calls == 2:
+        assert failover(fail_once, 1.0) == "done"
+    else:
+        with pytest.raises(type(error)):
+            failover(fail_once, 1.0)
+    assert len(made) == calls

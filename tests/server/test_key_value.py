@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -483,6 +484,20 @@ def test_modify_of_a_key_that_always_changes(nc, kv):
         impatient.modify("a", change)
     assert 0.3 < time.monotonic() - begin < 2 * SCALE
     assert kv["a"] == b"other"
+
+
+@pytest.mark.parametrize(("code", "err_code"), [(409, 10158), (503, 10163), (400, 10164)], ids=str)
+def test_a_write_waits_for_the_message_in_process(nc, js, bucket, code, err_code):
+    """A server that cannot check the expected revision yet is asked again."""
+    # No server state produces these refusals reliably: a subscriber takes the place of the stream.
+    kv = js.create_key_value(bucket=bucket)
+    js.delete_stream(f"KV_{bucket}")
+    refusal = {"code": code, "err_code": err_code, "description": "wrong last sequence"}
+    replies = [{"error": refusal}, {"stream": f"KV_{bucket}", "seq": 7}]
+    nc.subscribe(f"$KV.{bucket}.>", cb=lambda msg: msg.respond(json.dumps(replies.pop(0)).encode()))
+    nc.flush()
+    assert kv.update("key", b"value", last=6) == 7
+    assert not replies
 
 
 def test_extra_fields_that_would_be_ignored_are_refused(js, bucket):

@@ -21,6 +21,7 @@ UNAVAILABLE = {
         "description": "JetStream system temporarily unavailable",
     }
 }
+NOT_LEADER = {"error": {"code": 500, "err_code": 10009, "description": "not the leader"}}
 STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
 STREAM = {"config": {"name": "S"}, "state": STATE, "created": "2024-01-01T00:00:00Z"}
 PAGE = {"total": 1, "offset": 0, "limit": 1024}
@@ -45,7 +46,9 @@ def requests(server: FakeJetStream, subject: str) -> int:
     return sum(command.subject == f"$JS.API.{subject}" for command in server.received)
 
 
-@pytest.mark.parametrize("failure", [None, UNAVAILABLE], ids=["silence", "503"])
+@pytest.mark.parametrize(
+    "failure", [None, UNAVAILABLE, NOT_LEADER], ids=["silence", "503", "not-leader"]
+)
 @pytest.mark.parametrize("subject", READS)
 def test_reads_are_repeated(subject, failure, monkeypatch):
     """A read without a reply, or without a leader, succeeds when one answers in time."""

@@ -236,3 +236,52 @@ def test_a_class_can_be_added_for_an_err_code(monkeypatch):
         pass
 
     assert type(errors.APIError.from_response({"code": 400, "err_code": 19998})) is OwnError
+
+
+# --- which errors are transient -----------------------------------------------------------------
+
+
+def refusal(code: int, err_code: int, text: str = "no") -> errors.APIError:
+    return errors.APIError.from_response({"code": code, "err_code": err_code, "description": text})
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (errors.RequestTimeoutError("a"), True),
+        (errors.ConnectionLostError("gone"), True),
+        (errors.NoServersError(), True),
+        (errors.NoRespondersError("a"), True),
+        (errors.NoStreamResponseError("a"), True),
+        (errors.LeadershipChangeError(409, "Leadership Change"), True),
+        (errors.SnapshotBrokenError("S", 408, "no acks"), True),
+        (errors.AuthenticationExpiredError("no"), False),
+        (errors.CertificateError("no"), False),
+        (errors.ForkedConnectionError("no"), False),
+        (errors.InvalidOptionError("a", 1, "no"), False),
+        (errors.BatchUncertainError("id", "silence"), False),
+        (refusal(503, 10008), True),
+        (refusal(500, 10009), True),
+        (refusal(503, 10023), True),
+        (refusal(503, 10077, "store is closed"), True),
+        (refusal(503, 10077, "maximum bytes exceeded"), False),
+        (refusal(503, 10076), False),
+        (refusal(503, 10039), False),
+        (refusal(429, 10167), True),
+        (refusal(429, 10210), True),
+        (refusal(400, 10071), False),
+        (refusal(404, 10059), False),
+    ],
+    ids=repr,
+)
+def test_the_errors_that_may_pass_are_transient(error, transient):
+    """A lost connection, an election and load pass; a limit, a login and a wrong argument do not."""
+    assert error.transient is transient
+
+
+@pytest.mark.parametrize(("code", "err_code"), [(409, 10158), (503, 10163), (400, 10164)])
+def test_a_message_in_process_is_transient(code, err_code):
+    """The server decides when the earlier message is stored."""
+    assert refusal(code, err_code).in_process
+    assert refusal(code, err_code).transient
+    assert not refusal(503, 10008).in_process

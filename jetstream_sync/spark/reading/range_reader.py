@@ -205,11 +205,14 @@ class _RangeReader:
 
     def _recover(self, error: errors.Error, *, progress: bool) -> None:
         """Wait before the next attempt after an error."""
-        passes = isinstance(error, RangeStalledError) or is_transient(error)
         if progress:
             self._deadline = Deadline(self._plan.retry_timeout)
             self._waits.reset()
-        if not passes or self._deadline.expired() or self._api.core.wait_closed(self._waits.next()):
+        if (
+            not is_transient(error)
+            or self._deadline.expired()
+            or self._api.core.wait_closed(self._waits.next())
+        ):
             raise error
         log.info("reading %s continues at %d after: %s", self._range.stream, self._next_seq, error)
 

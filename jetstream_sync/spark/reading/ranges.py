@@ -50,7 +50,7 @@ class RangeLostError(RangeError):
         )
 
 
-class RangeStalledError(RangeError):
+class RangeStalledError(RangeError, transient=True):
     """The server holds messages of a range but does not deliver them; a retry may succeed."""
 
     def __init__(self, stream: str, seq: int, reason: str) -> None:

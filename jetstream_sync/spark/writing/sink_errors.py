@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ... import errors
-
-#: Errors that may pass: not the leader, too many requests, the same id or subject is being stored, too many
-#: atomic batches. The numbers are those of errors with a class.
-_RETRIABLE: Final = frozenset(
-    {
-        errors.ErrorCode.CLUSTER_NOT_AVAILABLE,
-        errors.ErrorCode.CLUSTER_NOT_LEADER,
-        errors.ErrorCode.INSUFFICIENT_RESOURCES,
-        errors.ErrorCode.DUPLICATE_MESSAGE_CONFLICT,
-        errors.ErrorCode.EXPECTED_SEQUENCE_NOT_READY,
-        errors.ErrorCode.TOO_MANY_REQUESTS,
-        10164,
-        10210,
-    }
-)
 
 
 class SinkError(errors.Error):
@@ -118,6 +101,4 @@ def stream_replaced(stream: str) -> SinkError:
 
 def is_retriable(error: errors.Error) -> bool:
     """Return whether a refused message may be accepted later."""
-    if isinstance(error, errors.APIError):
-        return error.err_code in _RETRIABLE
-    return isinstance(error, errors.NoStreamResponseError)
+    return isinstance(error, errors.APIError | errors.NoStreamResponseError) and error.transient

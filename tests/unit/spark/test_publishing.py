@@ -11,7 +11,6 @@ from jetstream_sync.errors import (
     APIError,
     NoStreamResponseError,
     TimeoutError,
-    WrongLastSequenceError,
 )
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.writing import publishing
@@ -225,18 +224,24 @@ def test_stats_contain_the_range_of_sequences():
     assert (stats.first_seq, stats.last_seq) == (2, 9)
 
 
+def refusal(code: int, err_code: int, text: str) -> APIError:
+    return APIError.from_response({"code": code, "err_code": err_code, "description": text})
+
+
 @pytest.mark.parametrize(
     ("error", "passes"),
     [
-        (APIError(503, 10023, "insufficient resources"), True),
-        (APIError(409, 10158, "duplicate message id is in process"), True),
-        (APIError(429, 10167, "too many requests"), True),
-        (APIError(429, 10210, "too many inflight"), True),
+        (refusal(503, 10023, "insufficient resources"), True),
+        (refusal(409, 10158, "duplicate message id is in process"), True),
+        (refusal(400, 10164, "wrong last sequence"), True),
+        (refusal(429, 10167, "too many requests"), True),
+        (refusal(429, 10210, "too many inflight"), True),
+        (refusal(429, 10211, "too many inflight"), True),
         (NoStreamResponseError("s"), True),
-        (WrongLastSequenceError(400, 10071, "wrong last sequence: 5"), False),
-        (APIError(503, 10077, "maximum messages exceeded"), False),
-        (APIError(400, 10060, "expected stream does not match"), False),
-        (APIError(400, 10054, "message size exceeds maximum allowed"), False),
+        (refusal(400, 10071, "wrong last sequence: 5"), False),
+        (refusal(503, 10077, "maximum messages exceeded"), False),
+        (refusal(400, 10060, "expected stream does not match"), False),
+        (refusal(400, 10054, "message size exceeds maximum allowed"), False),
         (TimeoutError("late"), False),
     ],
 )

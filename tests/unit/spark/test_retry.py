@@ -17,6 +17,7 @@ from jetstream_sync.spark.retry import is_transient, retry_transient
         (errors.NoServersError("none"), True),
         (errors.NoRespondersError("$JS.API.INFO"), True),
         (errors.JetStreamNotEnabledError(503, 10076, "disabled"), True),
+        (errors.JetStreamNotEnabledForAccountError(503, 10039, "disabled"), True),
         (errors.LeadershipChangeError(409, "Leadership Change"), True),
         (errors.AuthorizationError("no"), False),
         (errors.CertificateError("no"), False),
