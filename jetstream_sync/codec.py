@@ -11,6 +11,7 @@
 #     sources: Sequence[StreamSource] | None array            <->  list of records
 #     metadata: Mapping[str, str] | None     object           <->  dict
 #     data: bytes | None                     base64 text      <->  bytes
+#     return_value: object | None            any JSON         <->  the same
 #
 # ``None`` means *not set*: the field is not sent, and a JSON ``null`` is treated as absent. Unknown fields
 # of newer servers are kept in ``extra``, at every depth, and sent back, so that reading, changing and
@@ -437,6 +438,12 @@ def _int(value: Any) -> int:
     raise _expected("an int", value)
 
 
+def _float(value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    raise _expected("a number", value)
+
+
 def _str(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -491,10 +498,12 @@ def _accept_time(value: Any) -> datetime:
 _SCALAR_CODECS: Final[dict[Any, _TypeCodec]] = {
     bool: _TypeCodec(_bool, _identity, _bool, bool),
     int: _TypeCodec(_int, _identity, _int, int),
+    float: _TypeCodec(_float, _identity, _float, float),
     str: _TypeCodec(_str, _identity, _str),
     bytes: _TypeCodec(_decode_bytes, _encode_bytes, _accept_bytes),
     timedelta: _TypeCodec(_decode_duration, duration_to_ns, _accept_duration, timedelta),
     datetime: _TypeCodec(_decode_time, time_to_text, _accept_time),
+    object: _TypeCodec(_identity, _identity, _identity),
 }
 
 

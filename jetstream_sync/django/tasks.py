@@ -6,7 +6,6 @@ Django has tasks from version 6.0 on; the package ``django-tasks`` brings them t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from django.conf import settings
@@ -17,17 +16,16 @@ from django.utils.timezone import is_naive, make_aware
 
 from .. import errors
 from ..workers import Context, Reject, WorkerCrashedError
-from ..workers.arguments import to_json
 from ..workers.calls import (
-    CANCELLED,
-    EXPIRED,
-    FAILED,
     CallQueue,
+    CallRecord,
     CallStates,
+    CallStatus,
     TaskState,
+    call_id,
     encoded_value,
     new_record,
-    sent_call,
+    sent_record,
 )
 from ..workers.checks import check_token
 from ..workers.handler import TASK_OPTIONS, check_returned
@@ -48,6 +46,8 @@ except ImportError:  # older than 6.0
 
 __all__ = ["JetStreamBackend", "add_handlers"]
 
+#: The status in Django of calls that have ended in ways that it does not have.
+_STATUSES: Final[dict[str, str]] = {CallStatus.CANCELLED: "FAILED", CallStatus.EXPIRED: "FAILED"}
 _TIMES: Final = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
 
 
@@ -122,17 +122,17 @@ class JetStreamBackend(BaseTaskBackend):
         run_after = task.run_after
         if run_after is not None and is_naive(run_after):
             run_after = make_aware(run_after)
-        record = {
-            **new_record(task.module_path, args, kwargs),
+        own = {
             "queue": task.queue_name,
             "run_after": None if run_after is None else run_after.isoformat(),
         }
+        record = new_record(task.module_path, args, kwargs, extra=own)
         _of_workers("default_worker").queues.send(
             self._queue_of(task.queue_name),
             self._states,
             self._name,
             record,
-            to_json(record),
+            record.to_json(),
             run_after,
         )
         result = self._from_record(record)
@@ -179,30 +179,28 @@ class JetStreamBackend(BaseTaskBackend):
         withdrawn = [queue.withdraw(self._name, result_id) for queue in queues]
         return any(withdrawn) or self._states is not None
 
-    def _from_record(self, data: Mapping[str, Any]) -> Any:
-        task = import_string(data["task"])
+    def _from_record(self, record: CallRecord) -> Any:
+        task = import_string(record.task)
         if not isinstance(task, Task):
-            raise TaskResultDoesNotExist(f"{data['task']} is not a task")
-        run_after = None if data["run_after"] is None else parse_datetime(data["run_after"])
+            raise TaskResultDoesNotExist(f"{record.task} is not a task")
+        queue, run_after = record.extra["queue"], record.extra["run_after"]
+        run_after = None if run_after is None else parse_datetime(run_after)
+        times = {name: getattr(record, name) for name in _TIMES}
         result = TaskResult(
-            task=task.using(queue_name=data["queue"], run_after=run_after, backend=self.alias),
-            id=data["id"],
-            status=TaskResultStatus(
-                FAILED if data["status"] in {CANCELLED, EXPIRED} else data["status"]
-            ),
-            args=data["args"],
-            kwargs=data["kwargs"],
+            task=task.using(queue_name=queue, run_after=run_after, backend=self.alias),
+            id=record.id,
+            status=TaskResultStatus(_STATUSES.get(record.status, str(record.status))),
+            args=list(record.args),
+            kwargs=dict(record.kwargs),
             backend=self.alias,
             errors=[
-                TaskError(
-                    exception_class_path=item["exception_class_path"], traceback=item["traceback"]
-                )
-                for item in data["errors"]
+                TaskError(exception_class_path=item.exception_class_path, traceback=item.traceback)
+                for item in record.errors
             ],
-            worker_ids=data["worker_ids"],
-            **{name: data[name] and parse_datetime(data[name]) for name in _TIMES},
+            worker_ids=list(record.worker_ids),
+            **{name: text and parse_datetime(text) for name, text in times.items()},
         )
-        object.__setattr__(result, "_return_value", data["return_value"])  # it is frozen for users
+        object.__setattr__(result, "_return_value", record.return_value)  # it is frozen for users
         return result
 
     # --- running --------------------------------------------------------------------------------
@@ -227,9 +225,10 @@ class JetStreamBackend(BaseTaskBackend):
 
     def _run(self, data: bytes, context: Context) -> None:
         """Run the task of a message; a task that raises has failed."""
-        record = sent_call(data)
         if context.call is not None:
             record = context.call[0]
+        else:
+            record = sent_record(self._name, call_id(context.message), data)
         try:
             result = self._from_record(record)
         except (ImportError, KeyError, TaskResultDoesNotExist) as error:
@@ -240,7 +239,7 @@ class JetStreamBackend(BaseTaskBackend):
         if context.call is not None:
             context.value = encoded_value(value, context.value_limit)
 
-    def _report(self, record: Mapping[str, Any]) -> None:
+    def _report(self, record: CallRecord) -> None:
         """Send Django's signal for a change; in a failure, Django logs the current exception."""
         try:
             result = self._from_record(record)

@@ -25,6 +25,7 @@ from .config import Config
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ..workers.calls import CallRecord
     from ..workers.metrics import GaugeSnapshot
     from ..workers.option_fields import HandlerFields, TaskFields, WorkerFields
     from .outbox import OutboxRelay
@@ -55,7 +56,7 @@ class Task(workers.Task[P, R]):
         """
         record, _ = self.record(args, kwargs)
         transaction.on_commit(lambda: self.start(record, None))
-        return TaskResult[R](self, record["id"], self.states)
+        return TaskResult[R](self, record.id, self.states)
 
 
 if TYPE_CHECKING:
@@ -73,14 +74,14 @@ if TYPE_CHECKING:
 class _TaskQueues(TaskQueues):
     """Sends the calls of tasks, those with ``outbox`` by the outbox."""
 
-    def deliver(self, task: Any, record: dict[str, Any], at: datetime | None) -> None:
+    def deliver(self, task: Any, record: CallRecord, at: datetime | None) -> None:
         """Send a call."""
         if not task.outbox:
             super().deliver(task, record, at)
             return
         from .models import Outbox  # noqa: PLC0415 - models exist after the apps are loaded
 
-        target = task.queue.subject_of(task.name, record["id"])
+        target = task.queue.subject_of(task.name, record.id)
         data = task.payload(record)
         using = None if task.outbox is True else task.outbox
         with publishing(target, data, None, target) as headers:

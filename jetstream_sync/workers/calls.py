@@ -6,8 +6,8 @@ Rules:
 1. The subject of a call is ``<subject>.<namespace>.<queue>.<task>.<id>``. The schedule of a later call has
    the same one, and a token more, which no queue receives. The payload is a JSON object with ``args``,
    ``kwargs`` and, if the call expires, ``expires``.
-2. With a bucket, the record of a call is the value of the key ``<id>``, and the payload. It changes from
-   ``READY`` to ``RUNNING``, ``CANCELLED`` or ``EXPIRED`` by compare and set.
+2. With a bucket, the record of a call is the value of the key ``<id>``, and the payload. It changes by
+   compare and set. `TRANSITIONS` has every change of the status; no other code decides on it.
 3. A call that has ended is not run again. A call becomes ``SUCCESSFUL`` after its middleware has ended, and
    before its message is acknowledged. It becomes ``FAILED`` before its dead letter is stored: a delivery
    that finds it ``FAILED`` stores the dead letter.
@@ -23,11 +23,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from ..net.clock import BackoffDelay, Deadline
+from ..records import record
 from .arguments import check_numbers, to_json
 from .checks import check_option, check_token, is_number
 from .context import Context, RunState
@@ -39,11 +42,6 @@ from .tracing import publishing
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, KeyValue, KeyValueEntry
 
-READY, RUNNING, CANCELLED, EXPIRED = "READY", "RUNNING", "CANCELLED", "EXPIRED"
-SUCCESSFUL, FAILED = "SUCCESSFUL", "FAILED"
-#: The ends of a call that has no dead letter, and all of them.
-DONE: Final = (SUCCESSFUL, CANCELLED, EXPIRED)
-FINISHED: Final = (*DONE, FAILED)
 #: How long a bucket that is created for results keeps them.
 _RESULT_TTL: Final = timedelta(days=1)
 #: The key of a consumer's metadata with the program whose queue it is.
@@ -59,8 +57,11 @@ _MIN_READ_S: Final = 0.25
 #: Delays between attempts to store the state of a run, in seconds.
 _FIRST_STORE_DELAY_S: Final = 0.1
 _MAX_STORE_DELAY_S: Final = 2.0
+#: The keys of a record that are stored without a value as well.
+_NULLS: Final = dict.fromkeys(
+    ("return_value", "started_at", "finished_at", "last_attempted_at"), None
+)
 
-CallRecord = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -69,22 +70,166 @@ def utc_now() -> str:
     return datetime.now(timezone.utc).isoformat()
 
 
-def new_record(task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> CallRecord:
-    """Return the record of a call that is ready to run."""
-    return {
-        "id": uuid.uuid4().hex,
-        "task": task,
-        "status": READY,
-        "args": list(args),
-        "kwargs": kwargs,
-        "errors": [],
-        "worker_ids": [],
-        "return_value": None,
-        "enqueued_at": utc_now(),
-        "started_at": None,
-        "finished_at": None,
-        "last_attempted_at": None,
-    }
+class CallStatus(str, Enum):
+    """The state of a call."""
+
+    READY = "READY"
+    """It waits for its first or its next attempt."""
+    RUNNING = "RUNNING"
+    """An attempt has begun; its process may have been killed."""
+    SUCCESSFUL = "SUCCESSFUL"
+    """The function and the middleware have returned."""
+    FAILED = "FAILED"
+    """The last attempt has failed, or the message was given up."""
+    CANCELLED = "CANCELLED"
+    """It was cancelled before an attempt, or its process was killed for that."""
+    EXPIRED = "EXPIRED"
+    """No attempt has begun in time."""
+
+    # Otherwise str() differs between the supported Python versions.
+    __str__ = str.__str__
+
+
+class CallEvent(Enum):
+    """An event that changes the status of a call."""
+
+    BEGIN = "begin"
+    """A worker is about to run the function."""
+    EXPIRE = "expire"
+    """It would be, but the call must not start any more."""
+    SUCCEED = "succeed"
+    """The attempt has succeeded."""
+    RETRY = "retry"
+    """The attempt has failed, and another one follows."""
+    FAIL = "fail"
+    """The last attempt has failed, or the message is given up."""
+    CANCEL = "cancel"
+    """The sender cancels the call."""
+    TERMINATE = "terminate"
+    """A worker has killed the process of the call, because the sender asked for it."""
+
+
+_S = CallStatus
+_E = CallEvent
+
+TRANSITIONS: Final[dict[tuple[CallStatus, CallEvent], CallStatus]] = {
+    (_S.READY, _E.BEGIN): _S.RUNNING,
+    # The process of the former attempt was killed, or has lost its lease.
+    (_S.RUNNING, _E.BEGIN): _S.RUNNING,
+    (_S.READY, _E.EXPIRE): _S.EXPIRED,
+    (_S.RUNNING, _E.EXPIRE): _S.EXPIRED,
+    (_S.RUNNING, _E.SUCCEED): _S.SUCCESSFUL,
+    (_S.RUNNING, _E.RETRY): _S.READY,
+    (_S.RUNNING, _E.FAIL): _S.FAILED,
+    # Delivered too often, or a call of an unknown task.
+    (_S.READY, _E.FAIL): _S.FAILED,
+    # A call that runs is only cancelled by the worker that can end it.
+    (_S.READY, _E.CANCEL): _S.CANCELLED,
+    (_S.READY, _E.TERMINATE): _S.CANCELLED,
+    (_S.RUNNING, _E.TERMINATE): _S.CANCELLED,
+}
+#: The ends of a call, and those without a dead letter.
+FINISHED: Final = frozenset(CallStatus) - {status for status, _ in TRANSITIONS}
+DONE: Final = FINISHED - {CallStatus.FAILED}
+
+
+def next_status(status: CallStatus | str, event: CallEvent) -> CallStatus | None:
+    """Return the status after an event; ``None``: the event is not permitted."""
+    # A status of a newer version is not one of the ends: such a call runs, and is not cancelled.
+    known = status if isinstance(status, CallStatus) else CallStatus.RUNNING
+    return TRANSITIONS.get((known, event))
+
+
+@record
+class CallFailure(codec.Record):
+    """A failed attempt."""
+
+    exception_class_path: str = ""
+    """Module and name of the exception."""
+    text: str = ""
+    """Its text, which may be cut."""
+    traceback: str = ""
+    """The end of its traceback."""
+
+
+@record
+class CallRecord(codec.Record):
+    """The record of a call; what the sender adds for itself is in ``extra``. Times are ISO 8601 texts."""
+
+    id: str
+    task: str
+    status: CallStatus | str = CallStatus.READY
+    args: Sequence[object] = ()
+    kwargs: Mapping[str, object]
+    errors: Sequence[CallFailure] = ()
+    """The failed attempts; the oldest are left out when their tracebacks become too large."""
+    worker_ids: Sequence[str] = ()
+    """Host and process of the last attempts."""
+    return_value: object | None = None
+    enqueued_at: str
+    started_at: str | None = None
+    finished_at: str | None = None
+    last_attempted_at: str | None = None
+    interrupted: bool | None = None
+    """Whether the attempt before the last one did not report its end."""
+    eta: str | None = None
+    """The time at which the call may start."""
+    expires: float | None = None
+    """The time after which it must not start, in seconds since 1970."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the status does not change any more."""
+        return self.status in FINISHED
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether the message may not have been stored: no worker has received it."""
+        return self.status == CallStatus.READY and self.last_attempted_at is None
+
+    def after(self, event: CallEvent, **changes: Any) -> CallRecord:
+        """Return the record after an event, with other changes; raise `CallEndedError` if it is not permitted."""
+        status = next_status(self.status, event)
+        if status is None:
+            raise CallEndedError(self)
+        if status in FINISHED:
+            changes["finished_at"] = utc_now()
+        return replace(self, status=status, **changes)
+
+    def after_failure(
+        self, event: CallEvent, kind: type[BaseException], text: str, trace: str
+    ) -> CallRecord:
+        """Return the record after an attempt has failed; as `after`."""
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        failure = CallFailure(
+            exception_class_path=path, text=text[:500], traceback=trace[-_MAX_ERRORS:]
+        )
+        failures = [*self.errors, failure]
+        while len(failures) > 1 and sum(len(item.traceback) for item in failures) > _MAX_ERRORS:
+            del failures[0]
+        return self.after(event, errors=failures)
+
+    def to_json(self) -> bytes:
+        """Return the record as it is stored and sent."""
+        return to_json({**_NULLS, **codec.encode(self)})
+
+    @classmethod
+    def from_json(cls, data: bytes) -> CallRecord:
+        """Return a stored record; raise `InvalidResponseError` if it is none."""
+        return codec.decode(cls, codec.loads(data))
+
+
+def new_record(
+    task: str,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    *,
+    task_id: str | None = None,
+    **others: Any,
+) -> CallRecord:
+    """Return the record of a call that is ready to run; ``task_id`` is ``None``: it gets a new id."""
+    call = uuid.uuid4().hex if task_id is None else task_id
+    return CallRecord(id=call, task=task, args=args, kwargs=kwargs, enqueued_at=utc_now(), **others)
 
 
 def encoded_value(value: object, limit: int) -> bytes:
@@ -109,7 +254,15 @@ def call_id(message: JetStreamMsg) -> str:
     return token
 
 
-def sent_call(data: bytes) -> CallRecord:
+class SentCall(NamedTuple):
+    """What the message of a call must have; the types of the arguments are checked when they are bound."""
+
+    args: Any
+    kwargs: Any
+    expires: float | None
+
+
+def _loaded(data: bytes) -> dict[str, Any]:
     """Return the object in the message of a call; raise `Reject` if there is none."""
     try:
         found = codec.loads(data) if data else {}
@@ -124,15 +277,24 @@ def sent_call(data: bytes) -> CallRecord:
     return found
 
 
+def sent_call(data: bytes) -> SentCall:
+    """Return the call in a message; raise `Reject` if there is none."""
+    found = _loaded(data)
+    return SentCall(found.get("args", ()), found.get("kwargs", {}), found.get("expires"))
+
+
 def sent_record(task: str, call: str, data: bytes) -> CallRecord:
-    """Return the record of a call, as far as its message has it."""
+    """Return the record of a call, as far as its message has it; raise `Reject` if it is no call."""
     # A message waits to be run, whatever another program has written into it.
-    return {**new_record(task, (), {}), **sent_call(data), "id": call, "status": READY}
+    found = {"task": task, "kwargs": {}, "enqueued_at": utc_now(), **_loaded(data)}
+    try:
+        return codec.decode(CallRecord, {**found, "id": call, "status": CallStatus.READY.value})
+    except errors.InvalidResponseError as error:
+        raise Reject(f"the message is no call of a task: {error}") from error
 
 
-def has_expired(call: CallRecord) -> bool:
-    """Return whether a call must not start any more."""
-    expires = call.get("expires")
+def has_expired(expires: float | None) -> bool:
+    """Return whether a call with this time must not start any more."""
     return expires is not None and datetime.now(timezone.utc).timestamp() >= expires
 
 
@@ -346,7 +508,7 @@ class CallStates:
     def add(self, record: CallRecord) -> bool:
         """Store the record of a new call; return false if there is one with its id."""
         try:
-            self._use(lambda bucket: bucket.create(record["id"], to_json(record)))
+            self._use(lambda bucket: bucket.create(record.id, record.to_json()))
         except errors.KeyExistsError:
             return False
         return True
@@ -358,15 +520,14 @@ class CallStates:
 
     def read(self, call: str) -> CallRecord:
         """Return the current record; raises as `KeyValue.get`."""
-        found: CallRecord = codec.loads(self._open()[0].get(call, consistent=True).value)
-        return found
+        return CallRecord.from_json(self._open()[0].get(call, consistent=True).value)
 
-    def status(self, call: str) -> str:
-        """Return the status of a call; empty: it has no record. Otherwise raises as `read`."""
+    def status(self, call: str) -> str | None:
+        """Return the status of a call; ``None``: it has no record. Otherwise raises as `read`."""
         try:
-            return str(self.read(call)["status"])
+            return self.read(call).status
         except errors.KeyNotFoundError:
-            return ""
+            return None
 
     def wait(self, call: str, timeout: float | None) -> CallRecord:
         """Return the record of a call, as soon as it has ended."""
@@ -380,58 +541,51 @@ class CallStates:
             while True:
                 entry = next(entries, None)
                 try:
-                    record: CallRecord = codec.loads((entry or watch.next(deadline.left())).value)
+                    found = CallRecord.from_json((entry or watch.next(deadline.left())).value)
                 except errors.TimeoutError as error:
                     raise errors.TimeoutError(f"task {call} has not ended in time") from error
-                if record["status"] in FINISHED:
-                    return record
+                if found.has_ended:
+                    return found
 
     def cancel(self, call: str, sent: CallRecord | None = None) -> bool:
         """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
         try:
-            self.change(call, sent, _cancel)
+            self.change(call, sent, lambda found: found.after(CallEvent.CANCEL))
         except CallEndedError:
             return False
         return True
 
     def change(
-        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], object]
+        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
     ) -> tuple[CallRecord, int]:
         """Change the record of a call, and return it with its revision; raises `CallEndedError`."""
-        record = sent
+        found = sent
 
         def changed(entry: KeyValueEntry | None) -> bytes:
-            nonlocal record
-            record = self.apply(sent if entry is None else codec.loads(entry.value), change)
-            return to_json(record)
+            nonlocal found
+            found = sent if entry is None else CallRecord.from_json(entry.value)
+            if found is None:
+                raise CallEndedError(None)
+            found = change(found)
+            return found.to_json()
 
         revision = self._use(lambda bucket: bucket.modify(call, changed))
-        assert record is not None
-        return record, revision
-
-    @staticmethod
-    def apply(record: CallRecord | None, change: Callable[[CallRecord], object]) -> CallRecord:
-        """Change the record of a call that has not ended, and return it; raises `CallEndedError`."""
-        if record is None or record["status"] in FINISHED:
-            raise CallEndedError(record)
-        change(record)
-        return record
+        assert found is not None
+        return found, revision
 
     def give_up(self, call: str, sent: CallRecord | None, reason: str) -> CallRecord | None:
         """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
-
-        def fail(record: CallRecord) -> None:
-            _add_error(record, Reject, reason, f"the message was given up: {reason}")
-            record["status"], record["finished_at"] = FAILED, utc_now()
-
+        trace = f"the message was given up: {reason}"
         try:
-            return self.change(call, sent, fail)[0]
+            return self.change(
+                call, sent, lambda found: found.after_failure(CallEvent.FAIL, Reject, reason, trace)
+            )[0]
         except CallEndedError:
             return None
 
     def store(self, record: CallRecord, revision: int) -> bool:
         """Replace the record of a run; return false if a later run has begun, or the call has ended."""
-        key, data = record["id"], to_json(record)
+        key, data = record.id, record.to_json()
 
         def replace(bucket: KeyValue) -> None:
             try:
@@ -486,64 +640,61 @@ class TaskState(RunState):
         """Return whether a call that is delivered too often has ended; not if it needs a dead letter."""
         del message_id
         status = self._calls.status(call_id(message))
-        return status in DONE or (status == FAILED and self._acks_failures)
+        return status in DONE or (status == CallStatus.FAILED and self._acks_failures)
 
     def begin(self, context: Context) -> bool:
         """Record the begin of a run; return false if the call has ended."""
         sent = self._sent(context.message)
         try:
-            record, revision = self._calls.change(sent["id"], sent, _begin)
-            size = len(to_json(record)) + _RECORD_MARGIN
+            found, revision = self._calls.change(sent.id, sent, _begun)
+            size = len(found.to_json()) + _RECORD_MARGIN
             context.value_limit = self._calls.max_value - size
         except CallEndedError as error:
-            record = error.args[0]
-            if record is None or record["status"] != FAILED or self._acks_failures:
+            ended: CallRecord = error.args[0]
+            if ended.status != CallStatus.FAILED or self._acks_failures:
                 return False
-            reason = record["errors"][-1]["text"] if record["errors"] else "the call has failed"
-            raise Reject(reason) from None
+            raise Reject(ended.errors[-1].text if ended.errors else "the call has failed") from None
         except errors.Error as error:
             raise StateUnknownError(f"the state of the call cannot be read: {error}") from error
-        if record["status"] == EXPIRED:
-            log.info("call %s of task %s has expired", record["id"], self._task)
+        if found.has_ended:
+            log.info("call %s of task %s has expired", found.id, self._task)
             return False
-        context.maybe_done = record["interrupted"]
-        context.call = record, revision
-        self._on_change(record)
+        context.maybe_done = bool(found.interrupted)
+        context.call = found, revision
+        self._on_change(found)
         return True
 
     def cancel(self, message: JetStreamMsg) -> bool:
         """Record that a call that runs is cancelled; return false if it has ended."""
-
-        def cancel(record: CallRecord) -> None:
-            record["status"], record["finished_at"] = CANCELLED, utc_now()
-
         try:
-            self._on_change(self._calls.change(call_id(message), None, cancel)[0])
+            self._on_change(
+                self._calls.change(
+                    call_id(message), None, lambda found: found.after(CallEvent.TERMINATE)
+                )[0]
+            )
         except CallEndedError:
             return False
         return True
 
     def done(self, context: Context) -> None:
         """Record that a call has succeeded, with its return value; wait until that is stored."""
-        record, revision = context.call
-        record["return_value"] = None if context.value is None else codec.loads(context.value)
-        record["status"], record["finished_at"] = SUCCESSFUL, utc_now()
-        if self._store(context, record, revision):
-            self._on_change(record)
+        found, revision = context.call
+        value = None if context.value is None else codec.loads(context.value)
+        found = found.after(CallEvent.SUCCEED, return_value=value)
+        if self._store(context, found, revision):
+            self._on_change(found)
 
     def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
         """Record that a run has failed; return whether the message is acknowledged all the same."""
-        record, revision = context.call
-        _add_error(record, type(error), str(error), traceback_text(error))
-        record["status"] = FAILED if is_last else READY
-        if is_last:
-            record["finished_at"] = utc_now()
-        if not self._store(context, record, revision):
+        found, revision = context.call
+        event = CallEvent.FAIL if is_last else CallEvent.RETRY
+        found = found.after_failure(event, type(error), str(error), traceback_text(error))
+        if not self._store(context, found, revision):
             with suppress(errors.Error):
                 return self.has_ended("", context.message)
             return False
         if is_last:
-            self._on_change(record)
+            self._on_change(found)
         return is_last and self._acks_failures and not isinstance(error, Reject)
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
@@ -552,9 +703,9 @@ class TaskState(RunState):
             sent = self._sent(message)
         except Reject:
             sent = sent_record(self._task, call_id(message), b"")
-        record = self._calls.give_up(sent["id"], sent, reason)
-        if record is not None:
-            self._on_change(record)
+        found = self._calls.give_up(sent.id, sent, reason)
+        if found is not None:
+            self._on_change(found)
 
     def _store(self, context: Context, record: CallRecord, revision: int) -> bool:
         """Store a record while the run keeps its message, as `CallStates.store`; the function has had its effects."""
@@ -564,44 +715,23 @@ class TaskState(RunState):
                 return self._calls.store(record, revision)
             except errors.Error as error:
                 if context.stopping or context.lease_lost:
-                    text = f"the state of call {record['id']} could not be stored: {error}"
+                    text = f"the state of call {record.id} could not be stored: {error}"
                     raise StateUnknownError(text) from error
                 if not is_logged:
                     text = "call %s: its state cannot be stored, trying again: %s"
-                    log.warning(text, record["id"], error)
+                    log.warning(text, record.id, error)
                 is_logged = True
             time.sleep(delays.next())
 
 
-def _add_error(record: CallRecord, kind: type[BaseException], text: str, trace: str) -> None:
-    path = f"{kind.__module__}.{kind.__qualname__}"
-    reasons = record["errors"]
-    reasons.append(
-        {"exception_class_path": path, "text": text[:500], "traceback": trace[-_MAX_ERRORS:]}
-    )
-    while len(reasons) > 1 and sum(len(reason["traceback"]) for reason in reasons) > _MAX_ERRORS:
-        del reasons[0]
-
-
-def _begin(record: CallRecord) -> None:
-    if has_expired(record):
-        record["status"], record["finished_at"] = EXPIRED, utc_now()
-        return
+def _begun(found: CallRecord) -> CallRecord:
+    if has_expired(found.expires):
+        return found.after(CallEvent.EXPIRE)
     now = utc_now()
-    record["interrupted"] = record["status"] == RUNNING
-    record["status"] = RUNNING
-    record["started_at"] = record["started_at"] or now
-    record["last_attempted_at"] = now
-    record["worker_ids"] = [*record["worker_ids"], f"{platform.node()}-{os.getpid()}"][-50:]
-
-
-def _cancel(record: CallRecord) -> None:
-    if record["status"] != READY:
-        raise CallEndedError(record)
-    record["status"] = CANCELLED
-    record["finished_at"] = utc_now()
-
-
-def may_be_lost(record: CallRecord) -> bool:
-    """Return whether the message of a call may not have been stored: no worker has received it."""
-    return bool(record["status"] == READY and record["last_attempted_at"] is None)
+    return found.after(
+        CallEvent.BEGIN,
+        interrupted=found.status == CallStatus.RUNNING,
+        started_at=found.started_at or now,
+        last_attempted_at=now,
+        worker_ids=[*found.worker_ids, f"{platform.node()}-{os.getpid()}"][-50:],
+    )

@@ -14,8 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from .. import errors
-from .arguments import to_json
-from .calls import DONE, CallQueue, CallStates, TaskState, call_id, may_be_lost
+from .calls import DONE, CallQueue, CallStates, TaskState, call_id
 from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .handler import TASK_OPTIONS, CallHandler, Handler, HandlerFunction, QueueHandler
@@ -236,7 +235,7 @@ class TaskQueues:
             found: TaskResult[R] = eager.run(task, record)
             return found
         self.deliver(task, record, at)
-        return TaskResult(task, record["id"], task.states)
+        return TaskResult(task, record.id, task.states)
 
     def deliver(self, task: Task[Any, Any], record: CallRecord, at: datetime | None) -> None:
         """Send a call."""
@@ -253,16 +252,16 @@ class TaskQueues:
         at: datetime | None,
     ) -> None:
         """Store a call in its bucket, and its message in the stream, unless the bucket has its id."""
-        call = record["id"]
+        call = record.id
         self.prepare(queue)
         is_new = states is None or states.add(record)
         if states is not None and not is_new:
             record = states.read(call)
-            if not may_be_lost(record) or queue.find(task, call) is not None:
+            if not record.may_be_lost or queue.find(task, call) is not None:
                 return
             # The first sender was interrupted before the message was stored.
-            data, eta = to_json(record), record.get("eta")
-            at = None if eta is None else datetime.fromisoformat(eta)
+            data = record.to_json()
+            at = None if record.eta is None else datetime.fromisoformat(record.eta)
         try:
             try:
                 known = queue.send(task, call, data, at)
@@ -272,7 +271,7 @@ class TaskQueues:
                 known = queue.send(task, call, data, at)
             if known and states is not None and queue.find(task, call) is None:
                 # The stream remembers the id of a call that has ended, whose record has expired.
-                queue.send(task, call, data, at, suffix=f"#{record['enqueued_at']}")
+                queue.send(task, call, data, at, suffix=f"#{record.enqueued_at}")
         except (
             errors.APIError,
             errors.NoStreamResponseError,

@@ -29,11 +29,12 @@ from typing import (
 from .. import errors
 from .arguments import Arguments, to_json
 from .calls import (
-    READY,
-    SUCCESSFUL,
+    CallFailure,
     CallQueue,
     CallRecord,
     CallStates,
+    CallStatus,
+    SentCall,
     encoded_value,
     has_expired,
     new_record,
@@ -121,12 +122,12 @@ class TaskResult(Generic[R_co]):
 
         """
         try:
-            return str(self._states().read(self.id)["status"])
+            return str(self._states().read(self.id).status)
         except errors.KeyNotFoundError:
             # Calls of an outbox have no record before they start, and one may expire before that.
             if self._sent() is None:
                 raise
-            return READY
+            return str(CallStatus.READY)
 
     def get(self, timeout: float | timedelta | None = None) -> R_co:
         """
@@ -149,8 +150,8 @@ class TaskResult(Generic[R_co]):
         check_option("timeout", timeout, ok, "must be a number of seconds or a timedelta")
         # The stream is not needed, and its requests would not know the timeout.
         record = self._states(prepared=False).wait(self.id, timeout)
-        if record["status"] == SUCCESSFUL:
-            return cast("R_co", record["return_value"])
+        if record.status == CallStatus.SUCCESSFUL:
+            return cast("R_co", record.return_value)
         raise error_of(record)
 
     def cancel(self, *, terminate: bool = False) -> bool:
@@ -192,12 +193,12 @@ class TaskResult(Generic[R_co]):
 
 def error_of(record: CallRecord) -> TaskError:
     """Return the error of a call that has ended without success."""
-    last = record["errors"][-1] if record["errors"] else {}
-    path, why = last.get("exception_class_path", ""), last.get("text", "")
-    text = f"task {record['task']} {record['id']} is {record['status'].lower()}"
-    if path:
-        text += f": {path}: {why}" if why else f": {path}"
-    return TaskError(text, record["status"], last.get("traceback", ""))
+    last = record.errors[-1] if record.errors else CallFailure()
+    text = f"task {record.task} {record.id} is {record.status.lower()}"
+    if last.exception_class_path:
+        text += f": {last.exception_class_path}"
+        text += f": {last.text}" if last.text else ""
+    return TaskError(text, str(record.status), last.traceback)
 
 
 def _no_attribute(owner: object, place: str, name: str) -> AttributeError:
@@ -322,15 +323,18 @@ class Task(Generic[P, R]):
         if task_id is not None:
             _check_id(task_id)
         received = self._arguments.check(self.name, args, kwargs)
-        record = new_record(self.name, received["args"], received["kwargs"])
-        if at is not None:
-            record["eta"] = at.isoformat()
-        if task_id is not None:
-            record["id"] = task_id
+        end: datetime | None = None
         if expires is not None:
-            end = expires if isinstance(expires, datetime) else None
-            found = check_time("expires", end) or _later("expires", expires, now, ok=True)
-            record["expires"] = found.timestamp()
+            end = check_time("expires", expires if isinstance(expires, datetime) else None)
+            end = end or _later("expires", expires, now, ok=True)
+        record = new_record(
+            self.name,
+            received["args"],
+            received["kwargs"],
+            task_id=task_id,
+            eta=None if at is None else at.isoformat(),
+            expires=None if end is None else end.timestamp(),
+        )
         return record, at
 
     def payload(self, record: CallRecord) -> bytes:
@@ -340,8 +344,10 @@ class Task(Generic[P, R]):
         :meta private:
         """
         if self.states is not None:
-            return to_json(record)
-        kept = {name: record[name] for name in ("args", "kwargs", "expires") if name in record}
+            return record.to_json()
+        kept: dict[str, object] = {"args": record.args, "kwargs": record.kwargs}
+        if record.expires is not None:
+            kept["expires"] = record.expires
         return to_json(kept)
 
     def prepare(self) -> None:
@@ -394,10 +400,10 @@ class Task(Generic[P, R]):
     def _run_simple(self, data: bytes) -> object:
         """Run the function for a message, if it needs neither its context nor a stored result."""
         call = sent_call(data)
-        if "expires" in call and has_expired(call):
+        if has_expired(call.expires):
             log.info("a call of task %s has expired", self.name)
             return None
-        args, kwargs = call.get("args", ()), call.get("kwargs", {})
+        args, kwargs, _ = call
         try:
             plain = self._arguments.are_plain(args, kwargs)
         except (TypeError, AttributeError):
@@ -414,7 +420,7 @@ class Task(Generic[P, R]):
 
     def _run(self, data: bytes, context: Context) -> object:
         call = sent_call(data)
-        if "expires" in call and has_expired(call):
+        if has_expired(call.expires):
             log.info("a call of task %s has expired", self.name)
             return None
         return self._run_bound(call, context)
@@ -423,16 +429,15 @@ class Task(Generic[P, R]):
         value = self._run_bound(sent_call(data), context)
         context.value = encoded_value(value, context.value_limit)
 
-    def _run_bound(self, call: CallRecord, context: Context | None) -> R:
+    def _run_bound(self, call: SentCall, context: Context | None) -> R:
         bound = self._bound(call, context)
         result = self.function(*bound.args, **bound.kwargs)
         check_returned(result)
         return result
 
-    def _bound(self, call: CallRecord, context: Context | None) -> inspect.BoundArguments:
+    def _bound(self, call: SentCall, context: Context | None) -> inspect.BoundArguments:
         try:
-            args, kwargs = call.get("args", ()), call.get("kwargs", {})
-            return self._arguments.bind(self.name, args, kwargs, context)
+            return self._arguments.bind(self.name, call.args, call.kwargs, context)
         except (TypeError, ValueError) as error:
             raise Reject(f"the message is no call of the task: {error}") from error
 

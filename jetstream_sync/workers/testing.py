@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
-from .calls import FINISHED, CallRecord, CallStates, TaskState
+from .calls import CallRecord, CallStates, TaskState
 from .checks import check_option
 from .context import Context, RunState
 from .dead_letters import DeadLetterWriter
@@ -29,6 +29,7 @@ from .deliveries import (
     Settlements,
     lease_clock,
 )
+from .errors import CallEndedError
 from .handler import CallHandler, Handler
 from .observer import Observer
 from .runtime.processing import Parts, Processor
@@ -422,7 +423,7 @@ class MemoryCalls(CallStates):
 
     def add(self, record: CallRecord) -> bool:
         """Store the record of a new call; return false if there is one with its id."""
-        return self._records.setdefault(record["id"], record) is record
+        return self._records.setdefault(record.id, record) is record
 
     def read(self, call: str) -> CallRecord:
         """Return the current record."""
@@ -435,31 +436,26 @@ class MemoryCalls(CallStates):
         """Return the record; a call that has not ended never ends."""
         del timeout
         record = self.read(call)
-        if record["status"] not in FINISHED:
+        if not record.has_ended:
             raise errors.TimeoutError(
                 f"call {call} has not ended: calls with a time run when it is read"
             )
         return record
 
     def change(
-        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], object]
+        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
     ) -> tuple[CallRecord, int]:
         """Change the record of a call, and return it."""
         record = self._records.get(call, sent)
-        return self.changed(record, change), 0
+        if record is None:
+            raise CallEndedError(None)
+        self._records[call] = record = change(record)
+        return record, 0
 
     def store(self, record: CallRecord, _revision: int) -> bool:
         """Replace a record."""
-        self._records[record["id"]] = record
+        self._records[record.id] = record
         return True
-
-    def changed(
-        self, record: CallRecord | None, change: Callable[[CallRecord], object]
-    ) -> CallRecord:
-        """Return the changed record."""
-        found = self.apply(record, change)
-        self._records[found["id"]] = found
-        return found
 
 
 class EagerCalls:
@@ -481,11 +477,11 @@ class EagerCalls:
         """Run a call until it has ended, without delays; return it."""
         known = not self._calls.add(record)
         found: TaskResult[R] = TaskResult(
-            task, record["id"], None if task.states is None else self._calls
+            task, record.id, None if task.states is None else self._calls
         )
         if known:
             return found
-        subject = task.queue.subject_of(task.name, record["id"])
+        subject = task.queue.subject_of(task.name, record.id)
         client, attempt, kind = self._new_client(self._calls), 0, "retry"
         while kind == "retry":
             attempt += 1

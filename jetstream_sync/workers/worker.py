@@ -422,7 +422,7 @@ class Worker(DefinedWorker):
     ) -> None:
         check_option("missed", missed, missed in {"last", "all"}, "must be 'last' or 'all'")
         record, _ = task.record(args, kwargs or {})
-        data = to_json({"args": record["args"], "kwargs": record["kwargs"]})
+        data = to_json({"args": record.args, "kwargs": record.kwargs})
 
         def payload() -> bytes:
             return data

@@ -16,6 +16,7 @@ from fixtures.worker import FAST, running
 
 from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError
 from jetstream_sync.workers import Backoff, Context, Reject, TaskError
+from jetstream_sync.workers.calls import CallRecord
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
@@ -104,8 +105,8 @@ def test_a_call_whose_state_was_not_stored_is_not_run_again(worker, database, js
     stored = states._calls.store
     failures = iter([True])
 
-    def store(record: dict[str, Any], revision: int) -> None:
-        if record["status"] == "SUCCESSFUL" and next(failures, False):
+    def store(record: CallRecord, revision: int) -> None:
+        if record.status == "SUCCESSFUL" and next(failures, False):
             raise SystemExit("killed before the state is stored")
         stored(record, revision)
 

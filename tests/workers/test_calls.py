@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
@@ -24,7 +24,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import TaskError, Worker
-from jetstream_sync.workers.arguments import to_json
+from jetstream_sync.workers.calls import CallEvent
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -74,9 +74,9 @@ def test_a_deleted_bucket_of_results_is_created_again(worker, js):
         # Also the worker finds no bucket at the start of a run.
         call = bill.record((3,), {})[0]
         js.delete_stream("KV_R")
-        bill.queue.send("bill", call["id"], bill.payload(call))
+        bill.queue.send("bill", call.id, bill.payload(call))
         wait_until(lambda: waiting(js) == 0, 20)
-        assert bill.result_of(call["id"]).get(20 * SCALE) == 3
+        assert bill.result_of(call.id).get(20 * SCALE) == 3
     assert runs == [1, 2, 3]
     assert waiting(js, "DEAD") == 0
 
@@ -136,7 +136,7 @@ def test_a_call_whose_sender_was_killed_before_its_message_is_sent_again(worker,
 
     bill.prepare()
     record, _ = bill.record(("first",), {}, task_id="same")
-    assert bill.states.add({**record, "enqueued_at": "2026-01-01T00:00:00+00:00"})
+    assert bill.states.add(replace(record, enqueued_at="2026-01-01T00:00:00+00:00"))
     for _ in range(2):
         call = bill.apply_async(("second",), task_id="same")
         assert waiting(js) == 1
@@ -209,12 +209,11 @@ def test_a_state_that_was_stored_without_its_reply_is_that_of_the_run(worker, js
 
     call = bill.apply_async(task_id="call")
     states = bill.states
-    record, revision = states.change(call.id, None, lambda record: record.update(status="RUNNING"))
-    record["status"] = "SUCCESSFUL"
-    js.key_value("R").update(call.id, to_json(record), revision)
-    assert states.store(record, revision)
-    record["status"] = "READY"
-    assert not states.store(record, revision)
+    record, revision = states.change(call.id, None, lambda found: found.after(CallEvent.BEGIN))
+    ended = record.after(CallEvent.SUCCEED)
+    js.key_value("R").update(call.id, ended.to_json(), revision)
+    assert states.store(ended, revision)
+    assert not states.store(record.after(CallEvent.RETRY), revision)
     assert call.status == "SUCCESSFUL"
 
 
@@ -234,7 +233,7 @@ def test_a_later_call_is_not_sent_a_second_time(worker):
         bill.queue.send = sent_at = Sent()  # the stream would drop the same id for two minutes
         bill.apply_async(task_id=task_id)
         del bill.queue.send
-        assert sent_at.times == ([] if task_id == "stored" else [record["eta"]])
+        assert sent_at.times == ([] if task_id == "stored" else [record.eta])
 
 
 class Sent:
@@ -327,7 +326,7 @@ def test_a_call_of_an_unknown_task_has_failed(worker, nats_server, js):
 
     call, ended = gone.delay(), gone.delay()
     # A process that has the task was killed after the run, before its acknowledgement.
-    gone.states.store({**gone.states.read(ended.id), "status": "SUCCESSFUL"}, 2)
+    gone.states.store(gone.states.read(ended.id).after(CallEvent.BEGIN).after(CallEvent.SUCCEED), 2)
     with running(worker):
         with pytest.raises(TaskError, match="unknown task 'gone'"):
             call.get(20 * SCALE)

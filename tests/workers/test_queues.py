@@ -308,7 +308,7 @@ def test_a_periodic_task_runs_once_for_each_tick(worker, js, missed):
 
     @worker.task(name="tick", results="RESULTS", every=1, missed=missed)
     def tick(ctx: Context) -> None:
-        ran.append(ctx.call[0]["id"])
+        ran.append(ctx.call[0].id)
 
     with running(worker):
         wait_until(lambda: len(ran) >= 3, 20)
