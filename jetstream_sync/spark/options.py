@@ -8,7 +8,6 @@ parsed options show no secrets.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ from typing_extensions import Self
 
 from .. import errors
 from ..address import DEFAULT_SERVER
+from ..codec import loads
 from ..subjects import (
     KV_PREFIX,
     check_bucket,
@@ -131,8 +131,8 @@ def _by_stream(value: str, expected: str) -> dict[str, Any]:
     A value may be an object with the only partition of the stream, ``{"0": 17}``, as for Kafka.
     """
     try:
-        found: Any = json.loads(value)
-    except ValueError:
+        found = loads(value)
+    except errors.InvalidResponseError:
         raise ValueError(f"expected {expected}") from None
     if type(found) is int:
         return {"": found}

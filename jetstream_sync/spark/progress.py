@@ -1,13 +1,62 @@
-"""Records of the progress of streaming queries, made from what Spark reports."""
+"""The progress of streaming queries: what the driver reports to Spark, and records of what Spark reports."""
 
 from __future__ import annotations
 
-import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from .. import errors
+from ..codec import loads
+from .stored import INTEGER, NUMBER, by_name, from_json, stored
+
+T = TypeVar("T")
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReport:
+    """The state of a stream and the backlog of a query, as Spark shows them in ``sources[].latestOffset``."""
+
+    bytes: int = stored("bytes", INTEGER)
+    """The size of all messages, in bytes."""
+    first_seq: int = stored("first", INTEGER)
+    """The sequence of the first message."""
+    lag: float = stored("lag_seconds", NUMBER)
+    """The age of the oldest pending message, in seconds; 0 if there is none."""
+    last_seq: int = stored("last", INTEGER)
+    """The sequence of the last message."""
+    messages: int = stored("messages", INTEGER)
+    """The number of messages."""
+    pending: int = stored("pending", INTEGER)
+    """The number of messages that are in no batch yet."""
+    pending_bytes: int = stored("pending_bytes", INTEGER)
+    """The approximate size of these messages."""
+    read_seq: int = stored("read", INTEGER)
+    """The last sequence of the last batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """The reports of all streams of a source, by `stream_key`."""
+
+    streams: Mapping[str, StreamReport] = stored("streams", by_name(StreamReport))
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """The part of a `StreamOffset` that is reported."""
+
+    next_seq: int = stored("next", INTEGER)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The part of an `Offset` that is reported."""
+
+    streams: Mapping[str, _Position] = stored("streams", by_name(_Position))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +99,19 @@ def query_progress(progress: Any) -> QueryProgress:
     """Return the progress of a query, given a ``StreamingQueryProgress`` of PySpark."""
     streams: list[StreamProgress] = []
     for source in progress.sources:
-        latest, end = _json(source.latestOffset), _json(source.endOffset)
-        for key, state in latest.get("streams", {}).items():
-            if "pending_bytes" in state:
-                position = end.get("streams", {}).get(key, {})
-                streams.append(
-                    StreamProgress(
-                        stream=key,
-                        read_seq=position.get("next", 1) - 1,
-                        last_seq=state["last"],
-                        pending=state["pending"],
-                        pending_bytes=state["pending_bytes"],
-                        lag=state["lag_seconds"],
-                    )
+        report, end = _parsed(SourceReport, source.latestOffset), _parsed(_End, source.endOffset)
+        for key, state in ({} if report is None else report.streams).items():
+            position = None if end is None else end.streams.get(key)
+            streams.append(
+                StreamProgress(
+                    stream=key,
+                    read_seq=0 if position is None else position.next_seq - 1,
+                    last_seq=state.last_seq,
+                    pending=state.pending,
+                    pending_bytes=state.pending_bytes,
+                    lag=state.lag,
                 )
+            )
     written = progress.sink.numOutputRows
     return QueryProgress(
         query_id=str(progress.id),
@@ -75,13 +123,12 @@ def query_progress(progress: Any) -> QueryProgress:
     )
 
 
-def _json(text: str | None) -> dict[str, Any]:
-    """Parse the offset of a source, which may be of another kind."""
+def _parsed(cls: type[T], text: str | None) -> T | None:
+    """Return a record that Spark has as text; ``None``: it has none, or a source of another kind has written it."""
     try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return from_json(cls, loads(text or ""))
+    except (ValueError, errors.InvalidResponseError):
+        return None
 
 
 def log_progress(progress: QueryProgress) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from fixtures.spark import forget_commit
@@ -12,6 +12,7 @@ from fixtures.threads import wait_until
 from jetstream_sync import BadRequestError, Error
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ReadOptions
+from jetstream_sync.spark.planning.offsets import Offset
 from jetstream_sync.spark.streaming.commit import QueueInUseError
 from jetstream_sync.spark.streaming.query import QueryPlanner
 
@@ -168,7 +169,7 @@ def test_simultaneous_queries_do_not_share_a_queue(js, queue, nats_server):
     """Of two queries that start at the same time, one is refused before it reads or removes anything."""
     options = {"servers": nats_server.url, "stream": queue.name}
 
-    def started() -> tuple[QueryPlanner, dict[str, Any]]:
+    def started() -> tuple[QueryPlanner, Offset]:
         query = QueryPlanner(ReadOptions.from_options(options))
         return query, query.initial()
 

@@ -15,6 +15,7 @@ from fixtures.threads import SCALE, wait_until
 import jetstream_sync
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ProgressListener, QueryProgress, start_query
+from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.planning.data_loss import DataLossError
 
 if TYPE_CHECKING:
@@ -39,6 +40,28 @@ def test_a_new_query_starts_at_the_end_by_default(js, stream, collected):
     fill(js, f"{stream.name}.a", 5)
     query.processAllAvailable()
     assert collected.sequences() == list(range(11, 31))
+
+
+def test_an_idle_offset_keeps_its_text(js, stream, nats_server):
+    """Without new messages Spark gets its offset back unchanged, for any key order: it compares texts."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import StructType
+
+    from jetstream_sync.spark.streaming.reader import JetStreamStreamReader
+
+    fill(js, f"{stream.name}.a", 5)
+    options = {"servers": nats_server.url, "stream": stream.name, "startingOffsets": "earliest"}
+    reader = JetStreamStreamReader(ReadOptions.from_options(options), StructType())
+    try:
+        first = reader.initialOffset()
+        end = json.loads(json.dumps(reader.latestOffset(first, ReadAllAvailable())))
+        assert [part.value.end_seq for part in reader.partitions(first, end)] == [6]
+        text = '{"v": 1,  "streams": ' + json.dumps(end["streams"]) + "}"
+        again = reader.latestOffset(json.loads(text), ReadAllAvailable())
+        assert json.dumps(again) == json.dumps(json.loads(text))
+        assert reader.reportLatestOffset()["streams"][stream.name]["read"] == 5
+    finally:
+        reader.stop()
 
 
 @pytest.mark.full

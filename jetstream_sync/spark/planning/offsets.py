@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ... import errors
+from ..stored import FLAG, INTEGER, NANOSECONDS, TEXT, by_name, from_json, many, stored, to_json
 
 VERSION: Final = 1
 
@@ -37,28 +38,28 @@ class OffsetError(errors.Error, ValueError):
 class StreamOffset:
     """How far one stream is read, with the batch that ends there."""
 
-    created_ns: int
+    created_ns: int = stored("created", NANOSECONDS)
     """When the stream was created, in nanoseconds since 1970; it identifies the stream."""
 
-    start_seq: int
+    start_seq: int = stored("from", INTEGER)
     """The first sequence of the batch that this offset ends."""
 
-    next_seq: int
+    next_seq: int = stored("next", INTEGER)
     """The sequence after that batch, where the next batch begins."""
 
-    cuts: tuple[int, ...] = ()
+    cuts: tuple[int, ...] = stored("cuts", many(INTEGER), (), required=True)
     """The start sequences of the second and all further partitions of the batch."""
 
-    filters: tuple[str, ...] = ()
+    filters: tuple[str, ...] = stored("subjects", many(TEXT), ())
     """The filter subjects of the batch; empty: all subjects."""
 
-    since_ns: int | None = None
+    since_ns: int | None = stored("since", NANOSECONDS, None)
     """Messages stored before this time are skipped; ``None``: the time of the start is reached."""
 
-    last_ns: int | None = None
+    last_ns: int | None = stored("last", NANOSECONDS, None)
     """When the message before `next_seq` was stored, which shows a restored stream; ``None``: unknown."""
 
-    from_earliest: bool = False
+    from_earliest: bool = stored("earliest", FLAG, default=False)
     """Whether the batch is the first one and begins, unless it is repeated, with the message that is the first when
     it is read."""
 
@@ -98,60 +99,25 @@ class StreamOffset:
 class Offset:
     """How far a query has read each of its streams, by `stream_key`."""
 
-    positions: Mapping[str, StreamOffset]
+    positions: Mapping[str, StreamOffset] = stored("streams", by_name(StreamOffset))
 
-    query: str = ""
+    query: str = stored("query", TEXT, "")
     """The random name of the query; it stays the same as long as its checkpoint exists."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as stored in the checkpoint; equal offsets give equal JSON texts."""
-        streams = {key: _to_json(self.positions[key]) for key in sorted(self.positions)}
-        named = {"query": self.query} if self.query else {}
-        return {**named, "streams": streams, "v": VERSION}
+        return {**to_json(self), "v": VERSION}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
         """Parse an offset from a checkpoint."""
-        version = value.get("v")
+        version = value.get("v") if isinstance(value, Mapping) else None
         if version != VERSION:
             raise OffsetError(
                 f"the checkpoint has an offset of version {version!r}, but this version of the package "
                 f"reads version {VERSION}: use the version that wrote it, or start a new checkpoint"
             )
         try:
-            positions = {str(key): _from_json(item) for key, item in value["streams"].items()}
-            return cls(positions, str(value.get("query", "")))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return from_json(cls, value)
+        except ValueError as error:
             raise OffsetError(f"the checkpoint has an invalid offset: {error}") from None
-
-
-def _to_json(position: StreamOffset) -> dict[str, Any]:
-    # Keys in sorted order. The time is text: not every JSON parser supports such large numbers.
-    written: dict[str, Any] = {
-        "created": str(position.created_ns),
-        "cuts": list(position.cuts),
-    }
-    if position.from_earliest:
-        written["earliest"] = True
-    written["from"] = position.start_seq
-    if position.last_ns is not None:
-        written["last"] = str(position.last_ns)
-    written["next"] = position.next_seq
-    if position.since_ns is not None:
-        written["since"] = str(position.since_ns)
-    if position.filters:
-        written["subjects"] = list(position.filters)
-    return written
-
-
-def _from_json(value: Mapping[str, Any]) -> StreamOffset:
-    return StreamOffset(
-        created_ns=int(value["created"]),
-        start_seq=int(value["from"]),
-        next_seq=int(value["next"]),
-        cuts=tuple(int(cut) for cut in value["cuts"]),
-        from_earliest=bool(value.get("earliest")),
-        since_ns=int(value["since"]) if "since" in value else None,
-        last_ns=int(value["last"]) if "last" in value else None,
-        filters=tuple(str(subject) for subject in value.get("subjects", ())),
-    )

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from ... import errors
@@ -31,7 +31,9 @@ from ..planning.batches import (
 )
 from ..planning.data_loss import DataLossPolicy, ResumePoint, find_resume_point
 from ..planning.offsets import Offset, StreamOffset
+from ..progress import SourceReport, StreamReport
 from ..reading.ranges import SequenceRange
+from ..stored import to_json
 from ..streams import StreamView
 from .commit import CommitHandler
 
@@ -118,10 +120,9 @@ class _ProgressReport:
 
     def __init__(self, access: SourceAccess) -> None:
         self._access = access
-        #: First and last sequence, messages, bytes and backlog of each stream, as Spark shows them in
-        #: ``sources[].latestOffset``; ``None`` before the first trigger.
-        self.progress: dict[str, Any] | None = None
-        self._stored: dict[str, Any] | None = None
+        #: The state and the backlog of each stream; ``None``: before the first trigger, or there are no streams.
+        self.progress: SourceReport | None = None
+        self._stored: SourceReport | None = None
         self._store_at = 0.0
 
     def take(
@@ -131,7 +132,7 @@ class _ProgressReport:
         batches: Mapping[str, StreamOffset],
     ) -> None:
         """Set `progress`; messages of the next batch do not count as pending."""
-        streams: dict[str, Any] = {}
+        streams: dict[str, StreamReport] = {}
         for key, part in sorted(parts.items()):
             view = part.view
             # With AvailableNow there are more messages beyond the end of the query.
@@ -140,17 +141,17 @@ class _ProgressReport:
             oldest = self._access.stored_at(view.name, batches[key].next_seq) if left else None
             if oldest is not None:
                 lag = round(max(0, view.at_ns - oldest[1]) / 1e9, 3)
-            streams[key] = {
-                "bytes": view.bytes,
-                "first": view.first_seq,
-                "lag_seconds": lag,
-                "last": view.end_seq - 1,
-                "messages": view.messages,
-                "pending": left,
-                "pending_bytes": round(left * view.message_bytes),
-                "read": batches[key].next_seq - 1,
-            }
-        self.progress = {"streams": streams} if streams else None
+            streams[key] = StreamReport(
+                bytes=view.bytes,
+                first_seq=view.first_seq,
+                lag=lag,
+                last_seq=view.end_seq - 1,
+                messages=view.messages,
+                pending=left,
+                pending_bytes=round(left * view.message_bytes),
+                read_seq=batches[key].next_seq - 1,
+            )
+        self.progress = SourceReport(streams) if streams else None
 
     def store(self, query: str) -> None:
         """Put the progress into the bucket of the options, under the name of the query."""
@@ -160,7 +161,7 @@ class _ProgressReport:
             return
         self._stored, self._store_at = report, monotonic() + _STORE_INTERVAL_S
         try:
-            self._access.js.key_value(bucket).put(query, dumps(report))
+            self._access.js.key_value(bucket).put(query, dumps(report and to_json(report)))
         except errors.Error as error:
             log.warning("the progress cannot be stored in bucket %s: %s", bucket, error)
 
@@ -173,7 +174,7 @@ class QueryPlanner:
         self._access = SourceAccess(options)
         self._loss_policy = DataLossPolicy(options.fail_on_data_loss)
         self._cached_handler: CommitHandler | None = None
-        self._initial: dict[str, Any] | None = None
+        self._initial: Offset | None = None
         #: The name of a new query; a restarted one has the name in its checkpoint.
         self._name = uuid4().hex
         #: With filters, creation time and sequence of each stream up to which nothing matches.
@@ -185,7 +186,7 @@ class QueryPlanner:
         self._restarted: dict[str, StreamOffset] = {}
         self._arrivals = Arrivals()
         #: The start for which there was nothing new, and until when that is believed.
-        self._idle: tuple[dict[str, Any], float] | None = None
+        self._idle: tuple[Offset, float] | None = None
         #: The last known state of the streams.
         self._views: dict[str, StreamView] = {}
         #: Creation time and filters of each prepared stream.
@@ -195,19 +196,19 @@ class QueryPlanner:
         #: When messages began to wait for `min_offsets_per_trigger`; ``None``: none waits.
         self._waiting_since: float | None = None
         #: The end of the last batch that this process has planned; a batch from the checkpoint is a repeated one.
-        self._planned_end: dict[str, Any] | None = None
+        self._planned_end: Offset | None = None
         self._turn = 0
         self._report = _ProgressReport(self._access)
 
     # --- called by Spark ------------------------------------------------------------------------
 
-    def initial(self) -> dict[str, Any]:
+    def initial(self) -> Offset:
         """Return the start offset of a new query; repeated calls return the same one."""
         if self._initial is None:
             views = self._refresh_views()
             self._access.selection.check_all_exist(views)
             starts = {key: self._first_offset(key, view) for key, view in views.items()}
-            self._initial = Offset(starts, self._name).to_json()
+            self._initial = Offset(starts, self._name)
         return self._initial
 
     def prepare_available_now(self) -> None:
@@ -215,8 +216,12 @@ class QueryPlanner:
         views = self._refresh_views()
         self._end_targets = {key: (view.created_ns, view.end_seq) for key, view in views.items()}
 
-    def latest(self, start: dict[str, Any], *, unlimited: bool) -> dict[str, Any]:
-        """Return the end of the next batch, after releasing the messages before its start."""
+    def latest(self, start: Offset, *, unlimited: bool) -> Offset:
+        """
+        Return the end of the next batch, after releasing the messages before its start.
+
+        If there is nothing new, it is the start itself.
+        """
         if self._is_idle(start):
             return start
         # Subscribed before the streams are asked, so that every later message is noticed.
@@ -225,45 +230,43 @@ class QueryPlanner:
             lambda: self._arrivals.watch(self._access.connection, views.values(), self.options),
             "subscribing to the subjects",
         )
-        offset = Offset.from_json(start)
         self._refresh_views()
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
-        self._claim_queues(offset, is_new=start == self._initial)
-        positions = self._resume(offset)
-        self._commit(offset)
+        self._claim_queues(start, is_new=start == self._initial)
+        positions = self._resume(start)
+        self._commit(start)
         parts = {key: self._part(key, self._views[key], item) for key, item in positions.items()}
         shares = self._admit(parts, unlimited=unlimited)
-        name = offset.query or self._name
+        name = start.query or self._name
         end, batches = start, positions
         if any(shares.values()):
             self._waiting_since = None
             self._turn += 1
-        if any(shares.values()) or _must_advance(offset, parts):
-            batches = self._batches(offset, parts, shares)
+        if any(shares.values()) or _must_advance(start, parts):
+            batches = self._batches(start, parts, shares)
             self._verified.update(parts)
-            end = self._planned_end = Offset(batches, name).to_json()
+            end = self._planned_end = Offset(batches, name)
         elif self._end_targets is None:
             self._idle = start, monotonic() + self.options.min_poll_interval
         self._report.take(parts, shares, batches)
         self._report.store(name)
         return end
 
-    def _is_idle(self, start: dict[str, Any]) -> bool:
+    def _is_idle(self, start: Offset) -> bool:
         """Return whether there was nothing new a moment ago, and no message has arrived since then."""
         known = self._idle
         idle = known is not None and known[0] == start and monotonic() < known[1]
         return idle and not self._arrivals.seen()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SequenceRange]:
+    def partitions(self, start: Offset, end: Offset) -> list[SequenceRange]:
         """Return the ranges that the tasks of a batch read; the same end gives the same ranges."""
         views = self._views or self._refresh_views()
-        offset = Offset.from_json(end)
         # The end is in the checkpoint by now, with the name of the query.
-        self._claim_queues(offset)
+        self._claim_queues(end)
         if start == end:
             return []
         planned: list[SequenceRange] = []
-        for key, position in offset.positions.items():
+        for key, position in end.positions.items():
             if not position.partition_bounds():
                 continue
             view = views.get(key)
@@ -276,16 +279,15 @@ class QueryPlanner:
             planned += partition_ranges(position, view.name)
         return planned
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: Offset) -> None:
         """Release the messages before an offset that Spark has committed."""
         if not self._views:
             self._refresh_views()
-        offset = Offset.from_json(end)
-        self._claim_queues(offset)
-        self._commit(offset)
+        self._claim_queues(end)
+        self._commit(end)
 
     @property
-    def progress(self) -> dict[str, Any] | None:
+    def progress(self) -> SourceReport | None:
         """The state of each stream and the backlog, see `_ProgressReport`."""
         return self._report.progress
 

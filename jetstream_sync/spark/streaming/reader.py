@@ -19,8 +19,10 @@ from pyspark.sql.streaming.datasource import (
 
 from ... import errors
 from ..options import ReadOptions
+from ..planning.offsets import Offset
 from ..reading.arrow import PartitionReader
 from ..retry import one_line_errors
+from ..stored import to_json
 from .query import QueryPlanner
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             None if isinstance(options, errors.Error) else PartitionReader(options, schema)
         )
         self._query: QueryPlanner | None = None
+        # The offset that was parsed last: Spark passes the same one at each trigger.
+        self._parsed: tuple[dict[str, Any], Offset] | None = None
 
     # --- on the driver --------------------------------------------------------------------------
 
@@ -54,10 +58,15 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._query = QueryPlanner(self._options)
         return self._query
 
+    def _offset(self, value: dict[str, Any]) -> Offset:
+        if self._parsed is None or self._parsed[0] != value:
+            self._parsed = value, Offset.from_json(value)
+        return self._parsed[1]
+
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
         """Return the offset where a new query starts; see `QueryPlanner.initial`."""
-        return self._planned.initial()
+        return self._planned.initial().to_json()
 
     @one_line_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
@@ -87,21 +96,25 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     ) -> dict[str, Any]:
         """Return the end offset of the next batch; see `QueryPlanner.latest`."""
         assert start is not None  # since PySpark 4.2
-        return self._planned.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
+        offset = self._offset(start)
+        end = self._planned.latest(offset, unlimited=isinstance(limit, ReadAllAvailable))
+        return start if end is offset else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - PySpark's name
         """Return the state of the streams and the backlog; see `QueryPlanner.progress`."""
-        return self._planned.progress
+        report = self._planned.progress
+        return None if report is None else to_json(report)
 
     @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each task of a batch; see `QueryPlanner.partitions`."""
-        return [InputPartition(partition) for partition in self._planned.partitions(start, end)]
+        planned = self._planned.partitions(self._offset(start), Offset.from_json(end))
+        return [InputPartition(item) for item in planned]
 
     @one_line_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Release the messages of committed batches; see `QueryPlanner.commit`."""
-        self._planned.commit(end)
+        self._planned.commit(self._offset(end))
 
     def stop(self) -> None:
         """Close the connection of this process."""

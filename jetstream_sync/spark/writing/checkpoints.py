@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ... import errors
 from ...codec import dumps, loads
@@ -28,8 +28,12 @@ from ...jetstream.direct_get import StoredMsg, leader_get
 from ..connections import api_requests
 from ..options import WriteOptions
 from ..retry import retry_transient
+from ..stored import INTEGER, TEXT, from_json, stored, to_json
 from .message_ids import WriteTaskId
 from .sink_errors import CheckpointRewoundError, SinkError, TargetRewoundError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _VERSION: Final = 3
 #: The last token of the subject of the ends of micro-batches, in place of the number of a partition.
@@ -37,48 +41,101 @@ _END: Final = "end"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """How far the rows of a partition have been written."""
+class BatchEnd:
+    """A micro-batch of a query of which all partitions are written."""
 
-    batch: int
-    """The last micro-batch that was started."""
+    query: str = stored("query", TEXT)
+    """The token of the query, see `WriteTaskId`."""
 
-    rows: int = 0
+    batch: int = stored("batch", INTEGER)
+    """The number of the micro-batch."""
+
+    def to_json(self) -> bytes:
+        """Return the payload of the message."""
+        return dumps({"v": _VERSION, **to_json(self)})
+
+    @classmethod
+    def parse(cls, message: StoredMsg) -> Self:
+        """Return the record in a message of the stream."""
+        fields = loads(message.data)
+        try:
+            if isinstance(fields, dict) and fields.get("v") == _VERSION:
+                return from_json(cls, fields)
+        except ValueError:
+            pass
+        raise _unknown_message(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(BatchEnd):
+    """How far the rows of a partition have been written; its micro-batch is the last one that was started."""
+
+    rows: int = stored("rows", INTEGER, 0, required=True)
     """The number of its rows that are stored, if their order is stable."""
 
-    digest: str = ""
+    digest: str = stored("digest", TEXT, "", required=True)
     """The hash of these rows; empty with ids by content."""
 
-    lists: int = 0
+    lists: int = stored("lists", INTEGER, 0, required=True)
     """The number of lists with the keys of its stored rows; 0 with ids by position."""
 
-    first_seq: int = 0
-    """The sequence of the first checkpoint of the batch; 0: this is the first one."""
+    first_seq: int = stored("first", INTEGER, 0, required=True)
+    """The sequence of the first checkpoint of the batch; 0: this is the first one, and is not stored."""
 
-    last_seq: int = 0
-    """The sequence of the last row stored with this checkpoint."""
+    messages: int = stored("here", INTEGER, 0, required=True)
+    """The number of messages that are stored with the checkpoint, after it."""
 
     seq: int = 0
     """The sequence of the checkpoint itself; 0: it is not stored."""
 
-    def stored(self, seq: int, messages: int) -> Checkpoint:
-        """Return the checkpoint as stored, with a number of messages after it."""
-        return replace(self, seq=seq, first_seq=self.first_seq or seq, last_seq=seq + messages)
+    @property
+    def last_seq(self) -> int:
+        """The sequence of the last row stored with this checkpoint."""
+        return self.seq + self.messages
 
-    def to_json(self, messages: int, query: str) -> bytes:
-        """Return the message payload, for a number of messages after the checkpoint."""
-        return dumps(
-            {
-                "v": _VERSION,
-                "query": query,
-                "batch": self.batch,
-                "rows": self.rows,
-                "digest": self.digest,
-                "lists": self.lists,
-                "first": self.first_seq,
-                "here": messages,
-            }
+    def stored(self, seq: int) -> Checkpoint:
+        """Return the checkpoint as stored with a sequence."""
+        return replace(self, seq=seq, first_seq=self.first_seq or seq)
+
+
+@dataclass(frozen=True)
+class KeyList:
+    """The keys of rows that are stored with a checkpoint; a message with a key on each line."""
+
+    batch: int
+    """The number of the micro-batch."""
+
+    keys: tuple[bytes, ...]
+
+    def to_bytes(self) -> bytes:
+        """Return the payload of the message."""
+        return b"\n".join((b"%d" % self.batch, *self.keys))
+
+    @classmethod
+    def parse(cls, message: StoredMsg) -> KeyList:
+        """Return the list in a message of the stream."""
+        batch, *keys = message.data.split(b"\n")
+        if not batch.isdigit():
+            raise _unknown_message(message)
+        return cls(int(batch), tuple(keys))
+
+
+def check_newest(newest: BatchEnd | KeyList, task_id: WriteTaskId, stream: str) -> None:
+    """
+    Check that the newest message of a query in a stream, of any partition, fits to the micro-batch of a task.
+
+    It must be of this batch or, if the driver records the ends of batches, be the end of the one before.
+    """
+    if not isinstance(newest, KeyList) and newest.query != task_id.token:
+        raise SinkError(
+            f"stream {stream!r} has batch {newest.batch} of another query, or of one with another checkpoint, with"
+            " the same queryId: set the option queryId to another value"
         )
+    if newest.batch > task_id.batch:
+        raise CheckpointRewoundError(stream, newest.batch, task_id.batch)
+    is_end = type(newest) is BatchEnd
+    if task_id.has_ends and newest.batch < task_id.batch - is_end:
+        raise TargetRewoundError(stream, newest.batch, task_id.batch)
 
 
 class CheckpointStore:
@@ -92,53 +149,35 @@ class CheckpointStore:
         self._stream = options.stream
         self._timeout = options.ack_timeout
         self._roll_up = b"%b: sub\r\n" % ROLLUP.encode() if roll_up else b""
-        self._batch = task_id.batch
-        self._has_ends = task_id.has_ends
-        self._query = task_id.token
+        self._task_id = task_id
         identity = task_id if options.query_id is None else replace(task_id, name=options.query_id)
         self._prefix = f"{options.marker_subject}.{identity.token}"
         self._subject = f"{self._prefix}.{task_id.partition}"
 
     def check_order(self) -> None:
         """
-        Check that the newest message of the query in the stream, of any partition, fits to the micro-batch.
+        Check that the newest message of the query in the stream fits to the micro-batch, see `check_newest`.
 
-        It must be of this batch or, if the driver records the ends of batches, be the end of the one before. A stream
-        without a message of the query proves nothing: limits may have removed them, or the identity is new.
+        A stream without a message of the query proves nothing: limits may have removed them, or the identity is new.
         """
         found = self._last(f"{self._prefix}.*")
-        if found is None:
-            return
-        token = found.subject.rpartition(".")[2]
-        if token == _END or token.isdecimal():
-            fields = _fields(found)
-            stored = int(fields["batch"])
-            if fields["query"] != self._query:
-                raise SinkError(
-                    f"stream {self._stream!r} has batch {stored} of another query, or of one with another checkpoint, with"
-                    " the same queryId: set the option queryId to another value"
-                )
-        else:
-            stored = int(found.data.partition(b"\n")[0])  # a list of keys
-        if stored > self._batch:
-            raise CheckpointRewoundError(self._stream, stored, self._batch)
-        if self._has_ends and stored < self._batch - (token == _END):
-            raise TargetRewoundError(self._stream, stored, self._batch)
+        if found is not None:
+            check_newest(_parse(found), self._task_id, self._stream)
 
     def end_batch(self) -> None:
         """Record that all partitions of the micro-batch are written."""
         retry_transient(self._end_batch, self._timeout, "recording the end of a batch")
 
     def _end_batch(self) -> None:
-        subject = f"{self._prefix}.{_END}"
+        subject, batch = f"{self._prefix}.{_END}", self._task_id.batch
         last = self._get(subject)
-        stored = -1 if last is None else int(_fields(last)["batch"])
-        if stored > self._batch:
-            raise CheckpointRewoundError(self._stream, stored, self._batch)
-        if stored < self._batch:
+        stored_batch = -1 if last is None else BatchEnd.parse(last).batch
+        if stored_batch > batch:
+            raise CheckpointRewoundError(self._stream, stored_batch, batch)
+        if stored_batch < batch:
             self._js.publish(
                 subject,
-                dumps({"v": _VERSION, "query": self._query, "batch": self._batch}),
+                BatchEnd(query=self._task_id.token, batch=batch).to_json(),
                 headers={ROLLUP: "sub"} if self._roll_up else None,
                 stream=self._stream,
                 expected_last_subject_sequence=0 if last is None else last.seq,
@@ -147,17 +186,7 @@ class CheckpointStore:
     def read(self) -> Checkpoint | None:
         """Return the last checkpoint of the partition, ``None`` if there is none."""
         found = self._last(self._subject)
-        if found is None:
-            return None
-        fields = _fields(found)
-        checkpoint = Checkpoint(
-            batch=int(fields["batch"]),
-            rows=int(fields["rows"]),
-            digest=str(fields["digest"]),
-            lists=int(fields["lists"]),
-            first_seq=int(fields["first"]),
-        )
-        return checkpoint.stored(found.seq, int(fields["here"]))
+        return None if found is None else Checkpoint.parse(found).stored(found.seq)
 
     def read_keys(self, checkpoint: Checkpoint) -> set[bytes]:
         """Return the keys of the rows that are stored up to a checkpoint."""
@@ -165,33 +194,27 @@ class CheckpointStore:
         for number in range(checkpoint.lists):
             subject = self._list_subject(number)
             found = self._last(subject)
-            batch, *listed = (b"" if found is None else found.data).split(b"\n")
-            if batch != b"%d" % checkpoint.batch:
+            listed = None if found is None else KeyList.parse(found)
+            if listed is None or listed.batch != checkpoint.batch:
                 raise SinkError(
                     f"batch {checkpoint.batch} of the query is partly stored in stream {self._stream!r}, but"
                     f" the record on {subject!r} of which rows these are was removed: keep messages for longer"
                     " than an outage, or use ids=position"
                 )
-            keys.update(listed)
+            keys.update(listed.keys)
         return keys
 
-    def checkpoint_message(
-        self, checkpoint: Checkpoint, messages: int, seen: int
-    ) -> tuple[bytes, bytes, bytes]:
+    def checkpoint_message(self, checkpoint: Checkpoint, seen: int) -> tuple[bytes, bytes, bytes]:
         """Return subject, header lines and payload; the server checks the sequence of the last checkpoint."""
         expected = b"%b: %d\r\n" % (EXPECTED_LAST_SUBJECT_SEQ.encode(), seen)
-        return (
-            self._subject.encode(),
-            expected + self._roll_up,
-            checkpoint.to_json(messages, self._query),
-        )
+        return self._subject.encode(), expected + self._roll_up, checkpoint.to_json()
 
     def list_message(
         self, checkpoint: Checkpoint, keys: Iterable[bytes]
     ) -> tuple[bytes, bytes, bytes]:
         """Return subject, header lines and payload of the last list of a checkpoint."""
         subject = self._list_subject(checkpoint.lists - 1).encode()
-        return subject, self._roll_up, b"\n".join((b"%d" % checkpoint.batch, *keys))
+        return subject, self._roll_up, KeyList(checkpoint.batch, tuple(keys)).to_bytes()
 
     def _list_subject(self, number: int) -> str:
         return f"{self._subject}-{number}"
@@ -209,11 +232,16 @@ class CheckpointStore:
             return None
 
 
-def _fields(message: StoredMsg) -> dict[str, Any]:
-    fields = loads(message.data)
-    if not isinstance(fields, dict) or fields.get("v") != _VERSION:
-        raise errors.InvalidResponseError(
-            f"the message on {message.subject!r} is not a write checkpoint of this version: use another "
-            "markerSubject, or the version of the package that wrote it"
-        )
-    return fields
+def _unknown_message(message: StoredMsg) -> errors.InvalidResponseError:
+    return errors.InvalidResponseError(
+        f"the message on {message.subject!r} is not a write checkpoint of this version: use another "
+        "markerSubject, or the version of the package that wrote it"
+    )
+
+
+def _parse(message: StoredMsg) -> BatchEnd | KeyList:
+    """Return the record in a message of a query, which its subject identifies."""
+    token = message.subject.rpartition(".")[2]
+    if token == _END:
+        return BatchEnd.parse(message)
+    return Checkpoint.parse(message) if token.isdecimal() else KeyList.parse(message)

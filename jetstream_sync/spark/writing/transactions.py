@@ -132,6 +132,7 @@ class TransactionWriter:
     ) -> None:
         self._batches = batches
         self._checkpoints = checkpoints
+        self._query = task_id.token
         self._batch = task_id.batch
         self._stream = options.stream
         self._timeout = options.ack_timeout
@@ -269,19 +270,19 @@ class TransactionWriter:
     def _commit(self, rows: EncodedRows, digest: blake2b, deadline: Deadline) -> None:
         """Store rows with a checkpoint."""
         seen = 0 if self._checkpoint is None else self._checkpoint.seq
-        own = self._own_checkpoint() or Checkpoint(batch=self._batch)
+        own = self._own_checkpoint() or Checkpoint(query=self._query, batch=self._batch)
         checkpoint = replace(
             own,
             rows=rows.numbers[-1] + 1,
             digest=digest.hexdigest() if self._in_order else "",
             lists=0 if self._in_order else own.lists + 1,
+            messages=len(rows) + (0 if self._in_order else 1),
         )
-        messages = len(rows) + (0 if self._in_order else 1)
-        notes = [self._checkpoints.checkpoint_message(checkpoint, messages, seen)]
+        notes = [self._checkpoints.checkpoint_message(checkpoint, seen)]
         if not self._in_order:
             notes.append(self._checkpoints.list_message(checkpoint, self._keys(rows)))
         ack = self._batches.commit(notes, rows, deadline)
-        self._checkpoint = checkpoint.stored(ack.seq - messages, messages)
+        self._checkpoint = checkpoint.stored(ack.seq - checkpoint.messages)
         self._written += len(rows)
 
     def _is_duplicate(self, error: errors.Error, rows: EncodedRows, deadline: Deadline) -> bool:

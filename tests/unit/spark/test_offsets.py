@@ -22,6 +22,9 @@ def positions(draw: st.DrawFn) -> StreamOffset:
         next_seq=bounds[-1],
         cuts=tuple(bounds[1:-1]),
         filters=tuple(draw(st.lists(st.sampled_from(["a", "b.*", "c.>"]), unique=True))),
+        since_ns=draw(st.none() | st.integers(0, 2**63)),
+        last_ns=draw(st.none() | st.integers(0, 2**63)),
+        from_earliest=draw(st.booleans()),
     )
 
 
@@ -62,6 +65,26 @@ def test_the_format_in_the_checkpoint():
     assert Offset({}, "0f").to_json() == {"query": "0f", "streams": {}, "v": 1}
 
 
+#: The offsets that versions of this package have written into checkpoints.
+FORMER_OFFSETS = (
+    '{"streams": {"A": {"created": "17", "cuts": [], "from": 1, "next": 1}}, "v": 1}',
+    (
+        '{"query": "0f", "streams": {"D/A": {"created": "17", "cuts": [3, 5], "from": 1, "next": 9,'
+        ' "subjects": ["a.>", "b"]}}, "v": 1}'
+    ),
+    (
+        '{"query": "0f", "streams": {"A": {"created": "17", "cuts": [], "earliest": true, "from": 1, "last": "9",'
+        ' "next": 2, "since": "1767225600000000000"}, "B": {"created": "1", "cuts": [], "from": 4, "next": 4}}, "v": 1}'
+    ),
+)
+
+
+@pytest.mark.parametrize("text", FORMER_OFFSETS)
+def test_offsets_of_former_versions_are_read(text):
+    """An offset that an earlier version has stored is read, and gives the same text again."""
+    assert json.dumps(Offset.from_json(json.loads(text)).to_json()) == text
+
+
 @given(positions())
 def test_partition_bounds_cover_the_batch(position):
     """The partitions of a batch are adjacent, cover it and are not empty."""
@@ -97,6 +120,10 @@ def test_other_versions_are_refused(version):
         {"created": "1", "cuts": [5], "from": 1, "next": 2},
         {"created": "1", "cuts": [], "from": 3, "next": 2},
         {"created": "1", "cuts": [], "from": 0, "next": 2},
+        {"created": 1, "cuts": [], "from": 1, "next": 2},
+        {"created": "1", "cuts": [], "from": True, "next": 2},
+        {"created": "1", "cuts": "5", "from": 1, "next": 9},
+        {"created": "1", "from": 1, "next": 2},
         None,
     ],
 )
