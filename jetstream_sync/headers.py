@@ -76,6 +76,8 @@ PIN_ID: Final = "Nats-Pin-Id"
 REQUIRED_API_LEVEL: Final = "Nats-Required-Api-Level"
 
 _VERSION: Final = b"NATS/1.0"
+#: The first line of a header block without a status.
+VERSION_LINE: Final = b"NATS/1.0\r\n"
 # Printable ASCII without the colon, as in nats-server and RFC 7230.
 _NAME_PATTERN = re.compile(r"[!-9;-~]+")
 # A line break ends the value, and C programs end it at a NUL.
@@ -235,6 +237,11 @@ def check_headers(headers: HeadersLike) -> HeadersLike:
         rule = "must be a mapping of names to values, such as dict(headers), or Headers"
         raise errors.InvalidOptionError("headers", type(headers), rule)
     return headers
+
+
+def encode_header_lines(headers: HeadersLike) -> bytes:
+    """Return the lines of a header block without its first and its last one."""
+    return encode_headers(headers)[len(VERSION_LINE) : -2]
 
 
 def encode_headers(headers: HeadersLike) -> bytes:

@@ -1,11 +1,14 @@
 """Encode published messages as commands: validate, encode and count them."""
 
+# The C extension makes the same bytes for ordinary messages (`Encoder` in ``_speedups.c``, and `join_commands`
+# in ``_columns.c``); tests compare them.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from .. import errors, speedups
-from ..headers import HeadersLike, encode_headers
+from ..headers import VERSION_LINE, HeadersLike, encode_headers
 from ..protocol.parser import ServerInfo
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
 
@@ -42,6 +45,19 @@ def publish_with_headers_command(
     if reply:
         return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, *sizes, header, payload)
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, *sizes, header, payload)
+
+
+def batch_heads(batch: bytes, lines: bytes = b"") -> tuple[bytes, bytes]:
+    """
+    Return the begin of the header block of each message of an atomic batch (ADR-50), and that of the last one.
+
+    The block continues with the number of the message, counted from 1, a line end and other header lines.
+    """
+    head = b"%b%bNats-Batch-Id: %b\r\n" % (VERSION_LINE, lines, batch)
+    return (
+        head + b"Nats-Batch-Sequence: ",
+        head + b"Nats-Batch-Commit: 1\r\nNats-Batch-Sequence: ",
+    )
 
 
 class MessageEncoder:
@@ -82,8 +98,7 @@ class MessageEncoder:
         size = len(payload)
         if size > self.max_payload:
             raise errors.MaxPayloadError(size, self.max_payload)
-        # Repeats publish_command() to save a call: this runs once per message.
-        return b"PUB %b %d\r\n%b\r\n" % (known, size, payload), size
+        return publish_command(known, b"", payload), size
 
     _encode_message = encode_message  # for the C extension
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ..headers import Headers, HeadersLike, Status, parse_headers, parse_status
+from ..headers import VERSION_LINE, Headers, HeadersLike, Status, parse_headers, parse_status
 from ..speedups import MessageFields
 
 if TYPE_CHECKING:
     from .core import ConnectionCore
-
-#: The first line of a header block without a status.
-_WITHOUT_STATUS = b"NATS/1.0\r\n"
 
 
 class Msg(MessageFields):
@@ -47,7 +44,7 @@ class Msg(MessageFields):
         block = self._header
         if isinstance(block, bytes):
             headers = parse_headers(block) if block else None
-            if not block or block.startswith(_WITHOUT_STATUS):
+            if not block or block.startswith(VERSION_LINE):
                 # Keep the decoded headers instead of the block.
                 self._header = headers
             return headers

@@ -29,6 +29,7 @@ from ..api.publish import (
     publish_headers,
 )
 from ..client.core import ConnectionCore
+from ..client.encoder import batch_heads, publish_with_headers_command
 from ..client.message import Msg
 from ..client.replies import QueueInbox
 from ..codec import loads
@@ -39,7 +40,7 @@ from ..headers import (
     MSG_ID,
     ROLLUP,
     HeadersLike,
-    encode_headers,
+    encode_header_lines,
     is_no_responders,
 )
 from ..net.clock import BackoffDelay, Deadline
@@ -62,7 +63,6 @@ _LATE_REPLY_S: Final = 0.25
 _MAX_RETRY_WAIT_S: Final = 2.0
 #: Maximum number of subjects in the error for a batch that no stream stores.
 _MAX_NAMED: Final = 3
-_STATUS_LINE: Final = b"NATS/1.0\r\n"
 
 #: Queued in place of a reply when a batch has failed.
 _FAILED: Final[RawMessage] = (b"", b"", b"", b"")
@@ -187,20 +187,18 @@ def batch_commands(
 ) -> list[bytes]:
     """Return the commands of the messages of a batch; raise if one is larger than the limit."""
     # The last message and those whose numbers are in `answered` request a reply.
-    head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_STATUS_LINE, batch)
+    head, last_head = batch_heads(batch)
     last = len(items)
     with_reply = {last, *answered}
     made = []
     for number, (subject, lines, payload) in enumerate(items, 1):
-        if number == last:
-            lines += b"Nats-Batch-Commit: 1\r\n"  # noqa: PLW2901 - of this message only
-        where = b"%b %b%d" % (subject, reply, number) if number in with_reply else subject
-        header = b"%b%d\r\n%b\r\n" % (head, number, lines)
-        size = len(header)
-        total = size + len(payload)
-        if total > limit:
-            raise errors.MaxPayloadError(total, int(limit))
-        made.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, size, total, header, payload))
+        begin = last_head if number == last else head
+        header = b"%b%d\r\n%b\r\n" % (begin, number, lines)
+        size = len(header) + len(payload)
+        if size > limit:
+            raise errors.MaxPayloadError(size, int(limit))
+        where = b"%b%d" % (reply, number) if number in with_reply else b""
+        made.append(publish_with_headers_command(subject, where, header, payload))
     return made
 
 
@@ -276,7 +274,7 @@ class Batch:
         if len(payload) > self._core.max_payload:
             raise errors.MaxPayloadError(len(payload), self._core.max_payload)
         if headers:
-            lines += encode_headers(headers)[len(_STATUS_LINE) : -2]
+            lines += encode_header_lines(headers)
             self._check_headers(headers)
         self._items.append((where, lines, payload))
 

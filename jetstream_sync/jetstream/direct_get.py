@@ -23,6 +23,7 @@ from ..headers import (
     STREAM,
     SUBJECT,
     TIMESTAMP,
+    VERSION_LINE,
     Headers,
     is_no_responders,
     parse_headers,
@@ -39,7 +40,6 @@ _REPLY: Final = (
     % tuple(name.encode() for name in (STREAM, SUBJECT, SEQUENCE, TIMESTAMP))
 )
 _ONE_REPLY: Final = re.compile(_REPLY + rb"\r\n")
-_NO_HEADERS: Final = b"NATS/1.0\r\n"
 #: Seconds for the reply to a direct get before the leader is asked: old servers do not say that
 #: there are no responders, and a replica may be down while the leader is available.
 _DIRECT_TIMEOUT_S: Final = 1.0
@@ -179,7 +179,7 @@ def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> St
     usual = (_BATCH_REPLY if also_added else _ONE_REPLY).fullmatch(block)
     if usual is not None:
         own, stream, subject, seq, time = usual.groups()
-        header = None if own == _NO_HEADERS else own + b"\r\n"
+        header = None if own == VERSION_LINE else own + b"\r\n"
         return StoredReply(stream, subject, int(seq), data, header, time)
     headers = parse_headers(block) if block else None
     if headers is None or SEQUENCE not in headers:

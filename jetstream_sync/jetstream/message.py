@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from .. import errors
+from ..client.encoder import publish_command
 from ..client.mailbox import MessageReceiver
 from ..client.message import Msg
 from ..client.threads import Waiters
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 _ACK: Final = b"+ACK"
 #: The whole command of an acknowledgement, but for its subject.
-_ACK_COMMAND: Final = b"PUB %b 4\r\n+ACK\r\n"
+_ACK_COMMAND: Final = publish_command(b"%b", b"", _ACK)
+#: The beginning of a command without headers, before its subject.
+_VERB: Final = b"PUB "
 _NAK: Final = b"-NAK"
 _IN_PROGRESS: Final = b"+WPI"
 _TERM: Final = b"+TERM"
@@ -214,11 +217,12 @@ class Confirmations(MessageReceiver):
 
     is_reply_inbox = True
 
-    __slots__ = ("_arrived", "_core", "_reply", "waiters")
+    __slots__ = ("_arrived", "_core", "_encode", "_reply", "waiters")
 
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core.internal  # the reader holds this object
         inbox = core.table.new_inbox()
+        self._encode = core.encoder.encode_command
         self._reply = f"{inbox}.".encode()
         self._arrived: deque[Counter[tuple[bytes, bytes]]] = deque()
         self.waiters: Waiters = Waiters()
@@ -233,10 +237,12 @@ class Confirmations(MessageReceiver):
             ConnectionClosedError: the connection is closed.
 
         """
-        # In wire format, in one step: this is a hot path.
-        end = b" %b%d %d\r\n%b\r\n" % (self._reply, token, len(payload), payload)
-        command = b"PUB " + (end + b"PUB ").join(subjects) + end
-        self._core.writer.send(command, len(subjects), len(payload) * len(subjects))
+        reply = b"%b%d" % (self._reply, token)
+        command, size = self._encode(b"", payload, reply)
+        # The commands differ in their subjects only.
+        end = command[len(_VERB) :]
+        commands = _VERB + (end + _VERB).join(subjects) + end
+        self._core.writer.send(commands, len(subjects), size * len(subjects))
 
     def counts(self) -> list[tuple[int, int, bool]]:
         """Return what has arrived: tokens, numbers, and whether there were no responders instead."""

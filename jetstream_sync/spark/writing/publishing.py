@@ -30,10 +30,11 @@ from typing import Final, NamedTuple
 from ... import errors
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
+from ...client.encoder import publish_with_headers_command
 from ...client.mailbox import Mailbox, MessageReceiver
 from ...client.state import ConnectionStatus
 from ...codec import loads
-from ...headers import MSG_ID, NO_RESPONDERS, parse_status
+from ...headers import MSG_ID, NO_RESPONDERS, VERSION_LINE, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import RawMessage
 from ...speedups import join_commands
@@ -41,7 +42,6 @@ from ..reading.replies import PAYLOAD, SUBJECT, Replies
 from .rows import EncodedRows, RowEncoder
 from .sink_errors import RowError, is_retriable
 
-_STATUS_LINE: Final = b"NATS/1.0\r\n"
 _MSG_ID: Final = MSG_ID.encode()
 
 #: Maximum rows of a chunk.
@@ -77,13 +77,6 @@ _RECONNECTED: Final[list[RawMessage]] = []
 _PERMISSION_DENIED: Final[list[RawMessage]] = []
 
 
-def command(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bytes:
-    """Return the protocol command of a message, given the lines of its header block."""
-    where = b"%b %b" % (subject, reply) if reply else subject
-    size = len(header) + 2
-    return b"HPUB %b %d %d\r\n%b\r\n%b\r\n" % (where, size, size + len(payload), header, payload)
-
-
 def commands(
     rows: EncodedRows, head: bytes, replies: Iterable[bytes], number: int = 0
 ) -> list[bytes]:
@@ -100,7 +93,7 @@ def commands(
         header = b"%b%d\r\n" % (head, item) if number else head
         if msg_id:
             header += b"%b: %b\r\n" % (_MSG_ID, msg_id)
-        made.append(command(subject, reply, header + lines, data))
+        made.append(publish_with_headers_command(subject, reply, header + lines + b"\r\n", data))
     return made
 
 
@@ -210,7 +203,7 @@ class RowsInFlight:
         self.stored: int = 0
         #: Rows refused with a retriable error, with the deadline of the retries.
         self.refused: dict[int, tuple[float, errors.Error]] = {}
-        self._head = _STATUS_LINE + encoder.common
+        self._head = VERSION_LINE + encoder.common
         # What reply subjects begin with.
         self._reply = reply
         # By reply subject, which ends in a negative number that counts down.

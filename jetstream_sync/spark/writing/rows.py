@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from ... import errors
 from ...api.publish import option_headers, publish_headers
-from ...headers import MSG_TTL, HeadersLike, encode_headers
+from ...headers import MSG_TTL, HeadersLike, encode_header_lines, encode_headers
 from ...speedups import are_subjects
 from ...subjects import (
     MAX_CONTROL_LINE,
@@ -144,8 +144,6 @@ _TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
 _MAX_SUBJECT_BYTES: Final = MAX_CONTROL_LINE - 512
 #: Maximum number of cached header names and subjects.
 _MAX_CACHED: Final = 4096
-#: The length of the version line, with which the result of `encode_headers` begins.
-_VERSION_LINE: Final = len(b"NATS/1.0\r\n")
 
 
 #: The values of some rows by the name of their column; each has a column ``data``.
@@ -319,7 +317,7 @@ def _header_pairs(headers: Any) -> Iterator[tuple[str, Sequence[Any]]]:
 
 def _block_lines(headers: HeadersLike) -> bytes:
     """Return the lines of headers, without the version line and the end of the block."""
-    return encode_headers(headers)[_VERSION_LINE:-2]
+    return encode_header_lines(headers)
 
 
 def header_start(name: str) -> str:

@@ -41,12 +41,13 @@ from typing import Final
 from ... import errors
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
+from ...client.encoder import batch_heads, publish_with_headers_command
 from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
 from ..options import WriteOptions
 from .checkpoints import Checkpoint, CheckpointStore
 from .message_ids import MessageIds, WriteTaskId, content_digests
-from .publishing import WriteStats, command, joined_commands
+from .publishing import WriteStats, joined_commands
 from .rows import EncodedRows, RowEncoder
 from .sink_errors import CheckpointRewoundError, SinkError, is_retriable, stream_replaced
 
@@ -78,18 +79,16 @@ class RowBatches:
         """Store messages, given as subject, header lines and payload, and rows after them, all or none."""
         encoder, limit, last = self._encoder, self.max_size, len(rows)
         batch, reply = self._sender.new_batch()
-        head = b"NATS/1.0\r\n%bNats-Batch-Id: %b\r\n" % (encoder.common, batch)
-        end = head + b"Nats-Batch-Commit: 1\r\nNats-Batch-Sequence: "
-        head += b"Nats-Batch-Sequence: "
+        head, end = batch_heads(batch, encoder.common)
         count = len(notes) + last
         buffer = b"".join(
             [
                 # Only the checkpoint requests a reply before the end.
                 *(
-                    command(
+                    publish_with_headers_command(
                         subject,
                         b"" if i else reply + b"1",
-                        b"%b%d\r\n%b" % (head, i + 1, lines),
+                        b"%b%d\r\n%b\r\n" % (head, i + 1, lines),
                         data,
                     )
                     for i, (subject, lines, data) in enumerate(notes)

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.client.encoder import publish_command, publish_with_headers_command
+from jetstream_sync.client.encoder import (
+    publish_command,
+    publish_with_headers_command,
+)
 from jetstream_sync.client.subscription_table import subscribe_command, unsubscribe_command
 from jetstream_sync.client.writer import PING, PONG
 from jetstream_sync.errors import BadSubjectError, InvalidHeaderError
