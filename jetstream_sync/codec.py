@@ -85,7 +85,14 @@ except (ImportError, TypeError):
         )
         return text.encode()
 
-    _loads = partial(json.loads, parse_constant=_refuse_constant)
+    def _loads(data: bytes | str) -> Any:
+        """Parse JSON in UTF-8; text with half of a pair of surrogates is refused, as by orjson."""
+        text = data if isinstance(data, str) else data.decode()
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if "\\u" in text or not text.isascii():
+            _dumps(value)
+        return value
+
 else:
     _dumps = partial(orjson.dumps, option=_OPTIONS)
     _loads = orjson.loads

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, errors
 from ..subjects import is_reserved
 from .errors import DeadLetterTooLargeError
+from .logs import error_text
 
 if TYPE_CHECKING:
     from .. import JetStream, OrderedMessages, PubAck, StoredMsg, Stream
@@ -49,9 +50,7 @@ _NOT_COPIED: Final = (*_PUBLISH_HEADERS, *_RETRY_HEADERS, "nats-ttl", "dead-")
 
 def one_line(error: BaseException | str) -> str:
     """Return the text of a reason as one line of limited length."""
-    text = ""
-    with suppress(Exception):  # the class of the user decides
-        text = str(error)
+    text = error if isinstance(error, str) else error_text(error)
     if not text and isinstance(error, BaseException):
         text = traceback.format_exception_only(error)[-1]
     printable = "".join(char if char.isprintable() else " " for char in text)

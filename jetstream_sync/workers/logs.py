@@ -47,8 +47,21 @@ def without_own_frames(error: BaseException) -> BaseException:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return the traceback of an error with the frames of the user."""
-    return "".join(traceback.format_exception(without_own_frames(error)))
+    """Return the traceback of an error with the frames of the user, as `error_text`."""
+    return _storable("".join(traceback.format_exception(without_own_frames(error))))
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an error of the user, in which what UTF-8 does not have is escaped."""
+    text = "<exception str() failed>"
+    with suppress(Exception):  # the class of the user decides
+        text = str(error)
+    return _storable(text)
+
+
+def _storable(text: str) -> str:
+    """Return a text that JSON and headers can have: names of files may have lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def status_text(status: int) -> str:

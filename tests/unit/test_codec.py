@@ -118,6 +118,7 @@ def either(request, monkeypatch):
         2**64 - 1,
         "",
         'é"\\\u2028\n',
+        "\U0001f600",
         [],
         [1, [2]],
         {},
@@ -133,7 +134,11 @@ def test_json_values_are_unchanged(either, value):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"nope", b"NaN", b"[Infinity]", b"\xff", b'"\xff"', b"{}x", b"[" * 100_000]
+    "data",
+    [
+        *(b"", b"{", b"nope", b"NaN", b"[Infinity]", b"\xff", b'"\xff"', b"{}x", b"[" * 100_000),
+        *(rb'"\ud800"', rb'{"a": ["\udce9"]}', b'"\xed\xa0\x80"', '{"a":1}'.encode("utf-16")),
+    ],
 )
 def test_bytes_without_json_are_an_invalid_response(either, data):
     """The error of a reply that is not JSON quotes its start only."""

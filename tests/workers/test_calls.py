@@ -25,6 +25,7 @@ from jetstream_sync import (
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import TaskError, Worker
 from jetstream_sync.workers.calls import CallEvent
+from jetstream_sync.workers.logs import log
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -332,6 +333,40 @@ def test_a_call_of_an_unknown_task_has_failed(worker, nats_server, js):
             call.get(20 * SCALE)
         wait_until(lambda: (waiting(js), waiting(js, "DEAD")) == (0, 1), 20)
     assert ended.status == "SUCCESSFUL"
+
+
+class UntoldError(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (FileNotFoundError(2, "No such file", "caf\udce9.txt"), r"'caf\udce9.txt'"),
+        (UnicodeError("\ud800 in a name"), r"\ud800 in a name"),
+        (UntoldError(), "<exception str() failed>"),
+    ],
+    ids=["name of a file", "surrogate", "str() fails"],
+)
+def test_a_call_ends_whatever_the_text_of_its_error(worker, js, error, text, monkeypatch):
+    """What UTF-8 does not have is escaped in the record and in the dead letter."""
+    # pytest cannot send captured records with such a text between processes.
+    monkeypatch.setattr(log.logger, "disabled", True)
+
+    @worker.task(name="fails", results="R", retry=FAST)
+    def fails() -> None:
+        raise error
+
+    with running(worker), pytest.raises(TaskError) as caught:
+        fails.delay().get(20 * SCALE)
+    assert f"{type(error).__qualname__}: " in str(caught.value)
+    assert text in str(caught.value)
+    letters = js.get_stream("DEAD")
+    wait_until(lambda: letters.info().state.messages == 1)
+    assert text.strip("<>") in letters.get_msg(1).headers["Dead-Reason"]
 
 
 def test_a_call_that_is_ended_in_its_last_attempt_is_no_dead_letter(

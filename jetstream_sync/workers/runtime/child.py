@@ -44,7 +44,7 @@ from ..handler import (
     in_handler_process,
     registered,
 )
-from ..logs import log, traceback_text
+from ..logs import error_text, log, traceback_text
 from ..tracing import traced, tracing_middleware
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class _RefusingLink:
 
 
 def _report(error: BaseException) -> FailureReport:
-    pickled, base, text = None, b"", ""
+    pickled, base = None, b""
     with suppress(Exception):
         pickled = pickle.dumps(error)
         pickle.loads(pickled)  # noqa: S301 - fails here rather than in the worker
@@ -331,12 +331,10 @@ def _report(error: BaseException) -> FailureReport:
         with suppress(Exception):  # a class in a function cannot be pickled
             base = pickle.dumps(cls)
             break
-    with suppress(Exception):  # the class of the user decides
-        text = str(error)
     return FailureReport(
         pickled=pickled,
         base=base,
         name=type(error).__name__,
-        text=text,
+        text=error_text(error),
         traceback=traceback_text(error),
     )
