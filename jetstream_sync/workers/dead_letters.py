@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from urllib.parse import quote
 
 from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, errors
-from ..subjects import is_reserved
+from ..subjects import Metadata, check_publish_subject, fits_request, is_reserved
 from .errors import DeadLetterTooLargeError
 from .logs import error_text
 
@@ -42,6 +44,10 @@ _PUBLISH_HEADERS: Final = (
     "nats-batch-",
     "nats-trace-",
 )
+#: In place of a subject that only other clients publish to: the last token of the dead letter.
+_NO_SUBJECT: Final = "invalid-subject"
+#: Characters of a header that are not escaped: those that both names and values may have.
+_SAFE: Final = "!#$&'()*+,/;<=>?@[]^`{|}\""
 #: Headers that the runtime adds to messages that wait for a retry in the stream.
 _RETRY_HEADERS: Final = ("worker-attempt", "worker-origin")
 #: All headers that a copy of a message does not have; a dead letter must not expire with its TTL.
@@ -58,14 +64,36 @@ def one_line(error: BaseException | str) -> str:
 
 
 def copied_headers(
-    msg: JetStreamMsg | StoredMsg, without: tuple[str, ...] = _NOT_COPIED
+    msg: JetStreamMsg | StoredMsg,
+    without: tuple[str, ...] = _NOT_COPIED,
+    *,
+    add: Callable[[Headers, str, str], None] = Headers.add,
 ) -> Headers:
     """Return the headers of a message, except those that begin with one of the prefixes."""
     headers = Headers()
     for name, value in (msg.headers or headers).pairs():
         if not name.lower().startswith(without):
-            headers.add(name, value)
+            add(headers, name, value)
     return headers
+
+
+def _add_escaped(headers: Headers, name: str, value: str) -> None:
+    """Add a header; one that only other clients publish with what it has escaped as in a URL."""
+    try:
+        headers.add(name, value)
+    except errors.InvalidHeaderError:
+        escaped = partial(quote, safe=_SAFE, errors="surrogateescape")
+        headers.add(escaped(name) or "%", escaped(value))
+
+
+def _dead_subject(where: Metadata, subject: str) -> str:
+    """Return the subject of a dead letter, which has the subject of the message if it can be published."""
+    folder = f"dead.{where.stream}.{where.consumer}"
+    with suppress(errors.BadSubjectError):
+        found = check_publish_subject(f"{folder}.{subject}")
+        if fits_request(found):
+            return found
+    return f"{folder}.{_NO_SUBJECT}"
 
 
 #: Subjects of the advisories for messages at the delivery limit, and terminated by a client.
@@ -488,7 +516,7 @@ class DeadLetterWriter:
         """
         where, msg = delivery.metadata, delivery.msg
         if self._choose is None:
-            subject = f"dead.{where.stream}.{where.consumer}.{msg.subject}"
+            subject = _dead_subject(where, msg.subject)
         else:
             subject = self._choose(msg, reason)
         headers = self._headers(delivery, error)
@@ -526,12 +554,13 @@ class DeadLetterWriter:
         return True
 
     def _headers(self, delivery: LeasedMessage, error: str) -> Headers:
-        headers = copied_headers(delivery.msg)
+        # Whatever another client has published becomes a dead letter.
+        headers = copied_headers(delivery.msg, add=_add_escaped)
         where = delivery.metadata
         headers["Dead-Stream"] = where.stream
         headers["Dead-Consumer"] = where.consumer
         headers["Dead-Sequence"] = str(where.stream_seq)
-        headers["Dead-Subject"] = delivery.msg.subject
+        _add_escaped(headers, "Dead-Subject", delivery.msg.subject)
         headers["Dead-Attempts"] = str(delivery.attempt)
         headers["Dead-Error"] = error
         headers["Dead-Time"] = datetime.now(timezone.utc).isoformat()

@@ -345,7 +345,7 @@ class UntoldError(Exception):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (FileNotFoundError(2, "No such file", "caf\udce9.txt"), r"'caf\udce9.txt'"),
+        (FileNotFoundError(2, "No such file", "menu\udce9.txt"), r"'menu\udce9.txt'"),
         (UnicodeError("\ud800 in a name"), r"\ud800 in a name"),
         (UntoldError(), "<exception str() failed>"),
     ],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote_to_bytes
+
 import pytest
+from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until
 from fixtures.worker import FAST, is_settled, running
 
 from jetstream_sync import JetStreamMsg, RetentionPolicy
-from jetstream_sync.workers import Backoff, Reject, Worker
+from jetstream_sync.workers import Backoff, DeadLetters, Reject, Worker
 
 
 def test_a_function_chooses_the_subject_of_a_dead_letter(js, stream, nats_server):
@@ -104,3 +107,49 @@ def test_a_message_without_room_for_the_headers(js, stream_name, worker, caplog,
     full = dead.get_msg(last_by_subject=f"dead.{stream.name}.C.{stream.name}.full")
     assert (full.data, full.headers["Dead-Pointer"]) == (b"", "1")
     assert stream.get_msg(int(full.headers["Dead-Sequence"])).data == b"y" * most
+
+
+#: The subjects, below that of the stream, and the headers of messages that this client would not publish.
+FOREIGN = {
+    "subject that is no UTF-8": (b"\xff", b""),
+    "subject with a wildcard": (b"a.*.b", b""),
+    "subject with a control character": (b"a\x01b", b""),
+    "subject with a NUL": (b"a\0b", b""),
+    "long subject": (b"l" * 3900, b""),
+    "name that is no ASCII": (b"h1", b"X-\xff: \xfe\r\n"),
+    "name with a space": (b"h2", b"a b: c d\r\n"),
+    "empty name": (b"h3", b": value\r\n"),
+    "line that is no header": (b"h4", b"nothing\r\n"),
+    "value with a NUL": (b"h5", b"Nul: a\0b\r\nGood: \xc3\xa9\r\n"),
+}
+
+
+@pytest.mark.parametrize(("subject", "lines"), FOREIGN.values(), ids=FOREIGN)
+def test_whatever_another_client_has_published_becomes_a_dead_letter(
+    nats_server, js, stream, worker, subject, lines
+):
+    """The copy has the data; what cannot be published is escaped, and a subject is a header at least."""
+    client = RawClient(nats_server.port)
+    block = b"NATS/1.0\r\n" + lines + b"\r\n"
+    sizes = b"%d %d" % (len(block), len(block) + 4)
+    client.send(b"HPUB %s.%s %s\r\n%sdata\r\n" % (stream.name.encode(), subject, sizes, block))
+    wait_until(lambda: stream.info().state.messages == 1)
+    client.close()
+    runs = []
+
+    @worker.handler(stream=stream.name, consumer="C", retry=Backoff(first=60, attempts=1))
+    def handle() -> None:
+        runs.append(1)
+        raise ValueError("no")
+
+    with running(worker):
+        wait_until(lambda: is_settled(stream))
+    assert runs == [1]
+    letter = js.get_stream("DEAD").get_msg(1)
+    assert letter.subject.startswith(f"dead.{stream.name}.C.")
+    assert (letter.data, letter.headers["Dead-Reason"]) == (b"data", "no")
+    (found,) = DeadLetters(js).find(stream.name)
+    original = found.subject.encode("utf-8", "surrogateescape")
+    assert unquote_to_bytes(original) == b"%s.%s" % (stream.name.encode(), subject)
+    if b"Good" in lines:
+        assert (letter.headers["Good"], letter.headers["Nul"]) == ("\u00e9", "a%00b")
