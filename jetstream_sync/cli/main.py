@@ -300,20 +300,26 @@ _OBJECT: Final = {
     "watch": Entry("Show changes of objects as they happen.", "objects"),
 }
 _ACCOUNT_REPORT: Final = {
-    "connections": Entry("List its connections.", "server:account_connections", "conn connz conns"),
-    "statistics": Entry("Show connections and traffic on each server.", "server", "stats statsz"),
+    "connections": Entry(
+        "List its connections.", "server_reports:account_connections", "conn connz conns"
+    ),
+    "statistics": Entry(
+        "Show connections and traffic on each server.", "server_reports", "stats statsz"
+    ),
 }
 _SERVER_REPORT: Final = {
-    "jetstream": Entry("Compare the use of JetStream.", "server", "jsz js"),
-    "connections": Entry("List the connections.", "server:server_connections", "conn connz conns"),
-    "accounts": Entry("Compare the accounts.", "server", "acct"),
-    "health": Entry("Show whether the servers are healthy.", "server"),
-    "routes": Entry("List the routes of the clusters.", "server", "routez"),
-    "gateways": Entry("List the connections between clusters.", "server", "gatewayz"),
-    "leafnodes": Entry("List the leaf nodes.", "server", "leafz"),
+    "jetstream": Entry("Compare the use of JetStream.", "server_reports", "jsz js"),
+    "connections": Entry(
+        "List the connections.", "server_reports:server_connections", "conn connz conns"
+    ),
+    "accounts": Entry("Compare the accounts.", "server_reports", "acct"),
+    "health": Entry("Show whether the servers are healthy.", "server_reports"),
+    "routes": Entry("List the routes of the clusters.", "server_reports", "routez"),
+    "gateways": Entry("List the connections between clusters.", "server_reports", "gatewayz"),
+    "leafnodes": Entry("List the leaf nodes.", "server_reports", "leafz"),
 }
 _ACCOUNT: Final = {
-    "info": Entry("Show usage, limits and the connection.", "server:account_info", "nfo i"),
+    "info": Entry("Show usage, limits and the connection.", "account:account_info", "nfo i"),
     "report": Entry("Show the traffic of the account.", aliases="rep", commands=_ACCOUNT_REPORT),
     "backup": Entry("Back up all streams to a directory.", "backup:backup_account"),
     "restore": Entry("Restore the streams from a backup.", "backup:restore_account"),
@@ -453,7 +459,7 @@ COMMANDS: Final = {
         "reply, else a sample of the messages.",
         commands=_BENCH,
     ),
-    "rtt": Entry("Measure the round-trip time to servers.", "server"),
+    "rtt": Entry("Measure the round-trip time to servers.", "account"),
     "errors": Entry("Look up JetStream error codes.", aliases="err error", commands=_ERRORS),
     "server": Entry("Watch the servers, or run one.", aliases="srv", commands=_SERVER),
     "demo": Entry("Process orders exactly once in a demo pipeline.", "demo"),

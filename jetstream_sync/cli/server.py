@@ -1,8 +1,7 @@
 """
-``jsm server``, ``rtt`` and ``account``: run a server, and show servers and accounts.
+``jsm server``: run a server, and show servers.
 
-The servers of a cluster answer requests of the system account. A user of another account gets the connections
-and the statistics of your account.
+The servers of a cluster answer requests of the system account.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import math
 import re
 import threading
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -21,57 +19,37 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from .. import errors
-from ..address import ServerAddress
-from ..durations import duration_to_ns, seconds_text, time_from_text
+from ..durations import seconds_text, time_from_text
 from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .config import PAIR, read_text
-from .long_running import failover_options
-from .output import (
-    Missing,
-    announce,
-    count,
-    counted,
-    document,
-    emit_line,
-    emit_list,
-    limit,
-    note,
-    ns_text,
-    size,
-)
+from .output import announce, counted, emit_line, emit_list, ns_text, size
 from .render import (
     Block,
     Field,
     Mark,
-    bad,
     in_order,
     report_options,
     show_blocks,
     show_rows,
     warn,
     write_blocks,
-    write_reports,
 )
 from .settings import Settings, command
-from .status import CommandError, exit_status, one_line
+from .status import CommandError, one_line
 from .system import (
-    ACCOUNT_PING,
     PING,
     SERVER,
     JSONObject,
-    MetaGroup,
+    Selection,
     all_replies,
     check_replies,
-    meta_of,
     replies,
-    server_name,
     silent_servers,
 )
-from .values import FILE, FROM_1, Decorator, NonEmptyPath, option, with_options
+from .values import FILE, NonEmptyPath, option
 
 if TYPE_CHECKING:
-    from .. import Connection
     from ..server import NatsServer
 
 #: The last line in the log of a server that failed to start.
@@ -166,124 +144,6 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
         # The usual end of this command, so there is no error text.
         raise click.exceptions.Exit(ExitStatus.INTERRUPTED) from None
     raise CommandError("the server exited", ExitStatus.FAILED)
-
-
-# --- the account and the connection ---------------------------------------------------------------
-
-
-_TIMES: Final = tuple(
-    Field(name.capitalize(), f"{name}_ns", ns_text) for name in ("min", "median", "average", "max")
-)
-
-
-@command()
-@option("-n, --count", "Number of pings to each server.", click.IntRange(1, 10_000), default=5)
-def rtt(settings: Settings, *, count: int) -> None:
-    """
-    Measure the round-trip time to each server.
-
-    A separate connection is opened to each server URL.
-    """
-    results: list[dict[str, Any] | Missing] = []
-    failures: list[errors.Error] = []
-    urls = settings.login().servers
-    for url in urls:
-        try:
-            with settings.with_options(servers=[url]).connection() as nc:
-                times = sorted(nc.rtt(settings.timeout) for _ in range(count))
-                results.append(_times(nc, times))
-        except errors.Error as error:
-            failures.append(error)
-            shown = ServerAddress.parse(url).url
-            results.append(Missing(shown, {"url": shown}, "unreachable", one_line(error)))
-    if len(failures) == len(urls):
-        raise failures[0]
-    fields = (Field("Server", "url"), *_TIMES)
-    show_rows(settings, results, fields, title="Round-trip times", none="")
-    if failures:
-        text = f"{len(urls) - len(failures)} of {counted(len(urls), 'server')} answered"
-        raise CommandError(text, exit_status(failures[0]))
-
-
-def _times(nc: Connection, times: list[timedelta]) -> dict[str, Any]:
-    return {
-        "url": nc.connected_url,
-        "server_name": nc.server_info.server_name,
-        "count": len(times),
-        "min_ns": duration_to_ns(times[0]),
-        "median_ns": duration_to_ns(times[len(times) // 2]),
-        "average_ns": duration_to_ns(sum(times, timedelta(0)) / len(times)),
-        "max_ns": duration_to_ns(times[-1]),
-    }
-
-
-def _used(what: str, shown: Any = None) -> Field:
-    """Return the line with the use of a resource, and its limit."""
-    name = what.lower()
-
-    def text(tier: Any) -> str:
-        used, form = getattr(tier, name), shown or count
-        if getattr(tier, "tiers", None):
-            return form(used)  # the total, which has no limit
-        return f"{form(used)} of {limit(getattr(tier.limits, f'max_{name}'), form)}"
-
-    return Field(what, text)
-
-
-_USAGE: Final = (
-    _used("Memory", size),
-    _used("Storage", size),
-    _used("Streams"),
-    _used("Consumers"),
-    Field("Domain", lambda tier: getattr(tier, "domain", None)),
-)
-_CONNECTION: Final = (
-    Field("Server", "url"),
-    Field("Server Name", "server_name"),
-    Field("Server ID", "server_id"),
-    Field("Server Version", "server_version"),
-    Field("Cluster", "cluster"),
-    Field("Client ID", "client_id", str),
-    Field("Client IP", "client_ip"),
-    Field("TLS", "tls"),
-    Field("Headers", "headers"),
-    Field("Maximum Payload", "max_payload", size),
-    Field("Round Trip Time", "rtt_ns", ns_text),
-)
-_API: Final = (
-    Field("Level", lambda api: api.level or 0),
-    Field("Requests", "total"),
-    Field("Errors", "errors"),
-)
-
-
-@command("info")
-def account_info(settings: Settings) -> None:
-    """Show the account's usage and limits, and the connection."""
-    with settings.connection() as nc:
-        usage = settings.jetstream_on(nc).account_info()
-        connection = _connection(nc)
-    show_blocks(
-        settings,
-        {"connection": connection, "jetstream": document(usage)},
-        Block("", _USAGE, usage),
-        *(Block(f"Tier {name}", _USAGE, tier) for name, tier in (usage.tiers or {}).items()),
-        Block("Connection", _CONNECTION, connection),
-        Block("JetStream API", _API, usage.api),
-    )
-
-
-def _connection(nc: Connection) -> dict[str, Any]:
-    server = nc.server_info
-    names = ("server_name", "server_id", "cluster", "client_id", "client_ip", "headers")
-    return {
-        "url": nc.connected_url,
-        **{name: getattr(server, name) for name in names},
-        "server_version": server.version,
-        "tls": server.tls_required,
-        "max_payload": server.max_payload,
-        "rtt_ns": duration_to_ns(nc.rtt()),
-    }
 
 
 # --- ls, ping and info ----------------------------------------------------------------------------
@@ -445,395 +305,7 @@ def info(settings: Settings, *, server: str | None) -> None:
     show_blocks(settings, varz, *(Block(title, lines, varz) for title, lines in _INFO.items()))
 
 
-# --- reports --------------------------------------------------------------------------------------
-
-
-def _server_options(fields: Sequence[Field], default: str = "") -> Decorator:
-    return with_options(
-        option("--host SERVER", "Include only this server."),
-        option("--cluster NAME", "Include only servers of this cluster."),
-        report_options(fields, default),
-    )
-
-
-def _report(
-    settings: Settings,
-    options: JSONObject,
-    subject: str,
-    fields: Sequence[Field],
-    title: str,
-    body: JSONObject,
-    rows: Callable[[list[JSONObject]], list[JSONObject]] = list,
-    *,
-    problem: Callable[[list[JSONObject]], str] = lambda _found: "",
-    of_account: bool = False,
-    silent_if_empty: bool = False,
-) -> None:
-    """
-    Write the rows that are made of the replies of the servers, once or repeatedly.
-
-    The report is not complete if a known server does not answer. `problem`: returns what else is wrong.
-    `of_account`: the replies are those for a user of this account, and the names of the servers are not known.
-    `silent_if_empty`: a server that has nothing to report does not answer.
-    """
-    host, cluster = options.get("host"), options.get("cluster")
-    body = {**body, **_selected(host, cluster)}
-    sort, reverse = options.get("sort", "name"), options["reverse"]
-    found: list[JSONObject] = []
-    silent: list[Missing] = []
-    with settings.connection(**failover_options(settings)) as nc:
-
-        def take() -> list[Any]:
-            found[:] = all_replies(settings, nc, subject, body)
-            ordered = in_order(rows(found), fields, sort, reverse=reverse)
-            if not of_account and host is None:
-                pinged = all_replies(settings, nc, PING, {})
-                found[:] = pinged if silent_if_empty else found
-                silent[:] = _silent(settings, nc, found, pinged, cluster)
-            elif silent_if_empty:
-                found[:] = all_replies(settings, nc, PING, _selected(host, cluster))
-            lost = silent if fields[0].title == "Server" else []
-            return [*ordered[: options.get("top")], *lost]
-
-        write_reports(
-            settings,
-            take,
-            fields,
-            title=title,
-            none="No results",
-            watch=options["watch"],
-            check=lambda: check_replies(found, silent, problem(found)),
-        )
-
-
-def _selected(host: str | None, cluster: str | None) -> JSONObject:
-    """Return the fields of a request that select servers."""
-    return {"server_name": host, "exact_match": bool(host), "cluster": cluster}
-
-
-def _silent(
-    settings: Settings,
-    nc: Connection,
-    found: list[JSONObject],
-    pinged: list[JSONObject],
-    cluster: str | None,
-) -> list[Missing]:
-    """Return a row for each server that was asked and did not answer, in a cluster or in one not known."""
-    others = [item for item in pinged if cluster and item["server"].get("cluster") != cluster]
-    return silent_servers(settings, nc, [*found, *others], pinged)
-
-
-def _starred_name(row: JSONObject) -> str:
-    name = server_name(row)
-    return f"{name}*" if meta_of(row).get("leader") == name else name
-
-
-_JETSTREAM: Final = (
-    Field("Server", _starred_name, sort="name"),
-    Field("Cluster", "server.cluster", drop=2, sort="cluster"),
-    Field("Domain", "server.domain", drop=4),
-    Field("Streams", "data.streams", sort="streams"),
-    Field("Consumers", "data.consumers", sort="consumers"),
-    Field("Messages", "data.messages", sort="msgs"),
-    Field("Bytes", "data.bytes", size, sort="bytes"),
-    Field("Memory", "data.memory", size, drop=3, sort="mem"),
-    Field("File", "data.storage", size, drop=3, sort="file"),
-    Field("API Requests", "data.api.total", drop=1, sort="api"),
-    Field("API Errors", "data.api.errors", drop=1, sort="err"),
-    Field("Pending", lambda row: meta_of(row).get("pending") or 0, drop=5, if_set=True),
-)
-
-
-@command()
-@_server_options(_JETSTREAM, "cluster")
-def jetstream(settings: Settings, **options: Any) -> None:
-    """Compare the use of JetStream on the servers; ``*`` marks the meta leader."""
-    _report(
-        settings,
-        options,
-        f"{PING}.JSZ",
-        _JETSTREAM,
-        "JetStream",
-        {},
-        # A part of the servers may have no leader.
-        problem=lambda found: (
-            "" if options["host"] or options["cluster"] else MetaGroup.of(found).problem()
-        ),
-    )
-
-
-_TRAFFIC: Final = (
-    Field("In Messages", "in_msgs", sort="in-msgs"),
-    Field("Out Messages", "out_msgs", sort="out-msgs"),
-    Field("In Bytes", "in_bytes", size, drop=1, sort="in-bytes"),
-    Field("Out Bytes", "out_bytes", size, drop=1, sort="out-bytes"),
-)
-_CONNECTIONS: Final = (
-    Field("ID", "cid", str, right=True, sort="cid"),
-    Field("Name", "name", drop=2),
-    Field("Server", "server", drop=3),
-    Field("Cluster", "cluster", drop=8),
-    Field("Address", lambda row: f"{row['ip']}:{row['port']}", drop=4),
-    Field("Account", "account", drop=5),
-    Field("Started", lambda row: time_from_text(row["start"]), drop=6, sort="uptime"),
-    *_TRAFFIC,
-    Field("Subs", "subscriptions", sort="subs"),
-    Field("Reason", "reason"),
-)
-#: The names of the sort keys on a server, which returns the first connections only.
-_SERVER_SORTS: Final = {
-    "subs": "subs",
-    "in-bytes": "bytes_from",
-    "out-bytes": "bytes_to",
-    "in-msgs": "msgs_from",
-    "out-msgs": "msgs_to",
-    "uptime": "start",
-    "cid": "cid",
-}
-_STATES: Final = ("open", "closed", "all")
-_connection_options = with_options(
-    option("--top", "Show only the first connections.", FROM_1, default=1000),
-    option("--subject SUBJECT", "Connections with interest in this subject."),
-    option("--username USER", "Connections of this user."),
-    option("--state", "Connections in this state.", click.Choice(_STATES), default="open"),
-)
-
-
-def _connections(
-    settings: Settings,
-    subject: str,
-    options: JSONObject,
-    account: str | None,
-    *,
-    of_account: bool = False,
-) -> None:
-    body = {
-        "sort": _SERVER_SORTS[options["sort"]],
-        "limit": options["top"],
-        "state": _STATES.index(options["state"]),
-        "auth": True,
-        "user": options["username"],
-        "filter_subject": options["subject"],
-        "acc": account,
-    }
-
-    def rows(responses: list[JSONObject]) -> list[JSONObject]:
-        total = sum(response["data"].get("total") or 0 for response in responses)
-        if total > options["top"]:
-            shown = f"{options['top']:,} of {counted(total, 'connection')}"
-            note(settings, f"{shown} are shown; --top shows more")
-        return [
-            {
-                "server": response["server"]["name"],
-                "cluster": response["server"].get("cluster"),
-                **found,
-            }
-            for response in responses
-            for found in response["data"].get("connections") or ()
-        ]
-
-    _report(
-        *(settings, options, subject, _CONNECTIONS, "Connections", body, rows),
-        of_account=of_account,
-    )
-
-
-@command("connections")
-@option("--account NAME", "Connections of this account.")
-@_connection_options
-@_server_options(_CONNECTIONS, "subs")
-def server_connections(settings: Settings, *, account: str | None, **options: Any) -> None:
-    """List the connections of the servers."""
-    _connections(settings, f"{PING}.CONNZ", options, account)
-
-
-@command("connections")
-@_connection_options
-@report_options(_CONNECTIONS, "subs")
-def account_connections(settings: Settings, **options: Any) -> None:
-    """
-    List the connections of your account.
-
-    A server that does not answer is missing, since a user of an account does not learn which servers there are.
-    """
-    _connections(settings, f"{ACCOUNT_PING}.CONNZ", options, None, of_account=True)
-
-
-_ACCOUNT_NUMBERS: Final = ("conns", "num_subscriptions", "slow_consumers", "leafnodes")
-_STATZ: Final = f"{ACCOUNT_PING}.STATZ"
-
-
-def _statistics(responses: list[JSONObject]) -> list[JSONObject]:
-    """Return the connections and the traffic of each account on each server."""
-    return [
-        {
-            "server": response["server"],
-            "account": found["acc"],
-            **{name: found.get(name, 0) for name in _ACCOUNT_NUMBERS},
-            **{f"in_{unit}": number for unit, number in found["received"].items()},
-            **{f"out_{unit}": number for unit, number in found["sent"].items()},
-        }
-        for response in responses
-        for found in response["data"].get("account_statz") or ()
-    ]
-
-
-def _by_account(responses: list[JSONObject]) -> list[JSONObject]:
-    """Return the sums over the servers for each account."""
-    sums: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in _statistics(responses):
-        del row["server"]
-        sums[row.pop("account")].update(row)
-    return [{"account": account, **numbers} for account, numbers in sums.items()]
-
-
-_ACCOUNTS: Final = (
-    Field("Account", "account", sort="name"),
-    Field("Connections", "conns", sort="conns"),
-    *_TRAFFIC,
-    Field("Subs", "num_subscriptions", drop=2, sort="subs"),
-    Field("Slow", lambda row: warn(row["slow_consumers"]), drop=3, if_set=True),
-)
-
-
-@command()
-@click.argument("account", required=False)
-@_server_options(_ACCOUNTS, "subs")
-def accounts(settings: Settings, *, account: str | None, **options: Any) -> None:
-    """Compare the connections and the traffic of accounts, or show those of one ACCOUNT."""
-    body = {"accounts": [account] if account else None}
-    _report(
-        *(settings, options, _STATZ, _ACCOUNTS, "Accounts", body, _by_account),
-        silent_if_empty=True,
-    )
-
-
-_STATISTICS: Final = (
-    Field("Server", "server.name", sort="name"),
-    Field("Cluster", "server.cluster", drop=4),
-    Field("Version", "server.ver", drop=3),
-    *_ACCOUNTS[1:],
-    Field("Leaf Nodes", "leafnodes", drop=5, if_set=True),
-)
-
-
-@command()
-@report_options(_STATISTICS)
-def statistics(settings: Settings, **options: Any) -> None:
-    """
-    Show the connections and the traffic of your account on each server.
-
-    A server that does not answer is missing, since a user of an account does not learn which servers there are.
-    """
-    title = "Account statistics"
-    _report(settings, options, _STATZ, _STATISTICS, title, {}, _statistics, of_account=True)
-
-
-def _status(row: JSONObject) -> Any:
-    data = row["data"]
-    text = f"{data['status']} ({data.get('status_code', 200)})"
-    return text if data["status"] == "ok" else bad(text)
-
-
-def _errors(row: JSONObject) -> Any:
-    data = row["data"]
-    return [error.get("error", "") for error in data.get("errors") or ()] or data.get("error")
-
-
-_HEALTH: Final = (
-    Field("Server", "server.name", sort="name"),
-    Field("Cluster", "server.cluster", drop=2),
-    Field("Domain", "server.domain", drop=3),
-    Field("Status", _status),
-    Field("Errors", _errors),
-)
-
-
-@command()
-@option("--account NAME", "Check only this account.")
-@option("--stream STREAM", "Check only this stream; needs --account.")
-@option("--consumer CONSUMER", "Check only this consumer; needs --stream.")
-@_server_options(_HEALTH)
-def health(settings: Settings, **options: Any) -> None:
-    """Show whether the servers, their streams and their consumers are healthy."""
-    body = {name: options.pop(name) for name in ("account", "stream", "consumer")}
-    body["details"] = True
-    _report(settings, options, f"{PING}.HEALTHZ", _HEALTH, "Health", body, problem=_unhealthy)
-
-
-def _unhealthy(found: list[JSONObject]) -> str:
-    names = [server_name(item) for item in found if item["data"]["status"] != "ok"]
-    return f"{counted(len(names), 'server')} not healthy: {', '.join(names)}" if names else ""
-
-
-# --- connections between servers ------------------------------------------------------------------
-
-
-def _listed(key: str) -> Callable[[list[JSONObject]], list[JSONObject]]:
-    """Return a function that returns the items of a list in each reply, with their server."""
-    return lambda found: [
-        {"server": server_name(response), **item}
-        for response in found
-        for item in response["data"].get(key) or ()
-    ]
-
-
-def _gateways(found: list[JSONObject]) -> list[JSONObject]:
-    rows = []
-    for response in found:
-        inbound = [
-            (name, "in", item)
-            for name, several in (response["data"].get("inbound_gateways") or {}).items()
-            for item in several
-        ]
-        outbound = [
-            (name, "out", item)
-            for name, item in (response["data"].get("outbound_gateways") or {}).items()
-        ]
-        rows += [
-            {
-                "server": server_name(response),
-                "gateway": name,
-                "direction": direction,
-                **(item.get("connection") or {}),
-            }
-            for name, direction, item in [*outbound, *inbound]
-        ]
-    return rows
-
-
-_LINK: Final = (
-    Field("Server", "server", sort="name"),
-    Field("RTT", "rtt", right=True),
-    Field("Pending", "pending_size", size, drop=3),
-    *_TRAFFIC,
-    Field("Subs", "subscriptions", drop=2, sort="subs"),
-)
-_ROUTES: Final = (_LINK[0], Field("Remote", "remote_name"), Field("Account", "account"), *_LINK[1:])
-_GATEWAY: Final = (Field("Gateway", "gateway"), Field("Direction", "direction"))
-_GATEWAYS: Final = (_LINK[0], *_GATEWAY, Field("Remote", "name"), *_LINK[1:])
-_LEAFNODES: Final = (_LINK[0], Field("Remote", "name"), Field("Account", "account"), *_LINK[1:])
-
-
-@command()
-@_server_options(_ROUTES, "name")
-def routes(settings: Settings, **options: Any) -> None:
-    """List the routes between the servers of clusters."""
-    _report(settings, options, f"{PING}.ROUTEZ", _ROUTES, "Routes", {}, _listed("routes"))
-
-
-@command()
-@_server_options(_GATEWAYS, "name")
-def gateways(settings: Settings, **options: Any) -> None:
-    """List the gateway connections between clusters."""
-    _report(settings, options, f"{PING}.GATEWAYZ", _GATEWAYS, "Gateways", {}, _gateways)
-
-
-@command()
-@_server_options(_LEAFNODES, "name")
-def leafnodes(settings: Settings, **options: Any) -> None:
-    """List the connections of leaf nodes."""
-    _report(settings, options, f"{PING}.LEAFZ", _LEAFNODES, "Leaf nodes", {}, _listed("leafs"))
+# --- what the servers report -----------------------------------------------------------------------
 
 
 _KINDS: Final = [
@@ -859,10 +331,17 @@ _KINDS: Final = [
 @option("--host SERVER", "Ask only this server.")
 @option("--cluster NAME", "Ask only servers of this cluster.")
 @option("--filter", "Field of the request; the value may be JSON; repeatable.", PAIR, multiple=True)
-def request(settings: Settings, *, kind: str, filter: Any, **options: str | None) -> None:  # noqa: A002
+def request(
+    settings: Settings,
+    *,
+    kind: str,
+    filter: Any,  # noqa: A002
+    host: str | None,
+    cluster: str | None,
+) -> None:
     """Show what the servers report of KIND, as JSON."""
-    body: JSONObject = {"server_name": options["host"], "cluster": options["cluster"]}
-    body["exact_match"] = bool(options["host"])
+    selection = Selection(host, cluster)
+    body = selection.fields()
     for key, text in filter:
         try:
             body[key] = json.loads(text)
@@ -871,8 +350,8 @@ def request(settings: Settings, *, kind: str, filter: Any, **options: str | None
     silent = []
     with settings.connection() as nc:
         found = all_replies(settings, nc, f"{PING}.{kind.upper()}", body)
-        if options["host"] is None:
+        if host is None:
             pinged = all_replies(settings, nc, PING, {})
-            silent = _silent(settings, nc, found, pinged, options["cluster"])
+            silent = silent_servers(settings, nc, found, pinged, selection)
     emit_list(settings, found)
     check_replies(found, silent)

@@ -100,6 +100,28 @@ def meta_of(response: JSONObject) -> JSONObject:
 
 
 @dataclass(frozen=True)
+class Selection:
+    """The servers that a request asks; by default all."""
+
+    host: str | None = None
+    """Only the server with this name."""
+    cluster: str | None = None
+    """Only the servers of this cluster."""
+
+    def fields(self) -> JSONObject:
+        """Return the fields of the request."""
+        exact = bool(self.host)
+        return {"server_name": self.host, "exact_match": exact, "cluster": self.cluster}
+
+    def includes(self, response: JSONObject) -> bool:
+        """Return whether the server that sent a reply is asked."""
+        return self.host in (None, server_name(response)) and self.cluster in (
+            None,
+            response["server"].get("cluster"),
+        )
+
+
+@dataclass(frozen=True)
 class MetaGroup:
     """The members of the meta group, from the replies of servers."""
 
@@ -143,9 +165,17 @@ class MetaGroup:
 
 
 def silent_servers(
-    settings: Settings, nc: Connection, found: Sequence[JSONObject], pinged: Sequence[JSONObject]
+    settings: Settings,
+    nc: Connection,
+    found: Sequence[JSONObject],
+    pinged: Sequence[JSONObject],
+    selection: Selection = Selection(),
 ) -> list[Missing]:
-    """Return a row for each known server that did not answer; ``pinged``: the replies to a ping."""
+    """
+    Return a row for each known server that was asked and did not answer, in a cluster or in one not known.
+
+    `pinged`: the replies of all servers to a ping.
+    """
     own = all_replies(settings, nc, f"{SERVER}.{nc.server_info.server_id}.JSZ", {}, max_messages=1)
     known = {*MetaGroup.of([*found, *own]).silent, *map(server_name, pinged)}
     for response in pinged:
@@ -153,6 +183,7 @@ def silent_servers(
             route["name"] for route in response["statsz"].get("routes") or () if "name" in route
         }
     known -= {server_name(item) for item in found}
+    known -= {server_name(item) for item in pinged if not selection.includes(item)}
     return [
         Missing(name, {"server": {"name": name}}, "offline", "it does not answer")
         for name in sorted(known)

@@ -113,6 +113,15 @@ def test_report_of_connections_and_accounts(system):
     assert "Out Bytes" in system("server", "report", "accounts", "--sort", "in-bytes").ok().out
 
 
+@pytest.mark.parametrize("report", ["accounts", "connections", "jetstream", "health"])
+@pytest.mark.parametrize("selection", [("--cluster", "absent"), ("--host", "absent")])
+def test_a_report_of_no_server_is_not_empty(system, report, selection):
+    """Servers that do not exist have no results: that is an error, not a report without rows."""
+    found = system("server", "report", report, *selection, "--timeout", "2s")
+    assert found.status == 4
+    assert "no server answered" in found.err
+
+
 def test_report_of_health(system):
     """A stream that does not exist makes each server unhealthy."""
     shown = system("server", "report", "health").ok().out
