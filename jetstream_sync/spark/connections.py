@@ -19,10 +19,11 @@ from .. import errors
 from ..address import DEFAULT_SERVER, ServerAddress
 from ..api.echo import release
 from ..client.replies import ReplyCollector
-from ..jetstream.api_requests import APIRequests
+from ..jetstream.api_requests import APIRequests, within
 from ..jetstream.connection import Connection
 from ..jetstream.context import JetStream
 from ..jetstream.shared_connection import shared_connection
+from ..net.clock import Deadline
 from ..options import TLSOptions
 from ..protocol.parser import RawMessage
 from ..subjects import check_publish_subject, check_stream_name
@@ -207,7 +208,8 @@ def connection(settings: ConnectionSettings) -> Connection:
 
     All tasks of a worker process share it; a forked child gets its own. The connection may have lost its
     link unnoticed while the process was idle. So a round trip to the server comes first, and a link that does
-    not answer is replaced. The connection lives as long as the process: do not close it.
+    not answer is replaced. The connection lives as long as the process: do not close it. The round trip takes
+    ``timeout`` seconds at most, and ends with the deadline of `retry_transient`.
 
     Any thread may call it.
 
@@ -225,7 +227,7 @@ def connection(settings: ConnectionSettings) -> Connection:
     while True:
         found = shared_connection(servers, **settings.connect_options())
         try:
-            found.flush(settings.timeout)
+            found.flush(within(Deadline(settings.timeout)).left())
         except errors.TimeoutError:
             found.reconnect()
         except errors.ConnectionLostError:
@@ -240,10 +242,10 @@ def jetstream(settings: ConnectionSettings) -> JetStream:
     return settings.jetstream(connection(settings))
 
 
-def connected(settings: ConnectionSettings, timeout: float) -> JetStream:
-    """Return the same as `jetstream`; transient errors are retried for ``timeout`` seconds."""
+def connected(settings: ConnectionSettings, deadline: Deadline) -> JetStream:
+    """Return the same as `jetstream`; transient errors are retried until a deadline."""
     # In local mode Spark does not repeat a task, and a busy machine may not connect in time.
-    return retry_transient(partial(jetstream, settings), timeout, "connecting")
+    return retry_transient(partial(jetstream, settings), deadline, "connecting")
 
 
 def _path(path: str) -> str:

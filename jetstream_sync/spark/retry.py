@@ -15,7 +15,8 @@ from time import sleep
 from typing import Any, Final, TypeVar
 
 from .. import errors
-from ..net.clock import BackoffDelay, Deadline
+from ..jetstream.api_requests import limited
+from ..net.clock import FOREVER, BackoffDelay, Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -33,23 +34,28 @@ def is_transient(error: errors.Error) -> bool:
     return error.transient or isinstance(error, _STARTING)
 
 
-def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
+def retry_transient(
+    call: Callable[[], T], deadline: Deadline, what: str, *, limits_calls: bool = True
+) -> T:
     """
-    Call a function until it succeeds.
+    Call a function until it succeeds, or a deadline has passed.
 
-    The wait between two attempts starts at 0.1 s and doubles up to 5 s.
+    The wait between two attempts starts at 0.1 s and doubles up to 5 s. The requests of a call end at the deadline,
+    unless ``limits_calls`` is false.
     """
-    deadline = Deadline(timeout)
     waits = BackoffDelay(_MIN_WAIT_S, _MAX_WAIT_S)
     while True:
         try:
-            return call()
+            with limited(deadline if limits_calls else FOREVER):
+                return call()
         except errors.Error as error:
-            if not is_transient(error) or deadline.expired():
+            left = deadline.left() or 0.0
+            if not is_transient(error) or left < _MIN_WAIT_S:
                 raise
-            wait = waits.next()
+            # An attempt needs some time before the deadline: then its error says more than that it was late.
+            wait = min(waits.next(), left / 2)
             log.warning("%s failed; next attempt in %.1f s: %s", what, wait, error)
-        sleep(min(wait, deadline.left() or 0.0))
+        sleep(wait)
 
 
 def task_context() -> Any:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from .. import errors
 from ..durations import time_from_ns
 from ..headers import MSG_ID, Headers, parse_headers
-from .connections import connected
 from .options import ReadOptions, WriteOptions
 from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
-from .reading.range_reader import ReadPlan, read_chunks
+from .reading.range_reader import ReadPlan, read_partition
 from .reading.ranges import SequenceRange
 from .retry import task_context
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
@@ -249,7 +248,7 @@ def read_range(
     Raises:
         SchemaError: a column does not exist.
         InvalidArgumentError: there are no columns.
-        Error: any other error of `read_chunks`.
+        Error: any other error of `read_partition`.
 
     """
     parsed = ReadOptions.from_options(options)
@@ -277,9 +276,7 @@ def read_range_batches(
 
 def _chunks(part: SequenceRange, options: ReadOptions, columns: Sequence[str]) -> Iterator[Chunk]:
     check_read_columns((name, READ_TYPES.get(name, "")) for name in columns)
-    plan = ReadPlan.of(options)
-    js = connected(options.connection, plan.retry_timeout)
-    return read_chunks(js, part, frozenset(columns), plan)
+    return read_partition(options.connection, part, frozenset(columns), ReadPlan.of(options))
 
 
 def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:

@@ -211,16 +211,15 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, Any] | ReadOptions
     settings = parsed.connection
     if isinstance(replies, str):
         raise errors.InvalidArgumentError("the replies are one text: pass a list")
-    core = api_requests(connected(settings, settings.timeout)).core
+    deadline = Deadline(settings.timeout)
+    core = api_requests(connected(settings, deadline)).core
     rest = iter(replies)
     total = 0
     while part := [_ack_subject(reply) for reply in islice(rest, _MAX_ACKS)]:
-        retry_transient(
-            partial(_acknowledge, core, part, settings.timeout),
-            settings.timeout,
-            "acknowledging messages",
-        )
+        ask = partial(_acknowledge, core, part, deadline)
+        retry_transient(ask, deadline, "acknowledging messages")
         total += len(part)
+        deadline = Deadline(settings.timeout)
     return total
 
 
@@ -229,8 +228,10 @@ def _consumer(options: ReadOptions) -> PullConsumer:
         raise errors.InvalidOptionError(
             "consumer", None, "is required: set it to a durable consumer"
         )
-    js = connected(options.connection, options.connection.timeout)
-    consumer = js.get_consumer(options.stream[0], options.consumer)
+    deadline = Deadline(options.connection.timeout)
+    js = connected(options.connection, deadline)
+    look_up = partial(js.get_consumer, options.stream[0], options.consumer)
+    consumer = retry_transient(look_up, deadline, "looking up the consumer")
     policy = consumer.cached_info.config.ack_policy
     if policy != AckPolicy.EXPLICIT:
         raise errors.InvalidOptionError(
@@ -246,12 +247,12 @@ def _ack_subject(reply: str) -> bytes:
     return subject
 
 
-def _acknowledge(core: ConnectionCore, replies: Sequence[bytes], timeout: float) -> None:
+def _acknowledge(core: ConnectionCore, replies: Sequence[bytes], deadline: Deadline) -> None:
     confirmations = ReplyCollector(core, _never, len(replies))
     try:
         for reply in replies:
-            confirmations.ask(reply, _ACK)
-        for _, _, header, _ in confirmations.wait(timeout):
+            confirmations.ask(reply, _ACK, deadline=deadline)
+        for _, _, header, _ in confirmations.wait(deadline.left() or 0.0):
             if header and parse_status(header) is not None:
                 raise errors.ConsumerNotFoundError.found_here(
                     "no responders for the acknowledgements: the consumer was deleted"

@@ -7,16 +7,35 @@ import os
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 
 import pytest
-from fixtures.threads import wait_until, within
+from fixtures.server import paused
+from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import JetStreamMsg, PullConsumer
-from jetstream_sync.errors import AuthorizationError, NoServersError, TimeoutError
+from jetstream_sync.errors import AuthorizationError, Error, NoServersError, TimeoutError
 from jetstream_sync.server import NatsServer
-from jetstream_sync.spark import ReadOptions, connection, plan_ranges, read_range, take_work
+from jetstream_sync.spark import (
+    ReadOptions,
+    WriteOptions,
+    acknowledge,
+    connection,
+    plan_ranges,
+    publish_partition,
+    read_range,
+    take_work,
+)
+from jetstream_sync.spark.options import BucketReadOptions
+from jetstream_sync.spark.reading.bucket import check_bucket_exists
+from jetstream_sync.spark.reading.range_reader import ReadPlan, read_partition
+from jetstream_sync.spark.streaming.query import QueryPlanner
+from jetstream_sync.spark.writing.message_ids import WriteTaskId
+from jetstream_sync.spark.writing.rows import RowLayout
+from jetstream_sync.spark.writing.write_plan import WritePlan, Written
 
 LOGIN = "authorization { user: orders, password: hunter2 }\n"
 
@@ -146,7 +165,14 @@ def test_a_forked_child_has_its_own_connection(fresh_server):
     """After a fork the child gets another connection, and the parent's stays usable."""
     program = f"""
 import os
-from jetstream_sync.spark import ReadOptions, connection, plan_ranges, read_range, take_work
+from jetstream_sync.spark import ReadOptions, WriteOptions, acknowledge, connection, plan_ranges, publish_partition, read_range, take_work
+from jetstream_sync.spark.options import BucketReadOptions
+from jetstream_sync.spark.reading.bucket import check_bucket_exists
+from jetstream_sync.spark.reading.range_reader import ReadPlan, read_partition
+from jetstream_sync.spark.streaming.query import QueryPlanner
+from jetstream_sync.spark.writing.message_ids import WriteTaskId
+from jetstream_sync.spark.writing.rows import RowLayout
+from jetstream_sync.spark.writing.write_plan import WritePlan, Written
 settings = ReadOptions.from_options({{"stream": "S", "servers": {fresh_server.url!r}}}).connection
 nc = connection(settings)
 child = os.fork()
@@ -164,3 +190,83 @@ assert connection(settings) is nc
         timeout=60,
         env={**os.environ},
     )
+
+
+#: Seconds that each call of the next test may take, and that it may be late on a busy machine.
+_LIMIT_S, _LATE_S = 1.0, 0.5 * SCALE
+
+
+def test_each_call_ends_while_the_server_is_silent(fresh_server):
+    """Connecting and the request after it have one limit, for each function that a user or Spark calls."""
+    limits = {"timeout": f"{_LIMIT_S}s", "connectTimeout": f"{_LIMIT_S}s"}
+    read = options(
+        fresh_server,
+        planningTimeout=f"{_LIMIT_S}s",
+        startingOffsets="earliest",
+        consumer="C",
+        **limits,
+    )
+    sink = {"servers": fresh_server.url, "stream": "S", "subject": "S.a"} | limits
+    sink["ackTimeout"] = f"{_LIMIT_S}s"
+    marked = sink | {"delivery": "transaction", "markerSubject": "S.m", "jobId": "J"}
+    bucket = {"servers": fresh_server.url, "bucket": "B", "planningTimeout": f"{_LIMIT_S}s"}
+    entries = BucketReadOptions.from_options(bucket | limits)
+    task = WriteTaskId(name="J", batch=0, partition=0, has_ends=True)
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["S.>"], allow_direct=True, allow_atomic=True)
+        js.create_consumer("S", durable_name="C", ack_policy="explicit")
+        js.create_key_value(bucket="B")
+        for number in range(5):
+            js.publish("S.a", b"%d" % number)
+        layout = RowLayout.of_names(["data"])
+        plain = WritePlan.checked(WriteOptions.from_options(sink), layout)
+        transaction = WritePlan.checked(WriteOptions.from_options(marked), layout)
+        (part,) = plan_ranges(read)
+        (batch,) = take_work(read, batch=2, idle_seconds=0.1, max_messages=2)
+        replies = [message.ack_subject.decode() for message in batch.messages]
+        query = QueryPlanner(read)
+        start = query.initial()
+        end = query.latest(start, unlimited=True)
+        calls = {
+            "plan": lambda: plan_ranges(read),
+            "read": lambda: list(
+                read_partition(
+                    read.connection,
+                    part,
+                    frozenset({"data"}),
+                    ReadPlan(timeout=_LIMIT_S, retry_timeout=_LIMIT_S),
+                )
+            ),
+            "bucket": lambda: check_bucket_exists(entries),
+            "work": lambda: list(take_work(read, idle_seconds=_LIMIT_S)),
+            "acknowledge": lambda: acknowledge(replies, read),
+            "check": lambda: publish_partition([b"row"], sink),
+            "write": lambda: plain.write(task, [[layout.columns([[b"row"]])]]),
+            "transaction": lambda: transaction.write(task, [[layout.columns([[b"row"]])]]),
+            "confirm": lambda: plain.confirm([Written(partition=0, rows=1, last_seq=1)]),
+            "end": lambda: transaction.end_batch(task),
+            "purge": lambda: plain.purge(2),
+            "initial": lambda: QueryPlanner(read).initial(),
+            "latest": lambda: QueryPlanner(read).latest(end, unlimited=True),
+            "partitions": lambda: QueryPlanner(read).partitions(start, end),
+            "commit": lambda: query.commit(end),
+        }
+        with ThreadPoolExecutor(len(calls)) as pool, paused(fresh_server):
+            outcomes = dict(zip(calls, pool.map(_timed, calls.values()), strict=True))
+        query.close()
+    assert {name: error for name, (error, _) in outcomes.items() if error is None} == {}
+    # The first acknowledgement has a limit of its own.
+    outcomes["write"] = outcomes["write"][0], outcomes["write"][1] - _LIMIT_S
+    late = {name: took for name, (_, took) in outcomes.items() if took > _LIMIT_S + _LATE_S}
+    assert late == {}
+
+
+def _timed(call: Callable[[], object]) -> tuple[Error | None, float]:
+    """Return the error of a call, and the seconds that it took."""
+    began = monotonic()
+    try:
+        call()
+    except Error as error:
+        return error, monotonic() - began
+    return None, monotonic() - began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 from time import monotonic, sleep
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fixtures.spark_streams import fill
-from fixtures.threads import SCALE
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
-from jetstream_sync import errors
+from jetstream_sync import Subscription, errors
 from jetstream_sync.durations import time_to_ns
 from jetstream_sync.spark.connections import connection, is_batching
 from jetstream_sync.spark.options import ReadOptions
@@ -22,7 +23,8 @@ from jetstream_sync.spark.planning.data_loss import DataLossError
 from jetstream_sync.spark.planning.offsets import Offset
 from jetstream_sync.spark.reading.range_reader import _RangeReader
 from jetstream_sync.spark.reading.ranges import RangeLostError, SequenceRange
-from jetstream_sync.spark.streaming.query import QueryPlanner
+from jetstream_sync.spark.streaming.query import Arrivals, QueryPlanner
+from jetstream_sync.spark.streams import stream_view
 from jetstream_sync.spark.task_helpers import read_range
 
 if TYPE_CHECKING:
@@ -183,6 +185,27 @@ def test_a_trigger_asks_each_stream_once(js, stream, planner):
         while asked.pending_msgs:
             subjects.append(asked.next_msg(1).subject)
     assert subjects == [f"$JS.API.STREAM.INFO.{stream.name}"]
+
+
+def test_a_subscription_whose_limit_was_not_sent_is_made_again(js, stream, planner, monkeypatch):
+    """A subscription without its limit would receive every message; the next attempt replaces it."""
+    options, arrivals = planner.options(stream.name), Arrivals()
+    view = stream_view(stream.info())
+
+    def full(*_: object) -> None:
+        raise errors.OutboundBufferLimitError("full")
+
+    with jetstream_sync.connect(planner._server.url) as nc:
+        with monkeypatch.context() as patch, pytest.raises(errors.OutboundBufferLimitError):
+            patch.setattr(Subscription, "unsubscribe", full)
+            arrivals.watch(nc, [view], options)
+        gc.collect()
+        arrivals.watch(nc, [view], options)
+        nc.flush()
+        fill(js, f"{stream.name}.a", 5)
+        wait_until(arrivals.seen)
+        nc.flush()
+        assert nc.stats["in_msgs"] == 1
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from ...durations import time_to_ns
 from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
+from ...net.clock import Deadline
 from ..connections import api_requests, connection
 from ..options import EARLIEST, LATEST, OffsetSpec, ReadOptions
 from ..reading.direct import count_from_each, matching_seqs
@@ -96,7 +97,7 @@ class SourceAccess:
 
     def retry_transient(self, call: Callable[[], T], what: str) -> T:
         """Call a function until it succeeds, see `retry.retry_transient`."""
-        return retry_transient(call, self.options.planning_timeout, what)
+        return retry_transient(call, Deadline(self.options.planning_timeout), what)
 
     def snapshot(self) -> dict[str, StreamView]:
         """Return the state of all selected streams, see `StreamSelection.snapshot`."""

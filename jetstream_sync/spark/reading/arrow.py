@@ -22,12 +22,11 @@ import pyarrow.compute as pc
 from ...headers import MSG_ID, Headers, parse_headers
 from ...speedups import split_headers
 from ..bytes_column import NO_BYTES, BytesColumn
-from ..connections import connected
 from ..options import ReadOptions
 from ..retry import one_line_errors
 from ..schema import arrow_schema, spark_arrow_schema
 from .chunks import MAX_REQUEST_ROWS, Chunk
-from .range_reader import ReadPlan, read_chunks
+from .range_reader import ReadPlan, read_partition
 from .ranges import SequenceRange
 
 if TYPE_CHECKING:
@@ -229,8 +228,7 @@ class PartitionReader:
         columns = frozenset(self._schema.names)
         schema = spark_arrow_schema(self._schema)
         with one_line_errors():
-            js = connected(self._settings, self._plan.retry_timeout)
-            for chunk in read_chunks(js, sequences, columns, self._plan):
+            for chunk in read_partition(self._settings, sequences, columns, self._plan):
                 yield to_batch(chunk, schema, self._settings.domain)
 
     def __str__(self) -> str:

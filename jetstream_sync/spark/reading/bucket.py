@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ... import errors
 from ...jetstream.buckets.entries import KeyValueEntry, entry_of_message
 from ...jetstream.context import JetStream
+from ...net.clock import Deadline
 from ...subjects import KV_PREFIX
 from ..connections import jetstream
 from ..options import BucketReadOptions
@@ -30,14 +31,17 @@ _PAGE_ATTEMPTS: Final = 3
 
 def check_bucket_exists(options: BucketReadOptions) -> None:
     """Check on the driver that the bucket exists."""
-    retry_transient(partial(_look_up, options), options.planning_timeout, "looking up the bucket")
+    deadline = Deadline(options.planning_timeout)
+    retry_transient(partial(_look_up, options), deadline, "looking up the bucket")
 
 
 def read_bucket(options: BucketReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the current entries of a bucket, in the order of their revisions."""
     columns = spark_arrow_schema(schema)
+    deadline = Deadline(options.planning_timeout)
     read = partial(_read, options, meta_only="value" not in columns.names)
-    entries = retry_transient(read, options.planning_timeout, "reading the bucket")
+    # A large bucket may take any time while the server answers.
+    entries = retry_transient(read, deadline, "reading the bucket", limits_calls=False)
     for part in _parts(entries, options.batch_bytes):
         yield _to_batch(part, columns)
 

@@ -26,6 +26,7 @@ from ...headers import is_no_responders, parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import MAX_BYTES, is_direct_status
+from ...net.clock import Deadline
 from ...protocol.parser import RawMessage
 from ...speedups import split_direct
 from ..bytes_column import NO_BYTES, BytesColumn
@@ -126,7 +127,8 @@ class DirectReader:
         }
         if self._filter is not None:
             body["next_by_subj"] = self._filter
-        return asked(self._api.core, self._route, dumps(body), _is_status)
+        deadline = Deadline(self._task.silence_timeout)
+        return asked(self._api.core, self._route, dumps(body), _is_status, deadline)
 
     def _chunk(self, items: Replies, server_headers: _ServerHeaders) -> Chunk:
         """Return the columns of messages, given their parsed server headers."""

@@ -32,6 +32,7 @@ from ...api.pull import PullRequest, PullStatusKind, parse_pull_status
 from ...client.replies import ReplyCollector
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_requests import CREATE, add_consumer, consumer_info, delete_consumer
+from ...net.clock import Deadline
 from ...protocol.parser import RawMessage
 from ...subjects import ack_tokens, filter_fields
 from ..bytes_column import NO_BYTES, BytesColumn
@@ -166,7 +167,8 @@ class PullReader:
         max_bytes = 0 if self._oversized else self._task.batch_bytes * _MAX_BYTES_FACTOR
         self._oversized = False
         request = PullRequest(batch=rows, max_bytes=max_bytes, no_wait=True)
-        gathering = asked(self._api.core, self._route, request.encode(), _is_status, rows)
+        deadline, payload = Deadline(self._task.silence_timeout), request.encode()
+        gathering = asked(self._api.core, self._route, payload, _is_status, deadline, rows)
         return _Pull(gathering, max_bytes)
 
     def _wait_for_pull(self, pull: _Pull, consumer: _ConsumerState, start_seq: int) -> Replies:

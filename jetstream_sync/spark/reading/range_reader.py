@@ -25,7 +25,7 @@ from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
 from ...net.clock import BackoffDelay, Deadline
-from ..connections import api_requests, is_batching
+from ..connections import ConnectionSettings, api_requests, connected, is_batching
 from ..options import ReadOptions
 from ..retry import is_transient, task_context
 from ..streams import StreamView, stream_view
@@ -115,25 +115,44 @@ def read_chunks(
     range: SequenceRange,  # noqa: A002 - the name of the concept
     columns: frozenset[str],
     plan: ReadPlan,
+    deadline: Deadline | None = None,
 ) -> Iterator[Chunk]:
     """
     Yield the messages of a range in sequence order, each once.
 
     A chunk is completely received before it is yielded. The caller may hold the iterator for any time: only
     one or two responses of limited size are outstanding, and the reader thread of the connection receives
-    them. Closing the iterator early leaves no state behind.
+    them. Closing the iterator early leaves no state behind. Transient errors are retried until the deadline, and for
+    ``plan.retry_timeout`` after each progress.
     """
     if range.from_earliest and (context := task_context()) is not None and context.attemptNumber():
         # A sink may have stored rows of an earlier attempt, and knows them by their position.
         range = replace(range, from_earliest=False)  # noqa: A001
-    return _RangeReader(api_requests(js), range, columns, plan).chunks()
+    deadline = deadline or Deadline(plan.retry_timeout)
+    return _RangeReader(api_requests(js), range, columns, plan, deadline).chunks()
+
+
+def read_partition(
+    settings: ConnectionSettings,
+    range: SequenceRange,  # noqa: A002 - the name of the concept
+    columns: frozenset[str],
+    plan: ReadPlan,
+) -> Iterator[Chunk]:
+    """Yield the same as `read_chunks`, on the connection of this process; one limit for connecting and the first read."""
+    deadline = Deadline(plan.retry_timeout)
+    yield from read_chunks(connected(settings, deadline), range, columns, plan, deadline)
 
 
 class _RangeReader:
     """The state of reading one range; for one thread."""
 
     def __init__(
-        self, api: APIRequests, range_: SequenceRange, columns: frozenset[str], plan: ReadPlan
+        self,
+        api: APIRequests,
+        range_: SequenceRange,
+        columns: frozenset[str],
+        plan: ReadPlan,
+        deadline: Deadline,
     ) -> None:
         self._api = api
         self._range = range_
@@ -148,25 +167,22 @@ class _RangeReader:
         self._has_rows = False
         self._begin_seq = 0
         self._loss_logged = False
-        self._deadline = Deadline(plan.retry_timeout)
+        self._deadline = deadline
         self._waits = BackoffDelay(_MIN_WAIT_S, _MAX_WAIT_S)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the messages of the range, see `read_chunks`."""
         end_seq = self._range.end_seq
-        self._deadline = Deadline(self._plan.retry_timeout)
         while self._next_seq < end_seq:
-            begun_at = self._next_seq
             try:
                 yield from self._read_responses()
                 if self._next_seq >= end_seq or self._is_complete():
                     return
             except errors.Error as error:
-                self._recover(error, progress=self._next_seq > begun_at)
+                self._recover(error)
             else:
                 reason = "the stream holds the message, but the server does not deliver it"
-                stalled = RangeStalledError(self._range.stream, self._next_seq, reason)
-                self._recover(stalled, progress=self._next_seq > begun_at)
+                self._recover(RangeStalledError(self._range.stream, self._next_seq, reason))
 
     def _read_responses(self) -> Iterator[Chunk]:
         """Yield chunks until there are no more replies, or the range is complete."""
@@ -174,7 +190,7 @@ class _RangeReader:
         self._stream_checked = False
         try:
             for response in responses:
-                received = response.chunk
+                received, begun_at = response.chunk, self._next_seq
                 if self._begin_seq > self._next_seq:
                     begin = bisect_left(received.sequences, self._begin_seq)
                     received = received.slice(begin, len(received))
@@ -183,6 +199,9 @@ class _RangeReader:
                     yield chunk
                     self._next_seq = chunk.sequences[-1] + 1
                 self._next_seq = response.next_seq
+                if self._next_seq > begun_at:
+                    self._deadline = Deadline(self._plan.retry_timeout)
+                    self._waits.reset()
         finally:
             responses.close()
 
@@ -203,11 +222,8 @@ class _RangeReader:
         )
         return (DirectReader if self._is_direct else PullReader)(self._api, task)
 
-    def _recover(self, error: errors.Error, *, progress: bool) -> None:
+    def _recover(self, error: errors.Error) -> None:
         """Wait before the next attempt after an error."""
-        if progress:
-            self._deadline = Deadline(self._plan.retry_timeout)
-            self._waits.reset()
         if (
             not is_transient(error)
             or self._deadline.expired()
@@ -221,7 +237,8 @@ class _RangeReader:
     def _check_stream(self) -> StreamView:
         """Return the current state of the stream."""
         route = self._api.routes.to("STREAM.INFO", self._range.stream)
-        view = stream_view(self._api.ask_for(StreamInfo, route))
+        deadline = self._deadline.sooner(self._plan.timeout)
+        view = stream_view(self._api.ask_for(StreamInfo, route, deadline=deadline))
         planned_ns = self._range.created_ns
         if planned_ns and view.created_ns != planned_ns:
             raise StreamRecreatedError(self._range.stream, planned_ns, view.created_ns)
@@ -239,11 +256,11 @@ class _RangeReader:
 
     def _is_complete(self) -> bool:
         """Return whether the stream leader has no more messages of the range."""
-        api = self._api
+        api, deadline = self._api, self._deadline.sooner(self._plan.timeout)
         for subject in self._range.filters or (">",):
             request = {"seq": self._next_seq, "next_by_subj": subject}
             try:
-                found = leader_get(api, self._range.stream, request, api.deadline())
+                found = leader_get(api, self._range.stream, request, deadline)
             except errors.MessageNotFoundError:
                 continue
             if found.seq < self._range.end_seq:

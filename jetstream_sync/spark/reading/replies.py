@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ... import errors
 from ...client.core import ConnectionCore
 from ...client.replies import ReplyCollector
+from ...net.clock import Deadline
 from ...protocol.parser import RawMessage
 from ...speedups import run_column, run_numbers
 from ..bytes_column import BytesColumn
@@ -80,12 +81,13 @@ def asked(
     subject: bytes,
     payload: bytes,
     is_end: Callable[[RawMessage], bool],
+    deadline: Deadline,
     expected: int = 0,
 ) -> ReplyCollector:
-    """Send a request, and return the collector of its replies, which the caller closes."""
+    """Send a request until a deadline, and return the collector of its replies, which the caller closes."""
     collector = ReplyCollector(core, is_end, expected, Replies())
     try:
-        collector.ask(subject, payload)
+        collector.ask(subject, payload, deadline=deadline)
     except BaseException:
         collector.close()
         raise

@@ -25,6 +25,7 @@ from ...codec import dumps, loads
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import StoredMsg, leader_get
+from ...net.clock import Deadline
 from ..connections import api_requests
 from ..options import WriteOptions
 from ..retry import retry_transient
@@ -147,26 +148,25 @@ class CheckpointStore:
         self._js = js
         self._api = api_requests(js)
         self._stream = options.stream
-        self._timeout = options.ack_timeout
         self._roll_up = b"%b: sub\r\n" % ROLLUP.encode() if roll_up else b""
         self._task_id = task_id
         identity = task_id if options.query_id is None else replace(task_id, name=options.query_id)
         self._prefix = f"{options.marker_subject}.{identity.token}"
         self._subject = f"{self._prefix}.{task_id.partition}"
 
-    def check_order(self) -> None:
+    def check_order(self, deadline: Deadline) -> None:
         """
         Check that the newest message of the query in the stream fits to the micro-batch, see `check_newest`.
 
         A stream without a message of the query proves nothing: limits may have removed them, or the identity is new.
         """
-        found = self._last(f"{self._prefix}.*")
+        found = self._last(f"{self._prefix}.*", deadline)
         if found is not None:
             check_newest(_parse(found), self._task_id, self._stream)
 
-    def end_batch(self) -> None:
+    def end_batch(self, deadline: Deadline) -> None:
         """Record that all partitions of the micro-batch are written."""
-        retry_transient(self._end_batch, self._timeout, "recording the end of a batch")
+        retry_transient(self._end_batch, deadline, "recording the end of a batch")
 
     def _end_batch(self) -> None:
         subject, batch = f"{self._prefix}.{_END}", self._task_id.batch
@@ -183,17 +183,17 @@ class CheckpointStore:
                 expected_last_subject_sequence=0 if last is None else last.seq,
             )
 
-    def read(self) -> Checkpoint | None:
+    def read(self, deadline: Deadline) -> Checkpoint | None:
         """Return the last checkpoint of the partition, ``None`` if there is none."""
-        found = self._last(self._subject)
+        found = self._last(self._subject, deadline)
         return None if found is None else Checkpoint.parse(found).stored(found.seq)
 
-    def read_keys(self, checkpoint: Checkpoint) -> set[bytes]:
+    def read_keys(self, checkpoint: Checkpoint, deadline: Deadline) -> set[bytes]:
         """Return the keys of the rows that are stored up to a checkpoint."""
         keys: set[bytes] = set()
         for number in range(checkpoint.lists):
             subject = self._list_subject(number)
-            found = self._last(subject)
+            found = self._last(subject, deadline)
             listed = None if found is None else KeyList.parse(found)
             if listed is None or listed.batch != checkpoint.batch:
                 raise SinkError(
@@ -219,10 +219,10 @@ class CheckpointStore:
     def _list_subject(self, number: int) -> str:
         return f"{self._subject}-{number}"
 
-    def _last(self, subject: str) -> StoredMsg | None:
+    def _last(self, subject: str, deadline: Deadline) -> StoredMsg | None:
         """Return the last message on a subject, ``None`` if there is none."""
         read = partial(self._get, subject)
-        return retry_transient(read, self._timeout, "reading a checkpoint")
+        return retry_transient(read, deadline, "reading a checkpoint")
 
     def _get(self, subject: str) -> StoredMsg | None:
         request = {"last_by_subj": subject}

@@ -20,7 +20,6 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 
 from ... import errors
-from ..connections import connected
 from ..options import WriteOptions
 from ..retry import one_line_errors
 from .arrow_rows import arrow_columns
@@ -108,8 +107,7 @@ def commit_write(
     if overwrite:
         firsts = [item.first_seq for item in written if item.first_seq is not None]
         before = min(firsts, default=plan.target.end_seq)
-        js = connected(options.connection, options.ack_timeout)
-        purged = js.get_stream(options.stream).purge(seq=before) if before > 1 else 0
+        purged = plan.purge(before) if before > 1 else 0
         log.info("%s: purged %d earlier messages", label, purged)
     for message in messages[:1]:
         if isinstance(message, CommitMessage) and message.task_id.has_ends:

@@ -149,11 +149,14 @@ class TransactionWriter:
         self._written = 0
         self.stats: WriteStats = WriteStats()
 
+    def read_stored(self, deadline: Deadline) -> None:
+        """Read from the stream which rows are stored, and check that the micro-batch fits to them; call it first."""
+        self._checkpoints.check_order(deadline)
+        self._read_checkpoint(deadline)
+        self._unseen = self._stored.copy()
+
     def write(self, parts: Iterable[EncodedRows]) -> None:
         """Write all rows that are not stored yet."""
-        self._checkpoints.check_order()
-        self._read_checkpoint()
-        self._unseen = self._stored.copy()
         for part in parts:
             self.stats.rows += len(part)
             rows = replace(part, ids=self._ids.of(part))
@@ -176,15 +179,15 @@ class TransactionWriter:
 
     # --- rows that are stored already -----------------------------------------------------------
 
-    def _read_checkpoint(self) -> None:
+    def _read_checkpoint(self, deadline: Deadline) -> None:
         """Read the last checkpoint, and the keys of the rows stored with it."""
-        checkpoint = self._checkpoint = self._checkpoints.read()
+        checkpoint = self._checkpoint = self._checkpoints.read(deadline)
         if checkpoint is None:
             return
         if checkpoint.batch > self._batch:
             raise CheckpointRewoundError(self._stream, checkpoint.batch, self._batch)
         if checkpoint.batch == self._batch:
-            self._stored = self._checkpoints.read_keys(checkpoint)
+            self._stored = self._checkpoints.read_keys(checkpoint, deadline)
 
     def _own_checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint if this micro-batch has stored it."""
@@ -301,7 +304,7 @@ class TransactionWriter:
         before = self._checkpoint
         if not conflict:
             sleep(min(_RETRY_DELAY_S, deadline.left() or 0.0))
-        self._read_checkpoint()
+        self._read_checkpoint(deadline)
         after = self._checkpoint
         if before is not None and (after is None or after.seq < before.seq):
             raise stream_replaced(self._stream)

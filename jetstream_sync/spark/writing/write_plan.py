@@ -20,6 +20,7 @@ from ...api.enums import RetentionPolicy
 from ...api.stream import StreamConfig
 from ...jetstream.buckets.entries import BucketSubjects
 from ...jetstream.context import JetStream
+from ...net.clock import Deadline
 from ...subjects import API_PREFIX, is_reserved, subject_matches, subjects_overlap
 from ..connections import api_requests, connected
 from ..options import WriteOptions
@@ -227,18 +228,20 @@ class WritePlan:
     @classmethod
     def checked(cls, options: WriteOptions, layout: RowLayout, *, warns: bool = True) -> WritePlan:
         """Return the plan after checking the stream, see `check_target`; transient errors are retried."""
-        js = connected(options.connection, options.ack_timeout)
+        deadline = Deadline(options.ack_timeout)
+        js = connected(options.connection, deadline)
         check = partial(check_target, js, options, layout, warns=warns)
-        target = retry_transient(check, options.ack_timeout, "checking the stream")
+        target = retry_transient(check, deadline, "checking the stream")
         return cls(options=options, layout=layout, target=target)
 
     def write(self, task_id: WriteTaskId, groups: Iterable[Iterable[Columns]]) -> Written:
         """Write the rows of a partition, given in groups; on return the stream has stored all of them."""
-        js = self._connected()
+        deadline = self._deadline()
+        js = connected(self.options.connection, deadline)
         encoder = self._encoder(task_id.partition)
         rows = self._rows(encoder, groups)
         if self.options.delivery == "transaction":
-            stats = self._in_transactions(js, encoder, task_id, rows)
+            stats = self._in_transactions(js, encoder, task_id, rows, deadline)
         else:
             stats = self._published(js, encoder, task_id, rows)
         return Written(
@@ -294,12 +297,18 @@ class WritePlan:
         return window.stats
 
     def _in_transactions(
-        self, js: JetStream, encoder: RowEncoder, task_id: WriteTaskId, rows: Iterable[EncodedRows]
+        self,
+        js: JetStream,
+        encoder: RowEncoder,
+        task_id: WriteTaskId,
+        rows: Iterable[EncodedRows],
+        deadline: Deadline,
     ) -> WriteStats:
         core, limit = api_requests(js).core, self.target.max_msg_size
         with closing(RowBatches(core, encoder, limit)) as batches:
             checkpoints, ids = self._checkpoints(js, task_id), self._ids(task_id)
             writer = TransactionWriter(batches, checkpoints, task_id, self.options, ids)
+            writer.read_stored(deadline)
             writer.write(rows)
         return writer.stats
 
@@ -313,9 +322,9 @@ class WritePlan:
         last_seq = max((item.last_seq or 0 for item in written), default=0)
         if not last_seq:
             return
-        name, target, options = self.options.stream, self.target, self.options
-        read = partial(self._connected().get_stream, name)
-        info = retry_transient(read, options.ack_timeout, "checking the stream").cached_info
+        name, target, deadline = self.options.stream, self.target, self._deadline()
+        read = partial(connected(self.options.connection, deadline).get_stream, name)
+        info = retry_transient(read, deadline, "checking the stream").cached_info
         view = stream_view(info)
         if view.created_ns != target.created_ns or info.state.last_seq < last_seq:
             raise stream_replaced(name)
@@ -329,11 +338,24 @@ class WritePlan:
     def end_batch(self, task_id: WriteTaskId) -> None:
         """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
         if self.options.delivery == "transaction":
-            self._checkpoints(self._connected(), task_id).end_batch()
+            deadline = self._deadline()
+            js = connected(self.options.connection, deadline)
+            self._checkpoints(js, task_id).end_batch(deadline)
+
+    def purge(self, seq: int) -> int:
+        """Remove the messages before a sequence, and return their number; for the driver."""
+        deadline = self._deadline()
+        js = connected(self.options.connection, deadline)
+
+        def purge() -> int:
+            return js.get_stream(self.options.stream).purge(seq=seq)
+
+        return retry_transient(purge, deadline, "purging earlier messages")
 
     def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
         roll_up = self.target.allows_rollup
         return CheckpointStore(js, self.options, task_id, roll_up=roll_up)
 
-    def _connected(self) -> JetStream:
-        return connected(self.options.connection, self.options.ack_timeout)
+    def _deadline(self) -> Deadline:
+        """Return the limit for connecting and the request after it, which starts now."""
+        return Deadline(self.options.ack_timeout)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
 from jetstream_sync.jetstream.api_requests import APIRequests
 from jetstream_sync.jetstream.direct_get import ReplyCollector
+from jetstream_sync.net.clock import FOREVER, Deadline
 from jetstream_sync.protocol.parser import RawMessage
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
 from jetstream_sync.spark.bytes_column import BytesColumn
@@ -158,7 +159,7 @@ class Scripted:
         self.items = Replies()
         self.items += response
 
-    def ask(self, subject: bytes, payload: bytes) -> None:
+    def ask(self, subject: bytes, payload: bytes, deadline: Deadline) -> None:
         pass
 
     def wait(self, patience: float) -> Replies:
@@ -194,7 +195,9 @@ def test_a_malformed_reply_of_the_leader(monkeypatch):
     """A reply without a message is an error, and does not complete a range."""
     api = APIRequests(NO_CORE, Routes(), 1.0)
     monkeypatch.setattr(api, "ask", lambda *_: {})
-    reading = _RangeReader(api, SequenceRange("ORDERS", 1, 10), frozenset(READ_COLUMNS), ReadPlan())
+    reading = _RangeReader(
+        api, SequenceRange("ORDERS", 1, 10), frozenset(READ_COLUMNS), ReadPlan(), FOREVER
+    )
     with pytest.raises(InvalidResponseError):
         reading._is_complete()
 

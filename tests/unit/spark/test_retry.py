@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jetstream_sync import errors
+from jetstream_sync.net.clock import Deadline
 from jetstream_sync.spark import retry
 from jetstream_sync.spark.retry import is_transient, retry_transient
 
@@ -42,7 +43,7 @@ def test_a_call_is_repeated_until_it_succeeds(monkeypatch):
             raise left.pop()
         return "done"
 
-    assert retry_transient(call, 60.0, "asking") == "done"
+    assert retry_transient(call, Deadline(60.0), "asking") == "done"
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
 
 
@@ -54,7 +55,7 @@ def test_a_refusal_is_raised_at_once(monkeypatch):
         raise errors.StreamNotFoundError(404, 10059, "no")
 
     with pytest.raises(errors.StreamNotFoundError):
-        retry_transient(call, 60.0, "asking")
+        retry_transient(call, Deadline(60.0), "asking")
 
 
 def test_retries_end_at_the_timeout():
@@ -64,4 +65,4 @@ def test_retries_end_at_the_timeout():
         raise errors.TimeoutError("late")
 
     with pytest.raises(errors.TimeoutError):
-        retry_transient(call, 0.0, "asking")
+        retry_transient(call, Deadline(0.0), "asking")
