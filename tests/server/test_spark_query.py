@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import json
 from time import monotonic, sleep
@@ -192,14 +191,17 @@ def test_a_subscription_whose_limit_was_not_sent_is_made_again(js, stream, plann
     options, arrivals = planner.options(stream.name), Arrivals()
     view = stream_view(stream.info())
 
-    def full(*_: object) -> None:
-        raise errors.OutboundBufferLimitError("full")
+    unsubscribe = Subscription.unsubscribe
+
+    def full(subscription: Subscription, limit: int = 0) -> None:
+        if limit:
+            raise errors.OutboundBufferLimitError("full")
+        unsubscribe(subscription)
 
     with jetstream_sync.connect(planner._server.url) as nc:
         with monkeypatch.context() as patch, pytest.raises(errors.OutboundBufferLimitError):
             patch.setattr(Subscription, "unsubscribe", full)
             arrivals.watch(nc, [view], options)
-        gc.collect()
         arrivals.watch(nc, [view], options)
         nc.flush()
         fill(js, f"{stream.name}.a", 5)

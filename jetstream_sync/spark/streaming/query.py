@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Final
@@ -90,8 +91,14 @@ class Arrivals:
         for subject in subjects - self._subscriptions.keys():
             # The limit ends the subscription on the server, however many messages follow.
             subscription = connection.subscribe(subject)
-            subscription.unsubscribe(1)
-            self._subscriptions[subject] = subscription  # a retry repeats one without its limit
+            try:
+                subscription.unsubscribe(1)
+            except errors.Error:
+                # Without its limit it would receive every message; a retry makes another one.
+                with suppress(errors.Error):
+                    subscription.unsubscribe()
+                raise
+            self._subscriptions[subject] = subscription
 
     def seen(self) -> bool:
         """Return whether a message has arrived, so that the streams must be asked."""
