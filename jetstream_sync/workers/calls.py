@@ -21,8 +21,8 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -34,7 +34,7 @@ from ..records import record
 from .arguments import check_numbers, to_json
 from .checks import check_option, check_token, is_number
 from .context import Context, RunState
-from .errors import CallEndedError, Reject, ReturnValueError, StateUnknownError
+from .errors import CallEndedError, NoCallError, Reject, ReturnValueError, StateUnknownError
 from .logs import error_text, log, traceback_text
 from .resources import Resource, has_schedules
 from .tracing import publishing
@@ -215,8 +215,11 @@ class CallRecord(codec.Record):
 
     @classmethod
     def from_json(cls, data: bytes) -> CallRecord:
-        """Return a stored record; raise `InvalidResponseError` if it is none."""
-        return codec.decode(cls, codec.loads(data))
+        """Return a stored record; raise `NoCallError` if it is none."""
+        try:
+            return codec.decode(cls, codec.loads(data))
+        except errors.InvalidResponseError as error:
+            raise NoCallError(f"the stored record of the call is none: {error}") from error
 
 
 def new_record(
@@ -291,6 +294,15 @@ def sent_record(task: str, call: str, data: bytes) -> CallRecord:
         return codec.decode(CallRecord, {**found, "id": call, "status": CallStatus.READY.value})
     except errors.InvalidResponseError as error:
         raise Reject(f"the message is no call of a task: {error}") from error
+
+
+@contextmanager
+def _key_of_call(call: str) -> Iterator[None]:
+    """Raise `NoCallError` if the id of a call, which is from a subject, cannot be a key."""
+    try:
+        yield
+    except errors.InvalidNameError as error:
+        raise NoCallError(f"the id {call!r:.60} cannot be that of a call") from error
 
 
 def has_expired(expires: float | None) -> bool:
@@ -519,14 +531,17 @@ class CallStates:
             self._open()[0].purge(call)
 
     def read(self, call: str) -> CallRecord:
-        """Return the current record; raises as `KeyValue.get`."""
-        return CallRecord.from_json(self._open()[0].get(call, consistent=True).value)
+        """Return the current record; raises `NoCallError`, and as `KeyValue.get`."""
+        bucket = self._open()[0]
+        with _key_of_call(call):
+            found = bucket.get(call, consistent=True)
+        return CallRecord.from_json(found.value)
 
     def status(self, call: str) -> str | None:
         """Return the status of a call; ``None``: it has no record. Otherwise raises as `read`."""
         try:
             return self.read(call).status
-        except errors.KeyNotFoundError:
+        except (errors.KeyNotFoundError, NoCallError):
             return None
 
     def wait(self, call: str, timeout: float | None) -> CallRecord:
@@ -558,7 +573,11 @@ class CallStates:
     def change(
         self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
     ) -> tuple[CallRecord, int]:
-        """Change the record of a call, and return it with its revision; raises `CallEndedError`."""
+        """
+        Change the record of a call, and return it with its revision.
+
+        Raises `CallEndedError` and `NoCallError`.
+        """
         found = sent
 
         def changed(entry: KeyValueEntry | None) -> bytes:
@@ -569,7 +588,8 @@ class CallStates:
             found = change(found)
             return found.to_json()
 
-        revision = self._use(lambda bucket: bucket.modify(call, changed))
+        with _key_of_call(call):
+            revision = self._use(lambda bucket: bucket.modify(call, changed))
         assert found is not None
         return found, revision
 
@@ -580,7 +600,7 @@ class CallStates:
             return self.change(
                 call, sent, lambda found: found.after_failure(CallEvent.FAIL, Reject, reason, trace)
             )[0]
-        except CallEndedError:
+        except (CallEndedError, NoCallError):
             return None
 
     def store(self, record: CallRecord, revision: int) -> bool:
@@ -654,6 +674,8 @@ class TaskState(RunState):
             if ended.status != CallStatus.FAILED or self._acks_failures:
                 return False
             raise Reject(ended.errors[-1].text if ended.errors else "the call has failed") from None
+        except NoCallError as error:
+            raise Reject(f"the message is no call of a task: {error}") from error
         except errors.Error as error:
             raise StateUnknownError(f"the state of the call cannot be read: {error}") from error
         if found.has_ended:

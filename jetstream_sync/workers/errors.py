@@ -139,6 +139,10 @@ class ReturnValueError(Reject):
 # --- inside of the runtime ----------------------------------------------------------------------
 
 
+class NoCallError(errors.InvalidResponseError):
+    """The id of a message cannot be that of a call, or the bucket has no record for it but other data."""
+
+
 class CallEndedError(Exception):
     """A call has ended; the argument is its record, ``None`` if it is unknown."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
+from fixtures.rawnats import RawClient
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import FAST, WorkerProgram, running
@@ -23,7 +24,7 @@ from jetstream_sync import (
     shared_connection,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import TaskError, Worker
+from jetstream_sync.workers import Backoff, TaskError, Worker
 from jetstream_sync.workers.calls import CallEvent
 from jetstream_sync.workers.logs import log
 
@@ -333,6 +334,32 @@ def test_a_call_of_an_unknown_task_has_failed(worker, nats_server, js):
             call.get(20 * SCALE)
         wait_until(lambda: (waiting(js), waiting(js, "DEAD")) == (0, 1), 20)
     assert ended.status == "SUCCESSFUL"
+
+
+@pytest.mark.parametrize("call", [b"a@b", b"\xc3\xa9", b"\xff", b"*", b"stored"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["task", "unknown task"])
+def test_a_message_that_cannot_be_a_call_is_a_dead_letter(nats_server, js, worker, call, is_known):
+    """Its id cannot be a key, or the bucket has other data for it."""
+    runs = []
+    worker.queue("default", unknown_task_grace=0)
+
+    @worker.task(name="known", results="R", retry=Backoff(first=60))
+    def known() -> None:
+        runs.append(1)
+
+    known.delay()
+    bucket = js.key_value("R")
+    bucket.put("stored", b"of another program")
+    subject = f"tasks.{worker.name}.default.{'known' if is_known else 'gone'}."
+    with running(worker):
+        client = RawClient(nats_server.port)
+        client.send(b"PUB %s%s 2\r\n{}\r\n" % (subject.encode(), call))
+        wait_until(lambda: waiting(js, "DEAD") == 1)
+        client.close()
+        wait_until(lambda: waiting(js) == 0)
+    assert runs == [1]
+    assert bucket.get("stored").value == b"of another program"
+    assert len(bucket.keys()) == 2
 
 
 class UntoldError(Exception):
