@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from ... import errors
@@ -22,15 +22,16 @@ from ...durations import time_to_ns
 from ...jetstream.connection import Connection
 from ..options import EARLIEST, LATEST, ReadOptions
 from ..planning.access import SourceAccess
-from ..planning.batches import (
-    MessageCounter,
-    divide_rows,
-    limit_to_bytes,
-    partition_counts,
-    partition_cuts,
-    partition_ranges,
-)
+from ..planning.batches import partition_ranges
 from ..planning.data_loss import DataLossPolicy, ResumePoint, find_resume_point
+from ..planning.micro_batches import (
+    Admission,
+    StreamPart,
+    Turn,
+    empty_batch,
+    next_batches,
+    next_turn,
+)
 from ..planning.offsets import Offset, StreamOffset
 from ..progress import SourceReport, StreamReport
 from ..reading.ranges import SequenceRange
@@ -49,20 +50,6 @@ _STORE_INTERVAL_S: Final = 10.0
 _MAX_SUBJECTS: Final = 64
 #: Seconds after a message in which the stream may not have stored it yet.
 _STORE_DELAY_S: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class _StreamPart:
-    """The unread messages of one stream."""
-
-    view: StreamView
-    start: StreamOffset
-    """The empty batch at the end of the last one; with filters, at the first match after it."""
-    end_seq: int
-    """The latest end of the next batch."""
-    counts: MessageCounter
-    rows: int
-    """The number of matching messages up to `end_seq`."""
 
 
 class Arrivals:
@@ -134,7 +121,7 @@ class _ProgressReport:
 
     def take(
         self,
-        parts: Mapping[str, _StreamPart],
+        parts: Mapping[str, StreamPart],
         shares: Mapping[str, int],
         batches: Mapping[str, StreamOffset],
     ) -> None:
@@ -173,6 +160,27 @@ class _ProgressReport:
             log.warning("the progress cannot be stored in bucket %s: %s", bucket, error)
 
 
+class _Idle(NamedTuple):
+    """A start for which there was nothing new."""
+
+    start: Offset
+    until: float
+    """Until when that is believed, on the monotonic clock."""
+
+
+@dataclass(slots=True)
+class _KnownStream:
+    """What this process knows about a stream, until it becomes shorter or is missing; it saves requests."""
+
+    created_ns: int
+    filters: tuple[str, ...] | None = None
+    """The filters of its reads and commits; ``None``: it is not prepared for them."""
+    searched_seq: int = 0
+    """With filters, the sequence up to which nothing matches."""
+    is_verified: bool = False
+    """Whether this process has planned a batch of it, or its last message that was read is still the same one."""
+
+
 class QueryPlanner:
     """Plans and commits the batches of one query; for one thread."""
 
@@ -184,27 +192,18 @@ class QueryPlanner:
         self._initial: Offset | None = None
         #: The name of a new query; a restarted one has the name in its checkpoint.
         self._name = uuid4().hex
-        #: With filters, creation time and sequence of each stream up to which nothing matches.
-        self._searched: dict[str, tuple[int, int]] = {}
-        #: Streams of which this process has planned a batch, or whose last message that was read is still the
-        #: same one; until a stream becomes shorter or is missing.
-        self._verified: set[str] = set()
+        self._known: dict[str, _KnownStream] = {}
         #: Offsets whose streams are read from their start again; they release nothing there.
         self._restarted: dict[str, StreamOffset] = {}
         self._arrivals = Arrivals()
-        #: The start for which there was nothing new, and until when that is believed.
-        self._idle: tuple[Offset, float] | None = None
+        self._idle: _Idle | None = None
         #: The last known state of the streams.
         self._views: dict[str, StreamView] = {}
-        #: Creation time and filters of each prepared stream.
-        self._prepared: dict[str, tuple[int, tuple[str, ...]]] = {}
-        #: With AvailableNow, creation time and end of each stream when the query started.
-        self._end_targets: dict[str, tuple[int, int]] | None = None
-        #: When messages began to wait for `min_offsets_per_trigger`; ``None``: none waits.
-        self._waiting_since: float | None = None
+        #: With AvailableNow, the state of the streams when the query started.
+        self._end_views: Mapping[str, StreamView] | None = None
+        self._admission = Admission(options)
         #: The end of the last batch that this process has planned; a batch from the checkpoint is a repeated one.
         self._planned_end: Offset | None = None
-        self._turn = 0
         self._report = _ProgressReport(self._access)
 
     # --- called by Spark ------------------------------------------------------------------------
@@ -220,8 +219,7 @@ class QueryPlanner:
 
     def prepare_available_now(self) -> None:
         """Fix the current end of the streams as the end of the query; raises like `initial()`."""
-        views = self._refresh_views()
-        self._end_targets = {key: (view.created_ns, view.end_seq) for key, view in views.items()}
+        self._end_views = self._refresh_views()
 
     def latest(self, start: Offset, *, unlimited: bool) -> Offset:
         """
@@ -243,18 +241,18 @@ class QueryPlanner:
         positions = self._resume(start)
         self._commit(start)
         parts = {key: self._part(key, self._views[key], item) for key, item in positions.items()}
-        shares = self._admit(parts, unlimited=unlimited)
+        # A query that ends with the streams does not wait for more messages.
+        may_wait, now = self._end_views is None, monotonic()
+        shares = self._admission.shares(parts, now, unlimited=unlimited, may_wait=may_wait)
         name = start.query or self._name
         end, batches = start, positions
-        if any(shares.values()):
-            self._waiting_since = None
-            self._turn += 1
-        if any(shares.values()) or _must_advance(start, parts):
-            batches = self._batches(start, parts, shares)
-            self._verified.update(parts)
+        if next_turn(start, parts, shares) is not Turn.WAIT:
+            batches = next_batches(start, parts, shares, self.options)
+            for key, part in parts.items():
+                self._known_stream(key, part.view).is_verified = True
             end = self._planned_end = Offset(batches, name)
-        elif self._end_targets is None:
-            self._idle = start, monotonic() + self.options.min_poll_interval
+        elif may_wait:
+            self._idle = _Idle(start, monotonic() + self.options.min_poll_interval)
         self._report.take(parts, shares, batches)
         self._report.store(name)
         return end
@@ -262,7 +260,7 @@ class QueryPlanner:
     def _is_idle(self, start: Offset) -> bool:
         """Return whether there was nothing new a moment ago, and no message has arrived since then."""
         known = self._idle
-        idle = known is not None and known[0] == start and monotonic() < known[1]
+        idle = known is not None and known.start == start and monotonic() < known.until
         return idle and not self._arrivals.seen()
 
     def partitions(self, start: Offset, end: Offset) -> list[SequenceRange]:
@@ -316,13 +314,16 @@ class QueryPlanner:
         for key, old in self._views.items():
             view = views.get(key)
             if view is None or view.end_seq < old.end_seq:
-                # A restored stream gives the same sequences to other messages.
-                self._verified.discard(key)
-                self._searched.pop(key, None)
-                # Its consumers are those of the backup.
-                self._prepared.pop(key, None)
+                # A restored stream gives the same sequences to other messages. Its consumers are those of the backup.
+                self._known.pop(key, None)
         self._views = views
         return views
+
+    def _known_stream(self, key: str, view: StreamView) -> _KnownStream:
+        known = self._known.get(key)
+        if known is None or known.created_ns != view.created_ns:
+            known = self._known[key] = _KnownStream(view.created_ns)
+        return known
 
     def _claim_queues(self, offset: Offset, *, is_new: bool = False) -> None:
         """Check that no other query owns the work queues of an offset, and claim them unless new."""
@@ -342,8 +343,8 @@ class QueryPlanner:
         self, key: str, view: StreamView, position: StreamOffset | None = None
     ) -> tuple[str, ...]:
         """Prepare a stream once for reads and commits, and return its filters."""
-        known = self._prepared.get(key)
-        if known is None or known[0] != view.created_ns:
+        known = self._known_stream(key, view)
+        if known.filters is None:
             subjects = self.options.subjects
             if view.is_work_queue:
                 _check_filters(view, subjects, position)
@@ -352,8 +353,8 @@ class QueryPlanner:
                 f"preparing stream {view.name}",
             )
             _check_filters(view, filters, position)
-            known = self._prepared[key] = view.created_ns, filters
-        return known[1]
+            known.filters = filters
+        return known.filters
 
     def _first_offset(self, key: str, view: StreamView) -> StreamOffset:
         """Return the offset where a new query starts in a stream."""
@@ -362,9 +363,9 @@ class QueryPlanner:
             self._check_start(view)
             return self._head_offset(view, filters)
         start = self._access.start(view, LATEST)
-        position = _empty_batch(view, start, filters)
+        position = empty_batch(view, start, filters)
         next_seq = self._loss_policy.next_seq(find_resume_point(position, view, key))
-        position = _empty_batch(view, next_seq, filters)
+        position = empty_batch(view, next_seq, filters)
         position = replace(position, from_earliest=self._access.is_earliest(view, LATEST))
         return self._skip_older(view, position, self._since_ns(view))
 
@@ -384,16 +385,16 @@ class QueryPlanner:
         if since_ns is None:
             return position
         if view.last_ns < since_ns:
-            return replace(_empty_batch(view, view.end_seq, position.filters), since_ns=since_ns)
+            return replace(empty_batch(view, view.end_seq, position.filters), since_ns=since_ns)
         first = max(position.next_seq, self._access.first_seq_since(view, since_ns))
-        return _empty_batch(view, first, position.filters)
+        return empty_batch(view, first, position.filters)
 
     def _head_offset(self, view: StreamView, filters: tuple[str, ...]) -> StreamOffset:
         """Return the offset of the first unprocessed message of a stream."""
         first_unprocessed = self._access.retry_transient(
             lambda: self._commit_handler.first_unprocessed(view), "reading the consumer state"
         )
-        position = _empty_batch(view, first_unprocessed, filters)
+        position = empty_batch(view, first_unprocessed, filters)
         return replace(position, from_earliest=not view.removes_when_consumed)
 
     def _check_start(self, view: StreamView) -> None:
@@ -433,7 +434,7 @@ class QueryPlanner:
             if view is not None:
                 filters = self._prepare(key, view, offset.positions[key])
                 since_ns = offset.positions[key].since_ns
-                empty = _empty_batch(view, next_seq, filters)
+                empty = empty_batch(view, next_seq, filters)
                 empty = replace(empty, from_earliest=offset.positions[key].is_unread)
                 positions[key] = self._skip_older(view, empty, since_ns)
         for key, view in self._views.items():
@@ -453,12 +454,15 @@ class QueryPlanner:
     def _resume_point(self, key: str, position: StreamOffset) -> ResumePoint:
         view = self._views.get(key)
         found = find_resume_point(self._after_search(key, position, view), view, key)
-        if view is None or found.problem or position.last_ns is None or key in self._verified:
+        if view is None or found.problem or position.last_ns is None:
+            return found
+        known = self._known_stream(key, view)
+        if known.is_verified:
             return found
         # Servers before 2.15 keep the creation time of a stream that they restore.
         stored = self._access.stored_at(view.name, position.next_seq - 1)
         if stored is None or stored[0] >= position.next_seq or stored[1] == position.last_ns:
-            self._verified.add(key)
+            known.is_verified = True
             return found
         problem = f"stream {key} was restored to an earlier state: it has another message"
         return replace(
@@ -475,70 +479,34 @@ class QueryPlanner:
 
         A query that has read nothing and begins with the first message begins with the present first message.
         """
-        created_ns, seq = self._searched.get(key, (0, 0))
-        if view is not None and position.is_unread:
-            created_ns, seq = view.created_ns, max(seq, view.first_seq)
-        if created_ns != position.created_ns or seq <= position.next_seq:
+        if view is None or view.created_ns != position.created_ns:
+            return position
+        seq = self._known_stream(key, view).searched_seq
+        if position.is_unread:
+            seq = max(seq, view.first_seq)
+        if seq <= position.next_seq:
             return position
         return replace(position, start_seq=seq, next_seq=seq, cuts=())
 
     # --- how much to read -----------------------------------------------------------------------
 
-    def _part(self, key: str, view: StreamView, start: StreamOffset) -> _StreamPart:
+    def _part(self, key: str, view: StreamView, start: StreamOffset) -> StreamPart:
         end_seq = view.end_seq
-        if self._end_targets is not None:
-            created_ns, target = self._end_targets.get(key, (0, 0))
-            end_seq = min(end_seq, target) if created_ns == view.created_ns else 0
+        if self._end_views is not None:
+            last = self._end_views.get(key)
+            same = last is not None and last.created_ns == view.created_ns
+            end_seq = min(end_seq, last.end_seq) if last is not None and same else 0
         counts = self._access.counts(view, start.filters)
         if start.filters and start.next_seq < end_seq:
             # The position moves on while nothing matches: what leaves the stream then is no data loss.
             first = self._access.first_match(view, start.filters, start.next_seq)
             seq = end_seq if first is None else min(first, end_seq)
             is_first = start.from_earliest and first is not None
-            start = _empty_batch(view, seq, start.filters, start.since_ns)
+            start = empty_batch(view, seq, start.filters, start.since_ns)
             start = replace(start, from_earliest=is_first)
-            self._searched[key] = view.created_ns, seq
+            self._known_stream(key, view).searched_seq = seq
         rows = counts.matching(start.next_seq, end_seq) if start.next_seq < end_seq else 0
-        return _StreamPart(view, start, end_seq, counts, rows)
-
-    def _admit(self, parts: Mapping[str, _StreamPart], *, unlimited: bool) -> dict[str, int]:
-        """Return how many messages of each stream are in the next batch."""
-        available = {key: part.rows for key, part in parts.items()}
-        options, total = self.options, sum(available.values())
-        if unlimited or not total:
-            return available
-        if self._end_targets is None and self._is_too_soon(total):
-            return dict.fromkeys(available, 0)
-        shares = divide_rows(options.max_offsets_per_trigger or total, available, self._turn)
-        if options.max_bytes_per_trigger is None:
-            return shares
-        sizes = {key: part.view.message_bytes for key, part in parts.items()}
-        return limit_to_bytes(shares, sizes, options.max_bytes_per_trigger, self._turn)
-
-    def _is_too_soon(self, rows: int) -> bool:
-        """Return whether to wait for more messages; the delay begins with the first waiting one."""
-        fewest = self.options.min_offsets_per_trigger
-        if fewest is None or rows >= fewest:
-            return False
-        if self._waiting_since is None:
-            self._waiting_since = monotonic()
-        return monotonic() - self._waiting_since < self.options.max_trigger_delay
-
-    def _batches(
-        self, offset: Offset, parts: Mapping[str, _StreamPart], shares: Mapping[str, int]
-    ) -> dict[str, StreamOffset]:
-        """Return the batch of each stream; it is empty for a stream without a share."""
-        wanted = partition_counts(
-            shares, self.options.max_records_per_partition, self.options.min_partitions
-        )
-        ended = {key: position.empty_after() for key, position in offset.positions.items()}
-        for key, part in parts.items():
-            if shares[key]:
-                ended[key] = _batch(part, shares[key], wanted[key])
-            else:
-                last_ns = _last_ns(part.view, part.start.next_seq, offset.positions.get(key))
-                ended[key] = replace(part.start, last_ns=last_ns)
-        return ended
+        return StreamPart(view, start, end_seq, counts, rows)
 
 
 def _check_filters(
@@ -555,51 +523,3 @@ def _check_filters(
             f" ({', '.join(position.filters) or 'all'}), so unread messages would be removed:"
             " start a new checkpoint",
         )
-
-
-def _empty_batch(
-    view: StreamView, seq: int, filters: tuple[str, ...], since_ns: int | None = None
-) -> StreamOffset:
-    """Return an empty batch at a sequence of a stream."""
-    return StreamOffset(
-        created_ns=view.created_ns, start_seq=seq, next_seq=seq, filters=filters, since_ns=since_ns
-    )
-
-
-def _last_ns(view: StreamView, next_seq: int, known: StreamOffset | None = None) -> int | None:
-    """Return when the message before a sequence was stored; ``None``: unknown."""
-    last_ns = view.last_ns if view.messages and next_seq == view.end_seq else None
-    if known is None or (known.created_ns, known.next_seq) != (view.created_ns, next_seq):
-        return last_ns
-    return last_ns if known.last_ns is None else known.last_ns
-
-
-def _must_advance(offset: Offset, parts: Mapping[str, _StreamPart]) -> bool:
-    """
-    Return whether an empty batch must store that nothing matches before the end of a stream.
-
-    Otherwise the stream would begin behind the offset after some time, so that a restarted query cannot know
-    whether it has missed a match. A position in the newer half of the stream can stay.
-    """
-    for key, part in parts.items():
-        view, position = part.view, offset.positions.get(key)
-        if position is None or not view.removes_oldest or part.start.next_seq <= position.next_seq:
-            continue
-        if part.rows == 0 and position.next_seq <= (view.first_seq + view.end_seq) // 2:
-            return True
-    return False
-
-
-def _batch(part: _StreamPart, rows: int, partitions: int) -> StreamOffset:
-    start, end_seq = part.start.next_seq, part.end_seq
-    if rows < part.rows:
-        end_seq = part.counts.find_end(start, end_seq, rows)
-    return StreamOffset(
-        created_ns=part.view.created_ns,
-        start_seq=start,
-        next_seq=end_seq,
-        cuts=partition_cuts(part.counts, start, end_seq, rows, partitions),
-        filters=part.start.filters,
-        from_earliest=part.start.from_earliest,
-        last_ns=_last_ns(part.view, end_seq),
-    )
