@@ -467,7 +467,7 @@ def _advisory_of(data: bytes, stored: tuple[str, int]) -> DeadLetter | None:
             reason=str(event.get("reason", "")),
             stored=(stored,),
         )
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         return None
 
 

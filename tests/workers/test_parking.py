@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until
 from fixtures.worker import dead_letters, is_settled, running
 
@@ -88,6 +89,42 @@ def test_a_message_that_cannot_be_parked_waits_in_the_consumer(js, tasks, worker
         wait_until(lambda: len(attempts) == 2 and is_settled(tasks), 10)
     assert attempts == [1, 2]
     assert "is not parked" in caplog.text
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"Worker-Origin: \xff", b"Worker-Origin: a..b", b"Worker-Origin:"),
+        *(b"Worker-Origin: " + b"z" * 5000, b"Worker-Origin: TASKS/C/1/ x"),
+        b"Worker-Attempt: " + b"9" * 5000,
+    ],
+    ids=["no UTF-8", "empty token", "empty", "long", "almost an id", "long number"],
+)
+def test_headers_of_another_client_are_no_attempts(nats_server, js, tasks, worker, line):
+    """Its message is run and retried like any other, under its own id."""
+    runs = []
+
+    @worker.handler(
+        stream="TASKS",
+        consumer="C",
+        filter_subject="tasks.>",
+        retry=Backoff(first=0.1, attempts=2),
+        park_after=10,
+        once="ONCE",
+    )
+    def handle(ctx: Context) -> None:
+        runs.append((ctx.id.rpartition("/")[0], ctx.attempt))
+        raise OSError("busy")
+
+    block = b"NATS/1.0\r\n" + line + b"\r\n\r\n"
+    client = RawClient(nats_server.port)
+    client.send(b"HPUB tasks.a %d %d\r\n%s\r\n" % (len(block), len(block), block))
+    with running(worker):
+        wait_until(lambda: dead_letters(js) == 1 and is_settled(tasks))
+    client.close()
+    assert runs == [("TASKS/C/1", 1), ("TASKS/C/1", 2)]
+    js.delete_key_value("ONCE")
 
 
 @pytest.mark.server(">=2.12")

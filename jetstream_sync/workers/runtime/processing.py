@@ -15,6 +15,7 @@ Retries after long delays are parked: they wait as schedules in the stream, not 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -75,6 +76,9 @@ _MIN_UNKNOWN_DELAY_S: Final = 1.0
 #: The headers of a parked message, and the timeout of storing it in seconds.
 _ATTEMPT_HEADER: Final = "Worker-Attempt"
 _ORIGIN_HEADER: Final = "Worker-Origin"
+#: A number of attempts, and the end of an id, after stream and consumer.
+_ATTEMPTS: Final = re.compile("[0-9]{1,9}")
+_ORIGIN_END: Final = re.compile("[0-9]{1,20}/[0-9A-Za-z]{0,40}")
 _PARK_TIMEOUT_S: Final = 5.0
 #: Number of failed messages that are remembered; their retries need not be run alone.
 _MAX_FAILED: Final = 10_000
@@ -140,12 +144,14 @@ class Failures:
 
     def message_id(self, delivery: LeasedMessage) -> str:
         """Return the id of a message, the same in each attempt; see `Context.id`."""
-        origin = None if self._handler.park_after is None else parked_origin(delivery)
-        if origin is not None:
-            return origin
         where = delivery.metadata
         domain = f"{where.domain}/" if where.domain else ""
-        return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{delivery.generation}"
+        start = f"{domain}{where.stream}/{where.consumer}/"
+        if self._handler.park_after is not None:
+            origin = parked_header(delivery, _ORIGIN_HEADER)
+            if origin.startswith(start) and _ORIGIN_END.fullmatch(origin, len(start)):
+                return origin
+        return f"{start}{where.stream_seq}/{delivery.generation}"
 
     def failed(
         self, delivery: LeasedMessage, error: BaseException, *, traceback: bool = True
@@ -631,10 +637,10 @@ def park(js: Publishing, delivery: LeasedMessage, message_id: str, delay: float)
 
 def parked_attempts(delivery: LeasedMessage) -> int:
     """Return the number of attempts before the message was parked; 0: it was not."""
-    text = delivery.msg.headers.get(_ATTEMPT_HEADER, "") if delivery.msg.headers else ""
-    return int(text) if text.isascii() and text.isdigit() else 0
+    text = parked_header(delivery, _ATTEMPT_HEADER)
+    return int(text) if _ATTEMPTS.fullmatch(text) else 0
 
 
-def parked_origin(delivery: LeasedMessage) -> str | None:
-    """Return the id of the message that was parked first; ``None``: it was not."""
-    return delivery.msg.headers.get(_ORIGIN_HEADER) if delivery.msg.headers else None
+def parked_header(delivery: LeasedMessage, name: str) -> str:
+    """Return a header of a parked message; empty: there is none. Any client can have sent it."""
+    return delivery.msg.headers.get(name, "") if delivery.msg.headers else ""
