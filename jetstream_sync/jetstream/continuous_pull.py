@@ -273,14 +273,32 @@ class MessageIterator:
 class PullerState(Enum):
     """What a puller does; the server may have closed it as well, which its mailbox knows."""
 
-    # A drain may be followed by a stop; there is no way back.
-
     PULLING = "pulling"
     """Requests are sent when messages are taken."""
     DRAINING = "draining"
     """No more requests are sent; messages that are buffered or in flight can be taken."""
     STOPPED = "stopped"
     """Messages are dropped."""
+
+
+class PullerEvent(Enum):
+    """An event that changes the state of a puller."""
+
+    DRAIN = "drain"
+    """The user called ``drain()``, or the connection is drained."""
+    STOP = "stop"
+    """The user called ``stop()``, or an ordered consumer has replaced the puller."""
+
+
+#: There is no way back.
+PULLER_TRANSITIONS: Final[dict[tuple[PullerState, PullerEvent], PullerState]] = {
+    (PullerState.PULLING, PullerEvent.DRAIN): PullerState.DRAINING,
+    (PullerState.PULLING, PullerEvent.STOP): PullerState.STOPPED,
+    (PullerState.DRAINING, PullerEvent.DRAIN): PullerState.DRAINING,
+    (PullerState.DRAINING, PullerEvent.STOP): PullerState.STOPPED,
+    (PullerState.STOPPED, PullerEvent.DRAIN): PullerState.STOPPED,
+    (PullerState.STOPPED, PullerEvent.STOP): PullerState.STOPPED,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -719,7 +737,8 @@ class MessagePuller:
     def end(self, reason: errors.Error) -> None:
         """Stop as `stop()` does, with another reason for waiting threads."""
         self._close(reason)
-        self._state = PullerState.STOPPED
+        # Without the lock, which the thread that a signal handler interrupts may hold.
+        self._state = PULLER_TRANSITIONS[self._state, PullerEvent.STOP]
         self._arrived.clear()
         self._ready.clear()
         # A running callback finishes its message, and renewal stops by itself afterwards.
@@ -759,8 +778,7 @@ class MessagePuller:
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """Request no more messages; see `MessageIterator.drain`."""
         with self._lock:
-            if self._state is PullerState.PULLING:
-                self._state = PullerState.DRAINING
+            self._state = PULLER_TRANSITIONS[self._state, PullerEvent.DRAIN]
         limit = self._requester.core.options.drain_timeout if timeout is None else timeout
         try:
             self._inbox.drain(Deadline(limit))

@@ -1,12 +1,40 @@
-"""The state table of a connection."""
+"""The state tables of a connection and of a puller."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 
 from jetstream_sync.client.state import TRANSITIONS, ConnectionStatus, StateEvent, next_status
+from jetstream_sync.jetstream.continuous_pull import PULLER_TRANSITIONS, PullerEvent, PullerState
 
 S, E = ConnectionStatus, StateEvent
+
+#: A handshake without an attempt to connect, and a drain before the first one or after the end.
+IMPOSSIBLE = {
+    (S.CONNECTING, E.DRAIN),
+    (S.CONNECTED, E.HANDSHAKE_DONE),
+    (S.DRAINING, E.HANDSHAKE_DONE),
+    (S.CLOSED, E.HANDSHAKE_DONE),
+    (S.CLOSED, E.DRAIN),
+}
+
+
+@pytest.mark.parametrize(("status", "event"), list(product(S, E)))
+def test_each_event_is_decided_in_each_state(status, event):
+    """The table decides each pair of a state and an event, or the pair is impossible and raises."""
+    assert ((status, event) in TRANSITIONS) is ((status, event) not in IMPOSSIBLE)
+    if (status, event) in IMPOSSIBLE:
+        with pytest.raises(AssertionError, match="is not permitted"):
+            next_status(status, event)
+    else:
+        # Only a handshake leads to a state with a link, and only a lost link back to an attempt.
+        after = next_status(status, event)
+        assert (after is S.CONNECTED) is (event is E.HANDSHAKE_DONE)
+        assert after is not S.CONNECTING
+        assert after is not S.RECONNECTING or event is E.DISCONNECTED
+        assert after is not S.DRAINING or event is E.DRAIN
 
 
 def test_closed_is_the_end():
@@ -14,8 +42,6 @@ def test_closed_is_the_end():
     after = {event: status for (before, event), status in TRANSITIONS.items() if before is S.CLOSED}
     assert set(after.values()) == {S.CLOSED}
     assert {E.CLOSE, E.DISCONNECTED} <= after.keys()
-    with pytest.raises(AssertionError, match="is not permitted"):
-        next_status(S.CLOSED, E.HANDSHAKE_DONE)
 
 
 @pytest.mark.parametrize("status", S)
@@ -58,3 +84,14 @@ def test_lives_of_a_connection(events, status):
     for event in events:
         now = next_status(now, event)
     assert now is status
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(PullerState, PullerEvent)))
+def test_each_event_is_decided_in_each_state_of_a_puller(state, event):
+    """A stop is final, and a drain never starts requests again."""
+    order = list(PullerState)
+    after = PULLER_TRANSITIONS[state, event]
+    assert order.index(after) >= order.index(state)
+    assert after is not PullerState.PULLING
+    if event is PullerEvent.STOP:
+        assert after is PullerState.STOPPED

@@ -19,6 +19,7 @@ from jetstream_sync.client.writer import (
     PING,
     PONG,
     FastWriter,
+    FlusherState,
     Writer,
 )
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
@@ -102,25 +103,39 @@ def test_the_flusher_sends_all_appended_commands(writer, stream):
     assert stream.sent == b"one"
 
 
-@pytest.mark.parametrize(
-    ("state", "how", "wakes"),
-    [
-        (_AWAKE, "publish", False),
-        (_TICKING, "publish", True),
-        (_ASLEEP, "publish", True),
-        (_AWAKE, "send_deferred", False),
-        (_TICKING, "send_deferred", False),
-        (_ASLEEP, "send_deferred", True),
-    ],
-)
-def test_a_message_wakes_the_flusher(writer, stream, state, how, wakes):
-    """A deferred message waits for the next tick; every message wakes a flusher that sleeps."""
+#: What a thread does -> the states of the flusher that it wakes.
+WAKES = {
+    "publish": {_TICKING, _ASLEEP},
+    "send_deferred": {_ASLEEP},
+    "append": {_TICKING, _ASLEEP},
+    "pong": {_TICKING, _ASLEEP},
+    "attach": {_TICKING, _ASLEEP},
+    "enqueue_deferred": set(),
+    "send": set(),
+    "close": {_TICKING, _ASLEEP},
+}
+ARGUMENTS = {
+    "publish": (b"one", 1),
+    "send_deferred": (b"one", 1),
+    "append": (b"one",),
+    "pong": (),
+    "attach": (MemoryStream([]), b""),
+    "enqueue_deferred": (b"one",),
+    "send": (b"one", 1, 1),
+    "close": (ConnectionClosedError("done"),),
+}
+
+
+@pytest.mark.parametrize("how", WAKES)
+@pytest.mark.parametrize("state", FlusherState)
+def test_what_wakes_the_flusher(writer, stream, state, how):
+    """A deferred message waits for the next tick; what is urgent wakes a flusher that sleeps or ticks."""
+    del stream  # attached
     writer._flusher = state
-    getattr(writer, how)(b"one", 1)
+    getattr(writer, how)(*ARGUMENTS[how])
+    wakes = state in WAKES[how]
     assert writer._work.acquire(blocking=False) == wakes
     assert writer._flusher == (_AWAKE if wakes else state)
-    writer.send_buffered()
-    assert stream.sent == b"one"
 
 
 def test_many_threads_append(writer, stream):
