@@ -75,7 +75,7 @@ FULL_NAMES = {
     "_t.Mapping": "collections.abc.Mapping",
     "socket": "socket.socket",
     "jetstream_sync.jetstream.buckets.watch.Watch": "jetstream_sync.Watch",
-    "jetstream_sync.jetstream.buckets.watch.WatchHandle": "jetstream_sync.WatchHandle",
+    "jetstream_sync.jetstream.buckets.watch_handle.WatchHandle": "jetstream_sync.WatchHandle",
     "timedelta": "datetime.timedelta",
 }
 

@@ -122,7 +122,7 @@ from .jetstream.buckets.object_store import ObjectStore as ObjectStore
 from .jetstream.buckets.object_writing import ObjectWriter as ObjectWriter
 from .jetstream.buckets.replica import Replica as Replica
 from .jetstream.buckets.watch import Watch as Watch
-from .jetstream.buckets.watch import WatchHandle as WatchHandle
+from .jetstream.buckets.watch_handle import WatchHandle as WatchHandle
 from .jetstream.connection import Connection as Connection
 from .jetstream.connection import connect as connect
 from .jetstream.consume_handle import ConsumeHandle as ConsumeHandle

@@ -196,7 +196,7 @@ BROAD_HANDLERS = {
     "services/service.py _run_control": "an error in a reply must not end the thread of the service",
     "services/service.py _with_data": "a user's function for statistics may raise anything",
     "services/service.py _call_stop_cb": "a user's callback may raise anything",
-    "jetstream/buckets/watch.py _report_current": "a user's callback may raise anything",
+    "jetstream/buckets/watch_handle.py _report_current": "a user's callback may raise anything",
     "workers/operations/http_server.py do_GET": "an error in a reply must not end the thread of the server",
     "workers/logs.py log": "a user's log handler may raise anything",
     "workers/tracing.py guarded": "tracers and propagators may raise anything",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import pytest
 from fixtures.internals import api_of
-from fixtures.threads import SCALE
+from fixtures.threads import SCALE, within
 
 from jetstream_sync import DeliverPolicy, JetStream, Stream, errors
 from jetstream_sync.jetstream.buckets.watch import Watch
@@ -50,6 +52,36 @@ def test_waiting_buffers_the_entries(js, store):
         watching.wait_current(10 * SCALE)
         assert watching.next(0) == ("a", b"1")
         assert [key for key, _ in watching.initial()] == ["b", "c"]
+
+
+def test_a_thread_that_reads_on_does_not_delay_those_that_wait_until_current(js, store):
+    """They return when the last entry was taken, though the other thread waits for the next change."""
+    put(js, store, a=1, b=2)
+    last, go = Event(), Event()
+
+    def make(delivery: RawMessage) -> tuple[str, bytes]:
+        if entry_of(delivery)[0] == "b":
+            last.set()
+            go.wait(20 * SCALE)
+        return entry_of(delivery)
+
+    options = {"deliver_policy": DeliverPolicy.ALL, "filter_subjects": f"{store.name}.>"}
+    with (
+        ThreadPoolExecutor(5) as pool,
+        Watch(api_of(js), store.name, options, make, gone) as watching,
+    ):
+        reader = pool.submit(list, watching)
+        assert last.wait(10 * SCALE)
+        waiters = [pool.submit(watching.wait_current, 20 * SCALE) for _ in range(3)]
+        waiters.append(pool.submit(lambda: list(watching.initial(20 * SCALE))))
+        go.set()
+        for waiter in waiters:
+            waiter.result(10 * SCALE)
+        with within(0.5):
+            watching.wait_current()
+            assert list(watching.initial()) == []
+        watching.stop()
+        assert len(reader.result(10 * SCALE)) == 2
 
 
 @pytest.mark.parametrize("kept", [1, 5])

@@ -36,7 +36,8 @@ from .entries import (
 )
 from .lock import Lock
 from .replica import Replica
-from .watch import Markers, Watch, WatchHandle, watch_or_handle
+from .watch import Markers, Watch
+from .watch_handle import WatchHandle, watch_with_callbacks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -776,7 +777,9 @@ class KeyValue(ForeignNames):
             options.get("ignore_deletes", False),
             timeout=options.get("timeout"),
         )
-        return watch_or_handle(self._api, make, cb, current_cb)
+        if cb is None and current_cb is None:
+            return make()
+        return watch_with_callbacks(self._api, make, cb, current_cb)
 
     def _watch(
         self,

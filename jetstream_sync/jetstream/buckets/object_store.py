@@ -46,7 +46,8 @@ from .object_writing import (
     check_data,
     chunks_of,
 )
-from .watch import Markers, Watch, WatchHandle, watch_or_handle
+from .watch import Markers, Watch
+from .watch_handle import WatchHandle, watch_with_callbacks
 
 if TYPE_CHECKING:
     from ...protocol.parser import RawMessage
@@ -626,7 +627,9 @@ class ObjectStore(ForeignNames):
         """
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
         make = partial(self._watch, policy, ignore_deletes)
-        return watch_or_handle(self._api, make, cb, current_cb)
+        if cb is None and current_cb is None:
+            return make()
+        return watch_with_callbacks(self._api, make, cb, current_cb)
 
     def _watch(
         self, policy: DeliverPolicy, ignore_deletes: bool, follows: bool = True

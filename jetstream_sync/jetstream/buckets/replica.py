@@ -11,7 +11,8 @@ from ...client.core import ConnectionCore
 from ...client.mailbox import copy_exception
 from ...client.threads import Waiters
 from ...net.clock import Deadline, monotonic
-from .watch import WatchHandle, is_made_up
+from .watch import is_made_up
+from .watch_handle import WatchHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -36,16 +36,12 @@ from ... import errors
 from ...api.consumer import ConsumerInfo
 from ...api.enums import DeliverPolicy
 from ...api.pull import ContinuousPull
-from ...client.mailbox import copy_exception
-from ...client.threads import Signal
 from ...durations import time_to_ns
 from ...locks import call_and_record, new_rlock
 from ...net.clock import FOREVER, BackoffDelay, Deadline, monotonic
-from ...options import check_callback
 from ...protocol.parser import RawMessage
 from ...subjects import ACK_PREFIX, ack_tokens
 from ..api_requests import APIRequests, stream_info, within
-from ..consume_handle import ConsumeHandle, JetStreamCallback
 from ..continuous_pull import MessagePuller, until_stopped
 from ..direct_get import leader_get
 from ..message import JetStreamMsg
@@ -90,8 +86,6 @@ _MAX_REPLACED: Final = 4
 _MAX_VERIFIED: Final = 16
 #: Minimum timeout of the comparison of keys, in seconds.
 _MIN_LOST_TIMEOUT_S: Final = 0.25
-#: Interval in which a thread that waits for its turn checks whether the watch is current.
-_CURRENT_POLL_S: Final = 0.05
 
 
 @lru_cache(maxsize=4)
@@ -464,8 +458,8 @@ class Watch(Generic[E]):
         # All revisions are read again if the caller wanted all from the start, or from a revision on.
         keeps_all = policy in (DeliverPolicy.ALL, DeliverPolicy.BY_START_SEQUENCE)
         self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
-        #: Called when the watch starts again, before the entries of the other bucket.
-        self.recreated_cb: Callable[[], object] | None = None
+        # Called when the watch starts again, before the entries of the other bucket.
+        self._recreated_cb: Callable[[], object] | None = None
         self._state = _WatchState(deadline=api.deadline(timeout))
         self._messages = _WatchMessages(api, cursor, self._state)
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
@@ -552,22 +546,24 @@ class Watch(Generic[E]):
         self, step: Callable[[Deadline], T], deadline: Deadline, *, until_current: bool = False
     ) -> T | None:
         """Take a step while no other thread does; ``None``: the watch has become current before."""
-        acquired: list[bool] = []
-        try:
-            while True:
-                wait_s = deadline.lock_timeout()
-                if until_current and not 0 <= wait_s < _CURRENT_POLL_S:
-                    wait_s = _CURRENT_POLL_S
-                call_and_record(acquired, self._lock.acquire, True, wait_s)
-                if True in acquired:
+        while True:
+            # Read before it is checked whether the watch is current: see `_set_current`.
+            lock = self._lock
+            waits = not (until_current and self._state.initial is None)
+            acquired: list[bool] = []
+            try:
+                call_and_record(
+                    acquired, lock.acquire, waits, deadline.lock_timeout() if waits else -1
+                )
+                if True in acquired and lock is self._lock:
                     return step(deadline)
-                if until_current and self._state.initial is None:
-                    return None
-                if deadline.expired():
-                    raise errors.TimeoutError("another thread is still waiting for an entry")
-        finally:
-            if True in acquired:
-                self._lock.release()
+            finally:
+                if True in acquired:
+                    lock.release()
+            if until_current and self._state.initial is None:
+                return None
+            if True not in acquired:
+                raise errors.TimeoutError("another thread is still waiting for an entry")
 
     def _next_entry(self, deadline: Deadline) -> E | None:
         """Return the next buffered entry, or that of the next message; ``None``: it has none."""
@@ -643,8 +639,12 @@ class Watch(Generic[E]):
         return entry if is_new else None
 
     def _set_current(self) -> None:
-        self._state.initial = None
+        """Make the watch current; the last step of a turn."""
         self._cursor.reading = ReadMode.FOLLOWING
+        self._state.initial = None
+        # The threads that wait for their turn get the old lock at the end of this one, and see the change.
+        # They would have to wait for the next message if the same thread took the same lock again.
+        self._lock = new_rlock()
 
     def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
         """Start again with all values of another bucket; called while another consumer is created."""
@@ -652,8 +652,8 @@ class Watch(Generic[E]):
             self._api.core.events.error(error)
         self._cursor.read_state_again(self._policy_again)
         self._state.initial = _Initial(self._cursor, self._messages)
-        if self.recreated_cb is not None:
-            self.recreated_cb()
+        if self._recreated_cb is not None:
+            self._recreated_cb()
 
     def _receive(self, deadline: Deadline) -> bool:
         """Wait for messages and return whether there are any; ``_lock`` is held."""
@@ -690,6 +690,14 @@ class Watch(Generic[E]):
         if initial is not None:
             initial.received(len(state.received))
         return True
+
+    def _source(
+        self, on_current: Callable[[], None], on_recreated: Callable[[], object]
+    ) -> _WatchSource[E]:
+        """Return the source of a `WatchHandle`, whose thread holds the watch until its end."""
+        self._recreated_cb = on_recreated
+        self._stop_dropped.detach()
+        return _WatchSource(self, on_current)
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -730,6 +738,7 @@ class _WatchSource(Generic[E]):
         self._watch = watch
         self._on_current = on_current
         self._was_current = False
+        self.stream: str = watch._cursor.stream  # noqa: SLF001 - one module
         self.stop = watch.stop
         self.drain = watch.drain
         self.set_callback_waiter = watch._messages.set_callback_waiter  # noqa: SLF001 - one module
@@ -750,114 +759,3 @@ class _WatchSource(Generic[E]):
             entry = watch._turn(watch._next_entry, FOREVER)  # noqa: SLF001 - one module
             if entry is not None:
                 return cast("JetStreamMsg", entry)
-
-
-def watch_or_handle(
-    api: APIRequests,
-    make: Callable[[], Watch[E]],
-    cb: Callable[[E], object] | None,
-    current_cb: Callable[[], object] | None,
-    recreated_cb: Callable[[], object] | None = None,
-) -> Watch[E] | WatchHandle:
-    """Return a new watch, or a handle that calls the callbacks."""
-    for option, callback in (("cb", cb), ("current_cb", current_cb)):
-        if callback is not None:
-            check_callback(option, callback)
-    if cb is None and current_cb is not None:
-        raise errors.InvalidOptionError("current_cb", current_cb, "requires cb")
-    watch = make()
-    return watch if cb is None else WatchHandle(api, watch, cb, current_cb, recreated_cb)
-
-
-class WatchHandle(ConsumeHandle):
-    """
-    A watch that calls a function for each entry.
-
-    Returned by `KeyValue.watch` and `ObjectStore.watch` with a callback. The callbacks run on one thread
-    of their own, one at a time; an error of a callback is reported to the connection's ``error_cb``, and
-    the next entry follows. Any thread may call the methods, and so may the callbacks.
-    """
-
-    def __init__(
-        self,
-        api: APIRequests,
-        watch: Watch[E],
-        callback: Callable[[E], object],
-        current_cb: Callable[[], object] | None,
-        recreated_cb: Callable[[], object] | None = None,
-        ended_cb: Callable[[], object] | None = None,
-    ) -> None:
-        """Start the thread."""
-        # `current_cb`: called once, after the callback has handled the entries that existed at the
-        # start; ``None``: not called.
-        # `recreated_cb`: called each time when the bucket is another one, before its entries.
-        # `ended_cb`: called at the end of the thread.
-        self._core = api.core  # first, so that pickling fails with its explanation
-        self._current_cb = current_cb
-        self._current_event = Signal()
-        self._recreated_cb = recreated_cb
-        self._ended_cb = ended_cb
-        watch.recreated_cb = self._on_recreated
-        try:
-            # The thread holds the watch until its end, and the messages will hold this object.
-            watch._stop_dropped.detach()  # noqa: SLF001 - one module
-            source = _WatchSource(watch, self._report_current)
-            name = watch._cursor.stream  # noqa: SLF001 - one module
-            super().__init__(api.core, name, source, cast("JetStreamCallback", callback))
-        except BaseException:
-            watch.stop()
-            raise
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the callback has handled all entries that existed at the start; see `Watch.is_current`."""
-        return self._current_event.is_set()
-
-    def wait_current(self, timeout: float | timedelta | None = None) -> None:
-        """
-        Wait until the callback has handled all entries that existed at the start.
-
-        Args:
-            timeout: in seconds; ``None``: no limit.
-
-        Raises:
-            TimeoutError: it was not in time.
-            Error: the error that ended the watch before.
-            IteratorClosedError: the watch was stopped before.
-
-        """
-        self._core.writer.check_not_forked()
-        current = self._current_event
-        if not current.wait_for(lambda: current.is_set() or self.closed, Deadline(timeout)):
-            raise errors.TimeoutError("the watch was not current in time")
-        # The event is cleared again when the bucket is created again; then it was current.
-        if self.closed and not current.is_set():
-            if self._error is not None:
-                raise copy_exception(self._error)
-            raise errors.IteratorClosedError("the watch was stopped before it was current")
-
-    def _run(self) -> None:
-        try:
-            super()._run()
-        finally:
-            self._current_event.wake_all()
-            if self._ended_cb is not None:
-                self._ended_cb()
-
-    def _on_recreated(self) -> None:
-        self._current_event.clear()
-        if self._recreated_cb is not None:
-            self._recreated_cb()
-
-    def _report_current(self) -> None:
-        current_cb, self._current_cb = self._current_cb, None
-        try:
-            if current_cb is not None:
-                current_cb()
-        except BaseException as error:  # noqa: BLE001 - reported
-            self._core.events.callback_raised("the current_cb of a watch", error)
-        finally:
-            self._current_event.set()
-
-    def _on_callback_error(self, msg: JetStreamMsg) -> None:
-        """Do nothing: entries are not acknowledged."""
