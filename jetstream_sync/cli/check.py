@@ -1,21 +1,23 @@
 """
 ``jsm server check``: checks for monitoring systems, with the output and the exit statuses of Nagios plugins.
 
-A check adds measurements to a `_Check`, which judges them by the thresholds of the options.
+A check adds measurements to a `Check`, which judges them by the thresholds of the options.
 """
 
 from __future__ import annotations
 
 import base64
+import enum
 import json
 import math
 import operator
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -30,8 +32,6 @@ from .status import CommandError, one_line
 from .system import PING, MetaGroup, all_replies
 from .values import DURATION, FROM_0, PATTERN, Decorator, NonEmptyPath, option, with_options
 
-#: The words for the exit statuses 0, 1 and 2.
-_WORDS: Final = ("OK", "WARNING", "CRITICAL")
 _NO_LEADER: Final = "no leader"
 #: The start of the names of Prometheus metrics.
 _NAMESPACE: Final = "nats_server_check"
@@ -39,73 +39,114 @@ _NAMESPACE: Final = "nats_server_check"
 _JWT: Final = re.compile(r"eyJ[\w-]+\.(eyJ[\w-]+)\.[\w-]+")
 
 
-class _Metric(NamedTuple):
+class Level(enum.IntEnum):
+    """The result of a check: the exit status of a Nagios plugin."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
+#: The word before the findings of each level, the worst first.
+_WORDS: Final = {Level.CRITICAL: "Crit", Level.WARNING: "Warn", Level.OK: "OK"}
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The values at which a measurement is bad; without any, it is not judged."""
+
+    warning: float | None = None
+    critical: float | None = None
+    below: bool | None = False
+    """
+    Whether a value that is not above a threshold is bad, instead of one that reaches it.
+
+    ``None``: it is if the critical threshold is the lower one.
+    """
+
+    def level(self, value: float) -> Level | None:
+        """Return the level of a value; ``None``: it is not judged."""
+        warning, critical, below = self.warning, self.critical, self.below
+        if below is None:
+            below = warning is not None and critical is not None and critical < warning
+        reaches = operator.le if below else operator.ge
+        if critical is not None and reaches(value, critical):
+            return Level.CRITICAL
+        if warning is not None and reaches(value, warning):
+            return Level.WARNING
+        return None if critical is warning is None else Level.OK
+
+
+@dataclass(frozen=True)
+class Metric:
     """A measurement and its thresholds."""
 
     name: str
     value: float
-    warning: float | None
-    critical: float | None
-    unit: str
     about: str
+    unit: str = ""
+    thresholds: Thresholds = Thresholds()
 
     def number(self, value: float | None) -> str:
         """Return the value or a threshold as text; nothing for ``None``."""
         return "" if value is None else f"{value:.4f}" if self.unit == "s" else f"{value:.0f}"
 
+    def text(self) -> str:
+        """Return the measurement as a finding."""
+        return f"{self.about[0].lower()}{self.about[1:]}: {self.number(self.value)}{self.unit}"
+
     def nagios(self) -> str:
         """Return the performance data of a Nagios plugin."""
-        parts = (self.value, self.warning, self.critical)
+        parts = (self.value, self.thresholds.warning, self.thresholds.critical)
         value, *limits = map(self.number, parts)
         return ";".join((f"{self.name}={value}{self.unit}", *limits)).rstrip(";")
 
+    def document(self) -> dict[str, Any]:
+        """Return the measurement as JSON."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "warning": self.thresholds.warning,
+            "critical": self.thresholds.critical,
+            "unit": self.unit,
+        }
 
-class _Check:
-    """The options and the findings of a check."""
 
-    def __init__(self, suite: str, name: str, options: dict[str, Any]) -> None:
+class Check:
+    """The findings and the measurements of a check, and the thresholds of its options."""
+
+    def __init__(self, suite: str, name: str, thresholds: Mapping[str, Thresholds]) -> None:
         self.suite = suite
         self.name = name
-        self.options = options
-        self.ok: list[str] = []
-        self.warning: list[str] = []
-        self.critical: list[str] = []
-        self.metrics: list[_Metric] = []
+        self.findings: list[tuple[Level, str]] = []
+        self.metrics: list[Metric] = []
+        self._thresholds = thresholds
 
     @property
-    def status(self) -> int:
-        """The exit status of a Nagios plugin."""
-        return 2 if self.critical else 1 if self.warning else 0
+    def level(self) -> Level:
+        """The worst level of the findings."""
+        return max((level for level, _ in self.findings), default=Level.OK)
 
-    def add(
-        self,
-        name: str,
-        value: float,
-        about: str,
-        unit: str = "",
-        *,
-        levels: str = "",
-        below: bool | None = False,
-    ) -> None:
-        """
-        Record a measurement, and judge it by the options that begin with ``levels``, if any was given.
+    def ok(self, text: str) -> None:
+        """Add a finding that is fine."""
+        self.findings.append((Level.OK, text))
 
-        A value that reaches a threshold is bad; with ``below``, one that is not above it. ``None``: it is
-        below if the critical threshold is the lower one.
-        """
-        warn, crit = (self.options.get(f"{levels}_{level}") for level in ("warn", "critical"))
-        metric = _Metric(name, value, warn, crit, unit, about)
-        self.metrics.append(metric)
-        if below is None:
-            below = warn is not None and crit is not None and crit < warn
-        reaches = operator.le if below else operator.ge
-        text = f"{about[0].lower()}{about[1:]}: {metric.number(value)}{unit}"
-        if crit is not None and reaches(value, crit):
-            self.critical.append(text)
-        elif warn is not None and reaches(value, warn):
-            self.warning.append(text)
-        elif crit is not None or warn is not None:
-            self.ok.append(text)
+    def critical(self, text: str) -> None:
+        """Add a finding that is critical; nothing for an empty text."""
+        if text:
+            self.findings.append((Level.CRITICAL, text))
+
+    def add(self, name: str, value: float, about: str, unit: str = "", levels: str = "") -> None:
+        """Add a measurement, and judge it by the thresholds with the name ``levels``, if any was given."""
+        thresholds = self._thresholds.get(levels, Thresholds())
+        self.metrics.append(metric := Metric(name, value, about, unit, thresholds))
+        level = thresholds.level(value)
+        if level is not None:
+            self.findings.append((level, metric.text()))
+
+    def judges(self, levels: str) -> bool:
+        """Return whether there is a critical threshold with this name."""
+        return self._thresholds[levels].critical is not None
 
     def write(self, settings: Settings, layout: str) -> None:
         """Write the findings in a format."""
@@ -117,34 +158,34 @@ class _Check:
             text = f"{self._nagios()}\n"
         settings.env.stdout.write(text)
 
+    def _found(self, level: Level) -> list[str]:
+        return [text for found, text in self.findings if found is level]
+
     def _document(self) -> dict[str, Any]:
-        lists = {"warning": self.warning, "critical": self.critical, "ok": self.ok}
+        levels = (Level.WARNING, Level.CRITICAL, Level.OK)
         return {
-            "status": _WORDS[self.status],
+            "status": self.level.name,
             "check_suite": self.suite,
             "check_name": self.name,
-            **{name: texts for name, texts in lists.items() if texts},
-            "perf_data": [
-                dict(zip(_Metric._fields[:-1], metric, strict=False)) for metric in self.metrics
-            ],
+            **{level.name.lower(): texts for level in levels if (texts := self._found(level))},
+            "perf_data": [metric.document() for metric in self.metrics],
         }
 
     def _nagios(self) -> str:
-        lists = {"Crit": self.critical, "Warn": self.warning, "OK": self.ok}
-        found = (f"{word}:{text}" for word, texts in lists.items() for text in texts)
+        found = (f"{word}:{text}" for level, word in _WORDS.items() for text in self._found(level))
         data = ["|", *(metric.nagios() for metric in self.metrics)] if self.metrics else []
-        return readable(" ".join((_WORDS[self.status], self.name, *found, *data)))
+        return readable(" ".join((self.level.name, self.name, *found, *data)))
 
     def _prometheus(self) -> str:
         item = self.name.replace("\\", ".").replace('"', ".")
         about = f"Nagios compatible status code for {self.suite}"
-        status = _Metric("status_code", self.status, None, None, "", about)
+        status = Metric("status_code", int(self.level), about)
         lines = []
         for metric in sorted([*self.metrics, status], key=lambda metric: metric.name):
             name = f"{_NAMESPACE}_{self.suite}_{metric.name}"
             labels = f'item="{item}"'
             if metric is status:
-                labels += f',status="{_WORDS[self.status]}"'
+                labels += f',status="{self.level.name}"'
             lines.append(f"# HELP {name} {metric.about}\n# TYPE {name} gauge\n")
             lines.append(f"{name}{{{labels}}} {metric.value}\n")
         return "".join(lines)
@@ -153,24 +194,32 @@ class _Check:
 # --- commands -------------------------------------------------------------------------------------
 
 
-def _check(
-    suite: str, name: str = ""
-) -> Callable[[Callable[[Settings, _Check], None]], click.Command]:
-    """Return a decorator that makes a command of a function that fills in a `_Check`."""
+#: The attribute of a check with the names of its thresholds, each with whether small values are bad.
+_BELOW: Final = "thresholds_below"
 
-    def decorate(function: Callable[[Settings, _Check], None]) -> click.Command:
+
+def _check(suite: str, name: str = "") -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a command of a function that fills in a `Check`."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
         def run(settings: Settings, *, layout: str, **options: Any) -> None:
             values = {key: _seconds(value) for key, value in options.items()}
-            check = _Check(suite, name or suite.capitalize(), values)
+            thresholds = {
+                levels: Thresholds(
+                    values.pop(f"{levels}_warn", None), values.pop(f"{levels}_critical"), below
+                )
+                for levels, below in function.__dict__.get(_BELOW, {}).items()
+            }
+            check = Check(suite, name or suite.capitalize(), thresholds)
             try:
-                function(settings, check)
+                function(settings, check, **values)
             except errors.InvalidArgumentError:
                 raise
             except (errors.Error, CommandError, OSError) as error:
-                check.critical.append(one_line(error))
+                check.critical(one_line(error))
             check.write(settings, layout)
             # A scraper reads the status from the output.
-            raise click.exceptions.Exit(0 if layout == "prometheus" else check.status)
+            raise click.exceptions.Exit(0 if layout == "prometheus" else check.level)
 
         run.__doc__ = function.__doc__
         run.__dict__.update(function.__dict__)  # the options
@@ -194,12 +243,31 @@ def _option(flag: str, text: str, kind: Any = None, default: Any = None) -> Deco
     return option(flag, text, kind, default=default)
 
 
-def _levels(name: str, about: str, *defaults: Any, kind: Any = None) -> Decorator:
-    """Return the options for the warning and the critical threshold of a value."""
+def _judged(name: str, *options: Decorator, below: bool | None = False) -> Decorator:
+    """Return the options ``--NAME-critical`` and maybe ``--NAME-warn`` as the thresholds of a measurement."""
+
+    def mark(function: Callable[..., None]) -> Callable[..., None]:
+        function.__dict__.setdefault(_BELOW, {})[name.replace("-", "_")] = below
+        return function
+
+    return with_options(mark, *options)
+
+
+def _critical(name: str, text: str, kind: Any = None) -> Decorator:
+    """Return the option for the critical threshold of a measurement, which has no other."""
+    return _judged(name, _option(f"--{name}-critical", text, kind))
+
+
+def _levels(
+    name: str, about: str, *defaults: Any, kind: Any = None, below: bool | None = False
+) -> Decorator:
+    """Return the options for the warning and the critical threshold of a value; see `Thresholds`."""
     warn, crit = defaults or (None, None)
-    return with_options(
+    return _judged(
+        name,
         _option(f"--{name}-warn", f"Warn at this {about}.", kind, warn),
         _option(f"--{name}-critical", f"Fail at this {about}.", kind, crit),
+        below=below,
     )
 
 
@@ -210,7 +278,7 @@ _stream = option("--stream STREAM", "The stream.", required=True, shell_complete
 @_levels("connect", "time to connect", "500ms", "1s", kind=DURATION)
 @_levels("rtt", "round-trip time", "500ms", "1s", kind=DURATION)
 @_levels("req", "time until a message is back", "500ms", "1s", kind=DURATION)
-def connection(settings: Settings, check: _Check) -> None:
+def connection(settings: Settings, check: Check) -> None:
     """Check the times to connect, to ping and to receive an own message."""
     started = monotonic()
     with settings.connection() as nc:
@@ -232,39 +300,50 @@ def connection(settings: Settings, check: _Check) -> None:
 @_option("--peer-expect", "Fail unless there are N replicas.")
 @_option("--peer-lag-critical", "Fail if a replica is N operations behind.")
 @_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
-@_option("--msgs-warn", "Warn with at most N messages.")
-@_option("--msgs-critical", "Fail with at most N messages.")
-@_levels("subjects", "number of subjects")
-def stream(settings: Settings, check: _Check) -> None:
+@_judged(
+    "msgs",
+    _option("--msgs-warn", "Warn with at most N messages."),
+    _option("--msgs-critical", "Fail with at most N messages."),
+    below=True,
+)
+@_levels("subjects", "number of subjects", below=None)
+def stream(
+    settings: Settings,
+    check: Check,
+    *,
+    stream: str,
+    lag_critical: float | None,
+    seen_critical: float | None,
+    peer_expect: int | None,
+    peer_lag_critical: float | None,
+    peer_seen_critical: float,
+) -> None:
     """
     Check the messages, the sources and the replicas of a stream.
 
     With a critical threshold below that for warnings, small numbers of subjects are bad.
     """
-    check.name = check.options["stream"]
+    check.name = stream
     with settings.jetstream() as js:
-        info = js.get_stream(check.name).cached_info
-    state, options = info.state, check.options
-    check.add("messages", state.messages, "Messages", levels="msgs", below=True)
-    check.add("subjects", state.num_subjects or 0, "Subjects", levels="subjects", below=None)
-    names = ("peer_lag_critical", "peer_seen_critical", "peer_expect")
-    if problem := _replica_problem(info, *(options[name] for name in names)):
-        check.critical.append(problem)
+        info = js.get_stream(stream).cached_info
+    check.add("messages", info.state.messages, "Messages", levels="msgs")
+    check.add("subjects", info.state.num_subjects or 0, "Subjects", levels="subjects")
+    check.critical(_replica_problem(info, peer_lag_critical, peer_seen_critical, peer_expect))
     origins = list(info.sources or ()) if info.mirror is None else [info.mirror]
-    lag, seen = options["lag_critical"], options["seen_critical"]
+    lag, seen = lag_critical, seen_critical
     if not origins and (lag is not None or seen is not None):
-        check.critical.append("the stream has no mirror and no sources")
+        check.critical("the stream has no mirror and no sources")
     for origin in origins:
         if origin.error is not None:
-            check.critical.append(f"{origin.name} is not copied: {origin.error.description}")
+            check.critical(f"{origin.name} is not copied: {origin.error.description}")
         # The lag of an origin that was not seen yet is 0.
         if origin.seen_ago is None:
-            check.critical.append(f"{origin.name} was not seen yet")
+            check.critical(f"{origin.name} was not seen yet")
             continue
         if lag is not None and origin.lag >= lag:
-            check.critical.append(f"{origin.name} is {origin.lag:,} messages behind")
+            check.critical(f"{origin.name} is {origin.lag:,} messages behind")
         if seen is not None and _is_unseen(origin, seen):
-            check.critical.append(f"{origin.name} was not seen for {seen:g}s")
+            check.critical(f"{origin.name} was not seen for {seen:g}s")
 
 
 def _is_unseen(origin: StreamSourceInfo | PeerInfo, seconds: float | None) -> bool:
@@ -306,22 +385,28 @@ def _peer_problem(cluster: ClusterInfo | None, lag: float | None, seen: float | 
 @_check("consumer")
 @_stream
 @option("--consumer CONSUMER", "The consumer.", required=True)
-@_option("--outstanding-ack-critical", "Fail with N unacknowledged messages.")
-@_option("--waiting-critical", "Fail with N waiting pulls.")
-@_option("--unprocessed-critical", "Fail with N messages to deliver.")
-@_option("--last-delivery-critical", "Fail without deliveries for this time.", DURATION)
-@_option("--last-ack-critical", "Fail without acknowledgements for this time.", DURATION)
-@_option("--redelivery-critical", "Fail with N redelivered messages.")
+@_critical("outstanding-ack", "Fail with N unacknowledged messages.")
+@_critical("waiting", "Fail with N waiting pulls.")
+@_critical("unprocessed", "Fail with N messages to deliver.")
+@_critical("last-delivery", "Fail without deliveries for this time.", DURATION)
+@_critical("last-ack", "Fail without acknowledgements for this time.", DURATION)
+@_critical("redelivery", "Fail with N redelivered messages.")
 @_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
 @option("--pinned", "Fail unless all groups have a client.", default=None)
-def consumer(settings: Settings, check: _Check) -> None:
+def consumer(
+    settings: Settings,
+    check: Check,
+    *,
+    stream: str,
+    consumer: str,
+    peer_seen_critical: float,
+    pinned: bool | None,
+) -> None:
     """Check the progress and the replicas of a consumer."""
-    stream, name = check.options["stream"], check.options["consumer"]
-    check.name = f"{stream}_{name}"
+    check.name = f"{stream}_{consumer}"
     with settings.jetstream() as js:
-        info = js.consumer_info(stream, name)
-    if problem := _peer_problem(info.cluster, None, check.options["peer_seen_critical"]):
-        check.critical.append(problem)
+        info = js.consumer_info(stream, consumer)
+    check.critical(_peer_problem(info.cluster, None, peer_seen_critical))
     pending = info.num_ack_pending
     check.add("ack_pending", pending, "Unacknowledged messages", levels="outstanding_ack")
     check.add("pull_waiting", info.num_waiting, "Waiting pulls", levels="waiting")
@@ -335,15 +420,15 @@ def consumer(settings: Settings, check: _Check) -> None:
         if position.last_active is not None:
             age = (now - position.last_active).total_seconds()
             check.add(levels, age, f"Time since the last {about}", "s", levels=levels)
-        elif check.options[f"{levels}_critical"] is not None:
-            check.critical.append(f"no {about}")
-    if not check.options["pinned"]:
+        elif check.judges(levels):
+            check.critical(f"no {about}")
+    if not pinned:
         return
     if info.config.priority_policy != PriorityPolicy.PINNED_CLIENT:
-        check.critical.append("the consumer does not pin clients")
+        check.critical("the consumer does not pin clients")
     for group in info.priority_groups or ():
         if not group.pinned_client_id:
-            check.critical.append(f"group {group.group} has no pinned client")
+            check.critical(f"group {group.group} has no pinned client")
 
 
 @_check("message", "Stream Message")
@@ -352,36 +437,43 @@ def consumer(settings: Settings, check: _Check) -> None:
 @_levels("age", "age of the message", kind=DURATION)
 @_option("--content", "Fail unless the body matches this regular expression.", PATTERN)
 @option("--body-timestamp", "The body is the time, in Unix seconds.")
-def message(settings: Settings, check: _Check) -> None:
+def message(
+    settings: Settings,
+    check: Check,
+    *,
+    stream: str,
+    subject: str,
+    content: re.Pattern[str] | None,
+    body_timestamp: bool,
+) -> None:
     """Check the age and the body of the last message of a stream or a subject."""
-    stream, subject, content = (check.options[name] for name in ("stream", "subject", "content"))
     with settings.jetstream() as js:
         held = js.get_stream(stream)
         # Without a leader, a replica answers, which may lack the last message.
         if _peer_problem(held.cached_info.cluster, None, None) == _NO_LEADER:
-            check.critical.append(_NO_LEADER)
+            check.critical(_NO_LEADER)
         try:
             found = held.get_msg(last_by_subject=subject)
         except errors.MessageNotFoundError:
-            check.critical.append(f"no message of {subject}")
+            check.critical(f"no message of {subject}")
             return
     text = found.data.decode("utf-8", "replace")
     since = found.time.timestamp()
-    if check.options["body_timestamp"]:
+    if body_timestamp:
         try:
             since = float(text)
         except ValueError:
             since = math.nan
         if not math.isfinite(since):
-            check.critical.append("the body is not a Unix timestamp")
+            check.critical("the body is not a Unix timestamp")
             return
     age = datetime.now(timezone.utc).timestamp() - since
     check.add("age", age, "Age of the message", "s", levels="age")
     check.add("size", len(found.data), "Size of the message", "B")
     if content is not None and not content.search(text):
-        check.critical.append(f"the body does not match {content.pattern}")
-    if check.status == 0:
-        check.ok.append(f"valid message on {stream} > {found.subject}")
+        check.critical(f"the body does not match {content.pattern}")
+    if check.level is Level.OK:
+        check.ok(f"valid message on {stream} > {found.subject}")
 
 
 #: The resources of an account, and the start of the names of their options.
@@ -401,12 +493,18 @@ _RESOURCES: Final = {
 @option("--replicas/--no-replicas", "Check the replicas of all streams.", default=True)
 @_option("--replica-seen-critical", "Fail if a replica was not seen for it.", DURATION, "5s")
 @_option("--replica-lag-critical", "Fail if a replica is N operations behind.", None, 200)
-def jetstream(settings: Settings, check: _Check) -> None:
+def jetstream(
+    settings: Settings,
+    check: Check,
+    *,
+    replicas: bool,
+    replica_seen_critical: float,
+    replica_lag_critical: float,
+) -> None:
     """Check the account's use of JetStream, and the replicas of its streams."""
-    options = check.options
     with lister(settings) as lists:
         account = lists.js.account_info()
-        streams = lists.streams() if options["replicas"] else Listed("stream")
+        streams = lists.streams() if replicas else Listed("stream")
     # The limits of an account with tiers are those of each tier.
     for tier, usage in (account.tiers or {"": account}).items():
         start, where = (f"{tier.lower()}_", f" in tier {tier}") if tier else ("", "")
@@ -416,13 +514,14 @@ def jetstream(settings: Settings, check: _Check) -> None:
             unit = "B" if name in ("memory", "storage") else ""
             check.add(f"{start}{name}", used, f"Use of {name}{where}", unit)
             check.add(f"{start}{name}_pct", percent, f"Use of {name}{where}", "%", levels=levels)
-    lag, seen = options["replica_lag_critical"], options["replica_seen_critical"]
+    lag, seen = replica_lag_critical, replica_seen_critical
     problems = {info.config.name: _replica_problem(info, lag, seen) for info in streams.found}
     problems |= {item.name: f"{item.state}, {item.reason}" for item in streams.missing}
     if streams.more is not None:
-        check.critical.append(one_line(streams.more))
+        check.critical(one_line(streams.more))
     found = [f"{name}: {problem}" for name, problem in problems.items() if problem]
-    check.critical += found
+    for text in found:
+        check.critical(text)
     check.add("replicas_ok", len(problems) - len(found), "Streams with healthy replicas")
     check.add("replicas_fail", len(found), "Streams with unhealthy replicas")
 
@@ -431,7 +530,14 @@ def jetstream(settings: Settings, check: _Check) -> None:
 @_option("--expect", "Fail unless there are N members.")
 @_option("--lag-critical", "Fail if a member is N operations behind.", None, 200)
 @_option("--seen-critical", "Fail if a member was not seen for this time.", DURATION, "5s")
-def meta(settings: Settings, check: _Check) -> None:
+def meta(
+    settings: Settings,
+    check: Check,
+    *,
+    expect: int | None,
+    lag_critical: float,
+    seen_critical: float,
+) -> None:
     """
     Check the meta group of JetStream: its leader and its members.
 
@@ -439,74 +545,75 @@ def meta(settings: Settings, check: _Check) -> None:
     """
     with settings.connection() as nc:
         group = MetaGroup.of(all_replies(settings, nc, f"{PING}.JSZ", {}))
-    expected = check.options["expect"]
     if not group.size:
-        check.critical.append("JetStream is not clustered")
+        check.critical("JetStream is not clustered")
     elif problem := group.problem():
-        check.critical.append(problem)
+        check.critical(problem)
     else:
-        check.ok.append(f"meta leader {group.leader}")
-    if expected is not None and group.size != expected:
-        check.critical.append(f"{group.size} of {expected:.0f} expected members")
-    lag, seen = check.options["lag_critical"], check.options["seen_critical"]
+        check.ok(f"meta leader {group.leader}")
+    if expect is not None and group.size != expect:
+        check.critical(f"{group.size} of {expect} expected members")
     # The leader notices a server that is down after some seconds.
-    check.critical += [f"{name} did not answer" for name in group.silent]
+    for name in group.silent:
+        check.critical(f"{name} did not answer")
     for peer in group.leaders_view.get("replicas") or ():
         age = peer.get("active", 0) / 1e9
-        if peer.get("offline") or age >= seen or (not peer.get("current") and not age):
-            check.critical.append(f"{peer['name']} was not seen")
-        elif (peer.get("lag") or 0) >= lag:
-            check.critical.append(f"{peer['name']} is behind")
+        if peer.get("offline") or age >= seen_critical or (not peer.get("current") and not age):
+            check.critical(f"{peer['name']} was not seen")
+        elif (peer.get("lag") or 0) >= lag_critical:
+            check.critical(f"{peer['name']} is behind")
     check.add("members", group.size, "Members of the meta group")
     check.add("answering", len(group.answering), "Members that answer")
 
 
 @_check("kv")
 @option("--bucket BUCKET", "The bucket.", required=True, shell_complete=complete_bucket)
-@_levels("values", "number of values")
+@_levels("values", "number of values", below=None)
 @option("--key KEY", "Fail unless this key has a value.")
 @_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
-def kv(settings: Settings, check: _Check) -> None:
+def kv(
+    settings: Settings, check: Check, *, bucket: str, key: str | None, peer_seen_critical: float
+) -> None:
     """
     Check a key-value bucket and its replicas.
 
     With a critical threshold below that for warnings, small numbers of values are bad.
     """
-    check.name, key = check.options["bucket"], check.options["key"]
+    check.name = bucket
     with settings.jetstream() as js:
-        bucket = js.key_value(check.name)
-        status = bucket.status()
-        check.ok.append(f"bucket {check.name}")
+        store = js.key_value(bucket)
+        status = store.status()
+        check.ok(f"bucket {bucket}")
         if key is not None:
             try:
-                bucket.get(key)
-                check.ok.append(f"key {key} found")
+                store.get(key)
+                check.ok(f"key {key} found")
             except errors.KeyNotFoundError:
-                check.critical.append(f"key {key} not found")
-    if problem := _replica_problem(status.info, None, check.options["peer_seen_critical"]):
-        check.critical.append(problem)
-    check.add("values", status.values, "Stored values", levels="values", below=None)
+                check.critical(f"key {key} not found")
+    check.critical(_replica_problem(status.info, None, peer_seen_critical))
+    check.add("values", status.values, "Stored values", levels="values")
     check.add("bytes", status.bytes, "Bytes in the bucket", "B")
     check.add("replicas", status.info.config.num_replicas or 1, "Replicas of the bucket")
 
 
 @_check("credential")
 @option("--credential FILE", "The credentials file.", NonEmptyPath(path_type=Path), required=True)
-@_levels("validity", "time until it expires", None, "0s", kind=DURATION)
+@_levels("validity", "time until it expires", None, "0s", kind=DURATION, below=True)
 @option("--require-expiry/--no-require-expiry", "Fail if it never expires.", default=True)
-def credential(_settings: Settings, check: _Check) -> None:
+def credential(
+    _settings: Settings, check: Check, *, credential: Path, require_expiry: bool
+) -> None:
     """Check when a credentials file expires; no server is asked."""
-    path = check.options["credential"]
-    found = _JWT.search(path.read_text("utf-8", "replace"))
+    found = _JWT.search(credential.read_text("utf-8", "replace"))
     if found is None:
-        raise CommandError(f"{path}: the file has no JWT")
+        raise CommandError(f"{credential}: the file has no JWT")
     try:
         fields = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)))
         expires = int(fields.get("exp", 0))
     except (ValueError, AttributeError) as error:
-        raise CommandError(f"{path}: invalid credentials: {error}") from error
+        raise CommandError(f"{credential}: invalid credentials: {error}") from error
     if not expires:
-        (check.critical if check.options["require_expiry"] else check.ok).append("never expires")
+        (check.critical if require_expiry else check.ok)("never expires")
         return
     left = expires - datetime.now(timezone.utc).timestamp()
-    check.add("expiry", left, "Time until it expires", "s", levels="validity", below=True)
+    check.add("expiry", left, "Time until it expires", "s", levels="validity")
