@@ -42,7 +42,7 @@ from .names import (
 )
 from .output import Missing, count, counted, deletions, emit_text, when
 from .prompts import Asker
-from .render import Block, Field, Mark, bad, report_options, show_blocks, warn
+from .render import Block, Field, Mark, ReportOptions, Table, bad, report_options, show_blocks, warn
 from .settings import Settings, command
 from .status import CommandError, about
 from .streams import CLUSTER, given_conditions, select, servers_of
@@ -243,9 +243,6 @@ def ls(
     names: bool,
     all_streams: bool,
     long: bool,
-    sort: str,
-    reverse: bool,
-    watch: float | None,
     **options: Any,
 ) -> None:
     """
@@ -254,8 +251,9 @@ def ls(
     Without a STREAM, prompt for one on a terminal, else list the consumers of all streams. A consumer whose
     servers do not answer is listed with that state; it matches no condition. The exit status is then 1.
     """
+    report = ReportOptions.pop_from(options)
     conditions = given_conditions(options)
-    with lister(settings, repeats=watch is not None) as lists:
+    with lister(settings, repeats=report.watch is not None) as lists:
         if stream is None and not (all_streams or conditions) and settings.interactive:
             stream = Asker(settings).select("Select a stream", lists.js.stream_names, "STREAM")
         key = title if stream is None else _own_name
@@ -268,14 +266,14 @@ def ls(
         show_listed(
             settings,
             lambda: find_consumers(lists, stream, options),
-            (_name_of(stream), *(_LONG if long else _LIST)),
+            Table(
+                (_name_of(stream), *(_LONG if long else _LIST)),
+                f"Consumers {where}",
+                f"No consumers {where}{' match' if conditions else ''}",
+            ),
+            report,
             key=key,
             sortable=(_name_of(stream), *_LONG),
-            sort=sort,
-            reverse=reverse,
-            title=f"Consumers {where}",
-            none=f"No consumers {where}{' match' if conditions else ''}",
-            watch=watch,
         )
 
 

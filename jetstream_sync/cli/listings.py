@@ -19,7 +19,7 @@ from ..subjects import KV_PREFIX, OBJECT_PREFIX
 from .long_running import failover_options
 from .names import no_stream
 from .output import Missing, counted, emit_names
-from .render import Field, in_order, write_reports
+from .render import Field, ReportOptions, Table, write_reports
 from .settings import Settings
 from .status import CommandError, one_line
 from .values import Decorator, option
@@ -299,15 +299,11 @@ long_option: Decorator = option("-l, --long", "Show more columns, such as the se
 def show_listed(
     settings: Settings,
     take: Callable[[], Listed[T]],
-    fields: Sequence[Field],
+    table: Table,
+    report: ReportOptions,
     *,
     key: Callable[[T], str],
     sortable: Sequence[Field],
-    sort: str,
-    reverse: bool,
-    title: str,
-    none: str,
-    watch: float | None,
 ) -> None:
     """
     Write a listing as a table, once or repeatedly; see `write_reports` for one that is not complete.
@@ -319,18 +315,18 @@ def show_listed(
     def rows() -> list[Any]:
         nonlocal listed
         listed = take()
-        if sort == "name":
+        if report.sort == "name":
             return sorted(
                 listed.rows(),
                 key=lambda row: row.name if isinstance(row, Missing) else key(row),
-                reverse=reverse,
+                reverse=report.reverse,
             )
-        return listed.rows(in_order(listed.found, sortable, sort, reverse=reverse))
+        return listed.rows(report.in_order(listed.found, sortable))
 
     def check() -> None:
         listed.check()
 
-    write_reports(settings, rows, fields, title=title, none=none, watch=watch, check=check)
+    write_reports(settings, rows, table, watch=report.watch, check=check)
 
 
 def emit_listed_names(settings: Settings, listed: Listed[T], key: Callable[[T], str]) -> None:

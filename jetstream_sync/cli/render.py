@@ -9,6 +9,7 @@ of each `Block`. A value has the text of its type: numbers get separators, times
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from .values import TIMEOUT, Decorator, option, with_options
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -383,10 +385,46 @@ def sort_key(value: Any) -> tuple[int, Any]:
     return (0, value) if isinstance(value, (int, float)) else (1, str(value).lower())
 
 
+@dataclass(frozen=True)
+class Table:
+    """The columns and the texts of a table."""
+
+    fields: Sequence[Field]
+    title: str
+    none: str
+    """The line that is written instead of a table without rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """The values of `report_options`; one that a command does not have has its default."""
+
+    sort: str = "name"
+    """The name of the column to sort by."""
+    reverse: bool = False
+    watch: float | None = None
+    """Seconds between repeated reports; ``None``: the report is written once."""
+
+    @classmethod
+    def pop_from(cls, options: dict[str, Any]) -> Self:
+        """Return the options of a report, and remove them from those of its command."""
+        names = [item.name for item in dataclasses.fields(cls) if item.name in options]
+        return cls(**{name: options.pop(name) for name in names})
+
+    def in_order(self, rows: Sequence[T], fields: Sequence[Field]) -> list[T]:
+        """Return the rows in the order of the column."""
+        field = next(field for field in fields if field.sort == self.sort)
+        keys = [sort_key(field.of(row)) for row in rows]
+        down = any(kind == 0 for kind, _ in keys)
+        return sorted(
+            rows, key=lambda row: sort_key(field.of(row)), reverse=down is not self.reverse
+        )
+
+
 def report_options(
     fields: Sequence[Field], default: str = "", *, repeats: bool = True
 ) -> Decorator:
-    """Return the options of `write_reports`; `default`: the name of the column to sort by."""
+    """Return the options of a report, `ReportOptions`; `default`: the name of the column to sort by."""
     text = "Column to sort by; numbers are in descending order."
     kind = click.Choice([field.sort for field in fields if field.sort])
     return with_options(
@@ -400,21 +438,11 @@ def report_options(
     )
 
 
-def in_order(rows: Sequence[T], fields: Sequence[Field], sort: str, *, reverse: bool) -> list[T]:
-    """Return the rows in the order of a column."""
-    field = next(field for field in fields if field.sort == sort)
-    keys = [sort_key(field.of(row)) for row in rows]
-    down = any(kind == 0 for kind, _ in keys)
-    return sorted(rows, key=lambda row: sort_key(field.of(row)), reverse=down is not reverse)
-
-
 def write_reports(
     settings: Settings,
     take: Callable[[], Sequence[T]],
-    fields: Sequence[Field],
+    table: Table,
     *,
-    title: str,
-    none: str,
     watch: float | None,
     check: Callable[[], None],
 ) -> None:
@@ -441,7 +469,8 @@ def write_reports(
         if settings.json and watch is not None:
             emit_line(settings, rows)
         else:
-            show_rows(settings, rows, fields, title=title, none="" if problem else none)
+            none = "" if problem else table.none
+            show_rows(settings, rows, table.fields, title=table.title, none=none)
         out.flush()
         if watch is None and problem is not None:
             raise problem

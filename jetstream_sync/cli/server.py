@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -28,7 +27,7 @@ from .render import (
     Block,
     Field,
     Mark,
-    in_order,
+    ReportOptions,
     report_options,
     show_blocks,
     show_rows,
@@ -217,13 +216,13 @@ _expect = click.argument("expect", required=False, type=click.IntRange(1))
 @command()
 @_expect
 @report_options(_SERVERS, "name", repeats=False)
-def ls(settings: Settings, *, expect: int | None, sort: str, reverse: bool) -> None:
+def ls(settings: Settings, *, expect: int | None, **options: Any) -> None:
     """
     List the servers with their load.
 
     It needs a user of the system account. The exit status is 4 if fewer than EXPECT servers answer.
     """
-    _ping(settings, expect, partial(in_order, fields=_SERVERS, sort=sort, reverse=reverse))
+    _ping(settings, expect, lambda found: ReportOptions(**options).in_order(found, _SERVERS))
 
 
 @command()

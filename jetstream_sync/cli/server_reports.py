@@ -19,7 +19,7 @@ import click
 from ..durations import time_from_text
 from .long_running import failover_options
 from .output import Missing, counted, note, size
-from .render import Field, bad, in_order, report_options, warn, write_reports
+from .render import Field, ReportOptions, Table, bad, report_options, warn, write_reports
 from .settings import Settings, command
 from .system import (
     ACCOUNT_PING,
@@ -52,21 +52,13 @@ class Answering(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions:
-    """The options of a report; one that a report does not have has its default."""
+class ServerReportOptions(ReportOptions):
+    """The options of a report of servers."""
 
     host: str | None = None
     cluster: str | None = None
-    sort: str = "name"
-    reverse: bool
-    watch: float | None
     top: int | None = None
-
-    @classmethod
-    def pop_from(cls, options: dict[str, Any]) -> ReportOptions:
-        """Return the options of a report, and remove them from those of its command."""
-        names = [item.name for item in dataclasses.fields(cls) if item.name in options]
-        return cls(**{name: options.pop(name) for name in names})
+    """The number of rows to show; ``None``: all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +93,7 @@ class ServerReport:
         return decorator(function)
 
     def show(
-        self, settings: Settings, options: ReportOptions, body: JSONObject | None = None
+        self, settings: Settings, options: ServerReportOptions, body: JSONObject | None = None
     ) -> None:
         """
         Write the report, once or repeatedly; `body`: the fields of the request, beside those of the selection.
@@ -123,17 +115,13 @@ class ServerReport:
                     shown = f"{options.top:,} of {counted(total, self.title[:-1].lower())}"
                     note(settings, f"{shown} are shown; --top shows more")
                 answered[:], silent[:] = self._answered(settings, nc, found, selection)
-                rows = in_order(
-                    self.rows(found), self.fields, options.sort, reverse=options.reverse
-                )
+                rows = options.in_order(self.rows(found), self.fields)
                 return [*rows[: options.top], *(silent if self.of_servers else ())]
 
             write_reports(
                 settings,
                 take,
-                self.fields,
-                title=self.title,
-                none="No results",
+                Table(self.fields, self.title, "No results"),
                 watch=options.watch,
                 check=lambda: check_replies(answered, silent, problem),
             )
@@ -188,7 +176,7 @@ _JETSTREAM: Final = ServerReport(
 @_JETSTREAM.options
 def jetstream(settings: Settings, **options: Any) -> None:
     """Compare the use of JetStream on the servers; ``*`` marks the meta leader."""
-    _JETSTREAM.show(settings, ReportOptions.pop_from(options))
+    _JETSTREAM.show(settings, ServerReportOptions.pop_from(options))
 
 
 # --- connections of clients -----------------------------------------------------------------------
@@ -277,7 +265,7 @@ _connection_options = with_options(
 
 
 def _show_connections(report: ServerReport, settings: Settings, options: dict[str, Any]) -> None:
-    shown = ReportOptions.pop_from(options)
+    shown = ServerReportOptions.pop_from(options)
     of_server = {"sort": _SERVER_SORTS[shown.sort], "limit": shown.top}
     report.show(settings, shown, {**of_server, **ConnectionFilter(**options).fields()})
 
@@ -355,7 +343,7 @@ _ACCOUNTS: Final = ServerReport(
 def accounts(settings: Settings, *, account: str | None, **options: Any) -> None:
     """Compare the connections and the traffic of accounts, or show those of one ACCOUNT."""
     body = {"accounts": [account] if account else None}
-    _ACCOUNTS.show(settings, ReportOptions.pop_from(options), body)
+    _ACCOUNTS.show(settings, ServerReportOptions.pop_from(options), body)
 
 
 _STATISTICS: Final = ServerReport(
@@ -381,7 +369,7 @@ def statistics(settings: Settings, **options: Any) -> None:
 
     A server that does not answer is missing, since a user of an account does not learn which servers there are.
     """
-    _STATISTICS.show(settings, ReportOptions.pop_from(options))
+    _STATISTICS.show(settings, ServerReportOptions.pop_from(options))
 
 
 # --- health ---------------------------------------------------------------------------------------
@@ -424,7 +412,7 @@ _HEALTH: Final = ServerReport(
 @_HEALTH.options
 def health(settings: Settings, **options: Any) -> None:
     """Show whether the servers, their streams and their consumers are healthy."""
-    shown = ReportOptions.pop_from(options)
+    shown = ServerReportOptions.pop_from(options)
     _HEALTH.show(settings, shown, {**options, "details": True})
 
 
@@ -506,18 +494,18 @@ _LEAFNODES: Final = ServerReport(
 @_ROUTES.options
 def routes(settings: Settings, **options: Any) -> None:
     """List the routes between the servers of clusters."""
-    _ROUTES.show(settings, ReportOptions.pop_from(options))
+    _ROUTES.show(settings, ServerReportOptions.pop_from(options))
 
 
 @command()
 @_GATEWAYS.options
 def gateways(settings: Settings, **options: Any) -> None:
     """List the gateway connections between clusters."""
-    _GATEWAYS.show(settings, ReportOptions.pop_from(options))
+    _GATEWAYS.show(settings, ServerReportOptions.pop_from(options))
 
 
 @command()
 @_LEAFNODES.options
 def leafnodes(settings: Settings, **options: Any) -> None:
     """List the connections of leaf nodes."""
-    _LEAFNODES.show(settings, ReportOptions.pop_from(options))
+    _LEAFNODES.show(settings, ServerReportOptions.pop_from(options))

@@ -40,8 +40,9 @@ from .render import (
     Block,
     Field,
     Mark,
+    ReportOptions,
+    Table,
     bad,
-    in_order,
     report_options,
     show_blocks,
     show_rows,
@@ -188,12 +189,12 @@ _SUBJECTS: Final = (
 @report_options(_SUBJECTS, "messages", repeats=False)
 @names_option
 def subjects(
-    settings: Settings, name: str | None, pattern: str, sort: str, reverse: bool, names: bool
+    settings: Settings, name: str | None, pattern: str, names: bool, **options: Any
 ) -> None:
     """List the subjects of a stream with message counts; FILTER may contain wildcards."""
     with stream_of(settings, name) as stream:
         counts = stream.info(subjects_filter=pattern).state.subjects or {}
-    found = in_order(sorted(counts.items()), _SUBJECTS, sort, reverse=reverse)
+    found = ReportOptions(**options).in_order(sorted(counts.items()), _SUBJECTS)
     if names:
         emit_names(settings, [subject for subject, _ in found])
         return
@@ -433,9 +434,6 @@ def ls(
     names: bool,
     everything: bool,
     long: bool,
-    sort: str,
-    reverse: bool,
-    watch: float | None,
     **options: Any,
 ) -> None:
     """
@@ -444,8 +442,9 @@ def ls(
     A stream whose servers do not answer is listed with that state; it matches no condition. The exit status is
     then 1.
     """
+    report = ReportOptions.pop_from(options)
     conditions = given_conditions(options)
-    with lister(settings, repeats=watch is not None) as lists:
+    with lister(settings, repeats=report.watch is not None) as lists:
         if names and conditions.keys() <= {"subject"}:
             # All names are known, also those of streams that cannot be reached.
             found = lists.js.stream_names(conditions.get("subject"))
@@ -455,17 +454,14 @@ def ls(
             listed = find_streams(lists, options, everything=everything)
             emit_listed_names(settings, listed, _name_of)
             return
+        none = "No streams match" if conditions else "No streams defined"
         show_listed(
             settings,
             lambda: find_streams(lists, options, everything=everything),
-            _LONG if long else _LIST,
+            Table(_LONG if long else _LIST, "Streams", none),
+            report,
             key=_name_of,
             sortable=_LONG,
-            sort=sort,
-            reverse=reverse,
-            title="Streams",
-            none="No streams match" if conditions else "No streams defined",
-            watch=watch,
         )
 
 
