@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class _StrEnum(str, Enum):
+class StrEnum(str, Enum):
     """A string enum whose members print as their value; Python 3.10 has no ``StrEnum``."""
 
     # Otherwise str() and format() differ between the supported Python versions.
@@ -20,7 +20,7 @@ class _StrEnum(str, Enum):
         return format(self.value, format_spec)
 
 
-class RetentionPolicy(_StrEnum):
+class RetentionPolicy(StrEnum):
     """When a stream removes a message."""
 
     LIMITS = "limits"
@@ -33,7 +33,7 @@ class RetentionPolicy(_StrEnum):
     """A message stays until the only consumer of its subject has acknowledged it."""
 
 
-class DiscardPolicy(_StrEnum):
+class DiscardPolicy(StrEnum):
     """What to discard when a stream reaches a limit."""
 
     OLD = "old"
@@ -43,7 +43,7 @@ class DiscardPolicy(_StrEnum):
     """New messages are rejected with an error."""
 
 
-class StorageType(_StrEnum):
+class StorageType(StrEnum):
     """Where a stream keeps its messages."""
 
     FILE = "file"
@@ -53,7 +53,7 @@ class StorageType(_StrEnum):
     """In memory; lost when the server (or all replicas) stops."""
 
 
-class StoreCompression(_StrEnum):
+class StoreCompression(StrEnum):
     """How a file-based stream compresses what it stores."""
 
     NONE = "none"
@@ -63,7 +63,7 @@ class StoreCompression(_StrEnum):
     """With S2, a fast relative of Snappy."""
 
 
-class PersistMode(_StrEnum):
+class PersistMode(StrEnum):
     """When a stream's acknowledgement is sent, relative to writing the message to disk."""
 
     DEFAULT = "default"
@@ -73,7 +73,7 @@ class PersistMode(_StrEnum):
     """The acknowledgement may come first; a server that is killed can lose what it acknowledged."""
 
 
-class DeliverPolicy(_StrEnum):
+class DeliverPolicy(StrEnum):
     """Where in the stream a new consumer starts."""
 
     ALL = "all"
@@ -95,7 +95,7 @@ class DeliverPolicy(_StrEnum):
     """With the last message of each matching subject; requires a filter."""
 
 
-class AckPolicy(_StrEnum):
+class AckPolicy(StrEnum):
     """Which messages of a consumer have to be acknowledged."""
 
     NONE = "none"
@@ -111,7 +111,7 @@ class AckPolicy(_StrEnum):
     """Like `ALL`, by answering flow-control messages; push consumers only, needs server 2.14."""
 
 
-class ReplayPolicy(_StrEnum):
+class ReplayPolicy(StrEnum):
     """How fast a consumer gets messages that the stream already holds."""
 
     INSTANT = "instant"
@@ -121,7 +121,7 @@ class ReplayPolicy(_StrEnum):
     """With the original intervals between messages."""
 
 
-class PriorityPolicy(_StrEnum):
+class PriorityPolicy(StrEnum):
     """How a consumer with priority groups chooses among waiting pull requests (ADR-42)."""
 
     NONE = "none"
@@ -137,7 +137,7 @@ class PriorityPolicy(_StrEnum):
     """The requests with the lowest priority number come first; server 2.12."""
 
 
-class KeyValueOperation(_StrEnum):
+class KeyValueOperation(StrEnum):
     """What a message of a key-value bucket does to its key."""
 
     PUT = "PUT"

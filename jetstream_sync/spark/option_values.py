@@ -19,10 +19,12 @@ from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple, TypeVar
 
 from .. import errors
+from ..api.enums import StrEnum
 from ..durations import duration_from_text, size_from_text, time_from_ns, time_from_text
 from ..options import closest_match
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 #: Names of options in other sources and sinks, and their names here.
 _OTHER_NAMES: Final = {"url": "servers", "batchSize": "batchBytes or maxPending"}
@@ -72,6 +74,67 @@ KAFKA_OPTIONS: Final = (
     KafkaOption("fetchOffset.numRetries", "use planningTimeout"),
     KafkaOption("fetchOffset.retryIntervalMs", "use planningTimeout"),
 )
+
+
+class LossMode(StrEnum):
+    """What to do if unread messages have left their stream; see `planning.data_loss`."""
+
+    TRUE = "true"
+    """An error, unless the stream removes such messages in normal operation."""
+    FALSE = "false"
+    """A warning, unless the stream removes such messages in normal operation."""
+    STRICT = "strict"
+    """An error."""
+
+
+class ReadMode(StrEnum):
+    """How a range is read."""
+
+    AUTO = "auto"
+    """As `reading.range_reader.choose_mode` decides."""
+    DIRECT = "direct"
+    """With direct gets."""
+    PULL = "pull"
+    """With an ephemeral consumer."""
+
+
+class Delivery(StrEnum):
+    """What the sink ensures when rows are written again."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    """They are stored again."""
+    WINDOW = "window"
+    """They are ignored within the duplicate window of the stream."""
+    TRANSACTION = "transaction"
+    """They are ignored, since checkpoints in the stream tell which rows are stored."""
+
+
+class RowIds(StrEnum):
+    """How stored rows are recognized."""
+
+    CONTENT = "content"
+    POSITION = "position"
+
+
+class ShortWindow(StrEnum):
+    """What to do if the duplicate window of the stream is shorter than the expected outage."""
+
+    WARN = "warn"
+    ERROR = "error"
+
+
+class NothingSince(StrEnum):
+    """What to do if no message was stored since the time to start from."""
+
+    LATEST = "latest"
+    """Wait for one."""
+    ERROR = "error"
+
+
+class Overwrite(StrEnum):
+    """How the sink empties the stream in mode overwrite."""
+
+    PURGE = "purge"
 
 
 def option(parse: Callable[[str], Any], default: Any = MISSING) -> Any:
@@ -217,20 +280,23 @@ def items(check: Callable[[str], str]) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
-def choice(*choices: str) -> Callable[[str], str]:
-    """Return a parser of one of several keywords, which returns it in lower case."""
+def choice(choices: type[E]) -> Callable[[str], E]:
+    """Return a parser of the keyword of a member, in any case."""
 
-    def parse(value: str) -> str:
-        if value.lower() not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return value.lower()
+    def parse(value: str) -> E:
+        try:
+            return choices(value.lower())
+        except ValueError:
+            raise ValueError(f"must be one of {', '.join(choices)}") from None
 
     return parse
 
 
 def flag(value: str) -> bool:
     """Return a boolean value, given as true or false."""
-    return choice("true", "false")(value) == "true"
+    if value.lower() not in {"true", "false"}:
+        raise ValueError("must be one of true, false")
+    return value.lower() == "true"
 
 
 def number(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:

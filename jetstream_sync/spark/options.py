@@ -32,7 +32,14 @@ from ..subjects import (
 )
 from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, SecretSource, SecretText
 from .option_values import (
+    Delivery,
+    LossMode,
+    NothingSince,
     OptionValues,
+    Overwrite,
+    ReadMode,
+    RowIds,
+    ShortWindow,
     choice,
     items,
     number,
@@ -164,7 +171,9 @@ class ReadOptions:
     """Start with the first message stored at this time or later, in UTC."""
     starting_offsets_by_timestamp: tuple[tuple[str, datetime], ...] = option(_times, ())
     """The same for each stream by name."""
-    starting_offsets_by_timestamp_strategy: str = option(choice("latest", "error"), "latest")
+    starting_offsets_by_timestamp_strategy: NothingSince = option(
+        choice(NothingSince), NothingSince.LATEST
+    )
     """What to do if no message was stored since then: wait for one (``latest``), or ``error``."""
     ending_offsets: OffsetSpec | None = option(_offsets(LATEST), None)
     """Where to end; ``None``: not given, or a time is. Batch only."""
@@ -186,9 +195,9 @@ class ReadOptions:
     """Approximate maximum messages of one read task."""
     min_poll_interval: float = option(seconds(0.0, _DAY_S), 0.5)
     """How long a query without new messages waits before it asks the server again, in seconds."""
-    fail_on_data_loss: str = option(choice("true", "false", "strict"), "true")
+    fail_on_data_loss: LossMode = option(choice(LossMode), LossMode.TRUE)
     """``true``, ``false`` or ``strict``."""
-    read_mode: str = option(choice("auto", "direct", "pull"), "auto")
+    read_mode: ReadMode = option(choice(ReadMode), ReadMode.AUTO)
     """``auto``, ``direct`` or ``pull``."""
     batch_bytes: int = option(size(1024, 256 * _MB), 4 * _MB)
     """Approximate size of one read and of one batch handed to Spark, in bytes."""
@@ -341,17 +350,17 @@ class WriteOptions:
     """The key-value bucket to put the rows into; ``None``: the rows are messages."""
     subject: str | None = option(check_publish_subject, None)
     """The subject of rows without one; ``None``: every row needs one."""
-    delivery: str = option(choice("at-least-once", "window", "transaction"), "window")
+    delivery: Delivery = option(choice(Delivery), Delivery.WINDOW)
     """``at-least-once``, ``window`` or ``transaction``."""
     max_pending: int = option(number(1, 1_000_000), 4096)
     """Maximum number of messages waiting for their acknowledgement."""
     ack_timeout: float = option(seconds(0.001, _DAY_S), 30.0)
     """Maximum time without any acknowledgement, in seconds."""
-    ids: str = option(choice("content", "position"), "content")
+    ids: RowIds = option(choice(RowIds), RowIds.CONTENT)
     """How stored rows are recognized: by their ``content``, or with ``transaction`` by their ``position``."""
     expected_recovery: float = option(seconds(0.0, 365 * _DAY_S), 600.0)
     """The longest outage after which ``window`` must not write duplicates, in seconds."""
-    on_short_window: str = option(choice("warn", "error"), "warn")
+    on_short_window: ShortWindow = option(choice(ShortWindow), ShortWindow.WARN)
     """What to do if the duplicate window of the stream is shorter: ``warn`` or ``error``."""
     job_id: str | None = option(str, None)
     """Gives a repeated batch job the same message ids; ``None``: a new id for every run."""
@@ -359,7 +368,7 @@ class WriteOptions:
     """The subject prefix of the write checkpoints of ``transaction``."""
     query_id: str | None = option(str, None)
     """Gives the write checkpoints a new identity; ``None``: the id of the query."""
-    overwrite_mode: str | None = option(choice("purge"), None)
+    overwrite_mode: Overwrite | None = option(choice(Overwrite), None)
     """``purge``: mode overwrite purges the earlier messages; ``None``: mode overwrite is refused."""
 
     @classmethod
@@ -386,7 +395,7 @@ class WriteOptions:
             return cls(
                 connection=_connection(given),
                 stream=KV_PREFIX + parsed["bucket"],
-                delivery="at-least-once",
+                delivery=Delivery.AT_LEAST_ONCE,
                 **parsed,
             )
         given.require(
@@ -395,22 +404,22 @@ class WriteOptions:
         )
         options_of_sink = cls(connection=_connection(given), **given.parsed(cls))
         delivery = options_of_sink.delivery
-        if delivery == "transaction":
+        if delivery == Delivery.TRANSACTION:
             given.require(
                 "markerSubject", "is required by delivery=transaction for its checkpoints"
             )
         for name, applies in (
-            ("markerSubject", delivery == "transaction"),
-            ("queryId", delivery == "transaction"),
-            ("ids", delivery != "at-least-once"),
-            ("expectedRecovery", delivery == "window"),
-            ("onShortWindow", delivery == "window"),
+            ("markerSubject", delivery == Delivery.TRANSACTION),
+            ("queryId", delivery == Delivery.TRANSACTION),
+            ("ids", delivery != Delivery.AT_LEAST_ONCE),
+            ("expectedRecovery", delivery == Delivery.WINDOW),
+            ("onShortWindow", delivery == Delivery.WINDOW),
         ):
             if name in given and not applies:
                 raise errors.InvalidOptionError(
                     name, given.text(name), f"has no effect with delivery={delivery}"
                 )
-        if delivery == "window" and options_of_sink.ids == "position":
+        if delivery == Delivery.WINDOW and options_of_sink.ids == RowIds.POSITION:
             raise errors.InvalidOptionError(
                 "ids",
                 "position",

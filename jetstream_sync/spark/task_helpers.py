@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from .. import errors
 from ..durations import time_from_ns
 from ..headers import MSG_ID, Headers, parse_headers
+from .option_values import Delivery
 from .options import ReadOptions, WriteOptions
 from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
@@ -98,7 +99,7 @@ def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
     if options.job_id is not None:
         names.append(f"job {options.job_id}")
     if not names:
-        if options.delivery == "transaction":
+        if options.delivery == Delivery.TRANSACTION:
             raise SinkError("delivery=transaction needs the option jobId outside a streaming query")
         names.append(f"call {uuid.uuid4().hex}")
     return WriteTaskId(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)

@@ -14,6 +14,7 @@ from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
 from ...net.clock import Deadline
 from ..connections import api_requests, connection
+from ..option_values import NothingSince
 from ..options import EARLIEST, LATEST, OffsetSpec, ReadOptions
 from ..reading.direct import count_from_each, matching_seqs
 from ..retry import retry_transient
@@ -142,7 +143,7 @@ class SourceAccess:
             first = self.first_seq_since(view, time_to_ns(since))
             if first == view.end_seq:
                 problem = f"no message of stream {view.name} was stored since then"
-                if options.starting_offsets_by_timestamp_strategy == "error":
+                if options.starting_offsets_by_timestamp_strategy == NothingSince.ERROR:
                     raise errors.InvalidOptionError(
                         options.starting_time_option, since.isoformat(), problem
                     )

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from enum import Enum
 
 from ... import errors
+from ..option_values import LossMode
 from ..reading.ranges import LOSS_ACTIONS, LossAction
 from ..streams import StreamView
 from .offsets import StreamOffset
@@ -34,6 +36,25 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 class DataLossError(errors.Error):
     """Unread messages are gone, and ``failOnDataLoss`` makes that an error."""
+
+
+class Change(Enum):
+    """What has happened to a stream since the offset."""
+
+    NONE = "none"
+    """It continues where the checkpoint ended."""
+    EXPIRED = "expired"
+    """Unread messages were removed, as the stream does in normal operation."""
+    REMOVED = "removed"
+    """Unread messages were removed."""
+    RECREATED = "recreated"
+    """It was deleted and created again, or restored with another creation time."""
+    RESTORED = "restored"
+    """It was restored to an earlier state, and has other messages up to the offset."""
+    SHORTENED = "shortened"
+    """It ends before the offset. A lagging server may have replied, so the state should be read again."""
+    MISSING = "missing"
+    """It does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,55 +67,56 @@ class ResumePoint:
     next_seq: int
     """The first sequence to read."""
 
-    problem: str | None = None
-    """What was lost, as text for the log or the error; ``None``: nothing."""
+    change: Change = Change.NONE
+    """What has happened to the stream."""
 
-    is_expected: bool = False
-    """Whether the stream removes such messages in normal operation."""
-
-    may_be_stale: bool = False
-    """Whether a lagging server may have replied, so that the state should be read again."""
+    problem: str = ""
+    """What was lost, as text for the log or the error."""
 
 
 def find_resume_point(position: StreamOffset, view: StreamView | None, stream: str) -> ResumePoint:
     """Compare an offset of the checkpoint with the state of its stream."""
     wanted = position.next_seq
     if view is None:
-        return ResumePoint(stream, wanted, f"stream {stream} does not exist any more")
+        problem = f"stream {stream} does not exist any more"
+        return ResumePoint(stream, wanted, Change.MISSING, problem)
     if view.created_ns != position.created_ns:
         problem = (
             f"stream {stream} is not the stream of the checkpoint: it was deleted and created again, or is in"
             f" another cluster; the unread messages of the old stream, from sequence {wanted} on, are gone"
         )
-        return ResumePoint(stream, view.first_seq, problem)
+        return ResumePoint(stream, view.first_seq, Change.RECREATED, problem)
     if view.end_seq < wanted:
         problem = f"stream {stream} ends at sequence {view.end_seq - 1}, but was already read up to"
-        return ResumePoint(stream, view.first_seq, f"{problem} {wanted - 1}", may_be_stale=True)
+        problem = f"{problem} {wanted - 1}"
+        return ResumePoint(stream, view.first_seq, Change.SHORTENED, problem)
     skips_removed = position.since_ns is not None and view.first_ns <= position.since_ns
     if view.first_seq > wanted and not skips_removed:
         count = view.first_seq - wanted
         problem = f"stream {stream} starts at sequence {view.first_seq}, but was only read up to"
         problem += f" {wanted - 1}: {count} sequences are gone"
         is_expected = view.removes_unread(position.filters)
-        return ResumePoint(stream, view.first_seq, problem, is_expected)
+        change = Change.EXPIRED if is_expected else Change.REMOVED
+        return ResumePoint(stream, view.first_seq, change, problem)
     return ResumePoint(stream, max(wanted, view.first_seq))
 
 
 class DataLossPolicy:
     """Turns the result of `find_resume_point` into an error, a warning or nothing."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: LossMode) -> None:
         self._mode = mode
         #: The last warning of each stream.
         self._last_warnings: dict[str, str] = {}
 
     def next_seq(self, found: ResumePoint) -> int:
         """Return where to continue; each loss is logged once."""
-        if found.problem is None:
+        if found.change is Change.NONE:
             return found.next_seq
-        action = LOSS_ACTIONS[self._mode, found.is_expected]
+        is_expected = found.change is Change.EXPIRED
+        action = LOSS_ACTIONS[self._mode, is_expected]
         if action is LossAction.RAISE:
-            remedy = "true" if found.is_expected else "false"
+            remedy = LossMode.TRUE if is_expected else LossMode.FALSE
             raise DataLossError(
                 f"{found.problem}; set the option failOnDataLoss={remedy} of the source to continue anyway"
             )

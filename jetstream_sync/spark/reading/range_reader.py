@@ -26,6 +26,7 @@ from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
 from ...net.clock import BackoffDelay, Deadline
 from ..connections import ConnectionSettings, api_requests, connected, is_batching
+from ..option_values import LossMode, ReadMode
 from ..options import ReadOptions
 from ..retry import is_transient, task_context
 from ..streams import StreamView, stream_view
@@ -54,11 +55,11 @@ _MAX_WAIT_S: Final = 1.0
 class ReadPlan:
     """The parameters of a read; it can be pickled, and contains no secrets."""
 
-    mode: str = "auto"
+    mode: ReadMode = ReadMode.AUTO
     """``direct``, ``pull``, or ``auto``: see `choose_mode`."""
     batch_bytes: int = 4_000_000
     """Maximum size of a chunk in Arrow, in bytes, unless it has a single message."""
-    fail_on_data_loss: str = "true"
+    fail_on_data_loss: LossMode = LossMode.TRUE
     """``true``, ``false`` or ``strict``."""
     timeout: float = 10.0
     """Maximum time to wait for a reply, in seconds."""
@@ -77,35 +78,35 @@ class ReadPlan:
 
 
 def choose_mode(
-    mode: str,
+    mode: ReadMode,
     view: StreamView,
     rows: int,
     filters: tuple[str, ...],
     fields: FieldSelection,
     *,
     server: str = "",
-) -> str:
+) -> ReadMode:
     """
-    Return the read mode: ``direct`` for direct gets, or ``pull`` for a pull consumer.
+    Return the read mode of a range: with direct gets, or with a pull consumer.
 
     Direct gets leave no state on the server, and are the only mode for a work queue. A consumer is faster
     after its creation, supports several filters, and can omit payloads that are not selected. It is also faster
     than direct gets from a server before 2.11, one for each message.
     """
-    if mode == "auto":
+    if mode == ReadMode.AUTO:
         skips_payload = not fields.data and view.message_bytes >= MIN_SKIPPED_PAYLOAD_BYTES
         if view.is_work_queue:
-            mode = "direct"
+            mode = ReadMode.DIRECT
         elif (
             not (view.allow_direct and is_batching(server))
             or rows > _MIN_CONSUMER_ROWS
             or len(filters) > 1
             or skips_payload
         ):
-            mode = "pull"
+            mode = ReadMode.PULL
         else:
-            mode = "direct"
-    if mode == "direct" and not view.allow_direct:
+            mode = ReadMode.DIRECT
+    if mode == ReadMode.DIRECT and not view.allow_direct:
         raise DirectGetRefusedError(view.name)
     return mode
 
@@ -210,7 +211,7 @@ class _RangeReader:
         rows = self._range.end_seq - self._next_seq
         server = self._api.core.info.version
         mode = choose_mode(self._plan.mode, view, rows, filters, fields, server=server)
-        self._is_direct = mode == "direct"
+        self._is_direct = mode == ReadMode.DIRECT
         task = ReadTask(
             range=self._range,
             fields=fields,

@@ -10,6 +10,7 @@ from typing import Final
 from ... import errors
 from ...errors import RangeError as RangeError  # noqa: PLC0414 - exported
 from ...errors import StreamRecreatedError as StreamRecreatedError  # noqa: PLC0414 - exported
+from ..option_values import LossMode
 
 
 class LossAction(Enum):
@@ -22,13 +23,13 @@ class LossAction(Enum):
 
 #: The action for each value of the option ``failOnDataLoss``, and whether the stream removes such messages in normal
 #: operation; see `StreamView.removes_unread`.
-LOSS_ACTIONS: Final[Mapping[tuple[str, bool], LossAction]] = {
-    ("true", False): LossAction.RAISE,
-    ("true", True): LossAction.IGNORE,
-    ("false", False): LossAction.WARN,
-    ("false", True): LossAction.IGNORE,
-    ("strict", False): LossAction.RAISE,
-    ("strict", True): LossAction.RAISE,
+LOSS_ACTIONS: Final[Mapping[tuple[LossMode, bool], LossAction]] = {
+    (LossMode.TRUE, False): LossAction.RAISE,
+    (LossMode.TRUE, True): LossAction.IGNORE,
+    (LossMode.FALSE, False): LossAction.WARN,
+    (LossMode.FALSE, True): LossAction.IGNORE,
+    (LossMode.STRICT, False): LossAction.RAISE,
+    (LossMode.STRICT, True): LossAction.RAISE,
 }
 
 

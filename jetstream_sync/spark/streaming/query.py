@@ -23,7 +23,7 @@ from ...jetstream.connection import Connection
 from ..options import EARLIEST, LATEST, ReadOptions
 from ..planning.access import SourceAccess
 from ..planning.batches import partition_ranges
-from ..planning.data_loss import DataLossPolicy, ResumePoint, find_resume_point
+from ..planning.data_loss import Change, DataLossPolicy, ResumePoint, find_resume_point
 from ..planning.micro_batches import (
     Admission,
     StreamPart,
@@ -419,7 +419,7 @@ class QueryPlanner:
         """Return the start of the next batch in each stream that exists."""
         found = self._resume_points(offset)
         for attempt in range(1, _STATE_CHECKS):
-            if not any(item.may_be_stale for item in found.values()):
+            if not any(item.change is Change.SHORTENED for item in found.values()):
                 break
             log.warning("a stream ends before the offset; reading its state again (%d)", attempt)
             sleep(_STATE_CHECK_DELAY_S)
@@ -454,7 +454,7 @@ class QueryPlanner:
     def _resume_point(self, key: str, position: StreamOffset) -> ResumePoint:
         view = self._views.get(key)
         found = find_resume_point(self._after_search(key, position, view), view, key)
-        if view is None or found.problem or position.last_ns is None:
+        if view is None or found.change is not Change.NONE or position.last_ns is None:
             return found
         known = self._known_stream(key, view)
         if known.is_verified:
@@ -468,6 +468,7 @@ class QueryPlanner:
         return replace(
             found,
             next_seq=view.first_seq,
+            change=Change.RESTORED,
             problem=f"{problem} with sequence {stored[0]}, up to which it was read",
         )
 

@@ -27,6 +27,7 @@ from ...subjects import (
     subject_matches,
 )
 from ..bytes_column import NO_BYTES, BytesColumn
+from ..option_values import Delivery
 from ..options import WriteOptions
 from ..schema import READ_TYPES, SchemaError
 from .sink_errors import RowError
@@ -203,7 +204,7 @@ _MAX_CHUNK_BYTES: Final = 1024 * 1024
 
 def row_parts(rows: Iterator[Any], options: WriteOptions) -> Iterator[list[Any]]:
     """Yield rows in lists that are converted to columns at once."""
-    most = BATCH_ROWS if options.delivery == "transaction" else _ROWS_PER_PART
+    most = BATCH_ROWS if options.delivery == Delivery.TRANSACTION else _ROWS_PER_PART
     while part := list(islice(rows, most)):
         yield part
 

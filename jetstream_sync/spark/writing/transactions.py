@@ -44,6 +44,7 @@ from ...client.core import ConnectionCore
 from ...client.encoder import batch_heads, publish_with_headers_command
 from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
+from ..option_values import RowIds
 from ..options import WriteOptions
 from .checkpoints import Checkpoint, CheckpointStore
 from .message_ids import MessageIds, WriteTaskId, content_digests
@@ -137,7 +138,7 @@ class TransactionWriter:
         self._timeout = options.ack_timeout
         self._ids = ids
         self._prefix = task_id.prefix()
-        self._in_order = options.ids == "position"
+        self._in_order = options.ids == RowIds.POSITION
         self._checkpoint: Checkpoint | None = None
         # With ids by position, the hash of all rows so far.
         self._digest = blake2b(digest_size=_KEY_SIZE)

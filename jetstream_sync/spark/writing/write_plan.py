@@ -23,6 +23,7 @@ from ...jetstream.context import JetStream
 from ...net.clock import Deadline
 from ...subjects import API_PREFIX, is_reserved, subject_matches, subjects_overlap
 from ..connections import api_requests, connected
+from ..option_values import Delivery, RowIds, ShortWindow
 from ..options import WriteOptions
 from ..retry import retry_transient
 from ..streams import stream_view
@@ -97,7 +98,7 @@ def check_target(
     )
     for problem in _problems(what, target, options, config, layout):
         raise SinkError(problem)
-    if options.delivery == "window":
+    if options.delivery == Delivery.WINDOW:
         _check_window(options, config, warns=warns)
     return target
 
@@ -121,7 +122,7 @@ def _problems(
         yield "the subject is missing: add a column 'subject' or set the option 'subject'"
     if "ttl" in layout.names and not config.allow_msg_ttl:
         yield f"the column 'ttl' needs allow_msg_ttl, which {what} does not set"
-    if options.delivery == "transaction":
+    if options.delivery == Delivery.TRANSACTION:
         yield from _transaction_problems(what, target, options, config, layout)
 
 
@@ -146,7 +147,7 @@ def _transaction_problems(
             f"{what} has interest retention and would lose the checkpoints of "
             "delivery=transaction: use delivery=window"
         )
-    if options.ids == "content" and config.retention == RetentionPolicy.WORK_QUEUE:
+    if options.ids == RowIds.CONTENT and config.retention == RetentionPolicy.WORK_QUEUE:
         yield (
             f"{what} is a work queue, in which stored rows cannot be found again: "
             "use delivery=transaction with ids=position, or delivery=window"
@@ -178,7 +179,7 @@ def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -
         f"expectedRecovery={options.expected_recovery:g} s: rows that are repeated after a longer outage "
         "are stored twice. Extend the window, or use delivery=transaction"
     )
-    if options.on_short_window == "error":
+    if options.on_short_window == ShortWindow.ERROR:
         raise SinkError(text)
     if warns and text not in _warned:
         _warned.add(text)
@@ -240,7 +241,7 @@ class WritePlan:
         js = connected(self.options.connection, deadline)
         encoder = self._encoder(task_id.partition)
         rows = self._rows(encoder, groups)
-        if self.options.delivery == "transaction":
+        if self.options.delivery == Delivery.TRANSACTION:
             stats = self._in_transactions(js, encoder, task_id, rows, deadline)
         else:
             stats = self._published(js, encoder, task_id, rows)
@@ -265,14 +266,14 @@ class WritePlan:
         self, encoder: RowEncoder, groups: Iterable[Iterable[Columns]]
     ) -> Iterator[EncodedRows]:
         """Yield encoded rows in chunks that are sent together."""
-        in_batches = self.options.delivery == "transaction"
+        in_batches = self.options.delivery == Delivery.TRANSACTION
         most = BATCH_ROWS if in_batches else min(CHUNK_ROWS, self.options.max_pending)
         return chain.from_iterable(encoder.encode(group, most) for group in groups)
 
     def _ids(self, task_id: WriteTaskId) -> MessageIds:
         """Return what assigns message ids to rows; with a new ``queryId``, they keep the name of the query."""
         options = self.options
-        by_content = options.delivery != "at-least-once" and options.ids == "content"
+        by_content = options.delivery != Delivery.AT_LEAST_ONCE and options.ids == RowIds.CONTENT
         return ContentIds(task_id) if by_content else ColumnIds()
 
     # --- delivery modes -------------------------------------------------------------------------
@@ -337,7 +338,7 @@ class WritePlan:
 
     def end_batch(self, task_id: WriteTaskId) -> None:
         """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
-        if self.options.delivery == "transaction":
+        if self.options.delivery == Delivery.TRANSACTION:
             deadline = self._deadline()
             js = connected(self.options.connection, deadline)
             self._checkpoints(js, task_id).end_batch(deadline)

@@ -8,7 +8,7 @@ import pytest
 
 from jetstream_sync.api import enums
 
-POLICIES = enums._StrEnum.__subclasses__()
+POLICIES = [item for item in enums.StrEnum.__subclasses__() if item.__module__ == enums.__name__]
 WORDS = [word for policy in POLICIES for word in policy]
 
 

@@ -8,7 +8,12 @@ from dataclasses import replace
 import pytest
 from fixtures.spark_streams import stream_info
 
-from jetstream_sync.spark.planning.data_loss import DataLossError, DataLossPolicy, find_resume_point
+from jetstream_sync.spark.planning.data_loss import (
+    Change,
+    DataLossError,
+    DataLossPolicy,
+    find_resume_point,
+)
 from jetstream_sync.spark.planning.offsets import StreamOffset
 from jetstream_sync.spark.reading.ranges import LOSS_ACTIONS
 from jetstream_sync.spark.streams import StreamView, stream_view
@@ -107,11 +112,11 @@ def test_the_documented_table(case, view, position, outcomes):
     assert tuple(outcome(view, position, mode) for mode in MODES) == outcomes, case
 
 
-def test_only_a_lost_end_is_checked_again():
-    """The state from a lagging server can only show an end that is too low."""
-    assert find_resume_point(at(50), replace(LIMITS, end_seq=40), "S").may_be_stale
-    assert not find_resume_point(at(50), replace(LIMITS, first_seq=60), "S").may_be_stale
-    assert not find_resume_point(at(50), None, "S").may_be_stale
+def test_a_lost_end_is_told_from_other_changes():
+    """The state from a lagging server can only show an end that is too low, which is checked again."""
+    views = replace(LIMITS, end_seq=40), replace(LIMITS, first_seq=60), None
+    changes = [find_resume_point(at(50), view, "S").change for view in views]
+    assert changes == [Change.SHORTENED, Change.REMOVED, Change.MISSING]
 
 
 def test_an_error_says_what_is_lost():
