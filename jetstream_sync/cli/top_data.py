@@ -339,6 +339,7 @@ class Collector:
 
     def _workers(self) -> list[Row]:
         reports = request_reports(self._nc, stacks=True)
+        reports.check()
         return [
             Row(
                 key=f"{report['worker']} {report['host']}:{report['pid']}",

@@ -25,6 +25,7 @@ from .status import CommandError
 from .values import Decorator, force_option_for, option, with_options
 
 if TYPE_CHECKING:
+    from .. import Listing
     from ..workers import Worker
 
 
@@ -229,10 +230,14 @@ _SCHEDULES: Final = (
 _name = click.argument("name", required=False)
 
 
-def _reports(settings: Settings, name: str | None, *, stacks: bool = False) -> list[ProcessReport]:
+def _reports(
+    settings: Settings, name: str | None, *, stacks: bool = False
+) -> Listing[ProcessReport]:
     """Return the reports of all worker processes, or of those of one worker, which must exist."""
     with settings.connection() as nc:
         found = request_reports(nc, name, stacks=stacks, timeout=settings.timeout)
+    if not found:
+        found.check()
     if name is not None and not found:
         raise CommandError(f"no running worker {visible(name)!r} reports", ExitStatus.NOT_FOUND)
     return found
@@ -269,7 +274,8 @@ def ls(settings: Settings, *, name: str | None) -> None:
     jetstream-worker.>.
     """
     found = _reports(settings, name)
-    show_rows(settings, found, PROCESSES, title="Workers", none="No workers")
+    show_rows(settings, [*found], PROCESSES, title="Workers", none="No workers")
+    found.check()
 
 
 def _remark(message: RunningMessage) -> Any:
@@ -307,12 +313,13 @@ def running(settings: Settings, *, name: str | None) -> None:
         MESSAGES,
         title="Running messages",
         none="No message is handled now" if found else "No workers",
-        document=found,
+        document=[*found],
     )
     _note_omitted(settings, found)
+    found.check()
 
 
-def _note_omitted(settings: Settings, reports: list[ProcessReport]) -> None:
+def _note_omitted(settings: Settings, reports: Listing[ProcessReport]) -> None:
     for item in reports:
         if item["omitted"]:
             text = f"{counted(item['omitted'], 'running message')} of {_place(item)}"
@@ -339,13 +346,14 @@ def stacks(settings: Settings, *, name: str | None) -> None:
         for message in report["running"]
         if report["stacks"]
     ]
-    show_blocks(settings, found, *blocks)
+    show_blocks(settings, [*found], *blocks)
     if not blocks and len(hidden) < len(found):
         say(settings, "No message is handled now")
     for item in hidden:
         text = f"worker {item['worker']} at {_place(item)} shows no stacks"
         note(settings, f"{single_line(text)}; it needs report='stacks'")
     _note_omitted(settings, found)
+    found.check()
 
 
 #: The lines of a running message with its stack.

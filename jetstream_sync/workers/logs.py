@@ -48,7 +48,7 @@ def without_own_frames(error: BaseException) -> BaseException:
 
 def traceback_text(error: BaseException) -> str:
     """Return the traceback of an error with the frames of the user, as `error_text`."""
-    return _storable("".join(traceback.format_exception(without_own_frames(error))))
+    return storable("".join(traceback.format_exception(without_own_frames(error))))
 
 
 def error_text(error: BaseException) -> str:
@@ -56,10 +56,10 @@ def error_text(error: BaseException) -> str:
     text = "<exception str() failed>"
     with suppress(Exception):  # the class of the user decides
         text = str(error)
-    return _storable(text)
+    return storable(text)
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Return a text that JSON and headers can have: names of files may have lone surrogates."""
     return text.encode(errors="backslashreplace").decode()
 

@@ -21,13 +21,13 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from urllib.parse import quote
 
-from .. import errors
+from .. import Listing, errors
 from .deliveries import LeasedMessage, lease_clock
-from .logs import log
+from .logs import log, storable
 from .metrics import Snapshot
 
 if TYPE_CHECKING:
-    from .. import Connection
+    from .. import Connection, Msg
     from .operations.health import Monitor
 
 #: The subject of requests to all workers.
@@ -39,6 +39,8 @@ _STALL_S: Final = 0.3
 #: The name of the service, and the version of its reports.
 _SERVICE: Final = "jetstream-worker"
 _VERSION: Final = "1.0.0"
+#: The header of a reply that is an error (ADR-32).
+_ERROR_HEADER: Final = "Nats-Service-Error"
 #: Maximum number of messages, and of stacks with their innermost frames, in one report.
 _MAX_MESSAGES: Final = 500
 _MAX_STACKS: Final = 100
@@ -92,22 +94,32 @@ def subject_of(worker: str) -> str:
 
 def request_reports(
     nc: Connection, worker: str | None = None, *, stacks: bool = False, timeout: float = 2.0
-) -> list[ProcessReport]:
+) -> Listing[ProcessReport]:
     """
     Return the reports of all worker processes, or of those of one worker, by name and process.
 
-    A process that does not answer in time is left out: it is stopped, or a C function keeps its GIL.
+    A process that does not answer in time is left out: it is stopped, or a C function keeps its GIL. One
+    that answers with something else is one of those that are missing.
     """
     subject = RUNNING_SUBJECT if worker is None else subject_of(worker)
     payload = b"stacks" if stacks else b""
-    try:
-        replies = [*nc.request_many(subject, payload, timeout=timeout, stall=_STALL_S)]
-    except errors.NoRespondersError:
-        return []
-    found = [_object(reply.data) for reply in replies]
-    required = ProcessReport.__required_keys__
-    reports = cast("list[ProcessReport]", [item for item in found if item.keys() >= required])
-    return sorted(reports, key=lambda item: (item["worker"], item["host"], item["pid"]))
+    replies: list[Msg] = []
+    with suppress(errors.NoRespondersError):
+        replies += nc.request_many(subject, payload, timeout=timeout, stall=_STALL_S)
+    reports: list[ProcessReport] = []
+    missing: dict[str, str] = {}
+    for number, reply in enumerate(replies, 1):
+        failure = reply.headers.get(_ERROR_HEADER) if reply.headers else None
+        found = _object(reply.data)
+        if failure is not None:
+            missing[f"process {number}"] = failure
+        elif found.keys() >= ProcessReport.__required_keys__:
+            reports.append(cast("ProcessReport", found))
+        elif "worker" in found:  # else it is no worker: a stream may store the subjects
+            name = f"{found['worker']} {found.get('host')}:{found.get('pid')}"
+            missing[name] = "it reports as another version"
+    reports.sort(key=lambda item: (item["worker"], item["host"], item["pid"]))
+    return Listing(reports, "worker processes", missing, {}, 0, allow_incomplete=True)
 
 
 def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:
@@ -196,7 +208,7 @@ class RunningReporter:
             frame = None if runner.handler.pool == "processes" else frames.get(delivery.thread)
             stack = None
             if frame is not None:
-                stack = "".join(traceback.format_stack(frame, _MAX_FRAMES))
+                stack = storable("".join(traceback.format_stack(frame, _MAX_FRAMES)))
             messages.append(_message(delivery, now, names.get(delivery.thread, ""), stack))
         return {
             **self._monitor.snapshot(),
@@ -218,7 +230,7 @@ def _message(delivery: LeasedMessage, now: float, thread: str, stack: str | None
         "handler": delivery.handler,
         "stream": where.stream,
         "consumer": where.consumer,
-        "subject": delivery.msg.subject,
+        "subject": storable(delivery.msg.subject),
         "stream_seq": where.stream_seq,
         "attempt": delivery.attempt,
         "since": since.isoformat(timespec="milliseconds"),

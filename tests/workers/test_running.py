@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.jsm import Jsm
+from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until
 from fixtures.worker import WorkerProgram, is_settled, running
 
@@ -166,9 +167,50 @@ def test_handlers_that_are_late(nc, js, stream, nats_server):
         release.set()
 
 
+@pytest.mark.parametrize(
+    ("reply", "headers", "missing"),
+    [
+        (
+            b"",
+            {"Nats-Service-Error-Code": "500", "Nats-Service-Error": "no"},
+            {"process 1": "no"},
+        ),
+        (b'{"worker": "w", "host": "h", "pid": 1}', {}, {"w h:1": "it reports as another version"}),
+    ],
+)
+def test_a_process_that_cannot_report_is_missing(jsm, nc, reply, headers, missing):
+    """It is none of the reports, but `jsm` does not say that there are no workers."""
+    nc.subscribe("jetstream-worker.>", cb=lambda msg: msg.respond(reply, headers=headers))
+    nc.flush()
+    found = request_reports(nc)
+    assert (list(found), found.missing, found.is_complete) == ([], missing, False)
+    for command in (["ls"], ["running"], ["stacks"], ["ls", "w"]):
+        done = jsm("worker", *command)
+        assert (done.status, done.out) == (1, "")
+        assert next(iter(missing)) in done.err
+
+
+def test_a_subject_that_is_no_utf_8_is_reported(nats_server, nc, stream):
+    """Its bytes are escaped."""
+    release = threading.Event()
+    worker = Worker(nats_server.url, name="bytes")
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle() -> None:
+        release.wait(30)
+
+    client = RawClient(nats_server.port)
+    client.send(b"PUB %s.\xff 0\r\n\r\n" % stream.name.encode())
+    with running(worker):
+        (message,) = wait_until(lambda: [m for r in request_reports(nc) for m in r["running"]])
+        release.set()
+    client.close()
+    assert message["subject"] == f"{stream.name}.\\udcff"
+
+
 @pytest.mark.parametrize("reply", [b"", b"[]", b'{"stream": "S", "seq": 1}'])
 def test_a_reply_that_is_no_report_is_not_one(nc, reply):
-    """A worker may reply with an error, and a stream may store the subjects."""
+    """Other programs may reply, and a stream may store the subjects."""
     nc.subscribe("jetstream-worker.>", cb=lambda msg: msg.respond(reply))
     nc.flush()
     assert request_reports(nc) == []
