@@ -48,6 +48,7 @@ class Context:
         "maybe_done",
         "value",
         "value_limit",
+        "verdict",
     )
 
     batch: Sequence[JetStreamMsg]
@@ -72,8 +73,13 @@ class Context:
 
     :meta private:"""
 
+    verdict: Any
+    """What follows for the message, decided before the failure of this run was recorded; ``None``: it was not.
+
+    :meta private:"""
+
     def __init__(self, delivery: LeasedMessage, actions: ContextActions) -> None:
-        self.value = self.call = None
+        self.value = self.call = self.verdict = None
         self.value_limit = sys.maxsize
         self._delivery = delivery
         self._actions = actions

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 from ..locks import new_lock
 from .deliveries import DeliveryObserver, DeliveryState, LeasedMessage, lease_clock, stored_ns
 from .logs import log, outcome_log
+from .verdicts import DeliveryOutcome, Verdict
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 WorkerEventKind = Literal[
     "start", "ready", "message", "success", "failure", "dead_letter", "lease_lost", "drain", "stop"
 ]
-#: The outcomes of a delivery; the label ``outcome`` of a metric.
-OUTCOMES: Final = ("ack", "retry", "dead", "rejected", "lost", "given_back")
+OUTCOMES: Final[tuple[DeliveryOutcome, ...]] = get_args(DeliveryOutcome)
 #: Other things that are counted for a handler, with their help.
 COUNTERS: Final = {
     "leases_renewed": "Leases that were renewed.",
@@ -232,23 +232,23 @@ class HandlerObserver(DeliveryObserver):
     def settled(
         self,
         delivery: LeasedMessage,
-        outcome: str,
+        verdict: Verdict,
         error: BaseException | None = None,
-        delay: float | None = None,
     ) -> None:
-        """Record the outcome of a delivery, one of `OUTCOMES`; ``delay`` is that of the next attempt."""
-        now = lease_clock()
+        """Record the outcome of a delivery."""
+        now, outcome = lease_clock(), verdict.outcome
         with self._lock:
             self._counts[outcome] += 1
             if outcome == "ack":
                 self._last_success = now
-            if delay is not None:
+            if outcome == "retry":
                 self._end_delays(now)
-                heapq.heappush(self._delayed, now + delay)
+                heapq.heappush(self._delayed, now + verdict.delay)
         if outcome == "lost":
             self.lease_lost(delivery)
         self._report(outcome, delivery)
         if error is not None:
+            delay = verdict.delay if outcome == "retry" else None
             self._emit("failure", delivery, error=error, delay=delay)
         elif outcome == "ack":
             self._emit("success", delivery)

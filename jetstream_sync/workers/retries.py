@@ -90,14 +90,6 @@ class Backoff:
         jitter = random.uniform(1 - self.jitter, 1 + self.jitter)  # noqa: S311 - not a secret
         return max(MIN_DELAY_S, round(self._grown(attempt) * jitter, 3))
 
-    def is_last(self, attempt: int) -> bool:
-        """
-        Return whether a message that has failed in this attempt is given up.
-
-        :meta private:
-        """
-        return attempt >= self.attempts
-
     def _grown(self, attempt: int) -> float:
         try:
             return min(self.maximum, self.first * self.factor ** (attempt - 1))

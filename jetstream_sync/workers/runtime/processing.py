@@ -37,7 +37,6 @@ from ..deliveries import (
 )
 from ..errors import (
     BatchError,
-    DeadLetterTooLargeError,
     DecodeError,
     Reject,
     Retry,
@@ -59,8 +58,20 @@ from ..handler import (
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import HandlerObserver, Observer
-from ..retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S
+from ..retries import MAX_EXTRA_DELIVERIES
 from ..tracing import traced
+from ..verdicts import (
+    ACKED,
+    LOST,
+    SETTLED,
+    FailedAttempt,
+    Verdict,
+    VerdictAction,
+    buried,
+    not_buried,
+    unknown_task_verdict,
+    verdict_of,
+)
 from .once import Once
 
 if TYPE_CHECKING:
@@ -71,8 +82,6 @@ P = ParamSpec("P")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
-#: The shortest time for which a call of an unknown task is given back, in seconds.
-_MIN_UNKNOWN_DELAY_S: Final = 1.0
 #: The headers of a parked message, and the timeout of storing it in seconds.
 _ATTEMPT_HEADER: Final = "Worker-Attempt"
 _ORIGIN_HEADER: Final = "Worker-Origin"
@@ -118,7 +127,7 @@ class Shared(Parts):
 
 
 class Failures:
-    """Decides what follows for the messages of one handler that have failed, or that are not run."""
+    """Performs the verdicts on the messages of one handler that have failed, or that are not run."""
 
     def __init__(
         self,
@@ -153,65 +162,107 @@ class Failures:
                 return origin
         return f"{start}{where.stream_seq}/{delivery.generation}"
 
+    def decide(self, delivery: LeasedMessage, error: BaseException) -> Verdict:
+        """Return what follows for a message whose attempt has failed."""
+        failed = FailedAttempt(
+            error,
+            delivery.attempt,
+            delivery.slept,
+            has_key=delivery.failure is None,
+            is_settled=delivery.is_settled,
+            is_lost=delivery.is_lost(),
+        )
+        return verdict_of(failed, self._handler)
+
     def failed(
-        self, delivery: LeasedMessage, error: BaseException, *, traceback: bool = True
+        self,
+        delivery: LeasedMessage,
+        error: BaseException,
+        verdict: Verdict | None = None,
+        *,
+        traceback: bool = True,
     ) -> float | None:
-        """Retry a failed message, or give it up; return the delay of a retry in place."""
-        logged = without_own_frames(error) if traceback else None
-        retry = self._handler.retry
-        what = f"{self._handler.name}: attempt {delivery.attempt} of {retry.attempts}"
+        """
+        Retry a failed message, or give it up; return the delay of a retry in place.
+
+        ``verdict`` is what was decided before the failure was recorded; ``None``: it is not recorded.
+        """
+        # Recording takes time: meanwhile the lease may be lost, or a stop may have returned the message.
+        if verdict is None or delivery.is_settled or delivery.is_lost():
+            verdict = self.decide(delivery, error)
         if isinstance(error, MemoryError):
             self._shared.on_fatal(error)
-        if delivery.is_settled:
-            log.error("%s: %r was settled, then failed", what, delivery, exc_info=logged)
-            self._observer.settled(delivery, "ack", error)
-            return None
-        if delivery.is_lost():
-            log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=logged)
-            self._observer.settled(delivery, "lost", error)
-            return None
-        fatal = self._handler.rejects(error)
-        if not (fatal or isinstance(error, Retry)):
+        if verdict.is_fault:
             self._breaker.failed()
-        if self.is_last(delivery, error):
-            logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
-            log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
-            self._bury(delivery, one_line(error), error, rejected=fatal)
-            return None
-        delay = retry.delay(delivery.attempt)
-        if isinstance(error, Retry):
-            delay = delay if error.delay is None else error.delay
-        # Without its key, a message has no place in an order.
-        in_place = retry.in_place and delivery.failure is None
-        if in_place:
-            delay = max(MIN_DELAY_S, min(delay, MAX_IN_PLACE_S - delivery.slept))
-            delivery.slept += delay
-        if isinstance(error, Retry):
-            log.info("%s: %r is retried in %g s: %s", what, delivery, delay, one_line(error))
+        self._log(delivery, error, verdict, traceback=traceback)
+        return self.perform(delivery, verdict, error)
+
+    def _log(
+        self, delivery: LeasedMessage, error: BaseException, verdict: Verdict, *, traceback: bool
+    ) -> None:
+        what = f"{self._handler.name}: attempt {delivery.attempt} of {self._handler.retry.attempts}"
+        # The text of these says it all, unless nothing follows from them.
+        plain = isinstance(error, (Reject, Retry, DecodeError)) and verdict not in {SETTLED, LOST}
+        logged = without_own_frames(error) if traceback and not plain else None
+        if verdict is SETTLED:
+            log.error("%s: %r was settled, then failed", what, delivery, exc_info=logged)
+        elif verdict is LOST:
+            log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=logged)
+        elif verdict.action is VerdictAction.BURY:
+            log.error("%s: %r is given up: %s", what, delivery, verdict.reason, exc_info=logged)
+        elif isinstance(error, Retry):
+            text = "%s: %r is retried in %g s: %s"
+            log.info(text, what, delivery, verdict.delay, one_line(error))
         else:
             text = "%s: %r failed and is retried in %g s"
-            log.warning(text, what, delivery, delay, exc_info=logged)
-        if in_place:
-            self._observer.settled(delivery, "retry", error, delay)
-            return delay
-        parked = self._park(delivery, delay)
-        if parked:
-            settled = self._shared.settlements.ack(delivery, confirm=True)
-        else:
-            with self._lock:
-                self._recent[delivery.metadata.stream_seq] = delivery.lease.delivered
-                if len(self._recent) > _MAX_FAILED:
-                    del self._recent[next(iter(self._recent))]
-            settled = self._shared.settlements.nak(delivery, delay)
-        if settled:
-            self._observer.settled(delivery, "retry", error, delay)
-        return None
+            log.warning(text, what, delivery, verdict.delay, exc_info=logged)
+
+    def end(self, delivery: LeasedMessage, verdict: Verdict) -> None:
+        """Perform a verdict on a message that is not run, unless an earlier run has ended it."""
+        try:
+            has_ended = self._state.has_ended(self.message_id(delivery), delivery.msg)
+        except errors.Error as error:
+            delivery.failure = StateUnknownError(f"the state cannot be read: {error}")
+            self.failed(delivery, delivery.failure)
+            return
+        self.perform(delivery, ACKED if has_ended else verdict)
+
+    def perform(
+        self, delivery: LeasedMessage, verdict: Verdict, error: BaseException | None = None
+    ) -> float | None:
+        """Do what was decided about a message, and count it; return the delay of a retry in place."""
+        action, settlements = verdict.action, self._shared.settlements
+        if action is VerdictAction.PARK and not self._park(delivery, verdict.delay):
+            action = VerdictAction.RETURN
+        elif action is VerdictAction.BURY:
+            failure = self._bury(delivery, verdict.reason, error)
+            if failure is not None:
+                verdict = failure
+                action = verdict.action
+        is_new = True
+        if action is VerdictAction.REPEAT:
+            delivery.slept += verdict.delay
+        elif action is VerdictAction.RETURN:
+            if verdict.outcome == "retry":
+                self._remember(delivery)
+            is_new = settlements.nak(delivery, verdict.delay)
+        elif action is VerdictAction.BURY:
+            is_new = settlements.term(delivery, verdict.reason)
+        elif action is not VerdictAction.NOTHING:
+            confirm = action is VerdictAction.PARK or self._handler.confirm
+            is_new = settlements.ack(delivery, confirm=confirm)
+        if is_new:
+            self._observer.settled(delivery, verdict, error)
+        return verdict.delay if action is VerdictAction.REPEAT else None
+
+    def _remember(self, delivery: LeasedMessage) -> None:
+        with self._lock:
+            self._recent[delivery.metadata.stream_seq] = delivery.lease.delivered
+            if len(self._recent) > _MAX_FAILED:
+                del self._recent[next(iter(self._recent))]
 
     def _park(self, delivery: LeasedMessage, delay: float) -> bool:
         """Have the server publish the message again after a long delay; return whether it will."""
-        limit = self._handler.park_after
-        if limit is None or delay <= limit:
-            return False
         try:
             park(self._shared.js, delivery, self.message_id(delivery), delay)
         except errors.Error as error:
@@ -220,28 +271,10 @@ class Failures:
             return False
         return True
 
-    def end(self, delivery: LeasedMessage, reason: str, *, rejected: bool = False) -> None:
-        """End the deliveries of a message that is not run: an earlier run may have ended it."""
-        try:
-            has_ended = self._state.has_ended(self.message_id(delivery), delivery.msg)
-        except errors.Error as error:
-            delivery.failure = StateUnknownError(f"the state cannot be read: {error}")
-            self.failed(delivery, delivery.failure)
-            return
-        if not has_ended:
-            self._bury(delivery, reason, None, rejected=rejected)
-        elif self._shared.settlements.ack(delivery, confirm=self._handler.confirm):
-            self._observer.settled(delivery, "ack")
-
     def _bury(
-        self,
-        delivery: LeasedMessage,
-        reason: str,
-        error: BaseException | None,
-        *,
-        rejected: bool = False,
-    ) -> None:
-        """Store a dead letter, then end the deliveries of the message; retry if it cannot be stored."""
+        self, delivery: LeasedMessage, reason: str, error: BaseException | None
+    ) -> Verdict | None:
+        """Store a dead letter; return what follows if that fails."""
         handler = self._handler
         try:
             if self._dead_letters is None:
@@ -251,29 +284,17 @@ class Failures:
                 self._dead_letters.write(delivery, self.message_id(delivery), reason, name)
             self._state.give_up(delivery.msg, reason)
         except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
-            too_large = isinstance(failure, DeadLetterTooLargeError)
-            delay = handler.retry.maximum if too_large else handler.retry.delay(delivery.attempt)
+            verdict = not_buried(failure, delivery.attempt, handler.retry)
             self._observer.count("dead_letter_failures")
             log.error(  # noqa: TRY400 - the text of the error says it all
                 "%s: %r could not be given up, trying again in %g s: %s",
                 handler.name,
                 delivery,
-                delay,
+                verdict.delay,
                 f"{type(failure).__name__}: {one_line(failure)}",
             )
-            if self._shared.settlements.nak(delivery, delay):
-                self._observer.settled(delivery, "retry", error, delay)
-            return
-        if self._shared.settlements.term(delivery, reason):
-            self._observer.settled(delivery, "rejected" if rejected else "dead", error)
-
-    def is_last(self, delivery: LeasedMessage, error: BaseException) -> bool:
-        """Return whether a message that has failed is not run again."""
-        if delivery.is_settled:
-            return True
-        if delivery.is_lost() or isinstance(error, StateUnknownError):
-            return False
-        return self._handler.rejects(error) or self._handler.retry.is_last(delivery.attempt)
+            return verdict
+        return None
 
 
 class Processor:
@@ -359,7 +380,8 @@ class Processor:
             end_fork(self._forks, 1)
             delivery.give_up_at = math.inf
             self.observer.ended([delivery])
-            delivery.retry_in = self.failures.failed(delivery, error)
+            verdict = None if context is None else context.verdict
+            delivery.retry_in = self.failures.failed(delivery, error, verdict)
             return lease_clock()
         if len(forks) != self._forks:
             end_fork(self._forks)
@@ -425,19 +447,20 @@ class Processor:
                 if self.breaker.has_failures:
                     self.breaker.succeeded()
                 if self._ack(delivery) or context.acked:
-                    self.observer.settled(delivery, "ack")
+                    self.observer.settled(delivery, ACKED)
 
     def _may_run(self, delivery: LeasedMessage, now: float) -> bool:
         """Return whether a message is run; else it is settled or lost."""
         if now >= delivery.lease.lost_at:
-            self.observer.settled(delivery, "lost")
+            self.failures.perform(delivery, LOST)
             return False  # it is delivered again
         handler = self.handler
         if handler.park_after is not None:
             delivery.attempt += parked_attempts(delivery)
         if delivery.attempt > self._max_deliveries:
             # Its attempts ended without a reply: the processes were killed, or the leases were lost.
-            self.failures.end(delivery, f"delivered {delivery.attempt} times, not started here")
+            reason = f"delivered {delivery.attempt} times, not started here"
+            self.failures.end(delivery, buried(reason))
             return False
         if delivery.failure is not None:
             self.failures.failed(delivery, delivery.failure)  # never retried in place
@@ -471,7 +494,8 @@ class Processor:
             if not isinstance(returned, Reply):
                 check_returned(returned)
         except BaseException as error:
-            if state.failed(context, error, is_last=self.failures.is_last(delivery, error)):
+            context.verdict = verdict = self.failures.decide(delivery, error)
+            if state.failed(context, error, is_last=verdict.is_last):
                 log.exception("%s: %r has failed", self.handler.name, delivery)
                 return None
             raise
@@ -524,12 +548,12 @@ class Processor:
         except errors.Error as error:
             text = "%s: %r is not run: its acknowledgement was not confirmed: %s"
             log.error(text, self.handler.name, delivery, error)  # noqa: TRY400
-            self.observer.settled(delivery, "lost", error)
+            self.failures.perform(delivery, LOST, error)
             return False
         if delivery.is_lost():
             # The server may have delivered it again before the acknowledgement came.
             log.error("%s: %r is not run: its lease is lost", self.handler.name, delivery)
-            self.observer.settled(delivery, "lost")
+            self.failures.perform(delivery, LOST)
             return False
         return True
 
@@ -609,13 +633,11 @@ class QueueProcessor(Processor):
             log.error(text, self.handler.name, task, grace)
         self._unknown[task] = self._unknown.get(task, 0) + 1
         self.observer.count("unknown_tasks")
-        if age >= grace:
-            self.failures.end(delivery, f"unknown task {task!r}", rejected=True)
-            return
-        # The delays double, so that the deliveries are few.
-        delay = max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age))
-        if self._settlements.nak(delivery, round(delay, 3)):
-            self.observer.settled(delivery, "given_back")
+        verdict = unknown_task_verdict(task, age, grace)
+        if verdict.is_last:
+            self.failures.end(delivery, verdict)
+        else:
+            self.failures.perform(delivery, verdict)
 
 
 def park(js: Publishing, delivery: LeasedMessage, message_id: str, delay: float) -> None:

@@ -27,6 +27,7 @@ from ..handler import CallHandler, Handler, QueueHandler
 from ..limits import Gate
 from ..logs import log
 from ..observer import Observer
+from ..verdicts import given_back
 from .consumers import WorkerConsumer
 from .processing import Processor, QueueProcessor, Shared
 from .pulling import HeldMessages, Phase, Puller, PullRequests
@@ -269,8 +270,7 @@ class HandlerRunner:
         return len(running)
 
     def _give_back(self, delivery: LeasedMessage, delay: float = 0) -> None:
-        if self._shared.settlements.nak(delivery, delay):
-            self.observer.handler(self.handler).settled(delivery, "given_back")
+        self.processor.failures.perform(delivery, given_back(delay))
 
     def close(self, deadline: Deadline) -> None:
         """End the processes of the handler; those without a message may take until the deadline."""

@@ -1,0 +1,129 @@
+"""
+Verdicts: what follows for a message that has failed, or that is not run.
+
+A `Verdict` is decided once, from the facts of an attempt and the options of the handler. `Failures` in
+``runtime/processing.py`` performs it, and the observer of the handler counts it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from .dead_letters import one_line
+from .errors import DeadLetterTooLargeError, Retry, StateUnknownError
+from .retries import MAX_IN_PLACE_S, MIN_DELAY_S
+
+if TYPE_CHECKING:
+    from .handler import Handler
+    from .retries import Backoff
+
+#: The outcome of a delivery; the label ``outcome`` of a metric.
+DeliveryOutcome = Literal["ack", "retry", "dead", "rejected", "lost", "given_back"]
+
+#: The shortest time for which a call of an unknown task is given back, in seconds.
+_MIN_UNKNOWN_DELAY_S: Final = 1.0
+
+
+class VerdictAction(Enum):
+    """What is done with a message."""
+
+    NOTHING = "nothing"
+    """It was settled before, or its lease is lost."""
+    ACK = "ack"
+    """It is acknowledged."""
+    REPEAT = "repeat"
+    """Its thread runs the handler again after the delay."""
+    RETURN = "return"
+    """The server delivers it again after the delay."""
+    PARK = "park"
+    """The server publishes it again after the delay; if it cannot, the message is returned."""
+    BURY = "bury"
+    """Its dead letter is stored, then its deliveries end; if it cannot be stored, the message is returned."""
+
+
+class Verdict(NamedTuple):
+    """What follows for a message."""
+
+    action: VerdictAction
+    outcome: DeliveryOutcome
+    delay: float = 0.0
+    """Seconds until the next attempt or delivery."""
+    reason: str = ""
+    """Why the message is given up, in one line."""
+    is_fault: bool = False
+    """Whether other messages may fail for the same reason, so that the circuit breaker counts it."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the message is not run again."""
+        return self.action is VerdictAction.BURY or self.outcome == "ack"
+
+
+#: A message whose lease was lost; one that is acknowledged; one that was settled before it failed.
+LOST: Final = Verdict(VerdictAction.NOTHING, "lost")
+ACKED: Final = Verdict(VerdictAction.ACK, "ack")
+SETTLED: Final = Verdict(VerdictAction.NOTHING, "ack")
+
+
+class FailedAttempt(NamedTuple):
+    """The facts of an attempt that has failed."""
+
+    error: BaseException
+    number: int = 1
+    slept: float = 0.0
+    """Total delay of the retries in place, in seconds."""
+    has_key: bool = True
+    """Whether the place of the message in an order is known; false: it is not retried in place."""
+    is_settled: bool = False
+    is_lost: bool = False
+    """Whether its lease is lost."""
+
+
+def verdict_of(failed: FailedAttempt, handler: Handler) -> Verdict:
+    """Return what follows for a message whose attempt has failed."""
+    error, retry = failed.error, handler.retry
+    if failed.is_settled:
+        return SETTLED
+    if failed.is_lost:
+        return LOST
+    is_unknown = isinstance(error, StateUnknownError)
+    rejected = not is_unknown and handler.rejects(error)
+    is_fault = not (rejected or isinstance(error, Retry))
+    if rejected or (failed.number >= retry.attempts and not is_unknown):
+        return buried(one_line(error), rejected=rejected, is_fault=is_fault)
+    delay = retry.delay(failed.number)
+    if isinstance(error, Retry) and error.delay is not None:
+        delay = error.delay
+    action = VerdictAction.RETURN
+    if retry.in_place and failed.has_key:
+        action = VerdictAction.REPEAT
+        delay = max(MIN_DELAY_S, min(delay, MAX_IN_PLACE_S - failed.slept))
+    elif handler.park_after is not None and delay > handler.park_after:
+        action = VerdictAction.PARK
+    return Verdict(action, "retry", delay, is_fault=is_fault)
+
+
+def buried(reason: str, *, rejected: bool = False, is_fault: bool = False) -> Verdict:
+    """Return the verdict for a message that is given up; ``rejected``: at once, not after its attempts."""
+    outcome: DeliveryOutcome = "rejected" if rejected else "dead"
+    return Verdict(VerdictAction.BURY, outcome, reason=reason, is_fault=is_fault)
+
+
+def not_buried(failure: BaseException, attempt: int, retry: Backoff) -> Verdict:
+    """Return what follows for a message that could not be given up."""
+    too_large = isinstance(failure, DeadLetterTooLargeError)
+    delay = retry.maximum if too_large else retry.delay(attempt)
+    return Verdict(VerdictAction.RETURN, "retry", delay)
+
+
+def given_back(delay: float = 0.0) -> Verdict:
+    """Return the verdict for a message that another process, or a later one, shall handle."""
+    return Verdict(VerdictAction.RETURN, "given_back", delay)
+
+
+def unknown_task_verdict(task: str, age: float, grace: float) -> Verdict:
+    """Return what follows for a call of an unknown task with an age in seconds; the delays double."""
+    if age >= grace:
+        return buried(f"unknown task {task!r}", rejected=True)
+    return given_back(round(max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age)), 3))
