@@ -206,7 +206,8 @@ class MessageIterator:
             timeout: in seconds; ``None``: no limit; 0: do not wait.
 
         Raises:
-            TimeoutError: no message arrived in time; the iterator stays usable.
+            TimeoutError: no message arrived in time; the iterator stays usable. If the server has refused the
+                requests since the last message, the text and ``__cause__`` say so.
             IteratorClosedError: it was stopped or drained, or returned ``stop_after`` messages.
             ConsumerDeletedError, NotFoundError, PullError: the reason why it ended.
             StreamNotFoundError, BadRequestError, OrderedConsumerResetError: an ordered consumer cannot
@@ -314,6 +315,8 @@ class _NextActions:
     """When to check whether a silent consumer exists; see `PullRequester`."""
     delivered_at_failure: int = 0
     """The number of delivered messages when the consumer was unavailable for the last time."""
+    reported: tuple[BaseException, int] | None = None
+    """The error that was reported last, if no request was accepted since, and the messages delivered before it."""
 
     def failed(self, error: errors.PullError, delivered: int) -> bool:
         """Schedule a request to an unavailable consumer; return whether the error is the first one."""
@@ -557,14 +560,15 @@ class MessagePuller:
                 left = self._seconds_until_due()
             try:
                 mailbox.wait(deadline if left is None else deadline.sooner(left))
-            except errors.TimeoutError:
+            except errors.TimeoutError as error:
                 # Also for callers that poll with a timeout of 0.
                 self._check_consumer()
                 with self._lock:
                     late = self._run_due_actions()
                 if late is not None:
-                    self._report(late)
+                    self._warn(late)
                 if deadline.expired():
+                    self._raise_reason(error)
                     raise
             else:
                 return
@@ -681,6 +685,8 @@ class MessagePuller:
         status = parse_pull_status(delivery[2], delivery[3])
         if status is None:
             return False
+        if status.error is None:
+            self._schedule.reported = None  # the server accepts requests
         if status.kind is not PullStatusKind.HEARTBEAT:
             self._ended(status)
         elif self._schedule.backoff.retry_at is None:
@@ -714,7 +720,7 @@ class MessagePuller:
             # After other warnings the request has ended, and the same request would fail again. The
             # heartbeat timeout triggers the next one.
         if error is not None and not unpinned:
-            self._report(error)
+            self._warn(error)
 
     def _consumer_unavailable(self, error: errors.PullError) -> None:
         """Retry later, and report the error once; close the iterator if the consumer is deleted."""
@@ -726,7 +732,18 @@ class MessagePuller:
         with self._lock:
             new = self._schedule.failed(error, self._ledger.delivered)
         if new:
-            self._report(error)
+            self._warn(error)
+
+    def _warn(self, error: errors.Error) -> None:
+        """Report an error after which the pull continues."""
+        self._schedule.reported = error, self._ledger.delivered
+        self._report(error)
+
+    def _raise_reason(self, error: errors.TimeoutError) -> None:
+        """Raise the timeout of a call with the error that was reported, if no message has followed it."""
+        reported = self._schedule.reported
+        if reported is not None and reported[1] == self._ledger.delivered:
+            raise errors.TimeoutError(f"{error}; reported before: {reported[0]}") from reported[0]
 
     # --- ending ---------------------------------------------------------------------------------
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from fixtures.internals import open_subscriptions
 from fixtures.server import fill, paused
-from fixtures.threads import between, wait_until
+from fixtures.threads import SCALE, between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -26,6 +27,7 @@ from jetstream_sync import (
     NoHeartbeatError,
     PullConsumer,
     PullError,
+    RequestLimitError,
     Stream,
     StreamNotFoundError,
 )
@@ -239,6 +241,23 @@ def test_a_message_that_never_fits_is_reported(alone, durable, errors):
     assert len(reported) == 1
     assert "MaxBytes" in str(reported[0])
     assert len(durable.fetch(1)) == 1
+
+
+def test_a_refused_request_is_named_and_repeated(alone, errors):
+    """A limit of the consumer ends no iteration (ADR-37): it is reported, and messages follow when it is raised."""
+    stream = alone.jetstream().create_stream(name="S", subjects=["S.>"])
+    consumer = stream.create_consumer(durable_name="L", max_batch=7)
+    fill(alone.jetstream(), "S", 1)
+    with consumer.messages(max_messages=10, expires=1, heartbeat=0.5) as messages:
+        with pytest.raises(jetstream_sync.TimeoutError, match="Exceeded MaxRequestBatch") as caught:
+            messages.next(0.3 * SCALE)
+        assert isinstance(caught.value.__cause__, RequestLimitError)
+        assert errors.of(RequestLimitError)
+        stream.update_consumer(replace(consumer.info().config, max_batch=0))
+        assert number(messages.next(10 * SCALE)) == 0
+        with pytest.raises(jetstream_sync.TimeoutError) as caught:
+            messages.next(0)
+        assert caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("options", [{}, {"max_bytes": 10_000}])
