@@ -362,6 +362,25 @@ def test_what_a_handler_publishes_is_stored_once(js, stream, worker):
     assert len(set(ids)) == 1
 
 
+def test_a_stream_that_is_created_again_at_once_has_other_ids(js, nats_server, stream_name):
+    """A message with the same sequence is another one, also in the second in which the stream was created."""
+    ids, created = [], []
+
+    def handle(ctx: Context) -> None:
+        ids.append(ctx.id)
+
+    for number in (1, 2):
+        stream = js.create_stream(name=stream_name, subjects=[stream_name])
+        created.append(f"{stream.cached_info.created:%Y%m%d%H%M%S%f}")
+        js.publish(stream_name, b"x")
+        worker = Worker(nats_server.url)
+        worker.handler(stream=stream_name, consumer="C")(handle)
+        with running(worker):
+            wait_until(lambda expected=number: len(ids) == expected)
+        js.delete_stream(stream_name)
+    assert ids == [f"{stream_name}/C/1/{time}" for time in created]
+
+
 def test_a_consumer_that_does_not_fit_is_refused(stream, nats_server, caplog):
     """The worker does not start, and names both values; `check` says the same and changes nothing."""
     configs = {

@@ -48,6 +48,11 @@ def get_stream(js: JetStream, name: str) -> Stream:
         raise errors.StreamNotFoundError(error.code, error.err_code, text) from error
 
 
+def generation_of(info: StreamInfo) -> str:
+    """Return the creation time of a stream, which distinguishes it from a later one of its name."""
+    return f"{info.created.astimezone(timezone.utc):%Y%m%d%H%M%S%f}"
+
+
 class WorkerConsumer:
     """Where a running worker receives the messages of a handler, and the last known state of that."""
 
@@ -66,7 +71,7 @@ class WorkerConsumer:
         self.has_foreign: bool = False
         #: Whether that is so because the consumer has the filters of another version: none are requested.
         self.is_foreign: bool = False
-        #: The creation time of the stream, which distinguishes it from a later one of its name.
+        #: See `generation_of`.
         self.generation: str = ""
         #: What does not fit the handler, as sentences; empty: the consumer fits.
         self.mismatches: list[str] = []
@@ -122,7 +127,7 @@ class HandlerConsumer(WorkerConsumer):
         handler = self._handler
         stream = get_stream(self._js, handler.stream)
         before, self._stream_created = self._stream_created, stream.cached_info.created
-        self.generation: str = f"{stream.cached_info.created.timestamp():.0f}"
+        self.generation: str = generation_of(stream.cached_info)
         try:
             consumer = stream.get_consumer(handler.consumer)
         except errors.ConsumerNotFoundError:

@@ -34,6 +34,7 @@ from .consumers import (
     WorkerConsumer,
     check_consumer,
     check_dead_letters,
+    generation_of,
     get_stream,
     missing_dead_letters,
 )
@@ -111,7 +112,7 @@ class GroupConsumer(WorkerConsumer):
         """Find the group, and add the member if it is missing; raises as the constructor."""
         self.group = find_group(self._js, self._handler)
         stream = get_stream(self._js, self.group.consumer_stream_name)
-        self.generation: str = f"{stream.cached_info.created.timestamp():.0f}"
+        self.generation: str = generation_of(stream.cached_info)
         if self._may_change and is_managed(self.group):
             self._tend()
         else:
