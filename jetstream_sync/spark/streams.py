@@ -148,6 +148,16 @@ class StreamSelection:
     domain: str | None = None
     """The JetStream domain of the streams."""
 
+    @property
+    def option(self) -> str:
+        """The option that selects the streams."""
+        return "stream" if self.pattern is None else "streamPattern"
+
+    @property
+    def text(self) -> str:
+        """The value of that option."""
+        return ",".join(self.names) if self.pattern is None else self.pattern
+
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         assert self.pattern is not None

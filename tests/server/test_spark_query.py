@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
+from contextlib import closing
+from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -284,6 +287,80 @@ def test_a_stream_that_was_restored_to_an_earlier_state_is_an_error(js, stream_n
         step(planner.query(stream.name), offset)
     query = planner.query(stream.name, failOnDataLoss="false")
     assert planned(query, offset, step(query, offset)) == [(1, 6 + more)]
+
+
+@pytest.fixture
+def rolled_back(fresh_server: NatsServer, tmp_path: Path) -> Iterator[RolledBack]:
+    with closing(RolledBack(fresh_server, tmp_path / "copy")) as found:
+        yield found
+
+
+class RolledBack:
+    """A stream S whose server is stopped, and started with an older copy of its files and other messages."""
+
+    def __init__(self, server: NatsServer, copy: Path) -> None:
+        self._server = server
+        self._copy = copy
+        self.planner = Planner(server)
+        self._fill("old", 5)
+        server.stop()
+        shutil.copytree(server.store_dir, copy)
+        server.start()
+        self._fill("lost", 5)
+
+    def roll_back(self, more: int) -> None:
+        self._server.stop()
+        shutil.rmtree(self._server.store_dir)
+        shutil.copytree(self._copy, self._server.store_dir)
+        self._server.start()
+        self._fill("other", more)
+
+    def _fill(self, payload: str, count: int) -> None:
+        with jetstream_sync.connect(self._server.url) as nc:
+            js = nc.jetstream()
+            with contextlib.suppress(errors.StreamNameInUseError):
+                js.create_stream(name="S", subjects=["S.>"])
+            fill(js, "S.a", count, payload.encode())
+
+    def close(self) -> None:
+        self.planner.close()
+
+
+@pytest.mark.parametrize("more", [0, 20])
+def test_a_repeated_batch_of_a_server_that_was_rolled_back_is_an_error(
+    rolled_back, more, monkeypatch
+):
+    """The batch has other rows now, or fewer; with ``failOnDataLoss=false`` the stream is read from its start."""
+    monkeypatch.setattr("jetstream_sync.spark.streaming.query.sleep", lambda _: None)
+    query = rolled_back.planner.query("S", startingOffsets="earliest")
+    start = query.initial()
+    end = step(query, start)
+    assert planned(query, start, end) == [(1, 11)]
+    rolled_back.roll_back(more)
+    with pytest.raises(DataLossError, match="ends at|restored to an earlier"):
+        planned(rolled_back.planner.query("S"), start, end)
+    query = rolled_back.planner.query("S", failOnDataLoss="false")
+    assert planned(query, start, end) == []
+    assert planned(query, end, step(query, end)) == [(1, 6 + more)]
+
+
+def test_a_running_query_notices_that_the_server_was_rolled_back(rolled_back):
+    """After a reconnect the last message that was read must be the same one, however long the stream is."""
+    query = rolled_back.planner.query("S", startingOffsets="earliest")
+    end = step(query, query.initial())
+    rolled_back.roll_back(20)
+    with pytest.raises(DataLossError, match="restored to an earlier"):
+        step(query, end)
+
+
+def test_a_checkpoint_of_other_streams_is_refused(two, planner):
+    """The other stream would be read from its start without a word."""
+    query = planner.query(two[0], startingOffsets="earliest")
+    offset = step(query, query.initial())
+    with pytest.raises(errors.InvalidOptionError, match=f"^stream='?{two[1]}.*{two[0]}"):
+        step(planner.query(two[1]), offset)
+    with pytest.raises(errors.InvalidOptionError, match=f"^streamPattern='?{two[1]}.*{two[0]}"):
+        step(planner.query("", streamPattern=f"{two[1]}*"), offset)
 
 
 class Restorable:

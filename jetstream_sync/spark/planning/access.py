@@ -83,6 +83,12 @@ class SourceAccess:
         """The connection of this process."""
         return self._open()[0]
 
+    @property
+    def link(self) -> tuple[Connection, int] | None:
+        """The connection and its number of reconnects: another server, or a restarted one, gives another value."""
+        opened = None if self._opened is None else self._opened[0]
+        return None if opened is None else (opened, opened.stats["reconnects"])
+
     def _open(self) -> tuple[Connection, JetStream]:
         known = self._opened
         if known is None or known[0].is_closed:

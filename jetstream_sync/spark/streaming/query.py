@@ -44,6 +44,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 #: How often the state is read, at this interval in seconds, before a lost stream end is believed.
 _STATE_CHECKS: Final = 4
 _STATE_CHECK_DELAY_S: Final = 1.0
+#: The changes after which a stream has other messages, or none, with the sequences of a batch.
+_OTHER_MESSAGES: Final = {Change.MISSING, Change.RECREATED, Change.RESTORED, Change.SHORTENED}
 #: Seconds after which an unchanged progress is stored again.
 _STORE_INTERVAL_S: Final = 10.0
 #: Maximum number of subjects; a query for more only asks the server from time to time.
@@ -193,6 +195,8 @@ class QueryPlanner:
         #: The name of a new query; a restarted one has the name in its checkpoint.
         self._name = uuid4().hex
         self._known: dict[str, _KnownStream] = {}
+        #: The link on which that was found out.
+        self._link: tuple[Connection, int] | None = None
         #: Offsets whose streams are read from their start again; they release nothing there.
         self._restarted: dict[str, StreamOffset] = {}
         self._arrivals = Arrivals()
@@ -265,23 +269,24 @@ class QueryPlanner:
 
     def partitions(self, start: Offset, end: Offset) -> list[SequenceRange]:
         """Return the ranges that the tasks of a batch read; the same end gives the same ranges."""
-        views = self._views or self._refresh_views()
+        if not self._views:
+            self._refresh_views()
         # The end is in the checkpoint by now, with the name of the query.
         self._claim_queues(end)
         if start == end:
             return []
+        batches = {key: item for key, item in end.positions.items() if item.partition_bounds()}
         planned: list[SequenceRange] = []
-        for key, position in end.positions.items():
-            if not position.partition_bounds():
+        for key, point in self._resume_points(batches).items():
+            if point.change in _OTHER_MESSAGES:
+                # A repeated batch must not have other rows than the first time.
+                self._loss_policy.next_seq(point)
                 continue
-            view = views.get(key)
-            if view is None or view.created_ns != position.created_ns:
-                self._loss_policy.next_seq(find_resume_point(position, view, key))
-                continue
+            position = batches[key]
             if end != self._planned_end:
                 # A sink may have stored rows of this batch before the query was started again.
-                position = replace(position, from_earliest=False)  # noqa: PLW2901
-            planned += partition_ranges(position, view.name)
+                position = replace(position, from_earliest=False)
+            planned += partition_ranges(position, self._views[key].name)
         return planned
 
     def commit(self, end: Offset) -> None:
@@ -311,6 +316,10 @@ class QueryPlanner:
 
     def _refresh_views(self) -> dict[str, StreamView]:
         views = self._access.snapshot()
+        if self._access.link != self._link:
+            # The streams of a restarted server may be older copies, also if they are as long as before.
+            self._link = self._access.link
+            self._known.clear()
         for key, old in self._views.items():
             view = views.get(key)
             if view is None or view.end_seq < old.end_seq:
@@ -417,14 +426,20 @@ class QueryPlanner:
 
     def _resume(self, offset: Offset) -> dict[str, StreamOffset]:
         """Return the start of the next batch in each stream that exists."""
-        found = self._resume_points(offset)
-        for attempt in range(1, _STATE_CHECKS):
-            if not any(item.change is Change.SHORTENED for item in found.values()):
-                break
-            log.warning("a stream ends before the offset; reading its state again (%d)", attempt)
-            sleep(_STATE_CHECK_DELAY_S)
-            self._refresh_views()
-            found = self._resume_points(offset)
+        selection = self._access.selection
+        selected = {
+            key: position
+            for key, position in offset.positions.items()
+            if selection.selects(key.rpartition("/")[2])
+        }
+        if offset.positions and not selected:
+            raise errors.InvalidOptionError(
+                selection.option,
+                selection.text,
+                f"selects no stream of the checkpoint ({', '.join(sorted(offset.positions))}):"
+                " start a new checkpoint",
+            )
+        found = self._resume_points(selected)
         positions: dict[str, StreamOffset] = {}
         for key, point in found.items():
             next_seq = self._loss_policy.next_seq(point)
@@ -443,13 +458,17 @@ class QueryPlanner:
                 positions[key] = self._skip_older(view, head, self._since_ns(view))
         return positions
 
-    def _resume_points(self, offset: Offset) -> dict[str, ResumePoint]:
-        selection = self._access.selection
-        return {
-            key: self._resume_point(key, position)
-            for key, position in offset.positions.items()
-            if selection.selects(key.rpartition("/")[2])
-        }
+    def _resume_points(self, positions: Mapping[str, StreamOffset]) -> dict[str, ResumePoint]:
+        """Compare positions with the streams, whose state is read again while one seems too short."""
+        for attempt in range(1, _STATE_CHECKS + 1):
+            found = {key: self._resume_point(key, item) for key, item in positions.items()}
+            is_short = any(item.change is Change.SHORTENED for item in found.values())
+            if not is_short or attempt == _STATE_CHECKS:
+                break
+            log.warning("a stream ends before the offset; reading its state again (%d)", attempt)
+            sleep(_STATE_CHECK_DELAY_S)
+            self._refresh_views()
+        return found
 
     def _resume_point(self, key: str, position: StreamOffset) -> ResumePoint:
         view = self._views.get(key)
