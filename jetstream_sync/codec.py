@@ -32,6 +32,7 @@ import base64
 import binascii
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -119,6 +120,19 @@ def loads(data: bytes | str) -> Any:
     except (ValueError, RecursionError) as error:
         start = data[:_MAX_EXCERPT_CHARS]
         raise errors.InvalidResponseError(f"invalid JSON ({error}): {start!r}") from error
+
+
+def encodable(text: str) -> str:
+    """Return a text that JSON can have: half of a pair of surrogates, as in names of files, is escaped."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """Return the `encodable` text of any error; ``__str__`` of a class of the user may fail."""
+    text = "<exception str() failed>"
+    with suppress(Exception):
+        text = str(error)
+    return encodable(text)
 
 
 # --- records ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
-from .. import errors
+from .. import codec, errors
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import ConnectionEvent, ConnectionOptions, ErrorCallback, EventCallback, EventKind
@@ -81,7 +81,7 @@ class Events:
         """Report an asynchronous error to a callback, else to ``error_cb``, else to the log."""
         callback = callback or self._error_cb
         if callback is None:
-            log.error("%s: %s: %s", self.name, type(error).__name__, error)
+            log.error("%s: %s: %s", self.name, type(error).__name__, codec.text_of(error))
             return
         self._add(_with(callback, error))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from .. import errors
+from .. import codec, errors
 from ..address import Secret, ServerAddress
 from ..net import tcp
 from ..net.clock import Deadline
@@ -312,7 +312,7 @@ def describe(error: BaseException) -> str:
         return "timed out"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {codec.text_of(error)}"
 
 
 def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> list[Address]:

@@ -23,7 +23,7 @@ from ..client.mailbox import SubscriptionState
 from ..client.message import Msg
 from ..client.subscription import Subscription, SubscriptionReceiver
 from ..client.threads import Signal
-from ..codec import dumps
+from ..codec import dumps, encodable, text_of
 from ..headers import Headers, HeadersLike
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
@@ -35,6 +35,8 @@ _INTERNAL_ERROR: Final = errors.ServiceError(500, "the request could not be hand
 #: The largest code of an error, and the length of its text if the original one cannot be sent.
 _MAX_CODE: Final = 599
 _MAX_TEXT: Final = 200
+#: Maximum length of the error in the statistics, in characters.
+_MAX_LAST_ERROR: Final = 1000
 _OVERLOADED: Final = errors.ServiceError(503, "overloaded")
 
 
@@ -228,7 +230,7 @@ class Endpoint:
             self._seconds += seconds
             if error is not None:
                 self._errors += 1
-                self._last_error = error
+                self._last_error = encodable(error)[:_MAX_LAST_ERROR]
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -274,7 +276,7 @@ class Endpoint:
             self._refuse(request, raised)
         except BaseException as raised:  # noqa: BLE001 - reported
             # The requester gets a fixed text: the error may quote data of other requests.
-            error = f"{type(raised).__name__}: {raised}"
+            error = f"{type(raised).__name__}: {text_of(raised)}"
             self._core.events.callback_raised(f"the handler of endpoint {self.info.name!r}", raised)
             self._refuse(request, _INTERNAL_ERROR)
         self._count(monotonic() - started, error or request._error)

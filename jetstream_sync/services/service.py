@@ -32,6 +32,8 @@ from ..protocol.parser import RawMessage
 from ..subjects import check_publish_subject, check_queue, check_subject
 from .endpoint import Endpoint, RequestHandler
 from .wire import (
+    ERROR_CODE_HEADER,
+    ERROR_HEADER,
     EndpointInfo,
     EndpointStats,
     ServiceInfo,
@@ -464,9 +466,16 @@ class Service(EndpointGroup):
         verb = subject[len(self._root) + 1 :].split(b".", 1)[0]
         if reply:
             records = {b"PING": lambda: self._ping, b"INFO": self.info, b"STATS": self.stats}
-            core, data = self._core, dumps(encode(records[verb]()))
-            command, size = core.encoder.encode_command(reply, data, b"", None)
-            core.writer.send(command, 1, size)
+            encoder = self._core.encoder
+            try:
+                data = dumps(encode(records[verb]()))
+                command, size = encoder.encode_command(reply, data, b"", None)
+            except errors.InvalidArgumentError as error:
+                # Without a reply it would look as if there were no service.
+                self._core.events.error(error)
+                headers = {ERROR_HEADER: "the reply is too large", ERROR_CODE_HEADER: "500"}
+                command, size = encoder.encode_command(reply, b"", b"", headers)
+            self._core.writer.send(command, 1, size)
 
 
 class _ControlReceiver(MessageReceiver):

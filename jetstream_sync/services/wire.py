@@ -177,14 +177,16 @@ def discover(
     prefix: str,
 ) -> list[R]:
     """Return the replies of service instances to a verb; see `Connection.service_ping`."""
-    # A malformed reply is reported to ``error_cb``, so that one instance cannot hide the others.
+    # A malformed reply is reported to ``error_cb``, so that one instance cannot hide the others. Without others
+    # it is raised: an empty list says that there is no service.
     if name is not None:
         check_service_name(name)
     elif instance is not None:
         raise errors.InvalidOptionError("id", instance, "needs the name of the service")
     if instance is not None and not (isinstance(instance, str) and re.fullmatch(_NAME, instance)):
         raise errors.InvalidOptionError("id", instance, "must be the id of a service instance")
-    found = []
+    found: list[R] = []
+    failed: errors.Error | None = None
     subject = verb_subject(prefix, verb, name, instance)
     deadline = Deadline(timeout)
     core.flush(deadline)  # a server that is silent or lost says nothing about services
@@ -196,10 +198,13 @@ def discover(
                     found.append(decode(cls, loads(raise_for_error(reply).data)))
                 except (errors.InvalidResponseError, errors.ServiceError) as error:
                     core.events.error(error)
+                    failed = error
         except errors.NoRespondersError:
             return []
     if core.address is None or core.reconnects != reconnects:
         raise errors.ConnectionLostError("the connection was lost before all services replied")
+    if failed is not None and not found:
+        raise failed
     return sorted(found, key=lambda item: (item.name, item.id))
 
 

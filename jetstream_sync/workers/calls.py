@@ -35,7 +35,7 @@ from .arguments import check_numbers, to_json
 from .checks import check_option, check_token, is_number
 from .context import Context, RunState
 from .errors import CallEndedError, NoCallError, Reject, ReturnValueError, StateUnknownError
-from .logs import error_text, log, traceback_text
+from .logs import log, traceback_text
 from .resources import Resource, has_schedules
 from .tracing import publishing
 
@@ -710,7 +710,7 @@ class TaskState(RunState):
         """Record that a run has failed; return whether the message is acknowledged all the same."""
         found, revision = context.call
         event = CallEvent.FAIL if is_last else CallEvent.RETRY
-        found = found.after_failure(event, type(error), error_text(error), traceback_text(error))
+        found = found.after_failure(event, type(error), codec.text_of(error), traceback_text(error))
         if not self._store(context, found, revision):
             with suppress(errors.Error):
                 return self.has_ended("", context.message)

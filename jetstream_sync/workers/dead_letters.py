@@ -12,10 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 from urllib.parse import quote
 
-from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, errors
+from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, codec, errors
 from ..subjects import Metadata, check_publish_subject, fits_request, is_reserved
 from .errors import DeadLetterTooLargeError
-from .logs import error_text
 
 if TYPE_CHECKING:
     from .. import JetStream, OrderedMessages, PubAck, StoredMsg, Stream
@@ -56,7 +55,7 @@ _NOT_COPIED: Final = (*_PUBLISH_HEADERS, *_RETRY_HEADERS, "nats-ttl", "dead-")
 
 def one_line(error: BaseException | str) -> str:
     """Return the text of a reason as one line of limited length."""
-    text = error if isinstance(error, str) else error_text(error)
+    text = error if isinstance(error, str) else codec.text_of(error)
     if not text and isinstance(error, BaseException):
         text = traceback.format_exception_only(error)[-1]
     printable = "".join(char if char.isprintable() else " " for char in text)

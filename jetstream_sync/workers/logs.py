@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from .. import codec
+
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
@@ -47,21 +49,8 @@ def without_own_frames(error: BaseException) -> BaseException:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return the traceback of an error with the frames of the user, as `error_text`."""
-    return storable("".join(traceback.format_exception(without_own_frames(error))))
-
-
-def error_text(error: BaseException) -> str:
-    """Return the text of an error of the user, in which what UTF-8 does not have is escaped."""
-    text = "<exception str() failed>"
-    with suppress(Exception):  # the class of the user decides
-        text = str(error)
-    return storable(text)
-
-
-def storable(text: str) -> str:
-    """Return a text that JSON and headers can have: names of files may have lone surrogates."""
-    return text.encode(errors="backslashreplace").decode()
+    """Return the traceback of an error with the frames of the user, as `codec.encodable`."""
+    return codec.encodable("".join(traceback.format_exception(without_own_frames(error))))
 
 
 def status_text(status: int) -> str:

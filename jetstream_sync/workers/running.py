@@ -21,9 +21,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from urllib.parse import quote
 
-from .. import Listing, errors
+from .. import Listing, codec, errors
 from .deliveries import LeasedMessage, lease_clock
-from .logs import log, storable
+from .logs import log
 from .metrics import Snapshot
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class RunningReporter:
             frame = None if runner.handler.pool == "processes" else frames.get(delivery.thread)
             stack = None
             if frame is not None:
-                stack = storable("".join(traceback.format_stack(frame, _MAX_FRAMES)))
+                stack = codec.encodable("".join(traceback.format_stack(frame, _MAX_FRAMES)))
             messages.append(_message(delivery, now, names.get(delivery.thread, ""), stack))
         return {
             **self._monitor.snapshot(),
@@ -230,7 +230,7 @@ def _message(delivery: LeasedMessage, now: float, thread: str, stack: str | None
         "handler": delivery.handler,
         "stream": where.stream,
         "consumer": where.consumer,
-        "subject": storable(delivery.msg.subject),
+        "subject": codec.encodable(delivery.msg.subject),
         "stream_seq": where.stream_seq,
         "attempt": delivery.attempt,
         "since": since.isoformat(timespec="milliseconds"),

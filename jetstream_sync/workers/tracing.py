@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .. import Headers, errors
+from .. import Headers, codec, errors
 from .deliveries import log_context
-from .logs import error_text, log
+from .logs import log
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context as OriginContext
@@ -166,7 +166,7 @@ class _SpanMiddleware:
         """Record an error in a span."""
         span.set_attribute("error.type", type(error).__qualname__)
         span.record_exception(error)
-        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error_text(error)))
+        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, codec.text_of(error)))
 
     def guarded(self, function: Callable[[], T]) -> T | None:
         """Call a function of the tracer; log its first error, and return ``None``."""

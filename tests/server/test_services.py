@@ -471,6 +471,63 @@ def test_a_malformed_reply_hides_no_other_instance(fresh_server):
         wait_until(lambda: len(reported) == 1)
 
 
+def test_only_a_malformed_reply_is_an_error(fresh_server):
+    """Without another instance, an empty list would say that there is no service."""
+    with jetstream_sync.connect(fresh_server.url, error_cb=lambda _: None) as nc:
+        nc.subscribe("$SRV.PING", cb=lambda msg: msg.respond(b"{"))
+        with pytest.raises(errors.InvalidResponseError):
+            nc.service_ping()
+
+
+def test_a_service_whose_description_is_too_large_is_an_error(fresh_server):
+    """It has no list of endpoints that fits into a message, and says so."""
+    reported: list[BaseException] = []
+    with jetstream_sync.connect(fresh_server.url, error_cb=reported.append) as nc:
+        metadata = {"text": "x" * 400_000}
+        with nc.add_service("large", "1.0.0", metadata=metadata) as service:
+            for name in "abc":
+                service.add_endpoint(name, echo, metadata=metadata)
+            assert [item.name for item in nc.service_ping()] == ["large"]
+            with pytest.raises(errors.ServiceError, match="too large"):
+                nc.service_info()
+            wait_until(lambda: [type(item) for item in reported[:1]] == [errors.MaxPayloadError])
+
+
+class UntoldError(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("raised", "text"),
+    [
+        (UntoldError(), "UntoldError: <exception str() failed>"),
+        (OSError("menu\udcff"), "OSError: menu\\udcff"),
+        (ValueError("z" * 2_000_000), f"ValueError: {'z' * 988}"),
+    ],
+    ids=["str() fails", "surrogate", "long"],
+)
+def test_an_endpoint_goes_on_whatever_the_text_of_an_error(fresh_server, raised, text):
+    """The next request is answered, and the statistics have the beginning of a readable text."""
+
+    def fail(_: ServiceRequest) -> None:
+        raise raised
+
+    with (
+        jetstream_sync.connect(fresh_server.url, error_cb=lambda _: None) as nc,
+        nc.add_service("s", "1.0.0") as service,
+    ):
+        service.add_endpoint("e", fail)
+        for _ in range(2):
+            with pytest.raises(errors.ServiceError, match="could not be handled"):
+                raise_for_error(nc.request("e", timeout=5.0))
+        wait_until(lambda: service.stats().endpoints[0].num_errors == 2)
+        (stats,) = nc.service_stats("s")
+        assert stats.endpoints[0].last_error == text
+
+
 def test_another_prefix(nc, client):
     """A service with its own prefix is found under that only."""
     with nc.add_service("own", "1.0.0", prefix="ACME.SRV") as service:

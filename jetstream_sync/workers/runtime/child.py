@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.spawn import prepare
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from ... import JetStreamMsg, errors
+from ... import JetStreamMsg, codec, errors
 from ...locks import new_rlock
 from ..context import Context, ContextActions
 from ..dead_letters import one_line
@@ -44,7 +44,7 @@ from ..handler import (
     in_handler_process,
     registered,
 )
-from ..logs import error_text, log, traceback_text
+from ..logs import log, traceback_text
 from ..tracing import traced, tracing_middleware
 
 if TYPE_CHECKING:
@@ -335,6 +335,6 @@ def _report(error: BaseException) -> FailureReport:
         pickled=pickled,
         base=base,
         name=type(error).__name__,
-        text=error_text(error),
+        text=codec.text_of(error),
         traceback=traceback_text(error),
     )
