@@ -275,7 +275,7 @@ def apply(
         steps = _plan(lists, declared, name, strict=strict)
         deletions = _deletions(lists, declared, name) if pruning and name else []
         if dry_run:
-            _report(settings, [*steps, *deletions], dry_run=True)
+            _report(settings, [*steps, *deletions], (), dry_run=True)
             if exit_code and any(step.action != NOTHING for step in [*steps, *deletions]):
                 raise click.exceptions.Exit(ExitStatus.FAILED)
             return
@@ -288,7 +288,7 @@ def apply(
                 done.append(step)
         finally:
             # Also report the steps that were completed before an error.
-            _report(settings, done, dry_run=False)
+            _report(settings, done, [*steps, *deletions][len(done) :], dry_run=False)
 
 
 def _plan(
@@ -306,15 +306,19 @@ def _plan(
     return steps
 
 
-def _report(settings: Settings, steps: list[Step], *, dry_run: bool) -> None:
-    """Write the steps that were done, or would be done, and a summary."""
+def _report(
+    settings: Settings, steps: Sequence[Step], left: Sequence[Step], *, dry_run: bool
+) -> None:
+    """Write the steps that were done, or would be done, and a summary; `left`: those that were not done."""
     counts = Counter(step.action for step in steps)
     document = {
         "dry_run": dry_run,
         "items": [_item(step) for step in steps],
+        **({"not_done": [_item(step) for step in left]} if left else {}),
         "summary": {_verb(action): counts[action] for action in (CREATE, UPDATE, NOTHING, DELETE)},
     }
     width = max((len(_verb(step.action, dry_run=dry_run)) for step in steps), default=0)
+    width = max(width, len(_NOT_DONE) if left else 0)
     lines = []
     for step in steps:
         held = "" if step.messages is None else f", {counted(step.messages, 'message')}"
@@ -324,9 +328,15 @@ def _report(settings: Settings, steps: list[Step], *, dry_run: bool) -> None:
         if dry_run and step.unmanaged:
             texts = "; ".join(item.text.removesuffix(" -> -") for item in step.unmanaged)
             lines.append(f"{'':<{width}}    not managed: {texts}")
+    lines += [f"{_NOT_DONE:<{width}}  {step.declared.title}" for step in left]
     totals = [f"{number} {_verb(action, dry_run=dry_run)}" for action, number in counts.items()]
+    totals += [f"{len(left)} {_NOT_DONE}"] if left else []
     lines.append(", ".join(totals) or "Nothing to do")
     emit(settings, document, lambda: settings.env.stdout.write("\n".join([*lines, ""])))
+
+
+#: What the report says of the steps after one that failed, and of that one.
+_NOT_DONE: Final = "not done"
 
 
 def _verb(action: str, *, dry_run: bool = False) -> str:

@@ -78,7 +78,7 @@ def events(
 
     # API calls of this command would be events as well, so none is made while listening.
     with settings.connection(**reconnect_options(settings)) as nc:
-        source = CoreSource(nc, chosen, "")
+        source = CoreSource(nc, chosen, "", settings.timeout)
         announce(settings, f"Listening on {' '.join(f'[{subject}]' for subject in chosen)}")
         _listen(settings, source, show, "event", count, wait)
 
@@ -211,7 +211,7 @@ def sample(
             return True
 
         subject = f"{_SAMPLES}.{info.stream_name}.{info.name}"
-        source = CoreSource(nc, [subject], "")
+        source = CoreSource(nc, [subject], "", settings.timeout)
         announce(
             settings,
             f"Listening for Ack Samples on {subject} with sampling frequency {percent} "

@@ -13,6 +13,7 @@ from ..subjects import check_stream_name, check_subject
 from .env import readable
 from .long_running import reconnect_options
 from .names import complete_stream, consumer_arguments, find_consumer, find_pull, title
+from .outgoing import PermissionWatch
 from .output import announce, note, when
 from .output import count as with_separators
 from .reading import (
@@ -95,7 +96,8 @@ def next(  # noqa: A001 - the command's name
     """
     settlement.pop("ack")
     confirmed = settlement.pop("double_ack")
-    with settings.connection() as nc:
+    watch = PermissionWatch(settings.timeout)
+    with settings.connection(watch.on_error) as nc:
         js = settings.jetstream_on(nc)
         found = find_pull(settings, js, stream, consumer)
         view = _writer(settings, raw=raw, layout=layout, single=count == 1)
@@ -108,7 +110,7 @@ def next(  # noqa: A001 - the command's name
             source=source,
             view=view,
             settle=settle,
-            flush=lambda: nc.flush(settings.timeout),
+            flush=partial(watch.flush, nc),
         )
         wait = settings.timeout if expires is None else expires
         reading.run(count, wait, per_message=False)
@@ -187,8 +189,10 @@ def consumer_sub(
 
     The exit status is 0 after --count messages, 4 after --wait without a message, and 130 after Ctrl-C.
     """
+    watch = PermissionWatch(settings.timeout)
 
     def on_error(error: Exception) -> None:
+        watch.on_error(error)
         note(settings, f"warning: {one_line(error)}")
 
     with settings.connection(**reconnect_options(settings), error_cb=on_error) as nc:
@@ -202,7 +206,7 @@ def consumer_sub(
             source=_source_of(js, info, count, group),
             view=view,
             settle=settle,
-            flush=lambda: nc.flush(settings.timeout),
+            flush=partial(watch.flush, nc),
         )
         subject = info.config.deliver_subject
         announce(settings, f"Listening to {title(info)}{f' on {subject}' if subject else ''}")
@@ -323,14 +327,15 @@ def sub(
         raise click.UsageError("--match-replies excludes streams and --queue")
     writer = SubWriter(settings, headers_only=headers_only, **options)
     acks = ack if ack is not None else durable is not None
-    with settings.connection(**reconnect_options(settings)) as nc:
+    watch = PermissionWatch(settings.timeout)
+    with settings.connection(watch.on_error, **reconnect_options(settings)) as nc:
         names = [f"[{subject}]" for subject in subjects]
         source: Source
         if match_replies:
-            source = matching = MatchingSource(nc, subjects)
+            source = matching = MatchingSource(nc, subjects, settings.timeout)
             writer.reply_of = lambda: matching.reply
         elif start is None:
-            source = CoreSource(nc, subjects, queue)
+            source = CoreSource(nc, subjects, queue, settings.timeout)
         else:
             js = settings.jetstream_on(nc)
             stream = stream or js.find_stream_name_by_subject(subjects[0])
@@ -344,6 +349,7 @@ def sub(
             source=source,
             settle=Settle(word="ack" if acks else "", wanted=acks or durable is not None),
             ignored=ignored,
+            flush=partial(watch.flush, nc) if acks else None,
         )
         reading.run(count, wait, per_message=True)
     if reading.timed_out:

@@ -229,9 +229,10 @@ _CALLBACK_TIMEOUT_S: Final = 2.0
 
 
 class PermissionWatch:
-    """Collects permission errors: pass `on_error` as the ``error_cb`` of a connection."""
+    """Collects permission errors: pass `on_error` to `Settings.connection`."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout  # of a flush, in seconds
         self._errors: list[errors.PermissionsError] = []
         self._received = threading.Event()
 
@@ -241,7 +242,8 @@ class PermissionWatch:
             self._errors.append(error)
             self._received.set()
 
-    def check(self, nc: Connection) -> None:
-        """Raise the first permission error; flush before, so that all publishes are processed."""
+    def flush(self, nc: Connection) -> None:
+        """Wait until the server has processed all publishes, and raise the first permission error."""
+        nc.flush(self._timeout)
         if nc.stats["errors_received"] and self._received.wait(_CALLBACK_TIMEOUT_S):
             raise self._errors[0]

@@ -93,12 +93,11 @@ def pub(
     several = options["send_on"] == "newline" or options["count"] > 1
     messages = outgoing(settings, subject, body, **options)
     published = _Published(settings, several=several, quiet=quiet)
-    watch = PermissionWatch()
-    with settings.connection(error_cb=watch.on_error, **failover_options(settings)) as nc:
+    watch = PermissionWatch(settings.timeout)
+    with settings.connection(watch.on_error, **failover_options(settings)) as nc:
 
         def check_received() -> None:
-            nc.flush(settings.timeout)
-            watch.check(nc)
+            watch.flush(nc)
 
         if ttl is not None:
             require_2_11(nc, "--ttl")
@@ -314,8 +313,8 @@ def req(
         return "".join([line, *(f"  {line}\n" for line in header_lines(msg.headers))])
 
     writer = MessageWriter(settings, text, raw=raw, single=not several)
-    watch = PermissionWatch()
-    with settings.connection(error_cb=watch.on_error) as nc:
+    watch = PermissionWatch(settings.timeout)
+    with settings.connection(watch.on_error) as nc:
         for message in messages:
             if writer.is_text:
                 sent = f"Published [{readable(message.subject)}] : '{readable(message.body)}'"
@@ -352,8 +351,7 @@ def _replies(
     # Not Connection.request(): a consumer replies with the subject of its message.
     with nc.subscribe(inbox) as sub:
         nc.publish(message.subject, message.body, inbox, message.headers)
-        nc.flush(settings.timeout)
-        watch.check(nc)
+        watch.flush(nc)
         while not most or received < most:
             left = deadline.left()
             if received and between is not None:

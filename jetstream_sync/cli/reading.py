@@ -142,7 +142,7 @@ def raise_if_ended(subscription: Subscription) -> None:
 class CoreSource:
     """Messages of core NATS; see `Source`."""
 
-    def __init__(self, nc: Connection, subjects: Sequence[str], queue: str) -> None:
+    def __init__(self, nc: Connection, subjects: Sequence[str], queue: str, timeout: float) -> None:
         self._arrived = threading.Condition()
         self._queued: deque[Msg] = deque()
         self._closed = False
@@ -150,7 +150,7 @@ class CoreSource:
         callback = self._enqueue if len(subjects) > 1 else None
         self._subscriptions = [nc.subscribe(subject, queue, callback) for subject in subjects]
         # Messages published after the announcement must be seen.
-        nc.flush()
+        nc.flush(timeout)
         self._check()
 
     def _check(self) -> None:
@@ -191,9 +191,9 @@ class CoreSource:
 class MatchingSource:
     """Messages of core NATS; a request is returned when its reply arrives, which is `reply`. See `Source`."""
 
-    def __init__(self, nc: Connection, subjects: Sequence[str]) -> None:
+    def __init__(self, nc: Connection, subjects: Sequence[str], timeout: float) -> None:
         self._inboxes = f"{nc.new_inbox().rpartition('.')[0]}."
-        self._source = CoreSource(nc, [*subjects, f"{self._inboxes}>"], "")
+        self._source = CoreSource(nc, [*subjects, f"{self._inboxes}>"], "", timeout)
         #: Requests and replies by their inbox: each subscription has its own order.
         self._unmatched: dict[str, Msg] = {}
         #: The reply to the message that was returned last.
@@ -377,7 +377,7 @@ class ReadLoop:
     view: MessageView
     settle: Settle
     flush: Callable[[], object] | None = None
-    """Flushes the acknowledgements; ``None``: closing the connection does it."""
+    """Flushes the acknowledgements, and raises the error of one that was refused; ``None``: there are none."""
     ignored: Sequence[str] = ()
     """The subjects of messages to skip."""
     shown: int = 0

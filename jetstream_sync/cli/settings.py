@@ -123,11 +123,14 @@ class Settings:
         return {"servers": login.servers, "connection": _with_password(self, login)}
 
     @contextlib.contextmanager
-    def connection(self, **options: Any) -> Iterator[Connection]:
+    def connection(
+        self, on_error: Callable[[Exception], object] | None = None, **options: Any
+    ) -> Iterator[Connection]:
         """
         Open a connection for a ``with`` block, and close it.
 
-        It does not reconnect unless ``allow_reconnect`` is set.
+        It does not reconnect unless ``allow_reconnect`` is set. `on_error`: is called with each error of the
+        connection, beside the warning.
         """
         import logging  # noqa: PLC0415 - not needed for help
 
@@ -141,7 +144,9 @@ class Settings:
         long_running = options.get("max_reconnect_attempts") == -1
         warnings: list[str] = []
 
-        def on_error(error: Exception) -> None:
+        def warn(error: Exception) -> None:
+            if on_error is not None:
+                on_error(error)
             # Fatal errors are raised by the failing call. Each warning is written once.
             text = f"jsm: warning: {one_line(error)}\n"
             if isinstance(error, errors.SubscriptionError) and text not in warnings:
@@ -157,7 +162,9 @@ class Settings:
             # The servers share the timeout.
             "connect_timeout": self.timeout / len(login.servers),
             "allow_reconnect": False,
-            "error_cb": on_error,
+            # The end of the block waits for the server, too.
+            "drain_timeout": self.timeout,
+            "error_cb": warn,
             **_with_password(self, login),
             **options,
         }

@@ -148,9 +148,11 @@ def test_an_error_of_the_server_names_the_change(applied, raw, tmp_path):
     assert refused.status == 1
     done = [(item["stream"], item["action"]) for item in refused.json["items"]]
     assert done == [("ORDERS", "updated"), ("OTHER", "created")]
+    assert [item["stream"] for item in refused.json["not_done"]] == ["THIRD"]
     assert "stream THIRD" in refused.error["description"]
     refused = jsm("apply", "-f", file_of(tmp_path, {"name": "ORDERS", "num_replicas": 3}))
     assert refused.status == 1
+    assert refused.out == "not done  stream ORDERS\n1 not done\n"
     assert "num_replicas: 1 -> 3" in refused.err
     assert "OTHER" in configs(raw)
 

@@ -8,13 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from typing import NoReturn
+import time
+from typing import Any, NoReturn
 
 import click
 import pytest
 from fixtures.jsm import NOWHERE, Jsm, run_jsm
 from fixtures.threads import SCALE
 
+import jetstream_sync
 from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main
 from jetstream_sync.cli.long_running import failover, pause
@@ -22,6 +24,7 @@ from jetstream_sync.cli.main import jsm as tree
 from jetstream_sync.cli.settings import Settings, common_options
 from jetstream_sync.cli.status import CommandError, exit_status, one_line
 from jetstream_sync.exit_status import ExitStatus
+from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -455,3 +458,33 @@ def test_a_call_is_repeated_after_a_transient_error(error, calls, monkeypatch):
         with pytest.raises(type(error)):
             failover(fail_once, 1.0)
     assert len(made) == calls
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("worker", "ls"),
+        ("service", "ping"),
+        ("sub", "x", "--wait", "10s"),
+        ("trace", "x"),
+        ("stream", "ls", "-n"),
+    ],
+    ids=" ".join,
+)
+def test_a_server_that_falls_silent_is_not_waited_for(words, monkeypatch):
+    """A command ends after its timeout, also if only the end of the connection waits; nothing is not "none"."""
+    with NatsServer() as server:
+
+        def connect(*args: Any, **options: Any) -> jetstream_sync.Connection:
+            nc = opened(*args, **options)
+            server.pause()
+            return nc
+
+        opened = jetstream_sync.connect
+        monkeypatch.setattr(jetstream_sync, "connect", connect)
+        began = time.monotonic()
+        result = run_jsm("-s", server.url, "--timeout", "1s", *words)
+        assert time.monotonic() - began < 6
+        server.resume()
+    assert (result.status, result.out) == (4, "")
+    assert "jsm: " in result.err

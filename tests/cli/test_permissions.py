@@ -19,6 +19,7 @@ def strict() -> Iterator[NatsServer]:
             publish: ["$JS.API.>", "ok.>", "_INBOX.>"], subscribe: ["ok.>", "_INBOX.>"] } }
         { user: b, password: b, permissions: { publish: "ok.>", subscribe: "ok.>" } }
         { user: c, password: c, permissions: { publish: "ok.>" } }
+        { user: d, password: d }
     ] }"""
     with NatsServer(config=users) as server:
         yield server
@@ -77,6 +78,29 @@ def test_replies_that_are_not_permitted(strict):
     refused = as_user(strict, "b", "stream", "ls", "-j")
     assert (refused.status, refused.out) == (5, "")
     assert "Permissions Violation" in refused.error["description"]
+
+
+@pytest.mark.parametrize("how", [(), ("--nak",), ("--term",), ("--double-ack",)], ids=str)
+def test_an_acknowledgement_that_is_refused_fails(strict, how):
+    """The message was shown and is delivered again: the command does not end as if it was acknowledged."""
+    admin = ("--user", "d", "--password", "d", "-s", strict.url)
+    with connect(strict.url, user="d", password="d") as nc:
+        js = nc.jetstream()
+        js.create_stream(name="ACKS", subjects=["acks"], storage="memory")
+        js.create_consumer("ACKS", ConsumerConfig(durable_name="C"))
+        js.publish("acks", b"x")
+    try:
+        for words in (("next",), ("sub", "--count", "1", "--wait", "5s")):
+            if how == ("--double-ack",) and words[0] == "sub":
+                continue
+            refused = as_user(strict, "a", "consumer", *words, "ACKS", "C", *how)
+            assert refused.status == 5, refused
+            assert "x" in refused.out
+            assert 'Permissions Violation for Publish to "$JS.ACK.ACKS' in refused.err
+            run_jsm(*admin, "consumer", "rm", "ACKS", "C", "-f").ok()
+            run_jsm(*admin, "consumer", "add", "ACKS", "C", "--pull", "--defaults").ok()
+    finally:
+        run_jsm(*admin, "stream", "rm", "ACKS", "-f").ok()
 
 
 PART = """
