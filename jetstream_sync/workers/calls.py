@@ -52,8 +52,10 @@ SCHEDULE_HEADER: Final = "Worker-Schedule"
 _RECORD_MARGIN: Final = 512
 #: Maximum size of the tracebacks in a record, in bytes.
 _MAX_ERRORS: Final = 20_000
-#: Minimum time for reading whether a call has ended, in seconds.
-_MIN_READ_S: Final = 0.25
+#: Time for reading whether a call has ended, in seconds, besides the timeout.
+_READ_S: Final = 0.25
+#: The shortest timeout of a request, in seconds.
+_MIN_TIMEOUT_S: Final = 0.001
 #: Delays between attempts to store the state of a run, in seconds.
 _FIRST_STORE_DELAY_S: Final = 0.1
 _MAX_STORE_DELAY_S: Final = 2.0
@@ -485,15 +487,11 @@ class CallStates:
         """Return the config of the bucket."""
         return KeyValueConfig(bucket=self.bucket, ttl=_RESULT_TTL)
 
-    def _open(self, timeout: float | None = None) -> tuple[KeyValue, int]:
-        """Return the bucket and the largest value; ``timeout`` limits the wait for a server that does not answer."""
+    def _open(self) -> tuple[KeyValue, int]:
+        """Return the bucket and the largest value."""
         nc = self._connection()
         if self._opened is None or self._opened[0] is not nc:
             js = nc.jetstream()
-            if timeout is not None:
-                # A bucket has the timeout of its context, so this one is not kept.
-                with suppress(errors.BucketNotFoundError):
-                    nc.jetstream(timeout=timeout).key_value(self.bucket)
             try:
                 bucket = js.key_value(self.bucket)
             except errors.BucketNotFoundError:
@@ -503,6 +501,15 @@ class CallStates:
             limit = min(nc.max_payload, size) if size > 0 else nc.max_payload
             self._opened = nc, bucket, limit
         return self._opened[1:]
+
+    def _open_within(self, deadline: Deadline) -> KeyValue:
+        """Return the bucket for reading; a server that does not answer is waited for until the deadline."""
+        nc, left = self._connection(), deadline.left()
+        if left is not None and (self._opened is None or self._opened[0] is not nc):
+            with suppress(errors.BucketNotFoundError):
+                # A bucket has the timeout of its context, so this one is not kept.
+                return nc.jetstream(timeout=max(left, _MIN_TIMEOUT_S)).key_value(self.bucket)
+        return self._open()[0]
 
     def _use(self, action: Callable[[KeyValue], T]) -> T:
         """Return what an action on the bucket returns; repeat it if the bucket was deleted."""
@@ -548,9 +555,8 @@ class CallStates:
         """Return the record of a call, as soon as it has ended."""
         deadline = Deadline(timeout)
         # Reading whether it has ended takes requests: a timeout of 0 still waits for these.
-        bucket = self._open(None if timeout is None else max(timeout, _MIN_READ_S))[0]
-        left = deadline.left()
-        reading = Deadline(None if left is None else max(left, _MIN_READ_S))
+        reading = Deadline(None if timeout is None else max(timeout, 0.0) + _READ_S)
+        bucket = self._open_within(reading)
         with bucket.watch(call, ignore_deletes=True, timeout=reading.left()) as watch:
             entries = watch.initial(reading.left())
             while True:

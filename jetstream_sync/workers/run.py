@@ -343,9 +343,11 @@ class WorkerRun:
             self._settlements.wait_confirmed(Deadline(_LAST_FLUSH_S))
         self._monitor.phase = "stopped"
         self._reporter.stop()
-        closing = Deadline(_CLOSE_S)
         for runner in self._runners:
-            runner.close(closing)
+            runner.close()
+        closing = Deadline(_CLOSE_S)  # the processes of all handlers end at the same time
+        for runner in self._runners:
+            runner.wait_closed(closing)
         with suppress(errors.Error):
             # At the first error, the other pins are left to their timeouts: the server may be silent.
             for runner in self._runners if clean else ():

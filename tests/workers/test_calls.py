@@ -6,11 +6,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
+from fixtures.faults import FaultProxy, Toward
 from fixtures.rawnats import RawClient
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
@@ -125,6 +126,26 @@ def test_get_ends_at_its_timeout_when_the_server_is_silent(fresh_server):
                 assert time.monotonic() - started < timeout + 0.25 + 0.3 * SCALE
     finally:
         shared_connection(fresh_server.url, name=worker.name).close()
+
+
+def test_the_requests_of_a_first_get_share_its_timeout(worker, nats_server):
+    """Also when the server takes long for each of them."""
+
+    @worker.task(name="bill", results="R")
+    def bill() -> None:
+        pass
+
+    call = bill.delay()
+    with closing(FaultProxy(nats_server.port)) as proxy:
+        other = Worker(proxy.url, name=worker.name, program="tests")
+        first = other.task(name="bill", results="R")(bill.function).result_of(call.id)
+        shared_connection(proxy.url, name=worker.name).flush()  # the results use it
+        proxy.slow(Toward.CLIENT, delay=1.2)
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            first.get(1.5)
+        assert time.monotonic() - began < 1.5 + 0.25 + 0.2 * SCALE
+        shared_connection(proxy.url, name=worker.name).close()
 
 
 def test_a_call_whose_sender_was_killed_before_its_message_is_sent_again(worker, js):

@@ -9,15 +9,18 @@ from collections import defaultdict
 from contextlib import ExitStack
 
 import pytest
+from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import RunningWorker, WorkerProgram, running
 
 from jetstream_sync import (
+    ConsumerNotFoundError,
     ElasticConsumerGroup,
     InvalidOptionError,
     JetStream,
     Stream,
     SubjectTransform,
+    connect,
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, DeadLetters, Worker
@@ -99,6 +102,28 @@ def test_keys_stay_in_order_while_members_come_and_go(js, stream, group, nats_se
     assert dict(handled.by_key) == {str(key): list(range(rounds)) for key in range(keys)}
     assert handled.members == {"a", "b", "c"}
     assert js.get_stream(group.consumer_stream_name).cached_info.state.messages == 0
+
+
+def test_reading_the_state_of_a_member_takes_two_seconds_at_most(fresh_server):
+    """The thread that runs the worker does it, and a signal has to wait for that."""
+    with connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["S.*"])
+        group = js.consumer_groups.create_elastic("S", "group", 1, {"S.*": [1]})
+        worker = Handled().worker(fresh_server, stream, "a")
+        with running(worker):
+            consumer = membership.GroupConsumer(js, worker.handlers[0], may_change=True)
+            with pytest.raises(ConsumerNotFoundError, match="no partitions yet"):
+                consumer.read()
+            wait_until(lambda: group.active_members() == ["a"])
+            stored = js.get_stream(group.consumer_stream_name)
+            consumer.joined(stored.get_consumer(group.consumer_name("a")))
+            assert consumer.read().name == group.consumer_name("a")
+            with paused(fresh_server):
+                began = time.monotonic()
+                with pytest.raises(TimeoutError):
+                    consumer.refresh()
+                assert time.monotonic() - began < 2 + 0.5 * SCALE
 
 
 PROGRAM = """

@@ -258,6 +258,35 @@ def handle(data):
         wait_until(lambda: not any(is_running(pid) for pid in pids))
 
 
+def test_the_processes_of_all_handlers_end_at_the_same_time(js, stream, nats_server, tmp_path):
+    """Processes that take long to end leave the others their time."""
+    code = f"""
+import atexit
+worker = Worker()
+
+options = dict(stream={stream.name!r}, pool="processes", concurrency=1)
+
+def end_after(name, seconds):
+    record(f"runs {{name}}")
+    atexit.register(lambda: (time.sleep(seconds), record(f"ended {{name}}")))
+
+@worker.handler(consumer="slow", filter_subject="{stream.name}.slow", **options)
+def slow(data):
+    end_after("slow", 9)
+
+@worker.handler(consumer="late", filter_subject="{stream.name}.late", **options)
+def late(data):
+    end_after("late", 0.1)
+"""
+    js.publish(f"{stream.name}.slow", b"")
+    js.publish(f"{stream.name}.late", b"")
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        worker.wait_runs(2)
+        wait_until(lambda: is_settled(stream, "slow") and is_settled(stream, "late"))
+        worker.stop()
+        assert worker.runs[2:] == ["ended late"]
+
+
 def test_a_handler_that_a_process_cannot_import_is_refused(stream, nats_server, tmp_path):
     """
     A function inside a function is refused at once, and one behind a condition at the start.

@@ -85,7 +85,7 @@ class WorkerConsumer:
 
     def read(self) -> ConsumerInfo:
         """Return the state on the server; raises as `PullConsumer.info`."""
-        raise NotImplementedError
+        return self.pull.info(_INFO_TIMEOUT_S)
 
     def refresh(self) -> None:
         """Read the state, and use it for the leases of held messages; raises as `read`."""
@@ -180,10 +180,6 @@ class HandlerConsumer(WorkerConsumer):
         """Create the consumer again after it was deleted, behind its ack floor; raises as the constructor."""
         self._open(self.info)
         self.times.adopt(self.info.config)
-
-    def read(self) -> ConsumerInfo:
-        """Return the state on the server; raises as `PullConsumer.info`."""
-        return self.pull.info(_INFO_TIMEOUT_S)
 
     def refresh(self) -> None:
         """Read the state, and use it for the leases of held messages; raises as `read`."""

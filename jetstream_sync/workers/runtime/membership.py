@@ -125,7 +125,9 @@ class GroupConsumer(WorkerConsumer):
 
     def read(self) -> ConsumerInfo:
         """Return the state on the server; `ConsumerNotFoundError`: the member has no partitions."""
-        return self._js.consumer_info(*self._where)
+        if self.info is None:
+            raise errors.ConsumerNotFoundError.found_here("the member has had no partitions yet")
+        return super().read()
 
     def delivered_if_empty(self) -> int | None:
         """Return how many messages were delivered, 0 to a member without partitions; ``None``: some are left."""

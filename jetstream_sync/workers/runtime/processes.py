@@ -82,6 +82,8 @@ class HandlerProcesses:
         self._idle: list[_HandlerProcess] = []
         self._all: set[_HandlerProcess] = set()
         self._busy: dict[LeasedMessage, _HandlerProcess] = {}
+        # Those that were idle at the close.
+        self._ending: list[_HandlerProcess] = []
 
     @property
     def pids(self) -> list[int]:
@@ -152,18 +154,21 @@ class HandlerProcesses:
                 process.popen.kill()
         return process is not None
 
-    def close(self, deadline: Deadline) -> None:
-        """End all processes, also those that run a handler; the others may take until the deadline."""
+    def close(self) -> None:
+        """Kill the processes that run a handler, and let the others end; see `wait_closed`."""
         self._closed.set()
         with self._lock:
-            idle, self._idle = self._idle, []
-            busy = self._all.difference(idle)
+            self._ending, self._idle = self._idle, []
+            busy = self._all.difference(self._ending)
             self._all.clear()
         for process in busy:
             process.popen.kill()  # the thread that waits for it does the rest
-        for process in idle:
+        for process in self._ending:
             process.conn.close()
-        for process in idle:
+
+    def wait_closed(self, deadline: Deadline) -> None:
+        """Wait for the processes that end, and kill those that have not ended at the deadline."""
+        for process in self._ending:
             process.end(deadline)
 
     def _acquire(self) -> _HandlerProcess:

@@ -219,11 +219,12 @@ class HeldMessages:
             following = self.ready.popleft()
         except IndexError:
             return None
-        # Checked again: another thread may have begun with a message that is run alone.
+        # Checked when it is among the running ones: another thread may have begun with a message that is run alone.
+        self.running.add(following)
         if following.is_suspicious or self.alone is not None:
+            self.running.discard(following)
             self.ready.appendleft(following)
             return None
-        self.running.add(following)
         self.running.discard(delivery)
         return following
 

@@ -272,10 +272,15 @@ class HandlerRunner:
     def _give_back(self, delivery: LeasedMessage, delay: float = 0) -> None:
         self.processor.failures.perform(delivery, given_back(delay))
 
-    def close(self, deadline: Deadline) -> None:
-        """End the processes of the handler; those without a message may take until the deadline."""
+    def close(self) -> None:
+        """Kill the processes of the handler that have a message, and let the others end."""
         if self._processes is not None:
-            self._processes.close(deadline)
+            self._processes.close()
+
+    def wait_closed(self, deadline: Deadline) -> None:
+        """Wait until the processes have ended; kill them at the deadline."""
+        if self._processes is not None:
+            self._processes.wait_closed(deadline)
 
     # --- handling -------------------------------------------------------------------------------
 

@@ -112,6 +112,27 @@ def test_a_message_that_may_end_its_process_is_not_exchanged():
     assert held.running == {first, suspicious}
 
 
+def test_no_message_is_exchanged_while_another_thread_begins_with_one_that_runs_alone():
+    """The test comes when the message is among the running ones: nothing starts after it."""
+
+    class Running(set[Any]):
+        """The running messages; another thread begins with one that runs alone as one is added."""
+
+        def add(self, item: Any) -> None:
+            super().add(item)
+            held.alone = alone
+
+    held: Any = HeldMessages(isolates=True, plain=True)
+    first, second, alone = Item(1), Item(2), Item(3, is_suspicious=True)
+    with held.lock:
+        held.add([first, second])
+        held.take()
+    held.running = Running(held.running)
+    assert held.exchange(first) is None
+    assert held.running == {first}
+    assert list(held.ready) == [second]
+
+
 def test_messages_with_keys_are_not_exchanged():
     """The lane of a key is changed under the lock."""
     held: Any = HeldMessages(isolates=True)
