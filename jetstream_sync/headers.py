@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from . import errors
@@ -62,8 +63,6 @@ SUBJECT: Final = "Nats-Subject"
 PENDING_MESSAGES: Final = "Nats-Pending-Messages"
 #: Number of bytes that an ended pull request did not deliver (ADR-37).
 PENDING_BYTES: Final = "Nats-Pending-Bytes"
-#: The status of the reply for a subject without subscribers.
-NO_RESPONDERS: Final = 503
 #: In an idle heartbeat: the last delivered consumer sequence (ADR-9).
 LAST_CONSUMER: Final = "Nats-Last-Consumer"
 #: In an idle heartbeat: the last delivered stream sequence (ADR-9).
@@ -84,11 +83,31 @@ _NAME_PATTERN = re.compile(r"[!-9;-~]+")
 _FORBIDDEN_IN_VALUES = re.compile(r"[\x00\r\n]")
 
 
+class StatusCode(IntEnum):
+    """The codes of `Status` that have a meaning."""
+
+    CONTROL = 100
+    """A heartbeat, or a request of the flow control."""
+    DONE = 204
+    """The end of a batched reply or of a snapshot."""
+    BAD_REQUEST = 400
+    NOT_FOUND = 404
+    TIMEOUT = 408
+    """A pull request has expired, or a request was empty."""
+    CONFLICT = 409
+    """A pull request has ended for the reason in the description."""
+    UNSUPPORTED = 412
+    """The server is too old for the request."""
+    PIN_ID_MISMATCH = 423
+    NO_RESPONDERS = 503
+    """The subject has no subscribers."""
+
+
 class Status(NamedTuple):
     """Status line of a server message without content."""
 
     code: int
-    """HTTP-like status code: 404, 408, 503."""
+    """HTTP-like status code; such as 404, 408 and 503."""
     description: str
     """Description of the status; may be empty."""
 
@@ -289,4 +308,4 @@ def parse_status(block: bytes) -> Status | None:
 def is_no_responders(header: bytes, payload: bytes) -> bool:
     """Return whether a reply is the status of the server for a subject without subscribers."""
     status = parse_status(header) if header and not payload else None
-    return status is not None and status.code == NO_RESPONDERS
+    return status is not None and status.code == StatusCode.NO_RESPONDERS

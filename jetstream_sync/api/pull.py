@@ -18,10 +18,10 @@ from .. import errors
 from ..codec import dumps
 from ..durations import NS_PER_S, duration, duration_to_ns
 from ..headers import (
-    NO_RESPONDERS,
     PENDING_BYTES,
     PENDING_MESSAGES,
     Headers,
+    StatusCode,
     parse_headers,
     parse_status,
 )
@@ -510,25 +510,28 @@ class PullStatus(NamedTuple):
 
 _HEARTBEAT: Final = PullStatus(PullStatusKind.HEARTBEAT, None, None)
 
+_C: Final = StatusCode
+_K: Final = PullStatusKind
+
 # (code, text) -> kind and error class. The first row whose text is contained in the description
 # applies; an empty text matches every status with the code.
 _STATUSES: Final[tuple[tuple[int, str, PullStatusKind, type[errors.PullError] | None], ...]] = (
-    (404, "", PullStatusKind.QUIET, None),
-    (408, "", PullStatusKind.QUIET, None),
-    (409, "message size exceeds maxbytes", PullStatusKind.FULL, None),
-    (409, "batch completed", PullStatusKind.FULL, None),
-    (409, "consumer deleted", PullStatusKind.FATAL, errors.ConsumerDeletedError),
-    (409, "consumer is push based", PullStatusKind.FATAL, errors.ConsumerIsPushBasedError),
-    (409, "leadership change", PullStatusKind.AWAY, errors.LeadershipChangeError),
-    (409, "server shutdown", PullStatusKind.AWAY, errors.PullError),
-    (409, "exceeded max", PullStatusKind.WARNING, errors.RequestLimitError),
+    (_C.NOT_FOUND, "", _K.QUIET, None),
+    (_C.TIMEOUT, "", _K.QUIET, None),
+    (_C.CONFLICT, "message size exceeds maxbytes", _K.FULL, None),
+    (_C.CONFLICT, "batch completed", _K.FULL, None),
+    (_C.CONFLICT, "consumer deleted", _K.FATAL, errors.ConsumerDeletedError),
+    (_C.CONFLICT, "consumer is push based", _K.FATAL, errors.ConsumerIsPushBasedError),
+    (_C.CONFLICT, "leadership change", _K.AWAY, errors.LeadershipChangeError),
+    (_C.CONFLICT, "server shutdown", _K.AWAY, errors.PullError),
+    (_C.CONFLICT, "exceeded max", _K.WARNING, errors.RequestLimitError),
     # Other texts, including those of newer servers.
-    (409, "", PullStatusKind.WARNING, errors.PullError),
-    (400, "", PullStatusKind.FATAL, errors.BadRequestStatusError),
-    (412, "", PullStatusKind.FATAL, errors.PullError),  # the server is too old for the request
-    (423, "", PullStatusKind.WARNING, errors.PinIDMismatchError),
+    (_C.CONFLICT, "", _K.WARNING, errors.PullError),
+    (_C.BAD_REQUEST, "", _K.FATAL, errors.BadRequestStatusError),
+    (_C.UNSUPPORTED, "", _K.FATAL, errors.PullError),
+    (_C.PIN_ID_MISMATCH, "", _K.WARNING, errors.PinIDMismatchError),
     # No responders: the consumer has no leader now, or it or its stream was deleted.
-    (503, "", PullStatusKind.AWAY, errors.PullError),
+    (_C.NO_RESPONDERS, "", _K.AWAY, errors.PullError),
 )
 
 
@@ -553,11 +556,11 @@ def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
     status = parse_status(header)
     if status is None:
         return None
-    if status.code == 100:
+    if status.code == StatusCode.CONTROL:
         return _HEARTBEAT
     kind, error = _effect(status.code, status.description)
     described = status.description
-    if status.code == NO_RESPONDERS and not described:
+    if status.code == StatusCode.NO_RESPONDERS and not described:
         described = "No Responders: the consumer or its stream does not exist, or has no leader now"
     return PullStatus(
         kind,

@@ -10,7 +10,7 @@ import click
 
 from .. import errors
 from ..exit_status import ExitStatus
-from ..headers import MSG_ID, MSG_TTL, NO_RESPONDERS
+from ..headers import MSG_ID, MSG_TTL, StatusCode
 from ..net.clock import Deadline, monotonic
 from .env import readable, visible
 from .long_running import failover, failover_options, pause, reconnect_options
@@ -360,7 +360,7 @@ def _replies(
                 msg = sub.next_msg(left)
             except errors.TimeoutError:
                 return
-            if msg.status is not None and msg.status.code == NO_RESPONDERS:
+            if msg.status is not None and msg.status.code == StatusCode.NO_RESPONDERS:
                 raise errors.NoRespondersError(message.subject)
             received += 1
             yield msg

@@ -69,12 +69,12 @@ class Msg(MessageFields):
             headers: its headers; ``None``: none.
 
         Raises:
-            Error: the message has no reply subject.
+            BadSubjectError: the message has no reply subject.
             ConnectionClosedError: the connection is closed.
 
         """
         if not self._reply:
-            raise errors.Error("the message has no reply subject")
+            raise errors.BadSubjectError("", "the message has no reply subject")
         core = self._core
         command, size = core.encoder.encode_message(self.reply, payload, "", headers)
         # Sent by this thread, not by the flusher: the requester is waiting for it.

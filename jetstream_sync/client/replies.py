@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
-from ..headers import NO_RESPONDERS, HeadersLike, parse_status
+from ..headers import HeadersLike, StatusCode, parse_status
 from ..net.clock import FOREVER, Deadline, seconds
 from ..options import check_int
 from ..protocol.parser import RawMessage
@@ -306,7 +306,7 @@ class ReplyIterator:
         status = parse_status(delivery[2]) if delivery[2] and not delivery[3] else None
         if status is not None:
             self._end("status")
-            if is_first and status.code == NO_RESPONDERS:
+            if is_first and status.code == StatusCode.NO_RESPONDERS:
                 raise errors.NoRespondersError(self._subject)
             raise StopIteration
         msg = Msg(delivery, self._core)

@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import errors
 from ..api.publish import (
@@ -69,6 +69,15 @@ _FAILED: Final[RawMessage] = (b"", b"", b"", b"")
 
 #: A message: subject, payload and, optionally, headers.
 BatchMessage = tuple[str, bytes] | tuple[str, bytes, HeadersLike | None] | Msg
+
+
+class EncodedMessage(NamedTuple):
+    """A message of a batch, as it is sent."""
+
+    subject: bytes
+    lines: bytes
+    """The lines of its header block, without the first and the last one."""
+    payload: bytes
 
 
 class AtomicBatchSender(QueueInbox):
@@ -179,7 +188,7 @@ def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> e
 
 
 def batch_commands(
-    items: Sequence[tuple[bytes, bytes, bytes]],
+    items: Sequence[EncodedMessage],
     batch: bytes,
     reply: bytes,
     answered: Iterable[int],
@@ -221,7 +230,7 @@ class Batch:
             self._stream = f"{EXPECTED_STREAM}: {check_stream_name(stream)}\r\n".encode()
         self._ids: set[str] = set()
         # Subject, further header lines and payload of each message.
-        self._items: list[tuple[bytes, bytes, bytes]] = []
+        self._items: list[EncodedMessage] = []
         self._ack: PubAck | None = None
         self._done = False
 
@@ -276,7 +285,7 @@ class Batch:
         if headers:
             lines += encode_header_lines(headers)
             self._check_headers(headers)
-        self._items.append((where, lines, payload))
+        self._items.append(EncodedMessage(where, lines, payload))
 
     def _check_headers(self, headers: HeadersLike) -> None:
         if EXPECTED_LAST_MSG_ID in headers:
@@ -321,11 +330,11 @@ class Batch:
         core, items = self._core, self._items
         require_level(self._api, 2, "an atomic batch", deadline)
         first: dict[bytes, int] = {}
-        for number, (subject, _, _) in enumerate(items[:-1], 1):
+        for number, item in enumerate(items[:-1], 1):
             if len(first) < _MAX_ANSWERED_SUBJECTS:
-                first.setdefault(subject, number)
+                first.setdefault(item.subject, number)
         answered = list(first.values())
-        subjects = frozenset(subject for subject, _, _ in items)
+        subjects = frozenset(item.subject for item in items)
         retries, unanswered = BackoffDelay(DEFAULT_RETRIES.wait_s, _MAX_RETRY_WAIT_S), 0
         while True:
             sender = AtomicBatchSender(core)

@@ -33,6 +33,7 @@ from ..api.pull import ContinuousPull, PullLedger, PullStatus, PullStatusKind, p
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.mailbox import first_items
+from ..headers import StatusCode
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import check_int
@@ -702,7 +703,7 @@ class MessagePuller:
         if error is not None and status.kind is PullStatusKind.AWAY:
             self._consumer_unavailable(error)
             return
-        unpinned = error is not None and error.code == 423
+        unpinned = isinstance(error, errors.PinIDMismatchError)
         with self._lock:
             whole = self._ledger.request_ended(status.pending)
             is_full = status.kind is PullStatusKind.FULL
@@ -724,7 +725,7 @@ class MessagePuller:
 
     def _consumer_unavailable(self, error: errors.PullError) -> None:
         """Retry later, and report the error once; close the iterator if the consumer is deleted."""
-        if error.code == 503:
+        if error.code == StatusCode.NO_RESPONDERS:
             gone = self._requester.check_consumer_exists(FOREVER)
             if gone is not None:
                 self._close(gone)

@@ -25,6 +25,7 @@ from ..headers import (
     TIMESTAMP,
     VERSION_LINE,
     Headers,
+    StatusCode,
     is_no_responders,
     parse_headers,
     parse_status,
@@ -225,7 +226,7 @@ def _refusal(block: bytes) -> errors.APIError | errors.InvalidResponseError:
         return errors.InvalidResponseError(
             f"a direct get answered without a message: {block[:60]!r}"
         )
-    if status.code == 404:
+    if status.code == StatusCode.NOT_FOUND:
         return errors.MessageNotFoundError.found_here("no message found")
     return errors.APIError.from_response({"code": status.code, "description": status.description})
 
@@ -364,7 +365,7 @@ def _last_page(api: APIRequests, stream: str, request: Mapping[str, Any]) -> _Pa
 def _is_broken_off(items: list[RawMessage]) -> bool:
     """Return whether the server could not load one of the messages, which was deleted meanwhile."""
     status = parse_status(items[-1][2])
-    return len(items) > 1 and status is not None and status.code == 404
+    return len(items) > 1 and status is not None and status.code == StatusCode.NOT_FOUND
 
 
 def _page_of(api: APIRequests, route: str, items: list[RawMessage]) -> _Page:
@@ -375,18 +376,22 @@ def _page_of(api: APIRequests, route: str, items: list[RawMessage]) -> _Page:
             raise _too_old(api, "multi_last")
         raise _refusal(end[2])
     status = parse_status(end[2])
-    if status is not None and status.code == 404:
+    if status is not None and status.code == StatusCode.NOT_FOUND:
         return _Page([], 0, 0)
-    if status is not None and status.code == 503:
+    if status is not None and status.code == StatusCode.NO_RESPONDERS:
         raise errors.NoRespondersError(route)
-    if status is not None and status.code == 408 and status.description == "Empty Request":
+    if (
+        status is not None
+        and status.code == StatusCode.TIMEOUT
+        and status.description == "Empty Request"
+    ):
         raise _too_old(api, "multi_last")
     try:
         # Not from the end: servers before 2.12 report 0 there even if more pages follow.
         left = _last_number(items[-1][2], _ADDED[0])
         up_to = _last_number(end[2], _UP_TO)
     except (IndexError, ValueError, errors.InvalidResponseError):
-        if status is not None and status.code == 204:
+        if status is not None and status.code == StatusCode.DONE:
             raise errors.InvalidResponseError(
                 f"{route} replied without messages: {end[2]!r}"
             ) from None

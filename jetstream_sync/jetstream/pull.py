@@ -31,7 +31,7 @@ from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.replies import QueueInbox
 from ..durations import NS_PER_S
-from ..headers import PIN_ID, parse_headers
+from ..headers import PIN_ID, StatusCode, parse_headers
 from ..net.clock import BackoffDelay, Deadline, monotonic
 from ..protocol.parser import RawMessage
 from ..subjects import DeliverySequence
@@ -678,9 +678,9 @@ class Fetch:
             return False
         error = status.error
         assert error is not None
-        if error.code == 423:
+        if isinstance(error, errors.PinIDMismatchError):
             self._requester.unpin()
-        if error.code == 503:
+        if error.code == StatusCode.NO_RESPONDERS:
             gone = self._requester.check_consumer_exists(self._reply_end)
             if gone is not None:
                 raise gone

@@ -25,7 +25,7 @@ from .. import errors
 from ..api.stream import SnapshotInfo, SnapshotRequest, StreamInfo, chunk_position
 from ..client.replies import QueueInbox
 from ..codec import encode
-from ..headers import parse_status
+from ..headers import StatusCode, parse_status
 from ..net.clock import Deadline
 from ..subjects import check_stream_name
 from .api_requests import APIRequests, info_of, read_response
@@ -155,7 +155,7 @@ class StreamSnapshot:
         self.close()
         # A snapshot of less than one chunk has no status; "204" means success too.
         status = parse_status(block) if block else None
-        if status is not None and status.code != 204:
+        if status is not None and status.code != StatusCode.DONE:
             raise self._broken(status.code, status.description)
         self._finished = True
 

@@ -117,7 +117,7 @@ def test_respond_without_a_reply_subject_raises(nc, subject):
     with nc.subscribe(subject) as sub:
         nc.publish(subject, b"x")
         msg = sub.next_msg(5)
-        with pytest.raises(errors.Error, match="no reply"):
+        with pytest.raises(errors.BadSubjectError, match="no reply"):
             msg.respond(b"y")
 
 

@@ -145,7 +145,7 @@ def test_a_key_that_another_client_changed(kv):
     assert lock.wait_lost(5)
     lock.release()
     assert kv.get("a").value == b"mine"
-    with pytest.raises(Error, match="is not a lock"):
+    with pytest.raises(InvalidOptionError, match="is not a lock"):
         kv.lock("a", ttl=1).acquire(timeout=10)
 
 

@@ -213,7 +213,9 @@ class Lock:
             if entry is None or not entry.has_value:
                 revision = self._kv.create(self._key, self._value())
             elif (owner := _owner_of(entry)) is None:
-                raise errors.Error(f"key {self._key!r} is not a lock")
+                raise errors.InvalidOptionError(
+                    "key", self._key, "is not a lock: it has the value of another program"
+                )
             elif self._entry_of(owner, entry.revision) is None:
                 return False
             else:

@@ -22,7 +22,7 @@ from ...api.enums import RetentionPolicy
 from ...client.replies import ReplyCollector
 from ...codec import dumps
 from ...durations import time_from_text, time_to_ns
-from ...headers import is_no_responders, parse_headers, parse_status
+from ...headers import StatusCode, is_no_responders, parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import MAX_BYTES, is_direct_status
@@ -309,12 +309,12 @@ def _remaining_messages(status: RawMessage, route: bytes) -> int:
     found = parse_status(block)
     if found is None:
         raise errors.InvalidResponseError(f"a direct get ended with {block[:60]!r}")
-    if found.code == 404:
+    if found.code == StatusCode.NOT_FOUND:
         return 0
-    if found.code == 503:
+    if found.code == StatusCode.NO_RESPONDERS:
         raise errors.NoRespondersError(route.decode())
     headers = parse_headers(block)
     pending = "" if headers is None else headers.get("Nats-Num-Pending", "")
-    if found.code != 204 or not pending.isdecimal():
+    if found.code != StatusCode.DONE or not pending.isdecimal():
         raise errors.APIError.from_response({"code": found.code, "description": found.description})
     return int(pending)

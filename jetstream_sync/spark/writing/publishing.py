@@ -34,7 +34,7 @@ from ...client.encoder import publish_with_headers_command
 from ...client.mailbox import Mailbox, MessageReceiver
 from ...client.state import ConnectionStatus
 from ...codec import loads
-from ...headers import MSG_ID, NO_RESPONDERS, VERSION_LINE, parse_status
+from ...headers import MSG_ID, VERSION_LINE, StatusCode, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import RawMessage
 from ...speedups import join_commands
@@ -578,7 +578,7 @@ class AckWindow(MessageReceiver):
         if header and not payload:
             status = parse_status(header)
             error = errors.InvalidResponseError(f"unexpected reply to a publish: {header[:60]!r}")
-            if status is not None and status.code == NO_RESPONDERS:
+            if status is not None and status.code == StatusCode.NO_RESPONDERS:
                 error = errors.NoStreamResponseError("")
         else:
             try:
