@@ -250,6 +250,14 @@ class ReadOptions:
             raise errors.InvalidOptionError(
                 "minOffsetsPerTrigger", fewest, f"must not exceed maxOffsetsPerTrigger={most}"
             )
+        for stream in parsed.stream or ("",):
+            since, until = parsed.starting_time(stream), parsed.ending_time(stream)
+            if since is not None and until is not None and until < since:
+                raise errors.InvalidOptionError(
+                    parsed.ending_time_option,
+                    until.isoformat(),
+                    f"is before the start, {since.isoformat()}",
+                )
         for name, positions in (
             ("startingOffsets", parsed.starting_offsets and parsed.starting_offsets.by_stream),
             ("endingOffsets", parsed.ending_offsets and parsed.ending_offsets.by_stream),
@@ -267,6 +275,11 @@ class ReadOptions:
     def starting_time_option(self) -> str:
         """The name of the option that `starting_time` comes from."""
         return "startingTimestamp" if self.starting_timestamp else "startingOffsetsByTimestamp"
+
+    @property
+    def ending_time_option(self) -> str:
+        """The name of the option that `ending_time` comes from."""
+        return "endingTimestamp" if self.ending_timestamp else "endingOffsetsByTimestamp"
 
     def ending_time(self, stream: str) -> datetime | None:
         """Return the time at which a read of a stream ends, ``None`` if a time is not given."""

@@ -19,6 +19,7 @@ from ..durations import time_to_ns
 from ..headers import is_no_responders
 from ..jetstream.api_requests import info_of, read_response
 from ..jetstream.context import JetStream
+from ..subjects import subjects_overlap
 from .connections import api_requests, ask_all
 
 
@@ -62,6 +63,9 @@ class StreamView:
     subjects: tuple[str, ...] = ()
     """The subjects that are published to the stream, with wildcards."""
 
+    has_other_subjects: bool = False
+    """Whether messages may be stored on other subjects: of a mirror or of sources, or after a transform."""
+
     first_ns: int = 0
     """When the first message was stored, in nanoseconds since 1970; 0 if there is none."""
 
@@ -102,6 +106,12 @@ class StreamView:
             self.is_interest or self.removes_individually or (self.is_work_queue and bool(filters))
         )
 
+    def may_store(self, subject: str) -> bool:
+        """Return whether the stream may get messages that match a filter subject."""
+        return self.has_other_subjects or any(
+            subjects_overlap(item, subject) for item in self.subjects
+        )
+
     @property
     def message_bytes(self) -> float:
         """The average message size in bytes; at least 1."""
@@ -131,6 +141,7 @@ def stream_view(info: StreamInfo) -> StreamView:
             and config.discard != DiscardPolicy.NEW
         ),
         subjects=tuple(config.subjects or ()),
+        has_other_subjects=bool(config.mirror or config.sources or config.subject_transform),
         removes_individually=bool(config.allow_msg_ttl) or (config.max_msgs_per_subject or 0) > 0,
     )
 

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fixtures.spark_streams import fill
 from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
-from jetstream_sync import Subscription, errors
+from jetstream_sync import StreamSource, Subscription, errors
 from jetstream_sync.durations import time_to_ns
 from jetstream_sync.spark.connections import connection, is_batching
 from jetstream_sync.spark.options import ReadOptions
@@ -228,6 +229,26 @@ def test_a_read_that_would_end_before_its_start_is_refused(js, stream, planner, 
     assert plan_read(planner.options(stream.name, endingOffsets=1)) == []
     stream.purge(seq=10)
     assert plan_read(planner.options(stream.name, endingOffsets=5)) == []
+
+
+def test_a_filter_that_cannot_match_is_refused(js, stream, planner, caplog):
+    """An empty result would look like a stream without such messages."""
+    fill(js, f"{stream.name}.a", 3)
+    wrong = {"subjects": f"{stream.name}.a,orders.>", "startingOffsets": "earliest"}
+    for call in (
+        lambda: plan_read(planner.options(stream.name, **wrong)),
+        lambda: planner.query(stream.name, **wrong).initial(),
+    ):
+        with pytest.raises(errors.InvalidOptionError, match="^subjects='?orders.>"):
+            call()
+    assert len(plan_read(planner.options("", streamPattern=f"{stream.name}*", **wrong))) == 1
+    assert "no message" in caplog.text
+    # Messages from before a change of the subjects are read, and so is what may come from another stream.
+    js.update_stream(replace(stream.info().config, subjects=["orders.>"]))
+    old = planner.options(stream.name, subjects=f"{stream.name}.a")
+    assert [part.end_seq for part in plan_read(old)] == [4]
+    copy = js.create_stream(name=f"{stream.name}_copy", sources=[StreamSource(name=stream.name)])
+    assert plan_read(planner.options(copy.name, subjects="anything")) == []
 
 
 def test_a_missing_stream_fails_at_the_start(planner):

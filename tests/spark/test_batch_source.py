@@ -96,7 +96,8 @@ def test_from_one_time_to_another(js, stream, load):
     fill(js, f"{stream.name}.a", 30)
     times = {seq: stream.get_msg(seq).time_ns for seq in range(1, 31)}
     # These options have millisecond precision here.
-    start, end = times[10] // 1_000_000 + 1, times[30] // 1_000_000
+    start = times[10] // 1_000_000 + 1
+    end = max(start, times[30] // 1_000_000)
     wanted = [seq for seq, ns in times.items() if start * 1_000_000 <= ns < end * 1_000_000]
     frame = load(stream=stream.name, startingTimestamp=str(start), endingTimestamp=str(end))
     assert sequences(frame) == wanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -140,6 +140,22 @@ class SourceAccess:
         """Return the first sequence from one on that matches a filter, according to the leader; ``None``: none."""
         found = [self.stored_at(view.name, seq, subject) for subject in filters]
         return min((item[0] for item in found if item is not None), default=None)
+
+    def check_filters(self, views: Mapping[str, StreamView]) -> None:
+        """
+        Check that a stream has messages on each filter subject, or may get some.
+
+        With a pattern, such a stream may appear later, so that there is only a warning.
+        """
+        for subject in self.options.subjects:
+            if not views or any(view.may_store(subject) for view in views.values()):
+                continue
+            if all(self.first_match(view, (subject,), 1) is None for view in views.values()):
+                names = ", ".join(sorted(view.name for view in views.values()))
+                problem = f"no message of {names} can match {subject!r}: the subjects of a stream are other ones"
+                if self.options.stream_pattern is None:
+                    raise errors.InvalidOptionError("subjects", subject, problem)
+                log.warning("subjects=%s: %s", subject, problem)
 
     def start(self, view: StreamView, default: int) -> int:
         """Return the start sequence that the options select in a stream."""

@@ -24,6 +24,7 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
     access.selection.check_all_exist(views)
     if not views:
         raise errors.StreamNotFoundError.found_here(f"no stream matches {options.stream_pattern!r}")
+    access.check_filters(views)
     parts: dict[str, tuple[MessageCounter, int, int]] = {}
     rows: dict[str, int] = {}
     for key, view in views.items():

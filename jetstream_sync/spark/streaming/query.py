@@ -217,6 +217,7 @@ class QueryPlanner:
         if self._initial is None:
             views = self._refresh_views()
             self._access.selection.check_all_exist(views)
+            self._access.check_filters(views)
             starts = {key: self._first_offset(key, view) for key, view in views.items()}
             self._initial = Offset(starts, self._name)
         return self._initial

@@ -75,6 +75,11 @@ def test_options_added_by_spark_are_ignored():
             {"startingTimestamp": "0", "startingOffsetsByTimestamp": "{}"},
             "startingOffsetsByTimestamp",
         ),
+        ({"startingTimestamp": "2", "endingTimestamp": "1"}, "endingTimestamp"),
+        (
+            {"startingTimestamp": "2000", "endingOffsetsByTimestamp": '{"ORDERS": 1}'},
+            "endingOffsetsByTimestamp",
+        ),
         ({"stream": "A,B", "consumer": "lag"}, "consumer"),
         ({"stream": "A,B", "startingOffsets": '{"A": 1}'}, "startingOffsets"),
         ({"startingOffsets": '{"OTHER": 1}'}, "startingOffsets"),
