@@ -271,13 +271,18 @@ def is_object(payload: bytes) -> bool:
     return isinstance(info, dict) and not info.get("deleted")
 
 
-def deleted_info(bucket: str, subject: bytes) -> bytes:
-    """Return the payload of the info of a deleted object, for the subject of its info."""
+def name_in(subject: bytes) -> str:
+    """Return the name of an object, from the subject of its info."""
     encoded = subject.rpartition(b".")[2]
     try:
-        name = base64.urlsafe_b64decode(encoded).decode()
+        return base64.urlsafe_b64decode(encoded).decode()
     except ValueError:
-        name = encoded.decode("utf-8", "replace")  # another program has stored it
+        return encoded.decode("utf-8", "replace")  # another program has stored it
+
+
+def deleted_info(bucket: str, subject: bytes) -> bytes:
+    """Return the payload of the info of a deleted object, for the subject of its info."""
+    name = name_in(subject)
     return dumps(
         {"name": name, "bucket": bucket, "nuid": "0" * 22, "size": 0, "chunks": 0, "deleted": True}
     )

@@ -139,13 +139,16 @@ def ls(settings: Settings, bucket: str | None, names: bool) -> None:
         OBJECTS.show_all(settings, names=names)
         return
     with OBJECTS.connected(settings, bucket) as store:
-        found = sorted(store.list(), key=lambda item: item.name)
+        found = store.list(allow_incomplete=True)
     if names:
         emit_names(settings, [visible(item.name) for item in found])
+        found.check()
         return
+    if not found:
+        found.check()
     show_rows(
         settings,
-        found,
+        [*found],
         [
             Field("Name", "name"),
             Field("Modified", "mtime", drop=1),
@@ -155,6 +158,7 @@ def ls(settings: Settings, bucket: str | None, names: bool) -> None:
         none=f"No objects in bucket {bucket}",
         item=object_document,
     )
+    found.check()
 
 
 def _size_text(info: ObjectInfo) -> str:

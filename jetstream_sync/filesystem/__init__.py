@@ -29,7 +29,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from .. import JetStream, ObjectInfo, ObjectReader, ObjectStore, Stream, errors, shared_connection
+from .. import (
+    JetStream,
+    Listing,
+    ObjectInfo,
+    ObjectReader,
+    ObjectStore,
+    Stream,
+    errors,
+    shared_connection,
+)
 from ..jetstream.buckets.object_reading import replacing
 from ..jetstream.buckets.object_writing import TextFile, Unstored
 from ..subjects import OBJECT_PREFIX, chunk_subject
@@ -56,7 +65,7 @@ _FSSPEC_OPTIONS: Final = (
     *("asynchronous", "loop", "batch_size"),
 )
 #: The listings of the current call, by filesystem and bucket; ``None``: they are not kept.
-_listings: ContextVar[dict[tuple[int, str], list[ObjectInfo]] | None]
+_listings: ContextVar[dict[tuple[int, str], Listing[ObjectInfo]] | None]
 _listings = ContextVar("_listings", default=None)
 #: The sources and targets of the copies that `cp_file` was called for instead; ``None``: it copies.
 _planned: ContextVar[list[tuple[str, str]] | None] = ContextVar("_planned", default=None)
@@ -162,9 +171,11 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         if listings is None:
             listings = {}
         if key not in listings:
-            listings[key] = store.list()
-        start = f"{prefix}/" if prefix else ""
-        return [i for i in listings[key] if i.name == prefix or i.name.startswith(start)]
+            listings[key] = store.list(allow_incomplete=True)
+        found, start = listings[key], f"{prefix}/" if prefix else ""
+        if any(name == prefix or name.startswith(start) for name in found.missing):
+            found.check()
+        return [info for info in found if info.name == prefix or info.name.startswith(start)]
 
     def _entries(self, store: ObjectStore, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield the files of `_infos`, without broken links."""

@@ -285,6 +285,18 @@ def test_a_bar_on_a_terminal_only(jsm, files, terminal):
 # --- objects ------------------------------------------------------------------------------------
 
 
+def test_objects_that_cannot_be_read_are_named(jsm, nc, files):
+    """The readable ones are listed, and the status is 1; an empty list is not said to be empty."""
+    nc.jetstream().publish(f"$O.{files}.M.YQ==", b"of another program")
+    for options in ([], ["-n"], ["-j"]):
+        done = jsm("object", "ls", files, *options)
+        assert (done.status, "data.bin" in done.out) == (1, True)
+        assert "'a'" in done.err
+    jsm("object", "del", files, "data.bin", "-f").ok()
+    done = jsm("object", "ls", files)
+    assert (done.status, done.out) == (1, "")
+
+
 def test_objects_are_listed_and_deleted(jsm, raw, files):
     """Deleted objects are not listed, and their chunks are gone; one unknown name stops all."""
     jsm("object", "put", files, "--name", "more", stdin=b"x").ok()

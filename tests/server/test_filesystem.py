@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import io
@@ -146,6 +147,19 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "walk": lambda fs: list(fs.walk("DATA")),
     "walk with errors": lambda fs: list(fs.walk("DATA", on_error="raise")),
 }
+
+
+def test_an_object_that_cannot_be_read_is_not_absent(fs, js):
+    """A listing of its directory raises, one of another directory does not, and nothing is deleted."""
+    name = base64.urlsafe_b64encode(b"year/03").decode()
+    js.publish(f"$O.DATA.M.{name}", b"of another program")
+    for call in (fs.ls, fs.find, fs.du, lambda path: fs.rm(path, recursive=True)):
+        with pytest.raises(errors.IncompleteListingError, match="year/03"):
+            call("DATA/year")
+    fs.pipe("DATA/month/01", b"1")
+    assert fs.ls("DATA/month", detail=False) == ["DATA/month/01"]
+    assert fs.cat("DATA/year/01.txt") == b"year/01.txt"
+    assert fs.isdir("DATA/month")
 
 
 @pytest.mark.full

@@ -956,8 +956,33 @@ def test_a_watch_reports_and_skips_other_messages(nats_server, js):
         store = nc.jetstream().create_object_store(bucket="FILES", storage="memory")
         js.publish("$O.FILES.M.YQ==", b"no info")
         store.put("b", b"")
-        assert [info.name for info in store.list()] == ["b"]
+        with store.watch() as watch:
+            assert watch.next(5).name == "b"
         wait_until(lambda: reported)
+
+
+def test_a_list_names_the_objects_that_it_cannot_read(store, js, caplog):
+    """They are neither left out in silence, nor are their chunks orphans."""
+    first, second = store.put("a", b"1"), store.put("b", b"2")
+    subject = f"$O.{store.bucket}.M."
+    js.publish(f"{subject}YQ==", b'{"nuid": "' + first.nuid.encode() + b'", "newer": 1}')
+    found = store.list(allow_incomplete=True)
+    assert [info.name for info in found] == ["b"]
+    assert list(found.missing) == ["a"]
+    with pytest.raises(errors.IncompleteListingError, match="'a'"):
+        list(store.list())
+    with pytest.raises(errors.IncompleteListingError):
+        store.purge_orphans(older_than=0)
+    store.delete("b")
+    with pytest.raises(errors.IncompleteListingError):
+        assert not store.list()
+    stream = js.get_stream(f"OBJ_{store.bucket}")
+    chunks = stream.info(subjects_filter=f"$O.{store.bucket}.C.>").state.subjects
+    assert list(chunks) == [f"$O.{store.bucket}.C.{first.nuid}"]
+    assert second.nuid != first.nuid
+    store.put("a", b"3")  # it is readable again
+    assert [info.name for info in store.list()] == ["a"]
+    assert caplog.text == ""
 
 
 def test_seal(store, caplog):

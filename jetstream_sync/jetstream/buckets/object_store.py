@@ -25,6 +25,7 @@ from ...api.object_store import (
     info_subject,
     infos_subject,
     is_object,
+    name_in,
     status_of,
     stream_name,
 )
@@ -34,6 +35,7 @@ from ...net.clock import Deadline, seconds
 from ...subjects import check_bucket, chunk_subject, metadata_of
 from ..api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
 from ..direct_get import leader_get
+from ..listing import Listing
 from ..publish import Publisher
 from .object_bucket import ObjectBucket
 from .object_reading import Download, ObjectReader, replacing
@@ -552,15 +554,22 @@ class ObjectStore(ForeignNames):
     # --- listing and watching -------------------------------------------------------------------
 
     def list(
-        self, deleted: bool = False, timeout: float | timedelta | None = None
-    ) -> list[ObjectInfo]:
+        self,
+        deleted: bool = False,
+        timeout: float | timedelta | None = None,
+        *,
+        allow_incomplete: bool = False,
+    ) -> Listing[ObjectInfo]:
         """
-        Return the infos of all objects and links, sorted by name; ``[]`` if there are none.
+        Return the infos of all objects and links, sorted by name; empty if there are none.
+
+        Objects whose infos another program has stored in another form are missing in the `Listing`.
 
         Args:
             deleted: whether to include deleted objects.
             timeout: how long to wait for all of them, in seconds; ``None``: the timeout of the
                 JetStream context.
+            allow_incomplete: whether the readable infos are enough.
 
         Raises:
             BucketNotFoundError: the bucket does not exist.
@@ -572,15 +581,18 @@ class ObjectStore(ForeignNames):
 
         """
         deadline = self._api.deadline(timeout)
-        policy = DeliverPolicy.LAST_PER_SUBJECT
+        missing: dict[str, str] = {}
         with (
             limited(deadline),
-            self._watch(policy, ignore_deletes=False, follows=False) as watch,
+            self._watch(DeliverPolicy.LAST_PER_SUBJECT, False, False, missing) as watch,
         ):
             watch.wait_current(deadline.left())
             # If an object changed meanwhile, its last info is kept.
             found = {info.name: info for info in watch.initial()}
-        return [found[name] for name in sorted(found) if deleted or not found[name].deleted]
+        names = sorted(found.keys() - missing.keys())
+        infos = [found[name] for name in names if deleted or not found[name].deleted]
+        kind = f"objects of bucket {self.bucket!r}"
+        return Listing(infos, kind, missing, {}, 0, allow_incomplete)
 
     @overload
     def watch(
@@ -632,16 +644,27 @@ class ObjectStore(ForeignNames):
         return watch_with_callbacks(self._api, make, cb, current_cb)
 
     def _watch(
-        self, policy: DeliverPolicy, ignore_deletes: bool, follows: bool = True
+        self,
+        policy: DeliverPolicy,
+        ignore_deletes: bool,
+        follows: bool = True,
+        missing: dict[str, str] | None = None,
     ) -> Watch[ObjectInfo]:
+        """Watch the infos; those that cannot be read are ``missing``, by name, or reported."""
         report = self._api.core.events.error
 
         def info_of_delivery(delivery: RawMessage) -> ObjectInfo | None:
             try:
                 info = decode_info(delivery[3], metadata_of(delivery[1]).timestamp)
             except errors.Error as error:
-                report(error)  # a message of another program; the watch goes on
+                # A message of another program; the watch goes on.
+                if missing is None:
+                    report(error)
+                else:
+                    missing[name_in(delivery[0])] = str(error)
                 return None
+            if missing:
+                missing.pop(name_in(delivery[0]), None)
             return None if ignore_deletes and info.deleted else info
 
         markers = Markers(
