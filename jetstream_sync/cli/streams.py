@@ -476,40 +476,70 @@ def _name_of(info: StreamInfo) -> str:
 @force_option
 @option("--ignore-missing", "Ignore streams that do not exist.")
 def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: bool) -> None:
-    """Delete streams with their messages and consumers."""
+    """
+    Delete streams with their messages and consumers.
+
+    With --force, a stream whose servers are lost is deleted, too.
+    """
     ask = Asker(settings)
     with settings.jetstream() as js:
         if not names:
             names = (ask.select("Select a stream", js.stream_names, "STREAM"),)
             ask.done()
-        found = _existing(js, names, ignore_missing=ignore_missing)
-        held = sum(item.state.messages for item in found)
-        listed = ", ".join(item.config.name for item in found)
+        found = _existing(js, names, force=force, ignore_missing=ignore_missing)
         if found:
             kind = "Stream" if len(found) == 1 else "Streams"
-            ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
+            held = counted(sum(found.values()), "message")
+            ask.confirm(f"Delete {kind} {', '.join(found)} with {held}?", force=force)
         with deletions(settings, "Stream {} was deleted".format) as deleted:
-            for item in found:
+            for name in found:
                 with (
-                    about(f"stream {item.config.name}"),
+                    about(f"stream {name}"),
                     suppress(*([errors.StreamNotFoundError] if ignore_missing else [])),
                 ):
-                    js.delete_stream(item.config.name)
-                    deleted.append(item.config.name)
+                    _delete(js, name)
+                    deleted.append(name)
 
 
-def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) -> list[StreamInfo]:
-    """Return the streams; raise for an unknown name before anything is deleted."""
-    found = []
+def _existing(
+    js: JetStream, names: tuple[str, ...], *, force: bool, ignore_missing: bool
+) -> dict[str, int]:
+    """
+    Return the streams with their numbers of messages; raise for an unknown name before anything is deleted.
+
+    `force`: the number for a stream whose servers do not answer is 0.
+    """
+    found = {}
     for name in dict.fromkeys(names):
         check_stream_name(name)
         try:
             with about(f"stream {name}"):
-                found.append(js.get_stream(name).cached_info)
+                found[name] = js.get_stream(name).cached_info.state.messages
         except errors.StreamNotFoundError as error:
             if not ignore_missing:
                 raise no_stream(js, name, error) from error
+        except errors.RequestTimeoutError:
+            if not force or _is_listed(js, name) is not True:
+                raise
+            found[name] = 0
     return found
+
+
+def _delete(js: JetStream, name: str) -> None:
+    try:
+        js.delete_stream(name)
+    except errors.RequestTimeoutError:
+        # The servers of the stream confirm its deletion by the meta leader, which has the names.
+        if _is_listed(js, name) is not False:
+            raise
+
+
+def _is_listed(js: JetStream, name: str) -> bool | None:
+    """Return whether there is a stream with a name; ``None``: this is not known."""
+    try:
+        return name in js.stream_names()
+    except errors.Error:
+        return None
 
 
 @command()

@@ -340,6 +340,13 @@ def test_checks_and_dead_letters_while_a_server_is_down(account):
     refused = account.jsm("stream", "get", "R1_00", "1", "--timeout", "2s")
     assert "unreachable" in refused.err
     assert "server report health" in refused.err
+    # The meta leader deletes a stream whose only server is lost, and nothing confirms it.
+    removed = account.jsm("stream", "rm", "R1_00", "NOPE", "--force", "--timeout", "2s")
+    assert (removed.status, removed.out) == (3, "")
+    removed = account.jsm("stream", "rm", "R1_00", "-f", "-j", "--timeout", "2s").ok()
+    assert removed.json == {"deleted": ["R1_00"]}
+    assert "R1_00" not in account.jsm("stream", "ls", "-n").ok().out
+    assert account.jsm("stream", "rm", "R1_00", "-f", "--timeout", "2s").status == 3
 
 
 @pytest.mark.full
