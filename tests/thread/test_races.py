@@ -85,7 +85,11 @@ def test_a_reader_without_a_timeout_gets_its_item():
     def give_up() -> None:
         while len(patient) + len(impatient) < rounds:
             with contextlib.suppress(TimeoutError):
-                impatient.append(mailbox.get(Deadline(0.0001)))
+                item = mailbox.get(Deadline(0.0001))
+                if item < 0:  # the end, which is that of the other reader
+                    mailbox.put([item], 1)
+                    return
+                impatient.append(item)
 
     def write() -> None:
         for number in range(rounds):

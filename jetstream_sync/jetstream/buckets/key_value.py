@@ -138,7 +138,9 @@ class KeyValue(ForeignNames):
         """
         Return the same bucket with encoded keys and values.
 
-        The codecs replace those of this object. Several codecs are applied in the given order.
+        The codecs replace those of this object. Several codecs are applied in the given order. `keys()`,
+        `iter_keys()` and `get_many()` have only the keys that the codec can decode. A watch has the entries
+        of the others as well, whose ``key`` raises a `ValueError`.
 
         Args:
             key: encodes keys, such as `Base64Keys` or `PathKeys`; ``None``: keys are not encoded.
