@@ -279,6 +279,13 @@ class LeasedMessage:
         """Return whether the lease is over."""
         return lease_clock() >= self.lease.lost_at
 
+    def lose(self) -> bool:
+        """Note that the lease is over; return whether that is new. A settled message stays settled."""
+        before = self.state
+        if before is DeliveryState.LEASED:
+            self.state = DeliveryState.LOST
+        return before is not DeliveryState.LOST
+
     @property
     def is_settled(self) -> bool:
         """Whether the message was settled, by the worker or by the handler itself."""
@@ -358,10 +365,9 @@ class LeaseKeeper:
                 delivery.observer.count("leases_renewed")
 
     def _report_lost(self, delivery: LeasedMessage) -> None:
-        if delivery.state in {DeliveryState.LOST, DeliveryState.SETTLED}:
+        if delivery.state is DeliveryState.SETTLED or not delivery.lose():
             return
         delivery.observer.lease_lost(delivery)
-        delivery.state = DeliveryState.LOST
         log.warning(
             "%s: the lease of %r is lost; the message is delivered again",
             delivery.handler,

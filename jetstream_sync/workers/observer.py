@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
 from ..locks import new_lock
-from .deliveries import DeliveryObserver, DeliveryState, LeasedMessage, lease_clock, stored_ns
+from .deliveries import DeliveryObserver, LeasedMessage, lease_clock, stored_ns
 from .logs import log, outcome_log
 from .verdicts import DeliveryOutcome, Verdict
 
@@ -244,7 +244,7 @@ class HandlerObserver(DeliveryObserver):
             if outcome == "retry":
                 self._end_delays(now)
                 heapq.heappush(self._delayed, now + verdict.delay)
-        if outcome == "lost":
+        if outcome == "lost" and delivery.lose():
             self.lease_lost(delivery)
         self._report(outcome, delivery)
         if error is not None:
@@ -256,11 +256,7 @@ class HandlerObserver(DeliveryObserver):
             self._emit("dead_letter", delivery, error=error)
 
     def lease_lost(self, delivery: LeasedMessage) -> None:
-        """Record that the lease of a message is lost; only the first call for it counts."""
-        if delivery.state is DeliveryState.LOST:
-            return
-        if delivery.state is not DeliveryState.SETTLED:
-            delivery.state = DeliveryState.LOST
+        """Record that the lease of a message is lost; see `LeasedMessage.lose`."""
         self.count("leases_lost")
         if "lease_lost" in self._hooks:
             self._observer.defer(lambda: self._emit("lease_lost", delivery))

@@ -32,7 +32,7 @@ from .handler import Handler
 from .limits import Limit
 from .logs import log
 from .observer import Observer
-from .operations.health import Monitor
+from .operations.health import Monitor, WorkerPhase
 from .operations.heartbeat import SupervisorLink
 from .options import DefinedWorker
 from .resources import create_missing
@@ -135,7 +135,8 @@ class WorkerRun:
         if not self._start():
             return self._status
         self._wait_for_stop(burst=burst)
-        self._monitor.enter("stopping")
+        self._monitor.enter(WorkerPhase.STOPPING)
+        self._monitor.tell_systemd()
         self._observer.emit("drain")
         clean = self._drain(Deadline(self._worker.drain_timeout))
         self._ended.set()
@@ -248,7 +249,7 @@ class WorkerRun:
 
     def _announce_ready(self) -> None:
         log.info("worker %r is ready: %d handlers", self._worker.name, len(self._runners))
-        self._monitor.phase = "running"
+        self._monitor.enter(WorkerPhase.RUNNING)
         self._observer.emit("ready")
         if self._link is not None:
             self._link.processes = lambda: [pid for runner in self._runners for pid in runner.pids]
@@ -341,7 +342,7 @@ class WorkerRun:
         if abandoned:
             log.error("%d handlers did not end in time; their messages are returned", abandoned)
             self._settlements.wait_confirmed(Deadline(_LAST_FLUSH_S))
-        self._monitor.phase = "stopped"
+        self._monitor.enter(WorkerPhase.STOPPED)
         self._reporter.stop()
         for runner in self._runners:
             runner.close()

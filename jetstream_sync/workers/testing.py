@@ -161,7 +161,7 @@ class _SettlementRecorder(Settlements):
 
     def __init__(self) -> None:
         self.replies: list[PublishedMessage] = []
-        self.links: dict[LeasedMessage, _LinkRecorder] = {}
+        self.outcomes: dict[LeasedMessage, Outcome] = {}
 
     def claim(self, delivery: LeasedMessage) -> bool:
         """Return whether the caller may settle the message."""
@@ -171,7 +171,16 @@ class _SettlementRecorder(Settlements):
     def ack(self, delivery: LeasedMessage, *, confirm: bool) -> bool:
         """Acknowledge, unless the handler did."""
         del confirm
-        return self._settle(delivery, b"+ACK")
+        return self._record(delivery, "ack")
+
+    def nak(self, delivery: LeasedMessage, delay: float) -> bool:
+        """Return the message to the server."""
+        return self._record(delivery, "retry", delay)
+
+    def term(self, delivery: LeasedMessage, reason: str) -> bool:
+        """End the deliveries of the message."""
+        del reason
+        return self._record(delivery, "dead")
 
     def send_acks(self, now: float = 0.0) -> None:
         """Send nothing: acknowledgements do not wait."""
@@ -188,11 +197,10 @@ class _SettlementRecorder(Settlements):
         )
         self.replies.append(message)
 
-    def _settle(self, delivery: LeasedMessage, payload: bytes, repeat_s: float = math.inf) -> bool:
-        del repeat_s
+    def _record(self, delivery: LeasedMessage, kind: str, delay: float | None = None) -> bool:
         claimed = self.claim(delivery)
         if claimed and not delivery.msg.is_acked:
-            self.links[delivery].request(b"", payload, None)
+            self.outcomes[delivery].kind, self.outcomes[delivery].delay = kind, delay
         return claimed
 
 
@@ -309,7 +317,7 @@ class TestClient:
             _PublishRecorder(),
             _PublishRecorder(),
         )
-        outcomes: dict[LeasedMessage, Outcome] = {}
+        outcomes = settlements.outcomes
         for payload in payloads:
             outcome = Outcome()
             link = _LinkRecorder(outcome)
@@ -317,7 +325,6 @@ class TestClient:
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
             delivery = LeasedMessage(message, lease, Origin(handler.name, self._generation))
             outcomes[delivery] = outcome
-            settlements.links[delivery] = link
         ran = Outcome()
 
         def observe(call: Callable[[], object], context: Context) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 
 from fixtures.threads import wait_until
 
@@ -46,7 +45,7 @@ def test_a_burst_ends_when_everything_is_handled(js, stream, worker):
     assert len(stream.consumer_names()) == 3
 
 
-def test_a_burst_waits_for_other_workers(js, stream, worker):
+def test_a_burst_waits_for_other_workers(js, nc, stream, worker):
     """A message that another worker holds is not handled yet; the burst can be stopped meanwhile."""
     consumer = stream.create_consumer(durable_name="C")
     worker.handler(stream=stream.name, consumer="C")(print)
@@ -56,7 +55,9 @@ def test_a_burst_waits_for_other_workers(js, stream, worker):
     thread = threading.Thread(target=lambda: statuses.append(worker.run(burst=True)))
     thread.start()
     wait_until(lambda: consumer.info().num_waiting == 1)
-    time.sleep(1)  # several looks at the consumer
+    reads = nc.subscribe(f"$JS.API.CONSUMER.INFO.{stream.name}.C")
+    wait_until(lambda: reads.pending_msgs >= 4)  # of the worker
+    reads.unsubscribe()
     assert statuses == []
     held.ack()
     wait_until(lambda: statuses == [0])

@@ -61,7 +61,9 @@ def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(js, stream, worke
     with running(worker) as run:
         assert begun.wait(20)
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 2)
-        time.sleep(4)  # longer than the lease
+        # Each of them is renewed after a third of its lease.
+        counts = lambda: worker.snapshot()["handlers"][0]["counts"]  # noqa: E731
+        wait_until(lambda: counts()["leases_renewed"] >= 8, 20)
         assert stream.consumer_info("C").num_redelivered == 0
         worker.stop()
         # The waiting message is free before the running handler ends.

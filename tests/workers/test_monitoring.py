@@ -411,8 +411,8 @@ worker = Worker(http="127.0.0.1:1")  # that of the supervisor is used
 @worker.handler(stream={stream.name!r}, consumer="C", decode="text", timeout=0.5, prefetch=0)
 def handle(data):
     record(f"{{os.getpid()}} {{data}}")
-    while data == "hang" and not os.path.exists("finish"):
-        time.sleep(0.01)
+    if data == "hang":
+        wait_for_file("finish")
 """
     arguments = ["--processes", "3", "--http", endpoint.address]
     with WorkerProgram(code, nats_server.url, tmp_path, arguments) as program:

@@ -214,8 +214,7 @@ worker = Worker(drain_timeout=60)
 @worker.handler(stream={stream.name!r}, consumer="C", pool="processes", ack_wait=60)
 def handle():
     record(os.getpid())
-    while not os.path.exists("finish"):
-        time.sleep(0.01)
+    wait_for_file("finish")
 """
     publish_texts(js, stream, "1")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:

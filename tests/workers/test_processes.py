@@ -25,8 +25,7 @@ worker = Worker(drain_timeout=15)  # waiting messages are returned after a third
 def handle(data):
     record(f"{{os.getpid()}} begins {{data}}")
     if not os.path.exists("stopping"):
-        while not os.path.exists("finish"):
-            time.sleep(0.01)
+        wait_for_file("finish")
     record(f"{{os.getpid()}} ends {{data}}")
 """
     publish_numbers(js, stream, 4)
@@ -125,8 +124,7 @@ def handle(ctx: Context):
             time.sleep(0.01)
         record("lost")
         raise RuntimeError("after the suspension")
-    while not os.path.exists("finish"):
-        time.sleep(0.01)
+    wait_for_file("finish")
     record("done")
 """
     publish_numbers(js, stream, 1)
@@ -161,8 +159,7 @@ def handle(data, ctx: Context):
     record(f"{{ctx.attempt}} begin")
     if ctx.attempt > 1:
         return
-    while not os.path.exists("back"):
-        time.sleep(0.01)
+    wait_for_file("back")
     record(f"lost: {{ctx.lease_lost}}")
     if data == b"1":
         raise RuntimeError("after the cut")

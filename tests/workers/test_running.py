@@ -28,11 +28,7 @@ worker = Worker(name={name!r}, report={report!r}, drain_timeout=20)
                 concurrency=2, decode="text", timeout=60)
 def handle_{token}(data):
     record(data)
-    wait_for_the_test()
-
-def wait_for_the_test():
-    while not os.path.exists("finish"):
-        time.sleep(0.01)
+    wait_for_file("finish")
 """
 
 
@@ -85,7 +81,7 @@ def test_processes_report_their_running_messages(nc, stream, programs, tmp_path)
     mail, shop = request_reports(nc, stacks=True)
     assert shop["running"][0]["stack"] is None
     for item in mail["running"]:
-        assert "in wait_for_the_test" in (item["stack"] or "")
+        assert "in wait_for_file" in (item["stack"] or "")
 
     # By name, which may be no token of a subject.
     assert [report["pid"] for report in request_reports(nc, "shop a")] == pids[:1]
@@ -112,7 +108,7 @@ def test_commands_show_running_workers(jsm, stream):
     assert [item["stream_seq"] for item in report["running"]] == [1]
 
     shown = jsm("worker", "stacks").ok()
-    assert shown.out.count("in wait_for_the_test") == 2
+    assert shown.out.count("in wait_for_file") == 2
     assert "handle_a" not in shown.out
     assert "worker shop a at" in shown.err
     assert "report='stacks'" in shown.err

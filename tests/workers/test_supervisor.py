@@ -94,7 +94,7 @@ def test_a_killed_supervisor_ends_its_processes_after_their_handlers(
     js, stream, nats_server, tmp_path
 ):
     """A handler that runs when the supervisor is killed finishes, and its message is acknowledged."""
-    wait = "while not os.path.exists('finish'): time.sleep(0.01)"
+    wait = "wait_for_file('finish')"
     publish_numbers(js, stream, 1)
     with WorkerProgram(
         code_of(stream, wait), nats_server.url, tmp_path, ["--processes", "1"]
@@ -112,7 +112,7 @@ def test_a_killed_supervisor_ends_its_processes_after_their_handlers(
 
 def test_a_signal_to_all_processes_stops_each_once(js, stream, nats_server, tmp_path):
     """Ctrl-C, which also the worker processes get, lets handlers finish; a second one does not."""
-    wait = "while not os.path.exists('finish'): time.sleep(0.01)"
+    wait = "wait_for_file('finish')"
     for again in (False, True):
         publish_numbers(js, stream, 1)
         with WorkerProgram(

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from ...locks import new_lock
@@ -44,6 +45,30 @@ _SILENCE_S: Final = 5.0
 _POLL_S: Final = 0.1
 
 
+class WorkerPhase(Enum):
+    """What a worker, or a supervisor, is doing; the value is shown to users."""
+
+    STARTING = "starting"
+    """It waits for the server, or its threads start."""
+    RUNNING = "running"
+    """Messages are handled."""
+    STOPPING = "stopping"
+    """The handlers end."""
+    STOPPED = "stopped"
+    """They have ended."""
+
+
+#: The phases that may follow each one.
+WORKER_PHASES: Final = {
+    WorkerPhase.STARTING: {WorkerPhase.RUNNING, WorkerPhase.STOPPING},
+    WorkerPhase.RUNNING: {WorkerPhase.STOPPING},
+    WorkerPhase.STOPPING: {WorkerPhase.STOPPED},
+    WorkerPhase.STOPPED: set(),
+}
+#: What systemd is told in these phases.
+_SYSTEMD_STATES: Final = {WorkerPhase.STARTING: "", WorkerPhase.RUNNING: "READY=1"}
+
+
 class HealthSource:
     """
     What the views of a worker's health show: `MonitoringServer`, and systemd.
@@ -52,8 +77,7 @@ class HealthSource:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        #: ``starting``, ``running``, ``stopping`` or ``stopped``.
-        self.phase: str = "starting"
+        self.phase: WorkerPhase = WorkerPhase.STARTING
         path = environment.get("NOTIFY_SOCKET", "")
         # An abstract address starts with a zero byte, which the variable has as "@".
         self._socket = f"\0{path[1:]}" if path.startswith("@") else path
@@ -68,23 +92,22 @@ class HealthSource:
     @property
     def is_stopping(self) -> bool:
         """Whether the worker stops, or has stopped."""
-        return self.phase in {"stopping", "stopped"}
+        return self.phase in {WorkerPhase.STOPPING, WorkerPhase.STOPPED}
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
         raise NotImplementedError
 
-    def enter(self, phase: str) -> None:
-        """Enter a phase, and tell systemd."""
+    def enter(self, phase: WorkerPhase) -> None:
+        """Begin a phase; `tell_systemd` reports it."""
+        assert phase in WORKER_PHASES[self.phase], f"{phase} does not follow {self.phase}"
         self.phase = phase
-        self.tell_systemd()
 
     def tell_systemd(self) -> None:
         """Report a new state, and reset the watchdog if that is due and the worker is alive; call it often."""
         if not self._socket:
             return
-        states = {"starting": "", "running": "READY=1"}
-        state = states.get(self.phase, "STOPPING=1")
+        state = _SYSTEMD_STATES.get(self.phase, "STOPPING=1")
         if state != self._told:
             self._told = state
             self._notify(state)
@@ -126,7 +149,7 @@ class Monitor(HealthSource):
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
-        if self._nc is None or self.phase == "stopped":
+        if self._nc is None or self.phase is WorkerPhase.STOPPED:
             return []
         found = []
         if self._keeper_thread is not None and not self._keeper_thread.is_alive():
@@ -142,7 +165,7 @@ class Monitor(HealthSource):
             name, threads = runner.handler.name, runner.handler.concurrency
             if runner.is_stuck:
                 found.append(f"{name}: all {threads} threads exceed the timeout")
-            if not runner.pull_alive and self.phase == "running":
+            if not runner.pull_alive and self.phase is WorkerPhase.RUNNING:
                 found.append(f"{name}: the thread that pulls messages has ended")
         if self._nc.is_closed:
             found.append("the connection is closed")
@@ -150,8 +173,8 @@ class Monitor(HealthSource):
 
     def not_ready(self) -> list[str]:
         """Return the reasons why no messages are handled; empty: they are."""
-        if self.phase != "running":
-            return [f"the worker is {self.phase}"]
+        if self.phase is not WorkerPhase.RUNNING:
+            return [f"the worker is {self.phase.value}"]
         found = self.not_live()
         if self._nc is not None and not self._nc.is_connected:
             found.append("the server is not connected")
@@ -208,14 +231,14 @@ class Processes(HealthSource):
         with self._lock:
             self._current[number] = snapshot
             self._heard_at[number] = time.monotonic()
-        if self.phase == "starting" and not self.not_ready():
-            self.enter("running")
-        else:
-            self.tell_systemd()
+        if self.phase is WorkerPhase.STARTING and not self.not_ready():
+            self.enter(WorkerPhase.RUNNING)
+        self.tell_systemd()
 
     def stop(self) -> None:
         """Report that the supervisor is stopping."""
-        self.enter("stopping")
+        self.enter(WorkerPhase.STOPPING)
+        self.tell_systemd()
 
     def end(self, number: int) -> None:
         """Keep only the counters of a process."""
