@@ -18,7 +18,7 @@ from .. import errors
 from ..headers import HeadersLike, StatusCode, parse_status
 from ..net.clock import FOREVER, Deadline, seconds
 from ..options import check_int
-from ..protocol.parser import RawMessage
+from ..protocol.parser import HEADER, PAYLOAD, RawMessage
 from .core import ConnectionCore
 from .mailbox import Mailbox, MessageReceiver, ResultSlot
 from .message import Msg
@@ -303,7 +303,9 @@ class ReplyIterator:
         if delivery is None:
             raise StopIteration
         is_first, self._is_first = self._is_first, False
-        status = parse_status(delivery[2]) if delivery[2] and not delivery[3] else None
+        status = (
+            parse_status(delivery[HEADER]) if delivery[HEADER] and not delivery[PAYLOAD] else None
+        )
         if status is not None:
             self._end("status")
             if is_first and status.code == StatusCode.NO_RESPONDERS:

@@ -17,7 +17,7 @@ from .. import errors
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
-from ..protocol.parser import RawMessage
+from ..protocol.parser import HEADER, PAYLOAD, SUBJECT, RawMessage
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
 from .events import closed_before
@@ -112,7 +112,7 @@ class RequestMux(MessageReceiver):
             self._waiting.pop(token, None)
             self._fail_on_disconnect.discard(token)
         delivery = replies[0] if replies else slot.result()
-        if delivery[2] and is_no_responders(delivery[2], delivery[3]):
+        if delivery[HEADER] and is_no_responders(delivery[HEADER], delivery[PAYLOAD]):
             raise errors.NoRespondersError(subject.decode())
         return delivery
 
@@ -124,7 +124,7 @@ class RequestMux(MessageReceiver):
         """Pass the replies to the waiting threads; called by the reader."""
         size = len(self._reply_prefix)
         for delivery in deliveries:
-            waiting = self._waiting.pop(delivery[0][size:], None)
+            waiting = self._waiting.pop(delivery[SUBJECT][size:], None)
             if waiting is not None:
                 waiting[0].set(delivery)
 

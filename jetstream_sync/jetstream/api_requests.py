@@ -22,7 +22,7 @@ from ..codec import Record, decode, dumps, loads
 from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
 from ..options import check_callback, check_int, check_known
-from ..protocol.parser import RawMessage
+from ..protocol.parser import PAYLOAD, RawMessage
 from ..records import Frozen, frozen
 from ..subjects import Routes, check_subject
 from .listing import Listing, Pages, listed, name_of
@@ -226,7 +226,7 @@ class APIRequests:
                 fail_on_disconnect=self._fail_on_disconnect,
                 repeat_after=repeat_after,
             )
-            size = len(delivery[3])
+            size = len(delivery[PAYLOAD])
             result = read(delivery)
         except Exception as error:
             self._tell(subject, len(payload), size, began, error)
@@ -349,7 +349,7 @@ class APIRequests:
 
 def read_response(route: str, delivery: RawMessage) -> dict[str, Any]:
     """Return the decoded reply; raise the error that it has."""
-    response = loads(delivery[3])
+    response = loads(delivery[PAYLOAD])
     if not isinstance(response, dict):
         raise errors.InvalidResponseError(
             f"{route} replied with something other than a JSON object"

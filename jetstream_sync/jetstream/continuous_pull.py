@@ -37,7 +37,7 @@ from ..headers import StatusCode
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import check_int
-from ..protocol.parser import RawMessage
+from ..protocol.parser import HEADER, PAYLOAD, REPLY, RawMessage
 from ..subjects import consumer_sequence
 from .heartbeat import HeartbeatTimeout, pull_heartbeat_timeout
 from .leases import LeaseRenewer, NoLeases, ReceiveTimes
@@ -420,7 +420,7 @@ class MessagePuller:
                         self._waiting.add(get_ident())
                     if (
                         delivery is not None
-                        and (not delivery[2] or delivery[3])
+                        and (not delivery[HEADER] or delivery[PAYLOAD])
                         and (monotonic() < leases.fresh_until or self._is_deliverable(delivery))
                     ):
                         return self._accept(delivery)
@@ -442,7 +442,7 @@ class MessagePuller:
 
     def _handle(self, delivery: RawMessage) -> JetStreamMsg | None:
         """Handle a status, or a message that needs a check; return a message for the caller."""
-        if delivery[2] and not delivery[3]:
+        if delivery[HEADER] and not delivery[PAYLOAD]:
             if self._handle_status(delivery):
                 return None
             # Headers without a payload and without a status: a message.
@@ -515,7 +515,7 @@ class MessagePuller:
         moved = starmap(arrived.popleft, repeat((), count))
         sequence = self._requester.sequence
         if sequence is not None:
-            reply = run[-1][1]
+            reply = run[-1][REPLY]
             try:
                 last = consumer_sequence(reply)
             except errors.NotJSMessageError:
@@ -533,7 +533,7 @@ class MessagePuller:
     def _is_deliverable(self, delivery: RawMessage) -> bool:
         """Return whether the lease of a message is still valid; ``_lock`` is held."""
         # If not, the message is dropped, or put back until the consumer's config has been read.
-        if self._leases.admits(delivery[1]):
+        if self._leases.admits(delivery[REPLY]):
             return True
         if self._leases.unsure:
             self._arrived.appendleft(delivery)
@@ -683,7 +683,7 @@ class MessagePuller:
                     else:
                         self._request_again()
             return True
-        status = parse_pull_status(delivery[2], delivery[3])
+        status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
         if status is None:
             return False
         if status.error is None:
@@ -771,7 +771,7 @@ class MessagePuller:
             with contextlib.suppress(IndexError):  # the last one was moved
                 unread.extendleft(starmap(self._ready.pop, repeat(())))
             if unread:
-                rewind(unread[0][1])
+                rewind(unread[0][REPLY])
             self.end(reason)
 
     def is_open(self) -> bool:
@@ -788,7 +788,10 @@ class MessagePuller:
                 self.drain(_GIVE_BACK_LIMIT_S)
             if self._requester.settled is False:
                 for delivery in (*self._ready, *self._arrived):
-                    if parse_pull_status(delivery[2], delivery[3]) is None and delivery[1]:
+                    if (
+                        parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None
+                        and delivery[REPLY]
+                    ):
                         self._requester.make(delivery).nak()
         finally:
             self.stop()

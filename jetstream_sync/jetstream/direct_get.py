@@ -31,7 +31,7 @@ from ..headers import (
     parse_status,
 )
 from ..net.clock import Deadline
-from ..protocol.parser import RawMessage
+from ..protocol.parser import HEADER, PAYLOAD, RawMessage
 from .api_requests import APIRequests, stream_info
 
 # The headers of the reply to a direct get: those of the stored message, and those of the server. A batch adds
@@ -172,7 +172,7 @@ def _check_requested(request: Mapping[str, Any], subject: str, seq: int) -> None
 
 
 def _read_reply(delivery: RawMessage) -> StoredReply:
-    return read_direct(delivery[2], delivery[3])
+    return read_direct(delivery[HEADER], delivery[PAYLOAD])
 
 
 def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredReply:
@@ -254,12 +254,14 @@ def direct_get_many(
     items, error = _collect(api, route, request, deadline)
     if error is not None and not items:
         raise error
-    if "start_time" in request and not (is_direct_status(items[0]) or _is_of_batch(items[0][2])):
+    if "start_time" in request and not (
+        is_direct_status(items[0]) or _is_of_batch(items[0][HEADER])
+    ):
         raise _too_old(api, "start_time")
     if is_direct_status(items[-1]):
         if len(items) > 1:
             items.pop()  # it ends them; one alone says why there are none
-        elif is_no_responders(items[0][2], b""):
+        elif is_no_responders(items[0][HEADER], b""):
             raise errors.NoRespondersError(route)
     return [
         read_direct(block, data, _ADDED if _is_of_batch(block) else ()).decoded()
@@ -364,7 +366,7 @@ def _last_page(api: APIRequests, stream: str, request: Mapping[str, Any]) -> _Pa
 
 def _is_broken_off(items: list[RawMessage]) -> bool:
     """Return whether the server could not load one of the messages, which was deleted meanwhile."""
-    status = parse_status(items[-1][2])
+    status = parse_status(items[-1][HEADER])
     return len(items) > 1 and status is not None and status.code == StatusCode.NOT_FOUND
 
 
@@ -372,10 +374,10 @@ def _page_of(api: APIRequests, route: str, items: list[RawMessage]) -> _Page:
     """Return the page that the replies contain."""
     end = items.pop()
     if not is_direct_status(end):
-        if _SEQUENCE in end[2]:
+        if _SEQUENCE in end[HEADER]:
             raise _too_old(api, "multi_last")
-        raise _refusal(end[2])
-    status = parse_status(end[2])
+        raise _refusal(end[HEADER])
+    status = parse_status(end[HEADER])
     if status is not None and status.code == StatusCode.NOT_FOUND:
         return _Page([], 0, 0)
     if status is not None and status.code == StatusCode.NO_RESPONDERS:
@@ -388,14 +390,14 @@ def _page_of(api: APIRequests, route: str, items: list[RawMessage]) -> _Page:
         raise _too_old(api, "multi_last")
     try:
         # Not from the end: servers before 2.12 report 0 there even if more pages follow.
-        left = _last_number(items[-1][2], _ADDED[0])
-        up_to = _last_number(end[2], _UP_TO)
+        left = _last_number(items[-1][HEADER], _ADDED[0])
+        up_to = _last_number(end[HEADER], _UP_TO)
     except (IndexError, ValueError, errors.InvalidResponseError):
         if status is not None and status.code == StatusCode.DONE:
             raise errors.InvalidResponseError(
-                f"{route} replied without messages: {end[2]!r}"
+                f"{route} replied without messages: {end[HEADER]!r}"
             ) from None
-        raise _refusal(end[2]) from None
+        raise _refusal(end[HEADER]) from None
     messages = [read_direct(block, data, _ADDED).decoded() for _, _, block, data in items]
     return _Page(messages, left, up_to)
 
@@ -413,13 +415,13 @@ def _too_old(api: APIRequests, feature: str) -> errors.ServerTooOldError:
 
 
 def _is_end(delivery: RawMessage) -> bool:
-    return is_direct_status(delivery) or not _is_of_batch(delivery[2])
+    return is_direct_status(delivery) or not _is_of_batch(delivery[HEADER])
 
 
 def is_direct_status(delivery: RawMessage) -> bool:
     """Return whether this is a status: unlike every message it does not say which sequence it has."""
-    block = delivery[2]
-    return block.startswith(_STATUS) and not delivery[3] and _SEQUENCE not in block
+    block = delivery[HEADER]
+    return block.startswith(_STATUS) and not delivery[PAYLOAD] and _SEQUENCE not in block
 
 
 def _is_of_batch(block: bytes) -> bool:

@@ -49,7 +49,7 @@ from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
 from ..net.clock import Deadline, monotonic, seconds
 from ..options import check_int
-from ..protocol.parser import RawMessage
+from ..protocol.parser import PAYLOAD, RawMessage
 
 #: Seconds that a child process waits for a lock of the standard library that a thread of its parent
 #: may have held.
@@ -570,7 +570,7 @@ class Publisher(MessageReceiver):
                     self._core.wait_closed(retries.wait_s)
                     continue
                 break
-            ack = parse_pub_ack(response[3])
+            ack = parse_pub_ack(response[PAYLOAD])
             if stream is not None and ack.stream != stream:
                 raise _wrong_stream(ack, stream)
             return ack

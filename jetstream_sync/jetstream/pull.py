@@ -33,7 +33,7 @@ from ..client.replies import QueueInbox
 from ..durations import NS_PER_S
 from ..headers import PIN_ID, StatusCode, parse_headers
 from ..net.clock import BackoffDelay, Deadline, monotonic
-from ..protocol.parser import RawMessage
+from ..protocol.parser import HEADER, PAYLOAD, REPLY, RawMessage
 from ..subjects import DeliverySequence
 from .api_requests import APIRequests
 from .consumer_requests import consumer_info
@@ -371,10 +371,10 @@ class PullRequester:
     def message(self, delivery: RawMessage) -> JetStreamMsg:
         """Check a message, and return it for the caller; raise if one before it is missing."""
         sequence = self.sequence
-        if sequence is not None and not sequence.follows(delivery[1]):
+        if sequence is not None and not sequence.follows(delivery[REPLY]):
             raise GapError(f"a message is missing after consumer sequence {sequence.last}")
-        if self.pinned and delivery[2]:
-            headers = parse_headers(delivery[2])
+        if self.pinned and delivery[HEADER]:
+            headers = parse_headers(delivery[HEADER])
             self.pin_id = (headers.get(PIN_ID) if headers else None) or self.pin_id
         return self.make(delivery)
 
@@ -568,9 +568,9 @@ class Fetch:
             if delivery is DISCONNECTED or delivery is RECONNECTED:
                 inbox.apply_connection_change(delivery)
             elif (
-                not delivery[2]
-                or delivery[3]
-                or parse_pull_status(delivery[2], delivery[3]) is None
+                not delivery[HEADER]
+                or delivery[PAYLOAD]
+                or parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None
             ):
                 messages.append(self._requester.message(delivery))
         return bool(messages)
@@ -589,7 +589,7 @@ class Fetch:
                 delivery = arrived.popleft()
             except IndexError:
                 delivery = self._wait(inbox)
-            if delivery[2] and not delivery[3]:
+            if delivery[HEADER] and not delivery[PAYLOAD]:
                 if delivery is DISCONNECTED or delivery is RECONNECTED:
                     self._backoff = None
                     reconnected = inbox.apply_connection_change(delivery)
@@ -600,7 +600,7 @@ class Fetch:
                     if reconnected and not self._request_again(inbox):
                         return
                     continue
-                status = parse_pull_status(delivery[2], delivery[3])
+                status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
                 if status is not None:
                     ends = status.kind is not PullStatusKind.HEARTBEAT and inbox.is_current(
                         delivery

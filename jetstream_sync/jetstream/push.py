@@ -36,7 +36,7 @@ from ..codec import encode
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
-from ..protocol.parser import RawMessage
+from ..protocol.parser import HEADER, PAYLOAD, REPLY, SUBJECT, RawMessage
 from ..records import Frozen, frozen
 from ..subjects import DeliverySequence, ack_tokens
 from .api_requests import APIRequests
@@ -229,7 +229,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
                 delivery = items.popleft()
             except IndexError:
                 delivery = self._wait(deadline)
-            if delivery[3] or not delivery[2]:
+            if delivery[PAYLOAD] or not delivery[HEADER]:
                 msg = self._message(delivery)
             else:
                 msg = self._handle_status(delivery)
@@ -239,7 +239,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def _message(self, delivery: RawMessage) -> JetStreamMsg | None:
         """Return the message for the caller; ``None``: its lease has expired."""
         leases = self._leases
-        while monotonic() >= leases.fresh_until and not leases.admits(delivery[1]):
+        while monotonic() >= leases.fresh_until and not leases.admits(delivery[REPLY]):
             if not leases.unsure:
                 return None
             leases.verify()
@@ -259,7 +259,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def _handle_status(self, delivery: RawMessage) -> JetStreamMsg | None:
         """Handle a delivery with headers and no payload: return a message, or handle a status."""
-        status = parse_pull_status(delivery[2], delivery[3])
+        status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
         if status is None:
             return self._message(delivery)
         if status.kind is not PullStatusKind.HEARTBEAT:
@@ -267,18 +267,18 @@ class PushSubscription(ConsumerAccessors, Subscription):
             if self._callback is None:
                 raise error
             self._core.events.error(error)
-        elif delivery[1] != self._last_flow_control:
-            self._last_flow_control = delivery[1]
+        elif delivery[REPLY] != self._last_flow_control:
+            self._last_flow_control = delivery[REPLY]
             self._answer_flow_control(delivery)
         return None
 
     def _answer_flow_control(self, delivery: RawMessage) -> None:
         headers = None
-        if self._config.ack_policy == AckPolicy.FLOW_CONTROL and delivery[0]:
+        if self._config.ack_policy == AckPolicy.FLOW_CONTROL and delivery[SUBJECT]:
             # The reply acknowledges all messages up to this one (ADR-60, server 2.14).
-            tokens = ack_tokens(delivery[0])
+            tokens = ack_tokens(delivery[SUBJECT])
             headers = {LAST_CONSUMER: tokens[4].decode(), LAST_STREAM: tokens[3].decode()}
-        command, size = self._core.encoder.encode_command(delivery[1], b"", b"", headers)
+        command, size = self._core.encoder.encode_command(delivery[REPLY], b"", b"", headers)
         self._core.writer.count_internal(1)
         self._core.writer.publish(command, size)
 
@@ -453,7 +453,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
         if self._sequence is None:
             return True
         try:
-            return self._sequence.follow(deliveries[0][1], deliveries[-1][1], len(deliveries))
+            return self._sequence.follow(
+                deliveries[0][REPLY], deliveries[-1][REPLY], len(deliveries)
+            )
         except errors.NotJSMessageError:
             return False
 
@@ -462,9 +464,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
         kept: list[RawMessage] = []
         msgs = 0
         for delivery in deliveries:
-            status = parse_pull_status(delivery[2], delivery[3])
+            status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
             if status is None:
-                if self._accepts(delivery[1]):
+                if self._accepts(delivery[REPLY]):
                     kept.append(delivery)
                     msgs += 1
             elif status.kind is PullStatusKind.HEARTBEAT:
@@ -490,10 +492,10 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def _on_heartbeat(self, delivery: RawMessage, sequence: DeliverySequence) -> list[RawMessage]:
         """Handle a heartbeat or flow control request; return the requests that need a reply."""
-        if delivery[1]:
+        if delivery[REPLY]:
             # The subject, which is the deliver subject, is replaced by the reply of the last message.
             return [(sequence.reply, *delivery[1:])]
-        headers = parse_headers(delivery[2])
+        headers = parse_headers(delivery[HEADER])
         if headers is None:
             return []
         sent = headers.get(LAST_CONSUMER, "")
@@ -534,7 +536,7 @@ def _drop_last(pop: Callable[[], RawMessage], count: int) -> None:
             delivery = pop()
         except IndexError:  # the other messages were read
             return
-        if parse_pull_status(delivery[2], delivery[3]) is None:
+        if parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None:
             count -= 1
 
 
@@ -542,7 +544,7 @@ def _status_error(status: PullStatus, delivery: RawMessage) -> errors.PullError:
     """Return the exception for an error status."""
     if status.error is not None:
         return status.error
-    parsed = parse_status(delivery[2])
+    parsed = parse_status(delivery[HEADER])
     assert parsed is not None
     return errors.PullError(parsed.code, parsed.description)
 

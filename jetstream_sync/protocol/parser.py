@@ -33,6 +33,10 @@ PONG: Final = b"PONG\r\n"
 
 #: One received message: subject, reply, header block, payload. Absent parts are empty.
 RawMessage: TypeAlias = tuple[bytes, bytes, bytes, bytes]
+SUBJECT: Final = 0
+REPLY: Final = 1
+HEADER: Final = 2
+PAYLOAD: Final = 3
 
 
 class Messages(NamedTuple):

@@ -28,7 +28,7 @@ from ..codec import dumps, encode
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import check_callback, check_int
-from ..protocol.parser import RawMessage
+from ..protocol.parser import REPLY, SUBJECT, RawMessage
 from ..subjects import check_publish_subject, check_queue, check_subject
 from .endpoint import Endpoint, RequestHandler
 from .wire import (
@@ -462,7 +462,7 @@ class Service(EndpointGroup):
             self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
 
     def _answer_verb(self, delivery: RawMessage) -> None:
-        subject, reply = delivery[0], delivery[1]
+        subject, reply = delivery[SUBJECT], delivery[REPLY]
         verb = subject[len(self._root) + 1 :].split(b".", 1)[0]
         if reply:
             records = {b"PING": lambda: self._ping, b"INFO": self.info, b"STATS": self.stats}

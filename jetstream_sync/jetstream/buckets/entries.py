@@ -13,6 +13,7 @@ from ...api.key_value import OPERATION, bucket_of
 from ...api.stream import StreamConfig, StreamSource
 from ...durations import duration_from_text, time_from_ns, time_to_ns
 from ...headers import Headers, parse_headers
+from ...protocol.parser import HEADER, RawMessage
 from ...records import Frozen, frozen
 from ...subjects import (
     KEYS_PREFIX,
@@ -164,9 +165,9 @@ def _operation_of(headers: Headers | None) -> KeyValueOperation:
     return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
 
 
-def is_value(delivery: tuple[bytes, bytes, bytes, bytes]) -> bool:
+def is_value(delivery: RawMessage) -> bool:
     """Return whether a delivered message is a value, and not a marker of a deletion."""
-    header = delivery[2]
+    header = delivery[HEADER]
     if not header or not _MAY_BE_MARKER(header):
         return True
     return _operation_of(parse_headers(header)) is KeyValueOperation.PUT

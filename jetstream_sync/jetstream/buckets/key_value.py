@@ -18,7 +18,7 @@ from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
 from ...net.clock import BackoffDelay, Deadline, monotonic, seconds
 from ...options import check_callback, check_int, check_known
-from ...protocol.parser import RawMessage
+from ...protocol.parser import SUBJECT, RawMessage
 from ...subjects import API_PREFIX, KEYS_PREFIX, KV_PREFIX, Routes, check_writable, merge_patterns
 from ..api_requests import APIRequests, limited, with_one_deadline
 from ..direct_get import StoredReply, get_stored
@@ -883,7 +883,7 @@ def _entry_maker(
 
     def make(delivery: RawMessage) -> KeyValueEntry | None:
         if select is not None:
-            key = delivery[0].decode("utf-8", "surrogateescape")[start:]
+            key = delivery[SUBJECT].decode("utf-8", "surrogateescape")[start:]
             if not select(key):
                 return None
         entry = KeyValueEntry(subjects, delivery)

@@ -32,6 +32,7 @@ from ...api.object_store import (
 from ...codec import encode
 from ...foreign_names import ForeignNames
 from ...net.clock import Deadline, seconds
+from ...protocol.parser import PAYLOAD, REPLY
 from ...subjects import check_bucket, chunk_subject, metadata_of
 from ..api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
 from ..direct_get import leader_get
@@ -655,7 +656,7 @@ class ObjectStore(ForeignNames):
 
         def info_of_delivery(delivery: RawMessage) -> ObjectInfo | None:
             try:
-                info = decode_info(delivery[3], metadata_of(delivery[1]).timestamp)
+                info = decode_info(delivery[PAYLOAD], metadata_of(delivery[REPLY]).timestamp)
             except errors.Error as error:
                 # A message of another program; the watch goes on.
                 if missing is None:
@@ -668,7 +669,7 @@ class ObjectStore(ForeignNames):
             return None if ignore_deletes and info.deleted else info
 
         markers = Markers(
-            lambda delivery: is_object(delivery[3]),
+            lambda delivery: is_object(delivery[PAYLOAD]),
             lambda subject: (b"", deleted_info(self.bucket, subject)),
         )
         return Watch(

@@ -39,7 +39,7 @@ from ...api.pull import ContinuousPull
 from ...durations import time_to_ns
 from ...locks import call_and_record, new_rlock
 from ...net.clock import FOREVER, BackoffDelay, Deadline, monotonic
-from ...protocol.parser import RawMessage
+from ...protocol.parser import REPLY, SUBJECT, RawMessage
 from ...subjects import ACK_PREFIX, ack_tokens
 from ..api_requests import APIRequests, stream_info, within
 from ..continuous_pull import MessagePuller, until_stopped
@@ -359,9 +359,9 @@ class _LiveKeys:
         """Record a value or a marker."""
         self.recent.append(delivery[:2])
         if self.markers.has_value(delivery):
-            self.subjects.add(delivery[0])
+            self.subjects.add(delivery[SUBJECT])
         else:
-            self.subjects.discard(delivery[0])
+            self.subjects.discard(delivery[SUBJECT])
 
     def lost(self, deadline: Deadline) -> list[RawMessage] | None:
         """Return a marker for each key that had a value, and is not in the bucket any more."""
@@ -628,7 +628,7 @@ class Watch(Generic[E]):
             return self._make(lost.popleft())
         delivery, initial = received[0], state.initial
         # This may ask the server. Until it is known, the message is not taken.
-        is_current = initial is not None and initial.is_complete_after(delivery[1])
+        is_current = initial is not None and initial.is_complete_after(delivery[REPLY])
         received.popleft()
         entry = self._make(delivery)
         if self._live is not None:

@@ -27,13 +27,13 @@ from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import MAX_BYTES, is_direct_status
 from ...net.clock import Deadline
-from ...protocol.parser import RawMessage
+from ...protocol.parser import HEADER, PAYLOAD, RawMessage
 from ...speedups import split_direct
 from ..bytes_column import NO_BYTES, BytesColumn
 from ..connections import api_requests, ask_all, is_batching
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
 from .ranges import DirectGetRefusedError
-from .replies import HEADER, PAYLOAD, Replies, asked, int64_array
+from .replies import Replies, asked, int64_array
 
 _PLAIN: Final = b"NATS/1.0"
 _UNEXPECTED_HEADERS: Final = (

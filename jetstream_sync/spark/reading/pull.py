@@ -33,12 +33,12 @@ from ...client.replies import ReplyCollector
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_requests import CREATE, add_consumer, consumer_info, delete_consumer
 from ...net.clock import Deadline
-from ...protocol.parser import RawMessage
+from ...protocol.parser import HEADER, PAYLOAD, REPLY, SUBJECT, RawMessage
 from ...subjects import ack_tokens, filter_fields
 from ..bytes_column import NO_BYTES, BytesColumn
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
 from .ranges import RangeStalledError
-from .replies import HEADER, PAYLOAD, REPLY, SUBJECT, Replies, asked
+from .replies import Replies, asked
 
 #: Seconds of inactivity after which the server deletes a consumer.
 _INACTIVE_THRESHOLD_S: Final = 30.0

@@ -5,24 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ... import errors
 from ...client.core import ConnectionCore
 from ...client.replies import ReplyCollector
 from ...net.clock import Deadline
-from ...protocol.parser import RawMessage
+from ...protocol.parser import REPLY, RawMessage
 from ...speedups import run_column, run_numbers
 from ..bytes_column import BytesColumn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-#: The fields of a delivery.
-SUBJECT: Final = 0
-REPLY: Final = 1
-HEADER: Final = 2
-PAYLOAD: Final = 3
 
 
 class Replies:

@@ -36,9 +36,9 @@ from ...client.state import ConnectionStatus
 from ...codec import loads
 from ...headers import MSG_ID, VERSION_LINE, StatusCode, parse_status
 from ...net.clock import Deadline, monotonic
-from ...protocol.parser import RawMessage
+from ...protocol.parser import PAYLOAD, SUBJECT, RawMessage
 from ...speedups import join_commands
-from ..reading.replies import PAYLOAD, SUBJECT, Replies
+from ..reading.replies import Replies
 from .rows import EncodedRows, RowEncoder
 from .sink_errors import RowError, is_retriable
 
