@@ -180,6 +180,13 @@ class _Start:
         return self.elsewhere(DeliverPolicy.BY_START_TIME, opt_start_time=start)
 
 
+class _Stamp(NamedTuple):
+    """A message of a stream."""
+
+    seq: int
+    time_ns: int
+
+
 @dataclass(slots=True, eq=False)
 class KnownStream:
     """The stream that a position belongs to, as far as it is known."""
@@ -188,8 +195,8 @@ class KnownStream:
     """When it was created, as text; empty: not known."""
     seen: str = ""
     """The same of the stream that replied last."""
-    stamp: tuple[int, int] | None = None
-    """The sequence of a message of the stream with its time in nanoseconds, if the last reply is not known."""
+    stamp: _Stamp | None = None
+    """A message of the stream, if the last reply is not known."""
     end: int = 0
     """Its last sequence before the current consumer was created, if that was requested."""
     replicated: bool = False
@@ -352,7 +359,7 @@ class OrderedCursor:
         """Move the position back to before the message with this reply subject."""
         tokens = ack_tokens(reply)
         self._start.after = int(tokens[3]) - 1
-        self.known.stamp = int(tokens[3]), int(tokens[5])
+        self.known.stamp = _Stamp(int(tokens[3]), int(tokens[5]))
         self.sequence.last = int(tokens[4]) - 1
         self.sequence.reply = b""
 
@@ -436,7 +443,7 @@ class OrderedCursor:
             raise copy_exception(self._ended)
         if self.sequence.reply:
             tokens = ack_tokens(self.sequence.reply)
-            self.known.stamp = int(tokens[3]), int(tokens[5])
+            self.known.stamp = _Stamp(int(tokens[3]), int(tokens[5]))
         if self.reading is ReadMode.INITIAL_FROM_START:
             self._start.after = None
             self.sequence.reply = b""
@@ -543,7 +550,7 @@ class OrderedCursor:
             if replaced is None and not is_new:
                 raise UnverifiedStreamError(self.stream, reason="what was read last is not in it")
             if replaced is not False:
-                reason = f"it has another message at sequence {stamp[0]}"
+                reason = f"it has another message at sequence {stamp.seq}"
         elif is_new and position is not None and self._is_behind(position, deadline):
             reason = "it has later messages before the position"
         if reason and is_new:
@@ -603,7 +610,9 @@ class OrderedCursor:
         log.warning("%s; reading starts again", error)
         if start.config.get("deliver_policy") == DeliverPolicy.NEW.value:
             # Everything that was stored since then is new.
-            start.config = start.since(known.stamp[1] + 1 if known.stamp else _ns_of(start.began))
+            start.config = start.since(
+                known.stamp.time_ns + 1 if known.stamp else _ns_of(start.began)
+            )
         start.after = known.stamp = None
         self.sequence.reply = b""
         known.created = ""

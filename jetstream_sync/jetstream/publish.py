@@ -30,7 +30,7 @@ from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from .. import errors, speedups
 from ..api.publish import (
@@ -335,6 +335,15 @@ _OVERDUE_CHECK_INTERVAL_S: Final = 0.1
 _IDLE_CHECKS: Final = 20
 
 
+class _Retry(NamedTuple):
+    """A message that is sent again, as there were no responders (ADR-22)."""
+
+    at: float
+    """When, by the monotonic clock."""
+    token: bytes
+    future: PubAckFuture
+
+
 class _AckEvent(Enum):
     """What is enqueued among the acks besides them."""
 
@@ -360,7 +369,7 @@ class _AckThread:
         self._token_at = token_at
         self._acks: Mailbox[RawMessage | _AckEvent] = Mailbox()
         # Entries to be retried, sorted by due time; used by the thread only.
-        self._retries: list[tuple[float, bytes, PubAckFuture]] = []
+        self._retries: list[_Retry] = []
         #: Messages that the server did not permit, with its error; written by the reader.
         self.denied: dict[bytes, errors.PermissionsError] = {}
         #: The thread; ``None``: it was not started, or has crashed. Changed by the publisher.
@@ -394,7 +403,7 @@ class _AckThread:
                     wait_s: float | None = _OVERDUE_CHECK_INTERVAL_S
                     if self._retries:
                         wait_s = min(
-                            _OVERDUE_CHECK_INTERVAL_S, max(0.0, self._retries[0][0] - monotonic())
+                            _OVERDUE_CHECK_INTERVAL_S, max(0.0, self._retries[0].at - monotonic())
                         )
                 else:
                     idle_checks += 1
@@ -419,7 +428,7 @@ class _AckThread:
                 return
             self.settling = False
             now = monotonic()
-            if self._retries and now >= self._retries[0][0]:
+            if self._retries and now >= self._retries[0].at:
                 self._send_retries(now)
             if now >= check_at:
                 self._fail_overdue(now)
@@ -462,12 +471,12 @@ class _AckThread:
         if future is None or not future.retries:
             return False
         future.retries -= 1
-        insort(self._retries, (monotonic() + future.retry_wait, token, future))
+        insort(self._retries, _Retry(monotonic() + future.retry_wait, token, future))
         return True
 
     def _send_retries(self, now: float) -> None:
-        due = [retry for retry in self._retries if retry[0] <= now]
-        self._retries = [retry for retry in self._retries if retry[0] > now]
+        due = [retry for retry in self._retries if retry.at <= now]
+        self._retries = [retry for retry in self._retries if retry.at > now]
         for _, token, future in due:
             message = future.message
             if message is None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, NoReturn, TypeAlias, cast
 
 from ... import errors
 from ...api.object_store import (
@@ -72,6 +72,13 @@ _NEVER_SEQUENCE: Final = str(2**64 - 1)
 _INFO_RESERVE: Final = 1024
 
 
+class _PendingChunk(NamedTuple):
+    """A published chunk that awaits its acknowledgement."""
+
+    ack: Future[PubAck]
+    size: int
+
+
 @dataclass(slots=True, eq=False)
 class _Chunks:
     """The published chunks of an object, and their acknowledgements."""
@@ -85,10 +92,9 @@ class _Chunks:
     sent: int = 0
     """The bytes of all chunks."""
     sha256: hashlib._Hash = field(default_factory=new_sha256)
-    pending: deque[tuple[Future[PubAck], int]] = field(default_factory=deque)
-    """The chunks that await their acknowledgements, with their bytes."""
+    pending: deque[_PendingChunk] = field(default_factory=deque)
     in_flight: int = 0
-    """The bytes of these chunks."""
+    """The bytes of the pending chunks."""
     acked: int = 0
     """The bytes of the other chunks."""
     last_seq: int = 0
@@ -179,7 +185,7 @@ class Upload:
         size = len(chunk)
         # Settled ones are taken at once, so that a failed one ends the upload early.
         while self._chunks.pending and (
-            self._chunks.in_flight + size > _WINDOW_BYTES or self._chunks.pending[0][0].done()
+            self._chunks.in_flight + size > _WINDOW_BYTES or self._chunks.pending[0].ack.done()
         ):
             self._await_oldest()
         self._chunks.count += 1
@@ -187,7 +193,7 @@ class Upload:
         # On a slow link the last bytes of a full window wait longer than the timeout. What counts is the
         # time without any acknowledgement.
         future.due = None  # type: ignore[attr-defined]
-        self._chunks.pending.append((future, size))
+        self._chunks.pending.append(_PendingChunk(future, size))
         self._chunks.in_flight += size
         self._chunks.sent += size
         self._chunks.sha256.update(chunk)
@@ -313,7 +319,7 @@ class Upload:
         if not self._chunks.count and self._commit.info is None:
             return
         deadline = Deadline(_CLEANUP_TIMEOUT_S)
-        futures = [future for future, _ in self._chunks.pending]
+        futures = [chunk.ack for chunk in self._chunks.pending]
         if self._commit.ack is not None:
             futures.append(self._commit.ack)
         # The server may process a purge before messages that were sent earlier.
@@ -360,7 +366,7 @@ class Upload:
         """Request the purge of the chunks when the last one was acknowledged, without waiting for that."""
         if self._chunks.pending:
             # The server may process a request before the chunks that were sent earlier.
-            self._chunks.pending[-1][0].add_done_callback(self._request_purge)
+            self._chunks.pending[-1].ack.add_done_callback(self._request_purge)
         else:
             self._request_purge()
 
