@@ -22,8 +22,9 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from enum import Enum
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -72,9 +73,87 @@ _ID_IN_PROCESS_HINT: Final = (
 #: What the numbers in reply subjects grow by when rows that must keep their order are sent again.
 _GENERATION: Final = 10**12
 
-_DISCONNECTED: Final[list[RawMessage]] = []
-_RECONNECTED: Final[list[RawMessage]] = []
-_PERMISSION_DENIED: Final[list[RawMessage]] = []
+
+class LinkChange(Enum):
+    """A change of the connection, which the reader thread reports to the task."""
+
+    DISCONNECTED = "disconnected"
+    RECONNECTED = "reconnected"
+
+
+class _Denial(NamedTuple):
+    """A permission error that concerns rows or their acknowledgements."""
+
+    subject: bytes
+    error: errors.PermissionsError
+
+
+#: What the reader thread reports to the task: acknowledgements, or what happened to the connection.
+AckEvent = list[RawMessage] | LinkChange | _Denial
+
+
+class Due(Enum):
+    """What a task does that waits for acknowledgements."""
+
+    WAIT = "wait"
+    """It waits for the next event, or until `AckTimes.next_check`."""
+    RETRY = "retry"
+    """It sends the refused rows again."""
+    RESEND = "resend"
+    """It sends all rows again: the leader of the stream may have forgotten them."""
+    GIVE_UP = "give up"
+    """It raises an error: nothing was acknowledged for ``ack_timeout``."""
+
+
+class AckTimes:
+    """
+    Decides when rows in flight are sent again, and when that is given up.
+
+    The methods that change it take the time on the monotonic clock. While disconnected nothing is sent again. One
+    thread uses it.
+    """
+
+    __slots__ = ("_acked_at", "_resent_at", "_retry_at", "_timeout", "is_connected")
+
+    def __init__(self, timeout: float, now: float, *, is_connected: bool) -> None:
+        self.is_connected = is_connected
+        self._timeout = timeout
+        self._acked_at = self._resent_at = now
+        # When the refused rows are sent again; ``None``: none was refused.
+        self._retry_at: float | None = None
+
+    def acknowledged(self, now: float) -> None:
+        """Begin the waits again: a row was acknowledged, or the first one is sent."""
+        self._acked_at = self._resent_at = now
+
+    def resent(self, now: float) -> None:
+        """Begin the wait for the next resend."""
+        self._resent_at = now
+
+    def refused(self, now: float) -> None:
+        """Begin the wait before refused rows are sent again, unless it has begun."""
+        if self._retry_at is None:
+            self._retry_at = now + _RETRY_INTERVAL_S
+
+    def retried(self) -> None:
+        """End the wait before refused rows are sent again."""
+        self._retry_at = None
+
+    def due(self, now: float) -> Due:
+        """Return what to do at a time."""
+        return next((due for due, at in self._ends() if now >= at), Due.WAIT)
+
+    def next_check(self, now: float) -> float:
+        """Return the seconds until `due` has another result, if nothing arrives before."""
+        return max(0.0, min(at for _, at in self._ends()) - now)
+
+    def _ends(self) -> Iterator[tuple[Due, float]]:
+        """Yield what becomes due, the most important first, and when."""
+        yield Due.GIVE_UP, self._acked_at + self._timeout
+        if self.is_connected:
+            if self._retry_at is not None:
+                yield Due.RETRY, self._retry_at
+            yield Due.RESEND, self._resent_at + self._timeout / _RESENDS_PER_TIMEOUT
 
 
 def commands(
@@ -394,18 +473,15 @@ class AckWindow(MessageReceiver):
         self.stats: WriteStats = WriteStats()
         # The beginning of an acknowledgement, up to the sequence; learned from the first one.
         self._ack_prefix = b""
-        self._retry_at = 0.0
-        self._last_ack_at = monotonic()
-        self._last_resend_at = self._last_ack_at
         # --- written by the reader thread ---
-        self._events: Mailbox[list[RawMessage]] = Mailbox()
-        self._denials: list[tuple[bytes, errors.PermissionsError]] = []
+        self._events: Mailbox[AckEvent] = Mailbox()
         inbox = core.table.new_inbox()
         self._in_flight = RowsInFlight(encoder, inbox.encode() + b".", keeps_order=keeps_order)
         core.table.add(f"{inbox}.*", "", self)
         core.reader.packed_sids.add(self.subscription.sid)
         # After the subscription, so that every later disconnect is among the events.
-        self._connected = core.status is ConnectionStatus.CONNECTED
+        is_connected = core.status is ConnectionStatus.CONNECTED
+        self._times = AckTimes(ack_timeout, monotonic(), is_connected=is_connected)
 
     def close(self) -> None:
         """Unsubscribe from acknowledgements."""
@@ -420,14 +496,14 @@ class AckWindow(MessageReceiver):
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Queue a change of the connection state for the task."""
-        self._events.put((_RECONNECTED if connected else _DISCONNECTED,), 1)
+        change = LinkChange.RECONNECTED if connected else LinkChange.DISCONNECTED
+        self._events.put((change,), 1)
 
     def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Queue a permission error that concerns these rows or their acknowledgements."""
         if error.operation != "subscribe" and self._in_flight.row_for_subject(subject) is None:
             return False
-        self._denials.append((subject, error))
-        self._events.put((_PERMISSION_DENIED,), 1)
+        self._events.put((_Denial(subject, error),), 1)
         return True
 
     def on_closed(self, reason: BaseException) -> None:
@@ -456,8 +532,8 @@ class AckWindow(MessageReceiver):
     def _wait_for_room(self, rows: int, size: int) -> None:
         in_flight = self._in_flight
         if not in_flight.rows:
-            self._last_ack_at = self._last_resend_at = monotonic()
-        while not self._connected or (
+            self._times.acknowledged(monotonic())
+        while not self._times.is_connected or (
             in_flight.rows
             and (
                 in_flight.rows + rows > self._window or in_flight.size + size > _MAX_BYTES_IN_FLIGHT
@@ -465,7 +541,7 @@ class AckWindow(MessageReceiver):
         ):
             self._wait()
         if not in_flight.rows:
-            self._last_ack_at = self._last_resend_at = monotonic()
+            self._times.acknowledged(monotonic())
 
     def _transmit(self, buffer: bytes, count: int) -> None:
         # While disconnected nothing is sent; after the reconnect everything is sent again.
@@ -478,37 +554,26 @@ class AckWindow(MessageReceiver):
             self._transmit(b"".join(part), len(part))
 
     def _resend_all(self) -> None:
-        self._last_resend_at = monotonic()
+        self._times.resent(monotonic())
         self._resend(self._in_flight.all_again())
 
     def _wait(self) -> None:
         """Wait for events, process them, and check the timeouts."""
         try:
-            self._process(self._events.get(self._next_check()))
+            self._process(self._events.get(Deadline(self._times.next_check(monotonic()))))
             events = self._events.items
             while events:
                 self._process(events.popleft())
         except errors.TimeoutError:
             pass
         now = monotonic()
-        if self._in_flight.refused and self._connected and now >= self._retry_at:
-            self._retry(now)
-        if now - self._last_ack_at >= self._ack_timeout:
+        due = self._times.due(now)
+        if due is Due.GIVE_UP:
             raise self._timeout_error()
-        if (
-            self._connected
-            and now - self._last_resend_at >= self._ack_timeout / _RESENDS_PER_TIMEOUT
-        ):
+        if due is Due.RETRY:
+            self._retry(now)
+        elif due is Due.RESEND:
             self._resend_all()
-
-    def _next_check(self) -> Deadline:
-        """Return when a time limit ends, if nothing arrives before."""
-        ends = [self._last_ack_at + self._ack_timeout]
-        if self._connected:
-            ends.append(self._last_resend_at + self._ack_timeout / _RESENDS_PER_TIMEOUT)
-            if self._in_flight.refused:
-                ends.append(self._retry_at)
-        return Deadline(max(0.0, min(ends) - monotonic()))
 
     def _timeout_error(self) -> errors.Error:
         if not self._in_flight.rows:
@@ -526,15 +591,29 @@ class AckWindow(MessageReceiver):
         for number, (until, error) in refused.items():
             if now >= until:
                 raise self._row_error(number, error)
-        self._resend(self._in_flight.again(refused))
-        self._retry_at = now + _RETRY_INTERVAL_S
+        self._times.retried()
+        if refused:
+            self._times.refused(now)
+            self._resend(self._in_flight.again(refused))
 
     # --- acknowledgements -----------------------------------------------------------------------
 
-    def _process(self, deliveries: list[RawMessage]) -> None:
-        if not deliveries:
-            self._process_signal(deliveries)
-            return
+    def _process(self, event: AckEvent) -> None:
+        """Process what the reader thread has reported."""
+        if isinstance(event, LinkChange):
+            self._times.is_connected = event is LinkChange.RECONNECTED
+            if self._times.is_connected:
+                self._resend_all()
+        elif isinstance(event, _Denial):
+            number = self._in_flight.row_for_subject(event.subject)
+            if number is None:
+                raise event.error
+            reason = str(event.error)
+            raise self._in_flight.encoder.error(number, event.subject, reason) from event.error
+        else:
+            self._process_acks(event)
+
+    def _process_acks(self, deliveries: list[RawMessage]) -> None:
         # Splitting at the common bytes leaves the sequences, at little cost per acknowledgement.
         prefix = self._ack_prefix = self._ack_prefix or _ack_prefix(deliveries[0][PAYLOAD])
         if not prefix:
@@ -570,7 +649,7 @@ class AckWindow(MessageReceiver):
         """Add acknowledged rows to the stats."""
         self.stats.stored(lowest, highest)
         self.stats.duplicates += duplicates
-        self._last_ack_at = self._last_resend_at = monotonic()
+        self._times.acknowledged(monotonic())
 
     def _parse_ack(self, reply: bytes, header: bytes, payload: bytes) -> PubAck | None:
         """Return the acknowledgement in a reply; handle the reply if it is an error."""
@@ -603,8 +682,7 @@ class AckWindow(MessageReceiver):
         if not retriable:
             raise self._row_error(number, error)
         now = monotonic()
-        if not self._in_flight.refused:
-            self._retry_at = now + _RETRY_INTERVAL_S
+        self._times.refused(now)
         self._in_flight.refused.setdefault(number, (now + self._ack_timeout, error))
 
     def _row_error(self, number: int, error: errors.Error) -> RowError:
@@ -619,20 +697,6 @@ class AckWindow(MessageReceiver):
         made = self._in_flight.error(number, reason)
         made.__cause__ = error
         return made
-
-    def _process_signal(self, events: list[RawMessage]) -> None:
-        """Process an event that is not an acknowledgement."""
-        if events is _DISCONNECTED:
-            self._connected = False
-        elif events is _RECONNECTED:
-            self._connected = True
-            self._resend_all()
-        elif events is _PERMISSION_DENIED and self._denials:
-            subject, error = self._denials[0]
-            number = self._in_flight.row_for_subject(subject)
-            if number is None:
-                raise error
-            raise self._in_flight.encoder.error(number, subject, str(error)) from error
 
 
 def _ack_prefix(payload: bytes) -> bytes:

@@ -15,6 +15,8 @@ from jetstream_sync.errors import (
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.writing import publishing
 from jetstream_sync.spark.writing.publishing import (
+    AckTimes,
+    Due,
     RowsInFlight,
     WriteStats,
     commands,
@@ -256,3 +258,39 @@ def test_errors_of_the_sink_can_be_pickled():
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy)) == (type(error), str(error))
     assert "subject" not in str(RowError(1, 2, "", "why"))
+
+
+def test_rows_without_an_acknowledgement_are_sent_again_and_then_given_up():
+    """Within the timeout all rows are sent again three times; each acknowledgement begins the waits again."""
+    times = AckTimes(8.0, 100.0, is_connected=True)
+    found = []
+    for now in range(100, 109):
+        found.append(times.due(now))
+        if found[-1] is Due.RESEND:
+            times.resent(now)
+    wait, resend = Due.WAIT, Due.RESEND
+    assert found == [wait, wait, resend, wait, resend, wait, resend, wait, Due.GIVE_UP]
+    times.acknowledged(108.0)
+    assert (times.due(109.0), times.next_check(109.0)) == (Due.WAIT, 1.0)
+
+
+def test_refused_rows_are_sent_again_after_a_short_wait():
+    """The wait begins with the first refusal, and again after each retry."""
+    times = AckTimes(8.0, 100.0, is_connected=True)
+    times.refused(100.0)
+    times.refused(100.2)
+    assert (times.due(100.2), times.due(100.25)) == (Due.WAIT, Due.RETRY)
+    times.retried()
+    assert times.due(101.0) is Due.WAIT
+    assert times.next_check(101.0) == 1.0
+
+
+def test_while_disconnected_nothing_is_sent_again():
+    """Without a connection only the timeout counts."""
+    times = AckTimes(8.0, 100.0, is_connected=False)
+    times.refused(100.0)
+    assert [times.due(now) for now in (100.5, 103.0, 108.0)] == [Due.WAIT, Due.WAIT, Due.GIVE_UP]
+    assert times.next_check(100.0) == 8.0
+    assert times.next_check(110.0) == 0.0
+    times.is_connected = True
+    assert times.due(103.0) is Due.RETRY
