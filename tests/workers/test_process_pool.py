@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.apps import Program
+from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until, within
 from fixtures.worker import WorkerProgram, dead_letters, exists, is_settled, publish_texts
 
@@ -392,3 +393,29 @@ def handle(data):
         wait_until(lambda: is_settled(stream))
         worker.stop()
         assert "ended with signal SIGKILL, another one is started" in worker.output
+
+
+def test_what_cannot_cross_the_pipe_does_not_fail_a_message(stream, nats_server, tmp_path):
+    """A subject that is no UTF-8, and log records with objects that the worker cannot have."""
+    code = f"""
+class Mine:
+    pass
+
+worker = Worker()
+
+@worker.handler(stream={stream.name!r}, consumer="C", pool="processes")
+def handle(data, ctx: Context):
+    ctx.log.warning("with a lock", extra={{"lock": threading.Lock()}})
+    ctx.log.warning("with a class", extra={{"mine": Mine()}})
+    record(ctx.message.subject.encode("utf-8", "surrogateescape"))
+"""
+    client = RawClient(nats_server.port)
+    client.send(b"PUB %s.\xff 0\r\n\r\n" % stream.name.encode())
+    client.close()
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        assert worker.wait_runs(1) == [f"b'{stream.name}.\\xff'"]
+        wait_until(lambda: is_settled(stream))
+        worker.stop()
+        assert worker.output.count("with a lock") == worker.output.count("with a class") == 1
+        assert "Traceback" not in worker.output
+    assert stream.consumer_info("C").delivered.consumer_seq == 1

@@ -26,7 +26,7 @@ from functools import partial
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import prepare
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from ... import JetStreamMsg, codec, errors
 from ...locks import new_rlock
@@ -54,6 +54,9 @@ try:
     import fcntl
 except ImportError:  # not on POSIX, where these processes are refused
     fcntl = None  # type: ignore[assignment]
+
+#: The types of what a log record always has.
+_PLAIN: Final = (bool, float, int, str, type(None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +183,12 @@ class _ForwardingHandler(QueueHandler):
         self._child = child
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        self._child.send("log", record)
+        # What the program has added may be of a class that cannot be pickled, or that the worker lacks.
+        plain = {name: value for name, value in vars(record).items() if type(value) in _PLAIN}
+        pickled = b""
+        with suppress(Exception):
+            pickled = pickle.dumps(record)
+        self._child.send("log", pickled, plain)
 
 
 class _Child:

@@ -230,7 +230,10 @@ class _Call:
         self._extend(lease_clock() + timeout)
         msg = delivery.msg
         self.request = HandlerRequest(
-            received=(msg.subject.encode(), msg.ack_subject, msg.headers, msg.data),
+            received=(
+                msg.subject.encode("utf-8", "surrogateescape"),
+                *(msg.ack_subject, msg.headers, msg.data),
+            ),
             attempt=delivery.attempt,
             state=delivery.state,
             deadline=self.deadline,
@@ -302,7 +305,7 @@ class _HandlerProcess:
                 if kind == "failure":
                     return (None, None), _error_of(content[0])
                 if kind == "log":
-                    _log(content[0])
+                    _log(*content)
                 else:
                     self.conn.send(call.respond(kind, *content))
         except OSError:
@@ -393,8 +396,11 @@ def _stand_in(report: FailureReport, base: type[BaseException]) -> BaseException
         return None
 
 
-def _log(record: logging.LogRecord) -> None:
+def _log(pickled: bytes, plain: dict[str, Any]) -> None:
     """Handle a log record of a handler process as one of this thread."""
+    record = logging.makeLogRecord(plain)
+    with suppress(Exception):  # a class of the program may not exist here
+        record = pickle.loads(pickled)  # noqa: S301 - from a process of this program
     record.threadName = threading.current_thread().name
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):
