@@ -127,11 +127,11 @@ def encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def text_of(error: BaseException) -> str:
-    """Return the `encodable` text of any error; ``__str__`` of a class of the user may fail."""
+def text_of(value: object) -> str:
+    """Return the `encodable` text of an error or another object; ``__str__`` of the user's class may fail."""
     text = "<exception str() failed>"
     with suppress(Exception):
-        text = str(error)
+        text = str(value)
     return encodable(text)
 
 

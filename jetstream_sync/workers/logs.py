@@ -125,7 +125,19 @@ class JsonLogFormatter(logging.Formatter):
             line["exception"] = record.exc_text
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        with suppress(Exception):  # of what the program has added
+            return _line(line)
+        return _line(
+            {
+                name: value if isinstance(value, (int, str)) else codec.text_of(value)
+                for name, value in line.items()
+            }
+        )
+
+
+def _line(fields: Mapping[str, object]) -> str:
+    """Return JSON that a strict parser reads and any stream can encode."""
+    return codec.encodable(json.dumps(fields, default=str, ensure_ascii=False, allow_nan=False))
 
 
 #: Attributes that every record has, and those that formatters add.

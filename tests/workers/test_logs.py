@@ -82,6 +82,34 @@ def test_every_record_in_a_handler_names_the_message(js, stream, nats_server, ou
     assert "secret payload" not in output.getvalue()
 
 
+class UntoldError(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_any_record_is_a_line_of_json():
+    """What the program adds may be no number, no text, a circle, or an object without a text."""
+    circle: list[object] = []
+    circle.append(circle)
+    added = {
+        "a": float("nan"),
+        "b": {(1, 2): "tuple"},
+        "c": circle,
+        "d": UntoldError(),
+        "e": "menu\udcff",
+        "f": 1.5,
+    }
+    for name, value in added.items():
+        record = logging.makeLogRecord({"msg": "\udcff %s", "args": ("x",), "n": 1, name: value})
+        text = JsonLogFormatter().format(record).encode().decode()
+        found = json.loads(text, parse_constant=pytest.fail)
+        assert (found["message"], found["n"]) == ("\udcff x", 1)
+        assert name in found
+    assert json.loads(JsonLogFormatter().format(logging.makeLogRecord({"f": 1.5})))["f"] == 1.5
+
+
 def test_outcomes_are_logged_on_request(js, stream, worker, output):
     """There is one record for each message if the level of its logger is set, and none otherwise."""
     level = outcome_log.logger.level
