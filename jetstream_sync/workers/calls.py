@@ -570,11 +570,16 @@ class CallStates:
 
     def cancel(self, call: str, sent: CallRecord | None = None) -> bool:
         """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
+        return self.try_change(call, sent, lambda found: found.after(CallEvent.CANCEL)) is not None
+
+    def try_change(
+        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
+    ) -> CallRecord | None:
+        """Change the record of a call, and return it; ``None``: it has ended, is unknown, or refuses the change."""
         try:
-            self.change(call, sent, lambda found: found.after(CallEvent.CANCEL))
+            return self.change(call, sent, change)[0]
         except CallEndedError:
-            return False
-        return True
+            return None
 
     def change(
         self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
@@ -602,12 +607,9 @@ class CallStates:
     def give_up(self, call: str, sent: CallRecord | None, reason: str) -> CallRecord | None:
         """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
         trace = f"the message was given up: {reason}"
-        try:
-            return self.change(
-                call, sent, lambda found: found.after_failure(CallEvent.FAIL, Reject, reason, trace)
-            )[0]
-        except (CallEndedError, NoCallError):
-            return None
+        return self.try_change(
+            call, sent, lambda found: found.after_failure(CallEvent.FAIL, Reject, reason, trace)
+        )
 
     def store(self, record: CallRecord, revision: int) -> bool:
         """Replace the record of a run; return false if a later run has begun, or the call has ended."""
@@ -694,15 +696,12 @@ class TaskState(RunState):
 
     def cancel(self, message: JetStreamMsg) -> bool:
         """Record that a call that runs is cancelled; return false if it has ended."""
-        try:
-            self._on_change(
-                self._calls.change(
-                    call_id(message), None, lambda found: found.after(CallEvent.TERMINATE)
-                )[0]
-            )
-        except CallEndedError:
-            return False
-        return True
+        found = self._calls.try_change(
+            call_id(message), None, lambda found: found.after(CallEvent.TERMINATE)
+        )
+        if found is not None:
+            self._on_change(found)
+        return found is not None
 
     def done(self, context: Context) -> None:
         """Record that a call has succeeded, with its return value; wait until that is stored."""

@@ -26,7 +26,7 @@ import jetstream_sync
 from jetstream_sync import Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers.operations import supervisor as supervisor_module
-from jetstream_sync.workers.operations.heartbeat import rss_of
+from jetstream_sync.workers.operations.heartbeat import Heartbeat, rss_of
 from jetstream_sync.workers.operations.supervisor import RecycleRules, Supervisor
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
@@ -266,11 +266,12 @@ def test_a_silent_process_is_killed(tmp_path, monkeypatch):
 def test_limits_name_what_is_exceeded():
     """A limit holds for the age, or for the last heartbeat, of a process."""
     limits = RecycleRules(max_messages=5, max_age=60, max_rss=2**20)
-    assert not limits.exceeded(59, {"handled": 4, "rss": 2**20 - 1})
-    assert limits.exceeded(60, {}) == "it is 60 seconds old"
-    assert limits.exceeded(1, {"handled": 5}) == "it has handled 5 messages"
-    assert limits.exceeded(1, {"rss": 3 * 2**20}) == "it uses 3 MiB"
-    assert not RecycleRules().exceeded(1e9, {"handled": 10**9, "rss": 10**12})
+    assert not limits.exceeded(59, Heartbeat(handled=4, rss=2**20 - 1))
+    assert limits.exceeded(60, Heartbeat()) == "it is 60 seconds old"
+    assert limits.exceeded(1, Heartbeat(handled=5)) == "it has handled 5 messages"
+    assert limits.exceeded(1, Heartbeat(rss=3 * 2**20)) == "it uses 3 MiB"
+    assert not RecycleRules().exceeded(1e9, Heartbeat(handled=10**9, rss=10**12))
+    assert limits.exceeded(1, Heartbeat(handled=5, recycle="it asks")) == "it asks"
     if sys.platform == "linux":
         assert rss_of(os.getpid()) > 2**20
     assert rss_of(2**22 + 1) == 0

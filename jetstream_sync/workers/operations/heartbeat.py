@@ -3,8 +3,8 @@ The worker's end of its link to the supervisor.
 
 A supervised process has two pipes, whose descriptors are in the environment variable `LINK_VARIABLE`:
 
-1. To the supervisor go lines of JSON: ``{"ready": true}``, and every second a heartbeat
-   ``{"handled": 17, "rss": 52428800, "report": …}``. A process whose heartbeats fail to come is killed.
+1. To the supervisor go lines of JSON: a `Heartbeat` with ``ready`` when the worker handles messages, and one
+   every second. A process whose heartbeats fail to come is killed.
 2. From the supervisor come the lines ``stop`` and ``now``. The end of this pipe is the end of the
    supervisor: the worker then stops, too.
 """
@@ -18,12 +18,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ... import codec
 from ...locks import new_lock
+from ...records import record
 from ..events import spawn
 from ..logs import log
 
@@ -34,6 +36,24 @@ if TYPE_CHECKING:
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"
 #: Interval of the heartbeats, in seconds.
 _INTERVAL_S: Final = 1.0
+
+
+@record
+class Heartbeat(codec.Record):
+    """A line to the supervisor."""
+
+    ready: bool = False
+    """Whether the worker handles messages from now on; the line says nothing else."""
+    rss: int = 0
+    """Bytes of memory, with the processes of handlers."""
+    handled: int = 0
+    """Number of handled messages."""
+    recycle: str = ""
+    """Why the process asks to be replaced; empty: it does not."""
+    report: Mapping[str, object] | None = None
+    """The `Snapshot` of the worker; ``None``: it does not run yet."""
+    files: Sequence[str] = ()
+    """Source files that were imported since the last heartbeat."""
 
 
 class SupervisorLink:
@@ -68,7 +88,7 @@ class SupervisorLink:
 
     def ready(self) -> None:
         """Report that the worker handles messages."""
-        self._send({"ready": True})
+        self._send(Heartbeat(ready=True))
 
     def recycle(self, reason: str) -> None:
         """Ask the supervisor to replace this process."""
@@ -113,21 +133,25 @@ class SupervisorLink:
 
     def _beat(self) -> None:
         processes = [os.getpid(), *self.processes()]
-        line: dict[str, Any] = {"rss": sum(rss_of(process) for process in processes)}
-        if self._recycle:
-            line["recycle"] = self._recycle
+        report, handled = None, 0
         if self.report is not None:
             with suppress(Exception):  # an error in a report must not end the heartbeats
-                report = line["report"] = self.report()
-                line["handled"] = sum(item["handled"] for item in report["handlers"])
-        if self._watch:
-            files = _module_files() - self._reported
-            self._reported |= files
-            line["files"] = sorted(files)
-        self._send(line)
+                report = self.report()
+                handled = sum(item["handled"] for item in report["handlers"])
+        files = _module_files() - self._reported if self._watch else set()
+        self._reported |= files
+        self._send(
+            Heartbeat(
+                rss=sum(rss_of(process) for process in processes),
+                handled=handled,
+                recycle=self._recycle,
+                report=report,
+                files=sorted(files),
+            )
+        )
 
-    def _send(self, line: dict[str, Any]) -> None:
-        data = json.dumps(line).encode() + b"\n"
+    def _send(self, line: Heartbeat) -> None:
+        data = json.dumps(codec.encode(line)).encode() + b"\n"
         # The other end is closed after the end of the supervisor, which the thread notices.
         with suppress(OSError), self._lock:
             while data:

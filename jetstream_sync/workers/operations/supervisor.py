@@ -25,15 +25,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
+from ... import codec
 from ...net.clock import BackoffDelay
 from ..checks import check_count, check_option
 from ..events import signals, spawn
 from ..logs import log, status_text
-from .heartbeat import LINK_VARIABLE
+from .heartbeat import LINK_VARIABLE, Heartbeat
 
 if TYPE_CHECKING:
+    from ..metrics import Snapshot
     from .health import Processes
 
 #: Delays before a process is started again, in seconds, and the uptime that resets them.
@@ -72,16 +74,16 @@ class RecycleRules:
             value = getattr(self, name)
             check_option(name, value, value is None or value > 0, "must be above 0")
 
-    def exceeded(self, age: float, beat: Mapping[str, Any]) -> str:
-        """Return which limit a process exceeds, or an empty string."""
-        if "recycle" in beat:
-            return str(beat["recycle"])
-        if self.max_messages is not None and beat.get("handled", 0) >= self.max_messages:
-            return f"it has handled {beat['handled']} messages"
+    def exceeded(self, age: float, beat: Heartbeat) -> str:
+        """Return which limit a process exceeds, or why it asks to be replaced; empty: neither."""
+        if beat.recycle:
+            return beat.recycle
+        if self.max_messages is not None and beat.handled >= self.max_messages:
+            return f"it has handled {beat.handled} messages"
         if self.max_age is not None and age >= self.max_age:
             return f"it is {age:.0f} seconds old"
-        if self.max_rss is not None and beat.get("rss", 0) >= self.max_rss:
-            return f"it uses {beat['rss'] / 2**20:.0f} MiB"
+        if self.max_rss is not None and beat.rss >= self.max_rss:
+            return f"it uses {beat.rss / 2**20:.0f} MiB"
         return ""
 
 
@@ -95,7 +97,7 @@ class _Process:
         self.started_at = self.heard_at = time.monotonic()
         self.ready = False
         #: The last heartbeat.
-        self.beat: dict[str, Any] = {}
+        self.beat: Heartbeat = Heartbeat()
         #: Whether it was asked to stop.
         self.stopping = False
         #: When it is killed, and when its end was noticed.
@@ -235,15 +237,14 @@ class Supervisor:
         else:
             self._stop(f"signal {event.signal_number}")
 
-    def _heard(self, process: _Process, line: dict[str, Any]) -> None:
+    def _heard(self, process: _Process, line: Heartbeat) -> None:
         """Handle a line from a process."""
         process.heard_at = time.monotonic()
-        for file in line.pop("files", ()):
+        for file in line.files:
             self._files.setdefault(file, _modified(file))
-        report = line.pop("report", None)
-        if report is not None and self._observer is not None:
-            self._observer.report(process.number, report)
-        if "ready" not in line:
+        if line.report is not None and self._observer is not None:
+            self._observer.report(process.number, cast("Snapshot", line.report))
+        if not line.ready:
             process.beat = line
             return
         process.ready = True
@@ -302,7 +303,8 @@ class Supervisor:
         """Add the lines of a process to the events; the function of a thread."""
         with open(beats, "rb") as pipe:
             for line in pipe:
-                self._events.put(_ProcessEvent(process=process, line=json.loads(line)))
+                beat = codec.decode(Heartbeat, json.loads(line))
+                self._events.put(_ProcessEvent(process=process, line=beat))
         self._events.put(_ProcessEvent(process=process))
 
     def _tick(self) -> None:
@@ -444,7 +446,7 @@ class _ProcessEvent:
 
     signal_number: int = 0
     process: _Process | None = None
-    line: dict[str, Any] | None = None
+    line: Heartbeat | None = None
 
 
 def _modified(file: str) -> float:
