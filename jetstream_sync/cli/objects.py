@@ -15,6 +15,7 @@ import click
 
 from .. import ObjectInfo, ObjectMeta, ObjectStore, ObjectStoreConfig, errors
 from ..codec import encode
+from ..exit_status import ExitStatus
 from .buckets import BucketKind, time_text
 from .config import PAIR
 from .env import single_line, visible
@@ -259,17 +260,16 @@ def put(
 
 @contextlib.contextmanager
 def _source(settings: Settings, path: str | None) -> Iterator[BinaryIO]:
-    """Open the file to read; ``None`` is standard input."""
+    """Open the file to read; ``None`` is standard input. An error of a read names it."""
     if path is None:
         stdin = settings.env.stdin
         if stdin.isatty():
             note(settings, "reading the object from standard input; end it with Ctrl-D")
-        yield stdin
-        return
-    with file_errors(single_line(path)):
-        file = Path(path).open("rb")  # noqa: SIM115 - closed below
-    with file:
-        yield file
+        with file_errors(_STANDARD):
+            yield stdin
+    else:
+        with file_errors(single_line(path)), Path(path).open("rb") as file:
+            yield file
 
 
 def _confirm_replacement(settings: Settings, store: ObjectStore, name: str, *, force: bool) -> None:
@@ -315,7 +315,8 @@ def get(settings: Settings, *, bucket: str, name: str, output: str | None, force
             if target is None:
                 _copy(settings, store, name, show)
             else:
-                info = store.get_file(name, target, progress=lambda done, _: show(done))
+                with file_errors(single_line(str(target)), ExitStatus.FAILED):
+                    info = store.get_file(name, target, progress=lambda done, _: show(done))
     if target is None:
         return
     text = f"Wrote {size(info.size)} to {single_line(str(target))}"
