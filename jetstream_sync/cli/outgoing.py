@@ -233,17 +233,19 @@ class PermissionWatch:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout  # of a flush, in seconds
-        self._errors: list[errors.PermissionsError] = []
+        self._first: errors.PermissionsError | None = None
         self._received = threading.Event()
 
     def on_error(self, error: Exception) -> None:
         """Record an error; called on a thread of the library."""
         if isinstance(error, errors.PermissionsError):
-            self._errors.append(error)
+            self._first = self._first or error
             self._received.set()
 
     def flush(self, nc: Connection) -> None:
         """Wait until the server has processed all publishes, and raise the first permission error."""
         nc.flush(self._timeout)
-        if nc.stats["errors_received"] and self._received.wait(_CALLBACK_TIMEOUT_S):
-            raise self._errors[0]
+        if nc.stats["errors_received"]:
+            self._received.wait(_CALLBACK_TIMEOUT_S)
+        if self._first is not None:
+            raise self._first

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from click.core import ParameterSource
 from .. import errors
 from ..contexts import OPTIONS, TLS_OPTIONS, connect_options, unsupported_key
 from .context_store import Contexts, complete_context
-from .env import Environment, SafeText, single_line, unescaped
+from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped
 from .status import CommandError, file_errors, one_line
 from .values import TIMEOUT, Decorator, option
 
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
+#: The maximum number of different warnings of one connection: each acknowledgement has its own subject.
+_MAX_WARNINGS: Final = 20
 #: The default timeout of a request, in seconds.
 _DEFAULT_TIMEOUT_S = 5.0
 
@@ -149,7 +150,11 @@ class Settings:
                 on_error(error)
             # Fatal errors are raised by the failing call. Each warning is written once.
             text = f"jsm: warning: {one_line(error)}\n"
-            if isinstance(error, errors.SubscriptionError) and text not in warnings:
+            if (
+                isinstance(error, errors.SubscriptionError)
+                and text not in warnings
+                and len(warnings) < _MAX_WARNINGS
+            ):
                 warnings.append(text)
                 if long_running:
                     env.stderr.write(text)
@@ -524,7 +529,7 @@ def _body(text: str) -> str:
     if text[0] not in "{[":
         return text
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        return json_text(parse_json(text), indent=2)
     except ValueError:
         return text
 
