@@ -98,7 +98,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
-    "json": {"codec.py", "contexts.py", "differences.py", "cli", "workers"},
+    "json": {"codec.py", "contexts.py", "differences.py", "cli/env.py", "workers"},
     "logging": {"client", "jetstream", "cli", "spark", "workers", "django"},
     # Handlers run in processes: pipes, and the import of the main module.
     "multiprocessing": {"workers/runtime/processes.py", "workers/runtime/child.py"},

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import enum
-import json
 import math
 import operator
 import os
@@ -23,7 +22,7 @@ import click
 
 from .. import ClusterInfo, PeerInfo, PriorityPolicy, StreamInfo, StreamSourceInfo, errors
 from ..net.clock import monotonic
-from .env import readable
+from .env import parse_json, readable
 from .listings import Listed, lister
 from .names import complete_bucket, complete_stream
 from .output import to_json
@@ -608,7 +607,7 @@ def credential(
     if found is None:
         raise CommandError(f"{credential}: the file has no JWT")
     try:
-        fields = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)))
+        fields = parse_json(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)))
         expires = int(fields.get("exp", 0))
     except (ValueError, AttributeError) as error:
         raise CommandError(f"{credential}: invalid credentials: {error}") from error

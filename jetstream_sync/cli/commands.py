@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pkgutil
 import re
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from click.shell_completion import get_completion_class
 
 from .. import errors
 from ..exit_status import ExitStatus
+from .env import parse_json
 from .main import NounGroup
 from .output import emit
 from .render import Block, Field, show_blocks, show_rows
@@ -221,7 +221,7 @@ _DATA = "data/errors.json"
 
 def _known() -> list[dict[str, Any]]:
     # Not importlib.resources: its import takes longer than this command.
-    document = json.loads(pkgutil.get_data(__package__, _DATA) or b"")
+    document = parse_json(pkgutil.get_data(__package__, _DATA) or b"")
     return [
         {**item, "raised_as": _class_of(item).__name__, "source": document["source"]}
         for item in document["errors"]

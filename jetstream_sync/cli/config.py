@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import json
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +31,7 @@ from ..differences import Difference, without_server_labels
 from ..durations import duration_text, duration_to_ns, time_to_text
 from ..exit_status import ExitStatus
 from ..options import closest_match
+from .env import parse_json
 from .output import count, emit, limit, say, size, to_json
 from .prompts import Asker
 from .render import Field
@@ -127,7 +127,7 @@ class ConfigField:
 @functools.cache
 def _field_helps() -> dict[str, dict[str, str]]:
     # Docstrings of fields are in the source only, and take long to read.
-    found: dict[str, dict[str, str]] = json.loads(pkgutil.get_data(__package__, HELP_FILE) or b"{}")
+    found: dict[str, dict[str, str]] = parse_json(pkgutil.get_data(__package__, HELP_FILE) or b"{}")
     return found
 
 
@@ -642,7 +642,7 @@ def _in_editor(config: R, names: Mapping[str, Any]) -> R:
         if edited is None:
             return config
         try:
-            return config_of(type(config), json.loads(edited), dict(names))
+            return config_of(type(config), parse_json(edited), dict(names))
         except (ValueError, errors.Error) as error:
             if not click.confirm(f"{error}\nEdit it again?", default=True, err=True):
                 raise CommandError("nothing was done") from error

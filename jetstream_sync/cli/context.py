@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from ..address import parse_servers
 from ..contexts import KEYS, fault_in
 from ..exit_status import ExitStatus
 from .context_store import Contexts, complete_context, redacted
+from .env import json_text, parse_json
 from .output import deletions, emit_names, emit_text, note
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
@@ -205,14 +205,14 @@ def edit(settings: Settings, *, name: str | None) -> None:
     """Edit a context with $VISUAL or $EDITOR."""
     store = _contexts(settings)
     name = name or chosen_context(settings) or _ask(settings)
-    before = json.dumps({**KEYS, **store.load(name)}, indent=2, ensure_ascii=False)
+    before = json_text({**KEYS, **store.load(name)}, indent=2)
     variables = settings.env.variables
     editor = variables.get("VISUAL") or variables.get("EDITOR")
     after = click.edit(before, editor=editor, extension=".json", env=dict(variables))
     changed = after is not None and after.strip() != before
     if changed:
         try:
-            fields = json.loads(after or "")
+            fields = parse_json(after or "")
         except ValueError as error:
             raise CommandError(f"nothing was saved: {error}") from error
         if reason := fault_in(fields):

@@ -8,7 +8,6 @@ since it may contain secrets.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ import click
 
 from ..contexts import KEYS, contexts_root, fault_in, is_context_name
 from ..exit_status import ExitStatus
+from .env import json_text, parse_json
 from .status import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Contexts:
         """Return the fields of a context."""
         path = self.path(name)
         try:
-            fields = json.loads(path.read_text("utf-8"))
+            fields = parse_json(path.read_text("utf-8"))
         except FileNotFoundError:
             raise self._missing(name) from None
         except (OSError, ValueError) as error:
@@ -89,7 +89,7 @@ class Contexts:
     def save(self, name: str, fields: Mapping[str, Any]) -> None:
         """Write a context atomically."""
         order = {key: fields.get(key, value) for key, value in KEYS.items()}
-        text = json.dumps({**order, **fields}, indent=2, ensure_ascii=False)
+        text = json_text({**order, **fields}, indent=2)
         self._write(self.path(name), text + "\n")
 
     def remove(self, name: str) -> None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import operator
 import random
 import time
@@ -45,6 +44,7 @@ from ..net.clock import Deadline
 from ..server import NatsServer
 from ..subjects import check_stream_name
 from ..workers import Context, Reject, Retry, Worker
+from .env import json_text, parse_json
 from .long_running import pause
 from .output import emit, note
 from .render import Field, bad, show_progress, write_rows
@@ -93,7 +93,7 @@ def dispatch(order: Any) -> dict[str, Any]:
 def read(payload: bytes, work: Work) -> dict[str, Any]:
     """Return the result of some work on a message; raise `OrderError` for an invalid message."""
     try:
-        return work(json.loads(payload))
+        return work(parse_json(payload))
     except _INVALID as error:
         raise OrderError(f"not a valid order: {error!r}") from error
 
@@ -130,7 +130,7 @@ def _sample() -> Iterator[bytes]:
             {"quantity": rng.choice((1, 1, 1, 2, 3, 10, 25)), "price": rng.choice(_SAMPLE_PRICES)}
             for _ in range(rng.choice((1, 1, 2, 4)))
         ]
-        yield json.dumps({"id": f"SO-{100_000 + number}", "items": items}).encode()
+        yield json_text({"id": f"SO-{100_000 + number}", "items": items}).encode()
 
 
 # --- the worker -----------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class DemoStep:
             self.counted.append("refused")
             raise Reject(str(error)) from error  # a redelivery would fail as well
         msg_id = f"{self.subject}:{order['id']}"
-        ack = self.js.publish(self.subject, json.dumps(order).encode(), msg_id=msg_id)
+        ack = self.js.publish(self.subject, json_text(order).encode(), msg_id=msg_id)
         if ack.duplicate:
             self.counted.append("deduplicated")
         if first and zlib.crc32(order["id"].encode()) % 10_000 < self.redeliver_percent * 100:

@@ -49,6 +49,17 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def json_text(value: object, *, indent: int | None = None, compact: bool = False) -> str:
+    """Return a value as JSON; ``compact``: without spaces."""
+    separators = (",", ":") if compact else None
+    return json.dumps(value, indent=indent, ensure_ascii=False, separators=separators)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of JSON that a person wrote; raise `ValueError` with the place of a mistake."""
+    return json.loads(text)
+
+
 def readable_json(text: str) -> str:
     """Return the same JSON, with characters that control a terminal escaped."""
     return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -72,7 +83,7 @@ class SafeText:
         if self.as_json and not text.startswith("{"):
             lines = filter(None, text.splitlines())
             notes = [{"note": line.removeprefix("jsm: ")} for line in lines]
-            text = "".join(f"{readable_json(json.dumps(note))}\n" for note in notes)
+            text = "".join(f"{readable_json(json_text(note))}\n" for note in notes)
         return self.stream.write(readable(text))
 
     def writelines(self, lines: Iterable[str]) -> None:

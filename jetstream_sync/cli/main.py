@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import pkgutil
 import re
@@ -27,7 +26,7 @@ import click
 from .. import errors
 from ..exit_status import ExitStatus
 from ..version import __version__
-from .env import Environment, guard_standard_streams
+from .env import Environment, guard_standard_streams, json_text, readable_json
 from .output import to_json
 from .settings import Settings, common_options
 from .status import CommandError, document_of, exit_status, hint_of, is_about_output, one_line
@@ -545,7 +544,7 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> No
     # A usage error may be raised before the option is parsed.
     as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
     if as_json:
-        text = f"{json.dumps(document_of(error))}\n"
+        text = f"{readable_json(json_text(document_of(error)))}\n"
     elif isinstance(error, MissingCommandError):
         text = f"{error.help}\n"
     else:

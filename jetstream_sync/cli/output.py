@@ -7,7 +7,6 @@ JSON, all values are as the server sent them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ..durations import duration_from_ns, seconds_text
-from .env import readable_json, single_line
+from .env import json_text, readable_json, single_line
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Missing:
 
 def to_json(document: object) -> str:
     """Return a document as indented JSON with a final line break, safe to show on a terminal."""
-    return readable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+    return readable_json(json_text(document, indent=2)) + "\n"
 
 
 def document(record: Record) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def emit_line(settings: Settings, result: object) -> None:
     if out.isatty():
         out.write(to_json(_plain(result)))
     else:
-        text = json.dumps(_plain(result), ensure_ascii=False, separators=(",", ":"))
+        text = json_text(_plain(result), compact=True)
         out.write(f"{readable_json(text)}\n")
     out.flush()
 

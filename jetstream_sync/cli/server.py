@@ -6,7 +6,6 @@ The servers of a cluster answer requests of the system account.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import threading
@@ -22,6 +21,7 @@ from ..durations import seconds_text, time_from_text
 from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .config import PAIR, read_text
+from .env import parse_json
 from .output import announce, counted, emit_line, emit_list, ns_text, size
 from .render import (
     Block,
@@ -343,7 +343,7 @@ def request(
     body = selection.fields()
     for key, text in filter:
         try:
-            body[key] = json.loads(text)
+            body[key] = parse_json(text)
         except ValueError:
             body[key] = text
     silent = []

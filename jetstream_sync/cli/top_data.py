@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from ..subjects import KV_PREFIX, OBJECT_PREFIX
 from ..workers import DeadLetters
 from ..workers.running import request_reports
 from .dlq import why_dead
+from .env import parse_json
 from .listings import Listed, Lister
 from .names import title
 from .output import Missing, counted, size
@@ -375,7 +375,7 @@ class Collector:
         rows = []
         for entry in bucket.get_many(">").values():
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                for stream, state in json.loads(entry.value)["streams"].items():
+                for stream, state in parse_json(entry.value)["streams"].items():
                     key = f"{entry.key} {stream}"
                     fields = {"query": entry.key, "stream": stream, **state}
                     history = self._history.points(QUERIES.name, key, float(state["pending"]))

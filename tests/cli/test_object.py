@@ -390,7 +390,6 @@ def test_an_error_of_a_file_names_it(jsm, files):
     """The error names the file that was given, not a temporary one, whether it is opened, read or written."""
     for words, status, text in (
         (("get", files, "data.bin", "-O", "/dev/full"), 1, "/dev/full: No space left on device"),
-        (("get", files, "data.bin", "-O", "no/dir"), 1, "no/dir: No such file or directory"),
         (("put", files, "/proc/self/mem", "--name", "q"), 2, "/proc/self/mem: Input/output error"),
     ):
         failed = jsm("object", *words)
