@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -14,7 +13,7 @@ from ..codec import loads
 from ..durations import time_from_text
 from ..net.clock import Deadline
 from ..subjects import check_subject
-from .env import readable, single_line
+from .env import json_text, readable, single_line
 from .long_running import reconnect_options, wait_interruptibly
 from .names import consumer_arguments, find_consumer, title
 from .output import announce, emit_line, note, ns_text, when
@@ -22,7 +21,7 @@ from .reading import CoreSource, check_received
 from .render import Block, Field, write_blocks
 from .settings import Settings, command
 from .status import CommandError
-from .values import ANY_CASE_PATTERN, FROM_1, TIMEOUT, option
+from .values import ANY_CASE_PATTERN, option, stop_options
 
 if TYPE_CHECKING:
     from .. import Msg
@@ -43,8 +42,7 @@ _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
 @option("--js-advisory", "Show advisories, such as API calls and failures.")
 @option("--subjects SUBJECT", "Also show events on this subject.", multiple=True)
 @option("--filter RE", "Show only events whose JSON matches.", ANY_CASE_PATTERN, to="matches")
-@option("--count N", "Exit after N events.", FROM_1)
-@option("--wait TIME", "Exit after TIME without an event.", TIMEOUT)
+@stop_options("event")
 def events(
     settings: Settings,
     *,
@@ -65,7 +63,7 @@ def events(
     chosen = [*map(check_subject, subjects), *(kind for kind in kinds if usual or kinds[kind])]
 
     def show(event: dict[str, Any]) -> bool:
-        if matches is not None and not matches.search(json.dumps(event, ensure_ascii=False)):
+        if matches is not None and not matches.search(json_text(event)):
             return False
         if settings.json:
             emit_line(settings, event)
@@ -151,7 +149,7 @@ def _fields(event: dict[str, Any]) -> dict[str, str]:
             if (part or name) in _DURATIONS and isinstance(item, int):
                 found[path] = ns_text(item)
             elif isinstance(item, (dict, list)):
-                found[path] = json.dumps(item, ensure_ascii=False)
+                found[path] = json_text(item)
             else:
                 found[path] = str(item)
     return found
@@ -172,8 +170,7 @@ _SAMPLE: Final = (
 
 @command()
 @consumer_arguments
-@option("--count N", "Exit after N samples.", FROM_1)
-@option("--wait TIME", "Exit after TIME without a sample.", TIMEOUT)
+@stop_options("sample")
 def sample(
     settings: Settings,
     *,
@@ -200,7 +197,7 @@ def sample(
         def show(event: dict[str, Any]) -> bool:
             numbers = {str(field.value): event.get(str(field.value), 0) for field in _SAMPLE}
             if not all(isinstance(number, int) for number in numbers.values()):
-                note(settings, f"warning: {readable(json.dumps(event)[:200])}: not a sample")
+                note(settings, f"warning: {readable(json_text(event)[:200])}: not a sample")
                 return False
             if settings.json:
                 emit_line(settings, event)

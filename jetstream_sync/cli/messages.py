@@ -31,7 +31,16 @@ from .reading import (
 )
 from .settings import Settings, command
 from .status import CommandError, one_line
-from .values import FROM_1, TIME, TIMEOUT, Parsed, option, parse_duration, with_options
+from .values import (
+    FROM_1,
+    TIME,
+    TIMEOUT,
+    Parsed,
+    option,
+    parse_duration,
+    stop_options,
+    with_options,
+)
 from .view import FORMAT_HELP, MessageWriter, SubWriter, header_lines
 
 if TYPE_CHECKING:
@@ -169,8 +178,7 @@ def _source(
 @command("sub", cls=OptionalNak)
 @consumer_arguments
 @_settle_options
-@option("--count N", "Exit after N messages.", FROM_1)
-@option("--wait TIME", "Exit after TIME without a message.", TIMEOUT)
+@stop_options("message")
 @_read_options
 def consumer_sub(
     settings: Settings,
@@ -277,8 +285,7 @@ def _start(
 @option("--durable NAME", "Read from a durable consumer; implies --ack.")
 @option("--ack/--no-ack", "Acknowledge shown messages.  [default: with --durable]", default=None)
 @option("-T, --terminate-at-end", "Exit at the end of the stream.", to="to_end")
-@option("--count N", "Exit after N messages.", FROM_1)
-@option("--wait TIME", "Exit after TIME without a message.", TIMEOUT)
+@stop_options("message")
 @option("-I, --ignore-subject SUBJECT", "Skip this subject.", to="ignored", multiple=True)
 @option("-t, --timestamp", "Show the time of receipt.", to="timestamps")
 @option("-r, --raw", "Show only the bodies.")

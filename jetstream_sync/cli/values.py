@@ -266,3 +266,12 @@ def with_options(*options: Callable[[Any], Any]) -> Decorator:
         return command
 
     return decorate
+
+
+def stop_options(noun: str) -> Decorator:
+    """Return the options that end a command which waits: after some items, or after a time without one."""
+    article = "an" if noun[0] in "aeiou" else "a"
+    return with_options(
+        option("--count N", f"Exit after N {noun}s.", FROM_1),
+        option("--wait TIME", f"Exit after TIME without {article} {noun}.", TIMEOUT),
+    )
