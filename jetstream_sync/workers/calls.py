@@ -607,9 +607,11 @@ class CallStates:
     def give_up(self, call: str, sent: CallRecord | None, reason: str) -> CallRecord | None:
         """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
         trace = f"the message was given up: {reason}"
-        return self.try_change(
-            call, sent, lambda found: found.after_failure(CallEvent.FAIL, Reject, reason, trace)
-        )
+        with suppress(NoCallError):
+            return self.try_change(
+                call, sent, lambda found: found.after_failure(CallEvent.FAIL, Reject, reason, trace)
+            )
+        return None
 
     def store(self, record: CallRecord, revision: int) -> bool:
         """Replace the record of a run; return false if a later run has begun, or the call has ended."""
