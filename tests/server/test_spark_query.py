@@ -317,7 +317,7 @@ def rolled_back(fresh_server: NatsServer, tmp_path: Path) -> Iterator[RolledBack
 
 
 class RolledBack:
-    """A stream S whose server is stopped, and started with an older copy of its files and other messages."""
+    """A work queue S whose server is stopped, and started with an older copy of its files and other messages."""
 
     def __init__(self, server: NatsServer, copy: Path) -> None:
         self._server = server
@@ -340,8 +340,12 @@ class RolledBack:
         with jetstream_sync.connect(self._server.url) as nc:
             js = nc.jetstream()
             with contextlib.suppress(errors.StreamNameInUseError):
-                js.create_stream(name="S", subjects=["S.>"])
+                work_queue(js, "S", storage="file")
             fill(js, "S.a", count, payload.encode())
+
+    def held(self) -> int:
+        with jetstream_sync.connect(self._server.url) as nc:
+            return nc.jetstream().get_stream("S").info().state.messages
 
     def close(self) -> None:
         self.planner.close()
@@ -353,7 +357,7 @@ def test_a_repeated_batch_of_a_server_that_was_rolled_back_is_an_error(
 ):
     """The batch has other rows now, or fewer; with ``failOnDataLoss=false`` the stream is read from its start."""
     monkeypatch.setattr("jetstream_sync.spark.streaming.query.sleep", lambda _: None)
-    query = rolled_back.planner.query("S", startingOffsets="earliest")
+    query = rolled_back.planner.query("S")
     start = query.initial()
     end = step(query, start)
     assert planned(query, start, end) == [(1, 11)]
@@ -367,11 +371,21 @@ def test_a_repeated_batch_of_a_server_that_was_rolled_back_is_an_error(
 
 def test_a_running_query_notices_that_the_server_was_rolled_back(rolled_back):
     """After a reconnect the last message that was read must be the same one, however long the stream is."""
-    query = rolled_back.planner.query("S", startingOffsets="earliest")
+    query = rolled_back.planner.query("S")
     end = step(query, query.initial())
     rolled_back.roll_back(20)
     with pytest.raises(DataLossError, match="restored to an earlier"):
         step(query, end)
+
+
+def test_a_commit_does_not_touch_a_queue_that_was_rolled_back(rolled_back):
+    """The sequences of the committed batch belong to messages that were not read."""
+    query = rolled_back.planner.query("S")
+    end = step(query, query.initial())
+    rolled_back.roll_back(20)
+    for again in (query, rolled_back.planner.query("S")):
+        again.commit(end)
+        assert rolled_back.held() == 25
 
 
 def test_a_checkpoint_of_other_streams_is_refused(two, planner):

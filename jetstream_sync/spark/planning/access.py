@@ -85,9 +85,11 @@ class SourceAccess:
 
     @property
     def link(self) -> tuple[Connection, int] | None:
-        """The connection and its number of reconnects: another server, or a restarted one, gives another value."""
+        """The connection and its number of reconnects, which a restarted server changes; ``None``: disconnected."""
         opened = None if self._opened is None else self._opened[0]
-        return None if opened is None else (opened, opened.stats["reconnects"])
+        if opened is None or not opened.is_connected:
+            return None
+        return opened, opened.stats["reconnects"]
 
     def _open(self) -> tuple[Connection, JetStream]:
         known = self._opened

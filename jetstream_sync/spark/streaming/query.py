@@ -292,7 +292,7 @@ class QueryPlanner:
 
     def commit(self, end: Offset) -> None:
         """Release the messages before an offset that Spark has committed."""
-        if not self._views:
+        if not self._views or self._access.link != self._link:
             self._refresh_views()
         self._claim_queues(end)
         self._commit(end)
@@ -345,8 +345,14 @@ class QueryPlanner:
     def _commit(self, offset: Offset) -> None:
         for key in offset.positions.keys() & self._views.keys():
             self._prepare(key, self._views[key], offset.positions[key])
+        # In a stream that was restored, unread messages have these sequences.
         views, restarted = self._views, self._restarted.items()
-        kept = Offset(dict(offset.positions.items() - restarted), offset.query)
+        positions = {
+            key: position
+            for key, position in offset.positions.items() - restarted
+            if self._resume_point(key, position).change not in _OTHER_MESSAGES
+        }
+        kept = Offset(positions, offset.query)
         self._access.retry_transient(lambda: self._commit_handler.commit(kept, views), "committing")
 
     def _prepare(
