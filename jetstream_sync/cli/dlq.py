@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -238,6 +239,24 @@ def _gone(stream: str, sequences: Sequence[int]) -> CommandError:
 # --- requeue --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Requeued:
+    """A dead letter that was published again."""
+
+    stream_seq: int
+    subject: str
+    to_stream: str
+    to_seq: int
+    duplicate: bool
+
+    def line(self) -> str:
+        """Return what was done with it."""
+        what = f"message {count(self.stream_seq)} to {self.subject}"
+        if self.duplicate:
+            return f"Already published {what}"
+        return f"Published {what}: {self.to_stream} stored it as {count(self.to_seq)}"
+
+
 @command()
 @consumer_arguments
 @click.argument("sequences", nargs=-1, type=click.IntRange(1), metavar="[SEQ]...")
@@ -267,7 +286,7 @@ def requeue(
     """
     if bool(sequences) == everything:
         raise click.UsageError("give either sequences or --all")
-    done: list[dict[str, Any]] = []
+    done: list[Requeued] = []
     gone: list[int] = []
     with settings.jetstream() as js:
         stream, consumer = names_of(settings, js, stream, consumer)
@@ -292,16 +311,16 @@ def requeue(
                     continue
                 if subject is not None:
                     msg = msg._replace(subject=subject)
-                fields = {"stream_seq": letter.seq, "subject": readable(msg.subject)}
                 ack = letters.requeue(letter, msg)
-                stored = {"to_stream": ack.stream, "to_seq": ack.seq}
-                done.append({**fields, **stored, "duplicate": ack.duplicate})
+                shown = readable(msg.subject)
+                done.append(Requeued(letter.seq, shown, ack.stream, ack.seq, ack.duplicate))
                 _remove(settings, letters, letter, delete=delete)
         finally:
-            # Also after an error: messages were published.
-            emit_text(
-                settings, {"requeued": done, "gone": gone}, "\n".join(_requeue_lines(done, gone))
-            )
+            # Also after an error: messages were published, and others are left.
+            left = [letter.seq for letter in chosen[len(done) + len(gone) :]]
+            document = {"requeued": list(map(asdict, done)), "gone": gone}
+            document |= {"not_requeued": left} if left else {}
+            emit_text(settings, document, "\n".join(_requeue_lines(done, gone, left)))
     if gone and sequences:
         raise _gone(stream, gone)
 
@@ -317,15 +336,13 @@ def _remove(settings: Settings, letters: DeadLetters, letter: DeadLetter, *, del
         note(settings, f"warning: {text}: {one_line(error)}")
 
 
-def _requeue_lines(done: Sequence[dict[str, Any]], gone: Sequence[int]) -> Iterator[str]:
-    for item in done:
-        line = f"message {count(item['stream_seq'])} to {item['subject']}"
-        if item["duplicate"]:
-            yield f"Already published {line}"
-        else:
-            place = f"{item['to_stream']} stored it as {count(item['to_seq'])}"
-            yield f"Published {line}: {place}"
+def _requeue_lines(
+    done: Sequence[Requeued], gone: Sequence[int], left: Sequence[int]
+) -> Iterator[str]:
+    yield from (item.line() for item in done)
     for seq in gone:
         yield f"Message {count(seq)} is no longer in the stream"
-    if not done and not gone:
+    for seq in left:
+        yield f"Message {count(seq)} was not published"
+    if not (done or gone or left):
         yield "There are no dead letters"

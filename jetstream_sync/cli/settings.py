@@ -149,7 +149,7 @@ class Settings:
             if on_error is not None:
                 on_error(error)
             # Fatal errors are raised by the failing call. Each warning is written once.
-            text = f"jsm: warning: {one_line(error)}\n"
+            text = one_line(error)
             if (
                 isinstance(error, errors.SubscriptionError)
                 and text not in warnings
@@ -157,8 +157,11 @@ class Settings:
             ):
                 warnings.append(text)
                 if long_running:
-                    env.stderr.write(text)
-                    env.stderr.flush()
+                    note(text)
+
+        def note(text: str) -> None:
+            env.stderr.write(f"jsm: warning: {text}\n")
+            env.stderr.flush()
 
         login = self.login()
         context = click.get_current_context(silent=True)
@@ -186,9 +189,12 @@ class Settings:
         except errors.SubscriptionError:
             warnings.clear()  # the exception has the same text
             raise
+        except CommandError as error:
+            warnings[:] = [text for text in warnings if text not in error.message]
+            raise
         finally:
-            if not long_running:
-                env.stderr.writelines(warnings)
+            for text in [] if long_running else warnings:
+                note(text)
 
     @contextlib.contextmanager
     def jetstream(self, **options: Any) -> Iterator[JetStream]:

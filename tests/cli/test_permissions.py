@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from fixtures.jsm import Result, run_jsm, spawn_jsm
+from fixtures.threads import wait_until
 
 from jetstream_sync import ConsumerConfig, connect
 from jetstream_sync.server import NatsServer
@@ -236,3 +237,33 @@ def test_a_repeated_list_says_that_it_is_incomplete(partial):
     finally:
         child.kill()
         child.communicate()
+
+
+def test_a_requeue_that_fails_names_what_is_left():
+    """After a refused publish, the dead letters that were not published are named; there are some."""
+    config = """authorization { users: [
+        { user: all, password: all }
+        { user: part, password: part, permissions: { publish: { deny: [
+            "s.2", "$JS.API.STREAM.MSG.DELETE.S"] } } }
+    ] }"""
+    with NatsServer(config=config) as server:
+        for words in (
+            ("stream", "add", "S", "--subjects", "s.*", "--defaults"),
+            ("consumer", "add", "S", "C", "--pull", "--defaults"),
+            ("consumer", "dlq", "setup"),
+            *(("pub", f"s.{number}", "x", "-J") for number in (1, 2, 3)),
+            ("consumer", "next", "S", "C", "--count", "3", "--term"),
+        ):
+            as_user(server, "all", *words).ok()
+        listing = ("consumer", "dlq", "ls", "-j")
+        wait_until(lambda: len(as_user(server, "all", *listing).ok().json["messages"]) == 3)
+        words = ("consumer", "dlq", "requeue", "S", "C", "--all", "-f")
+        failed = as_user(server, "part", *words, "-j")
+        assert failed.status == 5
+        assert [item["stream_seq"] for item in failed.json["requeued"]] == [1]
+        assert failed.json["not_requeued"] == [2, 3]
+        failed = as_user(server, "part", *words)
+        assert failed.status == 5
+        assert failed.out == "Message 2 was not published\nMessage 3 was not published\n"
+        refused = as_user(server, "part", "stream", "rmm", "S", "1", "-f")
+        assert (refused.status, refused.err.count("Permissions Violation")) == (5, 1)
