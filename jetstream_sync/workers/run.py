@@ -166,14 +166,15 @@ class WorkerRun:
                 if self._worker.ensure != "none":
                     self._schedules.store()
                 break
-            except (errors.TimeoutError, errors.NoRespondersError) as error:
+            except errors.Error as error:
+                # A closed connection is not opened again.
+                if not error.transient or self._nc.is_closed:
+                    log.error("worker %r cannot start: %s", name, error)  # noqa: TRY400
+                    self._status = exit_status(error)
+                    return False
                 log.warning("worker %r waits for the server: %s", name, error)
                 if self._stopped_within(delays.next()):
                     return False
-            except errors.Error as error:
-                log.error("worker %r cannot start: %s", name, error)  # noqa: TRY400
-                self._status = exit_status(error)
-                return False
         shortest = min(runner.consumer.times.shortest for runner in self._runners)
         interval = min(shortest / 12, _MAX_TICK_S)
         fatal = self._shared.on_fatal

@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from fixtures.fake_jetstream import FakeJetStream
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import FAST, dead_letters, is_settled, publish_numbers, publish_texts, running
@@ -23,6 +25,9 @@ from jetstream_sync.workers import (
     Worker,
     WorkerEvent,
 )
+
+_STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
+STREAM = {"config": {"name": "S"}, "state": _STATE, "created": "2024-01-01T00:00:00Z"}
 
 
 def test_a_handled_message_is_acknowledged(js, stream, worker):
@@ -339,6 +344,30 @@ def test_a_soft_timeout_hits_nothing_but_the_handler():
     command = [sys.executable, "-c", INTERRUPTED]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
     assert (ended.stdout, ended.stderr) == ("0\n", "")
+
+
+def test_a_worker_waits_at_its_start_until_there_is_a_leader(caplog):
+    """A change that the server refuses during an election is repeated, and does not end the worker."""
+    created = []
+
+    def respond(subject: str, _: object) -> dict[str, Any]:
+        if subject == "STREAM.INFO.S":
+            return STREAM
+        if subject.startswith("CONSUMER.INFO."):
+            return {"error": {"code": 404, "err_code": 10014, "description": "not found"}}
+        created.append(subject)
+        unavailable = "JetStream system temporarily unavailable"
+        return {"error": {"code": 503, "err_code": 10008, "description": unavailable}}
+
+    with FakeJetStream(respond) as server:
+        worker = Worker(server.url)
+        worker.handler(stream="S", consumer="C")(print)
+        with running(worker) as run:
+            wait_until(lambda: len(created) >= 2)
+            assert run.status is None
+            run.stop()
+    assert "waits for the server: JetStream system temporarily unavailable" in caplog.text
+    assert "cannot start" not in caplog.text
 
 
 def test_what_a_handler_publishes_is_stored_once(js, stream, worker):
