@@ -17,7 +17,7 @@ from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.listings import Lister
 from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.top_app import TopApp
-from jetstream_sync.cli.top_data import Collector
+from jetstream_sync.cli.top_data import Collector, TopOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Reject, Worker
 
@@ -81,9 +81,8 @@ def main() -> None:
 
         publisher = threading.Thread(target=publish)
         publisher.start()
-        app = TopApp(
-            settings, nc, js, Collector(nc, Lister(settings, nc)), interval=0.2, may_change=True
-        )
+        collector = Collector(nc, Lister(settings, nc))
+        app = TopApp(settings, nc, js, collector, TopOptions(interval=0.2, may_change=True))
         asyncio.run(_take(app))
         publisher.join()
         stop.set()

@@ -15,7 +15,7 @@ from .output import counted, emit
 from .render import write_rows
 from .settings import Settings, command
 from .status import CommandError
-from .top_data import CONSUMERS, STREAMS, VIEWS, Collector
+from .top_data import BOTH, CONSUMERS, STREAMS, VIEWS, Collector, TopOptions
 from .values import TIMEOUT, option
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CO
 @option("--once", "Show one table with the rates of one interval, and exit.")
 @option("--filter TEXT", "Show only rows whose names contain TEXT.", to="text", default="")
 @option("--sort", "Column to sort the consumers by.", click.Choice(sorted(_SORTS)), default="lag")
-@option("--view", "Tables to show.", click.Choice(["both", *VIEWS]), default="both")
+@option("--view", "Tables to show.", click.Choice([BOTH, *VIEWS]), default=BOTH)
 @option("--progress BUCKET", "Show the Spark queries that store their progress in this bucket.")
 @option("--read-only", "Do not offer to requeue or discard dead letters.")
 @option("--web", "Show it in a browser; prints an address that works once.")
@@ -39,7 +39,18 @@ _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CO
     default="127.0.0.1:8484",
 )
 @option("--public-url URL", "With --web: the address of a proxy in front, as browsers use it.")
-def top(settings: Settings, **options: Any) -> None:
+def top(
+    settings: Settings,
+    *,
+    once: bool,
+    sort: str,
+    read_only: bool,
+    web: bool,
+    allow_changes: bool,
+    listen: str,
+    public_url: str | None,
+    **options: Any,
+) -> None:
     """
     Monitor streams, consumers, workers, dead letters, buckets, Spark queries and servers.
 
@@ -52,18 +63,19 @@ def top(settings: Settings, **options: Any) -> None:
     env = settings.env
     # textual-serve sets this for the process of a browser, which has no terminal.
     in_browser = "TEXTUAL_DRIVER" in env.variables
-    if options["web"] and not in_browser:
-        _with_extra(lambda: _serve(settings, options))
-    options["read_only"] |= options["web"] and not options["allow_changes"]
+    if web and not in_browser:
+        _with_extra(lambda: _serve(settings, listen, public_url))
+    may_change = not read_only and (allow_changes or not web)
+    shown = TopOptions(consumer_sort=_SORTS[sort], may_change=may_change, **options)
     draws = env.console(env.stdout) is not None and all(
         item.isatty() for item in (env.stdin, env.stdout, env.stderr)
     )
     if in_browser:
-        _live(settings, options)
-    elif not draws or settings.json or options["once"]:
-        _once(settings, options)
+        _live(settings, shown)
+    elif not draws or settings.json or once:
+        _once(settings, shown)
     else:
-        _with_extra(lambda: _live(settings, options))
+        _with_extra(lambda: _live(settings, shown))
 
 
 def _with_extra(run: Callable[[], T]) -> T:
@@ -80,51 +92,42 @@ def _with_extra(run: Callable[[], T]) -> T:
         ) from error
 
 
-def _serve(settings: Settings, options: dict[str, Any]) -> NoReturn:
+def _serve(settings: Settings, listen: str, public_url: str | None) -> NoReturn:
     from .top_web import WebAddress, serve  # noqa: PLC0415 - needs the extra
 
-    address = WebAddress.of(options["listen"], options["public_url"])
+    address = WebAddress.of(listen, public_url)
     # An error of the login is reported here, before a browser is opened.
     with settings.jetstream() as js:
         js.account_info()
     serve(settings, address)
 
 
-def _live(settings: Settings, options: dict[str, Any]) -> None:
+def _live(settings: Settings, options: TopOptions) -> None:
     from .top_app import TopApp, run_app  # noqa: PLC0415 - needs the extra
 
     with settings.connection(**RECONNECT_OPTIONS) as nc:
         js = settings.jetstream_on(nc)
-        collector = Collector(nc, Lister(settings, nc), options["progress"])
-        app = TopApp(
-            settings,
-            *(nc, js, collector),
-            interval=options["interval"],
-            view=options["view"],
-            text=options["text"],
-            consumer_sort=_SORTS[options["sort"]],
-            may_change=not options["read_only"],
-        )
-        run_app(app)
+        collector = Collector(nc, Lister(settings, nc), options.progress)
+        run_app(TopApp(settings, nc, js, collector, options))
 
 
 # --- one table ----------------------------------------------------------------------------------
 
 
-def _once(settings: Settings, options: dict[str, Any]) -> None:
-    view = options["view"]
+def _once(settings: Settings, options: TopOptions) -> None:
+    view = options.view
     with settings.connection(**failover_options(settings)) as nc:
-        collector = Collector(nc, Lister(settings, nc), options["progress"])
+        collector = Collector(nc, Lister(settings, nc), options.progress)
         collector.collect(view)
-        pause(options["interval"])
+        pause(options.interval)
         frame = collector.collect(view)
     if view in frame.errors:
         raise frame.errors[view]
-    views = (STREAMS, CONSUMERS) if view == "both" else (VIEWS[view],)
+    views = (STREAMS, CONSUMERS) if view == BOTH else (VIEWS[view],)
     rows: dict[str, list[Any]] = {}
     for item in views:
-        column = _SORTS[options["sort"]] if item is CONSUMERS else item.sort
-        found = item.sorted(frame.rows[item.name], column, options["text"])
+        column = options.consumer_sort if item is CONSUMERS else item.sort
+        found = item.sorted(frame.rows[item.name], column, options.text)
         rows[item.name] = [row.record if row.is_missing else row.fields for row in found]
 
     def human() -> None:

@@ -42,6 +42,7 @@ from .settings import Settings
 from .status import one_line
 from .streams import info_blocks as stream_blocks
 from .top_data import (
+    BOTH,
     BUCKETS,
     CONSUMERS,
     DEAD_LETTERS,
@@ -52,6 +53,7 @@ from .top_data import (
     Frame,
     Poller,
     Row,
+    TopOptions,
     View,
     sparkline,
 )
@@ -66,8 +68,6 @@ _GRAPH_WIDTH: Final = 24
 _MAX_ROWS: Final = 500
 #: Interval of the checks for a new frame, in seconds.
 _POLL_S: Final = 0.1
-#: The name of the tab with the two most important tables.
-_BOTH: Final = "both"
 #: Maximum number of bytes of a body in the details.
 _MAX_BODY: Final = 16 * 1024
 
@@ -364,24 +364,17 @@ class TopApp(App[None]):
         nc: Connection,
         js: JetStream,
         collector: Collector,
-        *,
-        interval: float = 1.0,
-        view: str = _BOTH,
-        text: str = "",
-        consumer_sort: int = 1,
-        may_change: bool = False,
+        options: TopOptions,
     ) -> None:
         super().__init__()
         #: The exit status, if a signal ended the application.
         self.status: int = 0
-        self.poller: Poller = Poller(nc, collector, interval, view)
+        self.poller: Poller = Poller(nc, collector, options.interval, options.view)
         self._settings = settings
         self._nc = nc
         self._js = js
-        self._view = view
-        self._text = text
-        self._consumer_sort = consumer_sort
-        self._may_change = may_change
+        self._options = options
+        self._text = options.text
         self._drawn: object = None
         self._parent_pid = os.getppid()
 
@@ -390,8 +383,8 @@ class TopApp(App[None]):
         yield Static(id="title")
         yield Static(id="state")
         yield Input(self._text, placeholder="Filter by name", id="filter", compact=True)
-        with ViewTabs(initial=self._view):
-            with TabPane("Overview", id=_BOTH):
+        with ViewTabs(initial=self._options.view):
+            with TabPane("Overview", id=BOTH):
                 yield from self._tables(STREAMS, CONSUMERS)
             for view in VIEWS.values():
                 with TabPane(view.title, id=view.name):
@@ -400,7 +393,7 @@ class TopApp(App[None]):
 
     def _tables(self, *views: View) -> ComposeResult:
         for view in views:
-            sort = self._consumer_sort if view is CONSUMERS else view.sort
+            sort = self._options.consumer_sort if view is CONSUMERS else view.sort
             table = ViewTable(self._settings, view, sort)
             yield table
             yield table.note
@@ -472,12 +465,12 @@ class TopApp(App[None]):
 
     def action_view(self, number: int) -> None:
         """Show a tab."""
-        self.query_one(TabbedContent).active = [_BOTH, *VIEWS][number]
+        self.query_one(TabbedContent).active = [BOTH, *VIEWS][number]
         self.call_after_refresh(self._focus_table)
 
     def action_next_view(self) -> None:
         """Show the next tab."""
-        names = [_BOTH, *VIEWS]
+        names = [BOTH, *VIEWS]
         self.action_view((names.index(self.query_one(TabbedContent).active) + 1) % len(names))
 
     def action_sort(self) -> None:
@@ -554,7 +547,7 @@ class TopApp(App[None]):
             text = _text_of(self._settings, list(_details(self._settings, row, table.view)))
             self.push_screen(_Dialog(single_line(row.key), text, ["Close"], row))
             return
-        buttons = ["Requeue", "Discard", "Close"] if self._may_change else ["Close"]
+        buttons = ["Requeue", "Discard", "Close"] if self._options.may_change else ["Close"]
         blocks = [Block("", table.view.columns, row.fields)]
         text = _text_of(self._settings, blocks)
         dialog = _Dialog(single_line(row.key), text, buttons, row)
@@ -580,7 +573,9 @@ class TopApp(App[None]):
         """Return whether an action is possible: dead letters are changed in their tab only."""
         if action in {"requeue", "discard"}:
             tabs = self.query(TabbedContent)
-            return self._may_change and bool(tabs) and tabs.first().active == DEAD_LETTERS.name
+            return (
+                self._options.may_change and bool(tabs) and tabs.first().active == DEAD_LETTERS.name
+            )
         return True
 
     def action_requeue(self) -> None:
@@ -598,7 +593,7 @@ class TopApp(App[None]):
 
     def _chosen(self, what: str | None, row: Row) -> None:
         """Ask for a confirmation of a change."""
-        if not what or not self._may_change:
+        if not what or not self._options.may_change:
             return
         texts = {
             "requeue": "Publish the message again, and remove it from the dead letters?",

@@ -244,6 +244,27 @@ VIEWS: Final = {
     )
 }
 
+#: The name of the first screen, with streams and consumers.
+BOTH: Final = "both"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopOptions:
+    """The options of ``jsm top``, for each of its forms."""
+
+    interval: float = 1.0
+    """Seconds between refreshes."""
+    view: str = BOTH
+    text: str = ""
+    """The filter of the names."""
+    consumer_sort: int = 1
+    """The column by which the consumers are sorted at first."""
+    progress: str | None = None
+    """The bucket with the progress of Spark queries."""
+    may_change: bool = False
+    """Whether dead letters can be requeued and discarded."""
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ from jetstream_sync.cli.top_data import (
     Frame,
     History,
     Poller,
+    TopOptions,
     number,
     sparkline,
 )
@@ -318,7 +319,13 @@ def play(nc: Connection, js: JetStream) -> Callable[..., None]:
 
     def start(act: Play, **options: Any) -> None:
         settings = Settings(env=Environment.of_process(), words=[])
-        app = TopApp(settings, nc, js, Collector(nc, Lister(settings, nc)), interval=0.1, **options)
+        app = TopApp(
+            settings,
+            nc,
+            js,
+            Collector(nc, Lister(settings, nc)),
+            TopOptions(interval=0.1, **options),
+        )
 
         async def main() -> None:
             with app.poller:
