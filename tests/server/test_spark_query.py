@@ -378,6 +378,19 @@ def test_a_running_query_notices_that_the_server_was_rolled_back(rolled_back):
         step(query, end)
 
 
+def test_a_range_of_a_server_that_was_rolled_back_is_an_error(rolled_back, monkeypatch):
+    """A stream that has become shorter has lost the rest of a range, which is not the end of the range."""
+    monkeypatch.setattr("jetstream_sync.spark.reading.range_reader._END_CHECKS", 2)
+    given = rolled_back.planner.options("S")
+    (part,) = plan_read(given)
+    rolled_back.roll_back(0)
+    with pytest.raises(RangeLostError, match="6 to 10"):
+        list(read_range(part, given, ("sequence",)))
+    accepting = rolled_back.planner.options("S", failOnDataLoss="false")
+    rows = [sequence for (sequence,) in read_range(part, accepting, ("sequence",))]
+    assert rows == [1, 2, 3, 4, 5]
+
+
 def test_a_commit_does_not_touch_a_queue_that_was_rolled_back(rolled_back):
     """The sequences of the committed batch belong to messages that were not read."""
     query = rolled_back.planner.query("S")

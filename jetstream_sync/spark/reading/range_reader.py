@@ -47,6 +47,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: Ranges with more messages than this are read with a consumer.
 _MIN_CONSUMER_ROWS: Final = 50_000
+#: How often a stream that has become shorter is read again, in about three seconds, before its end counts as lost.
+_END_CHECKS: Final = 6
 _MIN_WAIT_S: Final = 0.05
 _MAX_WAIT_S: Final = 1.0
 
@@ -168,6 +170,8 @@ class _RangeReader:
         self._has_rows = False
         self._begin_seq = 0
         self._loss_logged = False
+        # How often the stream was shorter than when the range was planned.
+        self._end_checks = 0
         self._deadline = deadline
         self._waits = BackoffDelay(_MIN_WAIT_S, _MAX_WAIT_S)
 
@@ -266,7 +270,15 @@ class _RangeReader:
                 continue
             if found.seq < self._range.end_seq:
                 return False
-        self._check_head(self._check_stream(), self._next_seq, (), self._range.end_seq)
+        view, end_seq = self._check_stream(), self._range.end_seq
+        if self._range.created_ns and view.end_seq < end_seq:
+            # The range was planned in a longer stream: its server has an older copy, or the leader lags behind.
+            if self._end_checks < _END_CHECKS:
+                self._end_checks += 1
+                return False
+            lost = RangeLostError(self._range.stream, max(self._next_seq, view.end_seq), end_seq)
+            self._report(lost, expected=False)
+        self._check_head(view, self._next_seq, (), end_seq)
         return True
 
     def _check_head(
@@ -283,8 +295,11 @@ class _RangeReader:
         if self._range.from_earliest and not self._has_rows and not expected_loss:
             # Messages received from before `end_seq` are followed by a gap, so that the read begins after them.
             expected_loss, self._begin_seq = True, end_seq
-        lost = RangeLostError(self._range.stream, missing, end_seq)
-        action = LOSS_ACTIONS[self._plan.fail_on_data_loss, expected_loss]
+        self._report(RangeLostError(self._range.stream, missing, end_seq), expected=expected_loss)
+
+    def _report(self, lost: RangeLostError, *, expected: bool) -> None:
+        """Raise or log that messages are lost, see `LOSS_ACTIONS`."""
+        action = LOSS_ACTIONS[self._plan.fail_on_data_loss, expected]
         if action is LossAction.RAISE:
             raise lost
         if not self._loss_logged:
