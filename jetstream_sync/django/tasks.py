@@ -28,6 +28,7 @@ from ..workers.calls import (
     sent_record,
 )
 from ..workers.checks import check_token
+from ..workers.errors import NoCallError
 from ..workers.handler import TASK_OPTIONS, check_returned
 from .publishing import connection
 
@@ -158,7 +159,7 @@ class JetStreamBackend(BaseTaskBackend):
         except (
             errors.KeyNotFoundError,
             errors.BucketNotFoundError,
-            errors.InvalidArgumentError,
+            NoCallError,
         ) as error:
             raise TaskResultDoesNotExist(result_id) from error
 
