@@ -58,8 +58,9 @@ def one_line(error: BaseException | str) -> str:
     text = error if isinstance(error, str) else codec.text_of(error)
     if not text and isinstance(error, BaseException):
         text = traceback.format_exception_only(error)[-1]
-    printable = "".join(char if char.isprintable() else " " for char in text)
-    return " ".join(printable.split())[:_MAX_REASON]
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(text.split())[:_MAX_REASON]
 
 
 def copied_headers(
