@@ -466,10 +466,10 @@ def test_a_call_is_repeated_after_a_transient_error(error, calls, monkeypatch):
         ("worker", "ls"),
         ("service", "ping"),
         ("sub", "x", "--wait", "10s"),
-        ("trace", "x"),
+        pytest.param(("trace", "x"), marks=pytest.mark.server(">=2.11")),
         ("stream", "ls", "-n"),
     ],
-    ids=" ".join,
+    ids="-".join,
 )
 def test_a_server_that_falls_silent_is_not_waited_for(words, monkeypatch):
     """A command ends after its timeout, also if only the end of the connection waits; nothing is not "none"."""
