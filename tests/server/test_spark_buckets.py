@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixtures.threads import SCALE, within
 
+import jetstream_sync
 from jetstream_sync import BucketNotFoundError, Connection, JetStream, KeyValue
 from jetstream_sync.api.stream import StreamSource
-from jetstream_sync.errors import Error, InvalidOptionError
+from jetstream_sync.errors import Error, InvalidOptionError, TimeoutError
 from jetstream_sync.spark.connections import connection
 from jetstream_sync.spark.options import BucketReadOptions, ReadOptions, WriteOptions
 from jetstream_sync.spark.reading.bucket import read_entries
@@ -66,6 +68,29 @@ def test_a_bucket_that_does_not_exist(js):
     """The error names the bucket."""
     with pytest.raises(BucketNotFoundError, match="nothing"):
         read_entries(js, "nothing")
+
+
+def test_a_large_bucket_is_not_waited_for_without_an_end(fresh_server, monkeypatch):
+    """A server that falls silent while it sends the entries is an error, for a bucket above the limit of a reply."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream(timeout=1.0)
+        kv = js.create_key_value(bucket="LARGE")
+        for number in range(2000):
+            js.publish_async(f"$KV.LARGE.{number}", bytes(16_000))
+        js.publish_async_completed(20 * SCALE)
+        watch = type(kv).watch
+
+        def watch_and_fall_silent(*given: Any, **options: Any) -> Any:
+            found = watch(*given, **options)
+            fresh_server.pause()
+            return found
+
+        monkeypatch.setattr(type(kv), "watch", watch_and_fall_silent)
+        try:
+            with within(5.0), pytest.raises(TimeoutError):
+                read_entries(js, "LARGE")
+        finally:
+            fresh_server.resume()
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ...jetstream.buckets.entries import KeyValueEntry, entry_of_message
 from ...jetstream.context import JetStream
 from ...net.clock import Deadline
 from ...subjects import KV_PREFIX
-from ..connections import jetstream
+from ..connections import api_requests, jetstream
 from ..options import BucketReadOptions
 from ..retry import retry_transient
 from ..schema import spark_arrow_schema, utf8_text
@@ -82,7 +82,7 @@ def read_entries(
         return [entry for entry in found if entry.has_value]
     entries: dict[str, KeyValueEntry] = {}
     with kv.watch(patterns, meta_only=meta_only) as watch:
-        for entry in watch.initial():
+        for entry in watch.initial(api_requests(js).timeout):
             entries[entry.subject] = entry
     current = (entry for entry in entries.values() if entry.has_value)
     return sorted(current, key=lambda entry: entry.revision)
