@@ -98,7 +98,7 @@ class CallEvent(Enum):
     BEGIN = "begin"
     """A worker is about to run the function."""
     EXPIRE = "expire"
-    """It would be, but the call must not start any more."""
+    """A worker has received the call after the time by which it must start."""
     SUCCEED = "succeed"
     """The attempt has succeeded."""
     RETRY = "retry"
