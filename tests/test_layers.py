@@ -371,6 +371,19 @@ def test_imports_point_downwards(file):
     assert not wrong
 
 
+@every_file
+def test_codes_of_the_server_have_names(file):
+    """Decisions on an ``err_code`` use the names in ``errors.py``; only the table of jsm has numbers."""
+    codes = [
+        node.value
+        for node in file.nodes
+        if isinstance(node, ast.Constant)
+        and type(node.value) is int
+        and 10_000 < node.value < 10_300
+    ]
+    assert not codes or file.name in {"errors.py", "cli/commands.py"}
+
+
 def test_the_worker_runtime_uses_public_names():
     """The worker runtime imports only what a user can import from the package."""
     public = set(jetstream_sync.__all__)

@@ -109,9 +109,6 @@ class RowBatches:
 _ATTEMPTS_PER_TIMEOUT: Final = 4
 #: Seconds before the checkpoint is read again after a failure.
 _RETRY_DELAY_S: Final = 0.05
-#: The errors of an unmet expectation and of a duplicate message id.
-_CONFLICTS: Final = frozenset({10071, 10201})
-_DUPLICATE_ID: Final = 10201
 #: The size of the key of a row whose id was not made here, in bytes.
 _KEY_SIZE: Final = 12
 #: Upper bounds, in bytes: of such a key as text in a list of keys, and of the headers of the list.
@@ -295,7 +292,7 @@ class TransactionWriter:
         Return whether a row was stored under another identity of the query, so that the server knows its id.
         """
         refused = isinstance(error, (errors.APIError, errors.NoStreamResponseError))
-        conflict = isinstance(error, errors.APIError) and error.err_code in _CONFLICTS
+        conflict = _is_conflict(error)
         if refused and not conflict and not is_retriable(error):
             raise _refusal(rows, error) from error
         if deadline.expired():
@@ -312,10 +309,16 @@ class TransactionWriter:
         if not conflict or after != before:
             return False
         # No other attempt has stored a checkpoint, so a row caused the conflict.
-        is_id = isinstance(error, errors.APIError) and error.err_code == _DUPLICATE_ID
+        is_id = isinstance(error, errors.BatchDuplicateError)
         if is_id and rows.ids and all(item.startswith(self._prefix) for item in rows.ids):
             return True
         raise _refusal(rows, error) from error
+
+
+def _is_conflict(error: errors.Error) -> bool:
+    """Return whether a row has a duplicate message id, or an expectation that is not met."""
+    unmet = isinstance(error, errors.WrongLastSequenceError) and not error.in_process
+    return unmet or isinstance(error, errors.BatchDuplicateError)
 
 
 def _refusal(rows: EncodedRows, error: errors.Error) -> SinkError:
@@ -324,6 +327,6 @@ def _refusal(rows: EncodedRows, error: errors.Error) -> SinkError:
     )
     if isinstance(error, errors.WrongLastSequenceError):
         return SinkError(f"{rows_text}, because of its expected sequence: {error}")
-    if isinstance(error, errors.APIError) and error.err_code in _CONFLICTS:
+    if _is_conflict(error):
         return SinkError(f"{rows_text}, because its msg_id is already in the stream: {error}")
     return SinkError(f"{rows_text}, so none of them was stored: {error}")
