@@ -92,6 +92,16 @@ class ServerReport:
             )
         return decorator(function)
 
+    def command(self, text: str) -> click.Command:
+        """Return the command that shows the report, with its help."""
+
+        @command(help=text)
+        @self.options
+        def show(settings: Settings, **options: Any) -> None:
+            self.show(settings, ServerReportOptions.pop_from(options))
+
+        return show
+
     def show(
         self, settings: Settings, options: ServerReportOptions, body: JSONObject | None = None
     ) -> None:
@@ -172,11 +182,9 @@ _JETSTREAM: Final = ServerReport(
 )
 
 
-@command()
-@_JETSTREAM.options
-def jetstream(settings: Settings, **options: Any) -> None:
-    """Compare the use of JetStream on the servers; ``*`` marks the meta leader."""
-    _JETSTREAM.show(settings, ServerReportOptions.pop_from(options))
+jetstream = _JETSTREAM.command(
+    "Compare the use of JetStream on the servers; ``*`` marks the meta leader."
+)
 
 
 # --- connections of clients -----------------------------------------------------------------------
@@ -361,15 +369,10 @@ _STATISTICS: Final = ServerReport(
 )
 
 
-@command()
-@_STATISTICS.options
-def statistics(settings: Settings, **options: Any) -> None:
-    """
-    Show the connections and the traffic of your account on each server.
-
-    A server that does not answer is missing, since a user of an account does not learn which servers there are.
-    """
-    _STATISTICS.show(settings, ServerReportOptions.pop_from(options))
+statistics = _STATISTICS.command(
+    "Show the connections and the traffic of your account on each server.\n\n"
+    "A server that does not answer is missing, since a user of an account does not learn which servers there are."
+)
 
 
 # --- health ---------------------------------------------------------------------------------------
@@ -490,22 +493,10 @@ _LEAFNODES: Final = ServerReport(
 )
 
 
-@command()
-@_ROUTES.options
-def routes(settings: Settings, **options: Any) -> None:
-    """List the routes between the servers of clusters."""
-    _ROUTES.show(settings, ServerReportOptions.pop_from(options))
+routes = _ROUTES.command("List the routes between the servers of clusters.")
 
 
-@command()
-@_GATEWAYS.options
-def gateways(settings: Settings, **options: Any) -> None:
-    """List the gateway connections between clusters."""
-    _GATEWAYS.show(settings, ServerReportOptions.pop_from(options))
+gateways = _GATEWAYS.command("List the gateway connections between clusters.")
 
 
-@command()
-@_LEAFNODES.options
-def leafnodes(settings: Settings, **options: Any) -> None:
-    """List the connections of leaf nodes."""
-    _LEAFNODES.show(settings, ServerReportOptions.pop_from(options))
+leafnodes = _LEAFNODES.command("List the connections of leaf nodes.")
