@@ -652,14 +652,15 @@ def test_a_batch_is_not_committed_if_its_stream_was_created_again(server, kind):
         sink.commit_write(plan, messages, "batch 0", overwrite=False)
 
 
+@pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize(
     ("limits", "is_error"),
     [({}, True), ({"max_msgs": 20_000}, False), ({"max_msgs": 20_000, "discard": "new"}, True)],
 )
-def test_rows_that_were_purged_do_not_count_as_stored(server, limits, is_error):
+def test_rows_that_were_purged_do_not_count_as_stored(server, limits, is_error, kind):
     """Within the duplicate window a purged stream ignores repeated rows; a limit, though, may have removed them."""
     make_stream(server, **limits)
-    rows, given = numbered(0, 100), options(server, jobId="j")
+    rows, given = numbered(0, 100), options(server, jobId="j", delivery=kind)
     publish_partition(rows, given)
     with RawClient(server.port) as raw:
         raw.api(f"STREAM.PURGE.{STREAM}")

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b
 from time import sleep
@@ -48,7 +49,7 @@ from ..option_values import RowIds
 from ..options import WriteOptions
 from .checkpoints import Checkpoint, CheckpointStore
 from .message_ids import MessageIds, WriteTaskId, content_digests
-from .publishing import WriteStats, joined_commands
+from .publishing import AckWindow, WriteStats, joined_commands
 from .rows import EncodedRows, RowEncoder
 from .sink_errors import CheckpointRewoundError, SinkError, is_retriable, stream_replaced
 
@@ -67,6 +68,10 @@ class RowBatches:
     def close(self) -> None:
         """Unsubscribe from replies."""
         self._sender.close()
+
+    def window(self, timeout: float) -> AckWindow:
+        """Return a window for rows that are sent alone."""
+        return AckWindow(self._core, self._encoder, 1, timeout, lambda _: True)
 
     @property
     def max_size(self) -> int:
@@ -252,6 +257,8 @@ class TransactionWriter:
                     continue
                 if len(left) > 1:
                     self._store_halves(left)
+                else:
+                    self._find(left)
             else:
                 self._digest = digest
             return
@@ -260,6 +267,17 @@ class TransactionWriter:
         middle = len(rows) // 2
         self._store(rows.slice(0, middle))
         self._store(rows.slice(middle, len(rows)))
+
+    def _find(self, row: EncodedRows) -> None:
+        """Note the sequence of a row whose id the server knows: the reply to the row alone contains it."""
+        window = self._batches.window(self._timeout)
+        with closing(window):
+            window.send(row, individually=True)
+            window.finish()
+        found = window.stats
+        self._written += found.rows - found.duplicates
+        if found.first_seq is not None and found.last_seq is not None:
+            self.stats.stored(found.first_seq, found.last_seq)
 
     def _list_size(self, rows: EncodedRows) -> int:
         """Return an upper bound of the size of the list of the keys of rows, which is a message."""
