@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import errors
 from .checks import check_option, is_number
-from .retries import MIN_DELAY_S
+from .retries import MAX_DELAY_S, MIN_DELAY_S
 
 # --- raised by handlers, to decide what follows -------------------------------------------------
 
@@ -31,7 +31,7 @@ class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named lik
 
     Args:
         reason: recorded in the log.
-        delay: in seconds, at least 0.1; ``None``: the delay of the handler's `Backoff`.
+        delay: in seconds, at least 0.1 and at most 100 years; ``None``: the delay of the handler's `Backoff`.
 
     """
 
@@ -42,7 +42,8 @@ class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named lik
             seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
             ok = is_number(seconds) and seconds >= 0
             check_option("delay", delay, ok, "must be a number of seconds, 0 or above")
-            self.delay = max(MIN_DELAY_S, seconds)
+            # Another server may have sent it, as in a header Retry-After: it must not stop the worker.
+            self.delay = min(max(MIN_DELAY_S, seconds), MAX_DELAY_S)
 
 
 class BatchError(Exception):

@@ -11,6 +11,8 @@ from .checks import check_count, check_option, is_number
 #: The shortest delay before a message is delivered again, in seconds: a short failure of a database
 #: must not use up all attempts.
 MIN_DELAY_S: Final = 0.1
+#: The longest delay, 100 years; the server counts in nanoseconds, with 64 bits.
+MAX_DELAY_S: Final = 100 * 365.25 * 86400
 #: Number of deliveries above ``attempts`` in which a message is run still: messages that a stopped process
 #: returned, and those beside one that ended a process, were delivered without a run.
 MAX_EXTRA_DELIVERIES: Final = 10
@@ -61,6 +63,7 @@ class Backoff:
             ("first", self.first >= MIN_DELAY_S, f"must be at least {MIN_DELAY_S} seconds"),
             ("factor", self.factor >= 1, "must be at least 1"),
             ("maximum", self.maximum >= self.first, "must not be below 'first'"),
+            ("maximum", self.maximum <= MAX_DELAY_S, "must not exceed 100 years"),
             ("jitter", 0 <= self.jitter < 1, "must be from 0 to below 1"),
         ):
             check_option(option, getattr(self, option), ok, rule)

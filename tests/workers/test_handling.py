@@ -110,6 +110,23 @@ def test_the_last_failure_makes_a_dead_letter(js, stream, worker):
     }
 
 
+def test_a_delay_without_end_is_a_long_one(js, stream, worker):
+    """It may come from another server: the message waits, and the worker goes on with the next one."""
+    handled = []
+
+    @worker.handler(stream=stream.name, consumer="C", decode="text")
+    def handle(delay):
+        handled.append(delay)
+        if delay != "next":
+            raise Retry("busy", delay=float(delay))
+
+    publish_texts(js, stream, "inf", "1e300", "next")
+    with running(worker):
+        wait_until(lambda: len(handled) == 3)
+        wait_until(lambda: stream.consumer_info("C").num_ack_pending == 2)
+    assert handled == ["inf", "1e300", "next"]
+
+
 def test_some_errors_are_not_retried(js, stream, worker):
     """`Reject`, an error in reject_on, one not in retry_on and bad data make dead letters at once."""
     runs = []

@@ -42,6 +42,7 @@ def test_jitter_spreads_the_delays():
         *({option: "1"} for option in ("first", "factor", "maximum", "jitter")),
         {"factor": 0.5},
         {"maximum": 0.5},
+        {"maximum": 1e300},
         {"jitter": 1},
         {"jitter": -0.1},
         {"attempts": 0},
@@ -62,6 +63,8 @@ def test_the_delay_of_a_retry():
     assert Retry("busy").delay is None
     assert Retry("busy", delay=0).delay == 0.1
     assert Retry("busy", delay=timedelta(minutes=1)).delay == 60
+    for long in (1e300, float("inf"), 10**400, timedelta.max):
+        assert Retry("busy", delay=long).delay == 100 * 365.25 * 86400
     for wrong in (-1, float("nan"), "1", True):
         with pytest.raises(InvalidOptionError, match="delay"):
             Retry(delay=wrong)  # type: ignore[arg-type]
