@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from .checks import check_option, is_number
 from .deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
 from .errors import LeaseLostError
 from .logs import LOGGER_NAME, WorkerLogger
+from .retries import MAX_DELAY_S
 
 if TYPE_CHECKING:
     from .. import Headers, JetStreamMsg, KeyValue, PubAck, Stream
@@ -184,10 +186,16 @@ class Context:
         """
         Let the handler run for this many seconds from now, instead of its ``timeout``; a ``soft_timeout`` stays.
 
-        Once the timeout is over, this does nothing.
+        Once the timeout is over, this does nothing. 100 years are the most.
+
+        Raises:
+            InvalidOptionError: ``seconds`` is not a number, or is below 0.
+
         """
+        ok = is_number(seconds) and seconds >= 0
+        check_option("seconds", seconds, ok, "must be a number of seconds, 0 or above")
         if not self._delivery.exceeds_timeout:
-            self._delivery.give_up_at = lease_clock() + seconds
+            self._delivery.give_up_at = lease_clock() + min(seconds, MAX_DELAY_S)
 
     def publish(
         self,

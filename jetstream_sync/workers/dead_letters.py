@@ -519,6 +519,9 @@ class DeadLetterWriter:
             subject = _dead_subject(where, msg.subject)
         else:
             subject = self._choose(msg, reason)
+            if isinstance(subject, str) and is_reserved(subject):
+                rule = "a dead letter must not call the API of a server, or reach an inbox"
+                raise errors.BadSubjectError(subject, rule)
         headers = self._headers(delivery, error)
         dead_id = f"dead:{message_id}"
         with_reason = Headers(headers)

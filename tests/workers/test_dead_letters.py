@@ -39,7 +39,7 @@ def test_a_function_chooses_the_subject_of_a_dead_letter(js, stream, nats_server
     assert "dead" not in "".join(js.stream_names()).lower()
 
 
-@pytest.mark.parametrize("result", ["raises", "no stream", "invalid subject"])
+@pytest.mark.parametrize("result", ["raises", "no stream", "invalid subject", "API", "inbox"])
 def test_a_subject_that_stores_nothing_loses_nothing(js, stream, nats_server, result):
     """While the function fails, or no stream has its subject, the message is delivered again."""
     subject = ["raises"]
@@ -55,8 +55,14 @@ def test_a_subject_that_stores_nothing_loses_nothing(js, stream, nats_server, re
     def handle() -> None:
         raise Reject("no")
 
-    subject[0] = {"raises": "raises", "no stream": "nowhere.a", "invalid subject": "a..b"}[result]
-    js.publish(f"{stream.name}.a", b"x")
+    # The payload is empty: the API would carry out the request.
+    subject[0] = {
+        "no stream": "nowhere.a",
+        "invalid subject": "a..b",
+        "API": f"$JS.API.STREAM.DELETE.{stream.name}",
+        "inbox": "_INBOX.a",
+    }.get(result, result)
+    js.publish(f"{stream.name}.a")
     with running(worker):
         wait_until(
             lambda: (
