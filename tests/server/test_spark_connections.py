@@ -196,6 +196,7 @@ assert connection(settings) is nc
 _LIMIT_S, _LATE_S = 1.0, 0.5 * SCALE
 
 
+@pytest.mark.server(">=2.12")
 def test_each_call_ends_while_the_server_is_silent(fresh_server):
     """Connecting and the request after it have one limit, for each function that a user or Spark calls."""
     limits = {"timeout": f"{_LIMIT_S}s", "connectTimeout": f"{_LIMIT_S}s"}

@@ -104,9 +104,10 @@ class SourceAccess:
         if self._opened is not None:
             self._opened[0].close()
 
-    def retry_transient(self, call: Callable[[], T], what: str) -> T:
+    def retry_transient(self, call: Callable[[], T], what: str, *, limits_calls: bool = True) -> T:
         """Call a function until it succeeds, see `retry.retry_transient`."""
-        return retry_transient(call, Deadline(self.options.planning_timeout), what)
+        deadline = Deadline(self.options.planning_timeout)
+        return retry_transient(call, deadline, what, limits_calls=limits_calls)
 
     def snapshot(self) -> dict[str, StreamView]:
         """Return the state of all selected streams, see `StreamSelection.snapshot`."""

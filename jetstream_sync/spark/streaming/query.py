@@ -353,7 +353,11 @@ class QueryPlanner:
             if self._resume_point(key, position).change not in _OTHER_MESSAGES
         }
         kept = Offset(positions, offset.query)
-        self._access.retry_transient(lambda: self._commit_handler.commit(kept, views), "committing")
+        self._access.retry_transient(
+            lambda: self._commit_handler.commit(kept, views),
+            "committing",
+            limits_calls=False,  # a server before 2.14 may have to deliver many messages again
+        )
 
     def _prepare(
         self, key: str, view: StreamView, position: StreamOffset | None = None
