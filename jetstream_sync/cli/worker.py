@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pdb as debugger  # noqa: T100 - an option starts it
+import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -77,6 +80,9 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
       4  a server did not answer in time
       5  no connection, login or permission refused, or JetStream is disabled
     """  # noqa: D301 - click requires the character, not the escape
+    if sys.__stdout__ is None:
+        # As in any program of Python, what a handler prints to a closed stream is dropped.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the process
     servers = tuple(_servers(settings))
     options = run_options(target, argparse.Namespace(servers=servers, **given))
     ctx.exit(run_worker(options, settings.env.stderr, load=_imported))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -56,6 +57,29 @@ def test_a_worker_runs_until_a_signal(jsm, js, stream, app):
     assert process.returncode == 0, err
     assert b"is ready" in err
     assert b"is stopping: signal 15" in err
+    assert stream.consumer_info("C").ack_floor.stream_seq == 1
+
+
+def test_a_handler_may_print_to_a_closed_stream(jsm, js, stream, app):
+    """What it prints is dropped, and fails no message."""
+    js.publish(f"{stream.name}.a", b"tea")
+    command = [
+        sys.executable,
+        "-m",
+        "jetstream_sync.cli",
+        "worker",
+        "run",
+        f"{app}:worker",
+        "--burst",
+    ]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *command],
+        env={**os.environ, "NATS_URL": jsm.url, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=60 * SCALE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
     assert stream.consumer_info("C").ack_floor.stream_seq == 1
 
 
