@@ -448,6 +448,14 @@ def _named_tuple(kind: Any, value: Any) -> Any:
 # --- the arguments of a function ----------------------------------------------------------------
 
 
+def parsed(annotation: Any, value: object) -> Any:
+    """Return a JSON value as an object of an annotation; raise `ValueError` if it does not fit."""
+    try:
+        return _convert(_converter(annotation), value)
+    except _MISFITS as error:
+        raise ValueError(str(error)) from error
+
+
 class Arguments:
     """The parameters of a task; one annotated with `Context` is not sent."""
 

@@ -18,10 +18,20 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    TypedDict,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 from urllib.parse import quote
 
 from .. import Listing, codec, errors
+from .arguments import parsed
 from .deliveries import LeasedMessage, lease_clock
 from .logs import log
 from .metrics import Snapshot
@@ -113,13 +123,25 @@ def request_reports(
         found = _object(reply.data)
         if failure is not None:
             missing[f"process {number}"] = failure
-        elif found.keys() >= ProcessReport.__required_keys__:
-            reports.append(cast("ProcessReport", found))
-        elif "worker" in found:  # else it is no worker: a stream may store the subjects
-            name = f"{found['worker']} {found.get('host')}:{found.get('pid')}"
-            missing[name] = "it reports as another version"
+            continue
+        try:
+            reports.append(parsed(ProcessReport, _known(ProcessReport, found)))
+        except ValueError:
+            if "worker" in found:  # else it is no worker: a stream may store the subjects
+                name = f"{found['worker']} {found.get('host')}:{found.get('pid')}"
+                missing[name] = "it reports as another version"
     reports.sort(key=lambda item: (item["worker"], item["host"], item["pid"]))
     return Listing(reports, "worker processes", missing, {}, 0, allow_incomplete=True)
+
+
+def _known(kind: Any, value: Any) -> Any:
+    """Return JSON without the keys that only a newer version knows."""
+    if is_typeddict(kind) and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        return {name: _known(hints[name], item) for name, item in value.items() if name in hints}
+    if get_origin(kind) is list and isinstance(value, list):
+        return [_known(get_args(kind)[0], item) for item in value]
+    return value
 
 
 def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:

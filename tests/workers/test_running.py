@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -30,6 +31,35 @@ def handle_{token}(data):
     record(data)
     wait_for_file("finish")
 """
+
+
+RUNNING = {
+    "handler": "h",
+    "stream": "S",
+    "consumer": "C",
+    "subject": "s",
+    "stream_seq": 1,
+    "attempt": 1,
+    "since": "2026-01-01T00:00:00+00:00",
+    "seconds": 1.5,
+    "over_timeout": False,
+    "lease_lost": False,
+    "thread": "t",
+    "stack": None,
+}
+REPORT = {
+    "worker": "w",
+    "host": "h",
+    "pid": 1,
+    "started": "2026-01-01T00:00:00+00:00",
+    "stacks": False,
+    "running": [],
+    "omitted": 0,
+    "not_live": [],
+    "not_ready": [],
+    "handlers": [],
+    "gauges": [],
+}
 
 
 @pytest.fixture
@@ -171,6 +201,11 @@ def test_handlers_that_are_late(nc, js, stream, nats_server):
             {"Nats-Service-Error-Code": "500", "Nats-Service-Error": "no"},
             {"process 1": "no"},
         ),
+        (
+            json.dumps({**REPORT, "pid": "1", "host": "h"}).encode(),
+            {},
+            {"w h:1": "it reports as another version"},
+        ),
         (b'{"worker": "w", "host": "h", "pid": 1}', {}, {"w h:1": "it reports as another version"}),
     ],
 )
@@ -202,6 +237,14 @@ def test_a_subject_that_is_no_utf_8_is_reported(nats_server, nc, stream):
         release.set()
     client.close()
     assert message["subject"] == f"{stream.name}.\\udcff"
+
+
+def test_a_report_of_a_newer_version_is_read(nc):
+    """Keys that are not known are left out."""
+    newer = json.dumps({**REPORT, "new": 1, "running": [{**RUNNING, "new": 2}]}).encode()
+    nc.subscribe("jetstream-worker.>", cb=lambda msg: msg.respond(newer))
+    nc.flush()
+    assert list(request_reports(nc)) == [{**REPORT, "running": [RUNNING]}]
 
 
 @pytest.mark.parametrize("reply", [b"", b"[]", b'{"stream": "S", "seq": 1}'])
