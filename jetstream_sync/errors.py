@@ -141,7 +141,7 @@ class DrainTimeoutError(TimeoutError):
 # --- the connection ---------------------------------------------------------------------------
 
 
-class ConnectionClosedError(Error, _builtins.ConnectionError, transient=True):
+class ConnectionClosedError(Error, _builtins.ConnectionError):
     """The connection is closed; ``__cause__``, if set, is the reason."""
 
 
@@ -149,16 +149,16 @@ class ConnectionDrainingError(ConnectionClosedError):
     """The connection or subscription is draining and accepts no new operations."""
 
 
-class ConnectionLostError(ConnectionClosedError):
+class ConnectionLostError(ConnectionClosedError, transient=True):
     """The connection to the server was lost."""
 
 
-class StaleConnectionError(ConnectionClosedError):
+class StaleConnectionError(ConnectionClosedError, transient=True):
     """The server left too many pings unanswered, or reported a stale connection."""
 
 
 @_with_fields
-class ProtocolError(ConnectionClosedError):
+class ProtocolError(ConnectionClosedError, transient=True):
     """The server sent bytes that violate the NATS protocol."""
 
     reason: str

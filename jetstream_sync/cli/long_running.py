@@ -65,19 +65,12 @@ def failover(call: Callable[[], T], timeout: float) -> T:
             return call()
         except errors.Error as error:
             deadline = deadline or Deadline(_FAILOVER_TIMEOUTS * timeout)
-            if not error.transient or _is_final(error) or deadline.expired():
+            final = not error.transient or isinstance(error, errors.NoRespondersError)
+            if final or deadline.expired():
                 raise
             # The call has waited for a reply, or the next one waits for the connection.
             if not isinstance(error, (errors.TimeoutError, errors.ConnectionLostError)):
                 pause(min(_ELECTION_WAIT_S, deadline.left() or 0.0))
-
-
-def _is_final(error: errors.Error) -> bool:
-    """Return whether a transient error ends a command: its connection is closed, or a subject has no responders."""
-    closed = isinstance(error, errors.ConnectionClosedError)
-    return isinstance(error, errors.NoRespondersError) or (
-        closed and not isinstance(error, errors.ConnectionLostError)
-    )
 
 
 def reconnect_options(settings: Settings) -> dict[str, Any]:

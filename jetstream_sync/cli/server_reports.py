@@ -182,7 +182,7 @@ _JETSTREAM: Final = ServerReport(
 )
 
 
-jetstream = _JETSTREAM.command(
+jetstream: click.Command = _JETSTREAM.command(
     "Compare the use of JetStream on the servers; ``*`` marks the meta leader."
 )
 
@@ -369,7 +369,7 @@ _STATISTICS: Final = ServerReport(
 )
 
 
-statistics = _STATISTICS.command(
+statistics: click.Command = _STATISTICS.command(
     "Show the connections and the traffic of your account on each server.\n\n"
     "A server that does not answer is missing, since a user of an account does not learn which servers there are."
 )
@@ -493,10 +493,10 @@ _LEAFNODES: Final = ServerReport(
 )
 
 
-routes = _ROUTES.command("List the routes between the servers of clusters.")
+routes: click.Command = _ROUTES.command("List the routes between the servers of clusters.")
 
 
-gateways = _GATEWAYS.command("List the gateway connections between clusters.")
+gateways: click.Command = _GATEWAYS.command("List the gateway connections between clusters.")
 
 
-leafnodes = _LEAFNODES.command("List the connections of leaf nodes.")
+leafnodes: click.Command = _LEAFNODES.command("List the connections of leaf nodes.")

@@ -164,22 +164,31 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     # --- directories ----------------------------------------------------------------------------
 
-    def _infos(self, store: ObjectStore, prefix: str) -> list[ObjectInfo]:
-        """Return the object with a name, and those in the directory with this name."""
+    def _infos(self, store: ObjectStore, prefix: str, *, complete: bool = True) -> list[ObjectInfo]:
+        """
+        Return the object with a name, and those in the directory with this name.
+
+        If some of them cannot be read, this raises; without ``complete``, only if all of them cannot.
+        """
         key = id(self), store.bucket
         listings = _listings.get()
         if listings is None:
             listings = {}
         if key not in listings:
             listings[key] = store.list(allow_incomplete=True)
-        found, start = listings[key], f"{prefix}/" if prefix else ""
-        if any(name == prefix or name.startswith(start) for name in found.missing):
-            found.check()
-        return [info for info in found if info.name == prefix or info.name.startswith(start)]
+        listing, start = listings[key], f"{prefix}/" if prefix else ""
+        found = [item for item in listing if item.name == prefix or item.name.startswith(start)]
+        if (complete or not found) and any(
+            name == prefix or name.startswith(start) for name in listing.missing
+        ):
+            listing.check()
+        return found
 
-    def _entries(self, store: ObjectStore, prefix: str) -> Iterator[dict[str, Any]]:
+    def _entries(
+        self, store: ObjectStore, prefix: str, *, complete: bool = True
+    ) -> Iterator[dict[str, Any]]:
         """Yield the files of `_infos`, without broken links."""
-        infos = self._infos(store, prefix)
+        infos = self._infos(store, prefix, complete=complete)
         found = {(store.bucket, info.name): info for info in infos if info.link is None}
         for info in infos:
             target: ObjectInfo | None = info
@@ -274,7 +283,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         try:
             info = store.info(name)
         except errors.ObjectNotFoundError:
-            found = list(self._entries(store, name))
+            found = list(self._entries(store, name, complete=False))
             if len(found) == 1 and found[0]["name"].rstrip("/") == path:
                 return found[0]
             if found:

@@ -292,7 +292,7 @@ class Endpoint:
         except (errors.Error, TypeError, ValueError) as failure:
             # The user chose the code, the text and the payload.
             self._core.events.error(failure)
-        data = " ".join(str(error.description).split())[:_MAX_TEXT].encode("ascii", "replace")
+        data = " ".join(text_of(error.description).split())[:_MAX_TEXT].encode("ascii", "replace")
         text = data.decode() or _INTERNAL_ERROR.description
         try:
             request.respond_error(_INTERNAL_ERROR.code, text)

@@ -25,13 +25,15 @@ T = TypeVar("T")
 #: The JetStream API has no responders while a server starts, and its accounts are loaded after that. A query
 #: waits for it; other programs show at once that JetStream is disabled.
 _STARTING: Final = (errors.JetStreamNotEnabledError, errors.JetStreamNotEnabledForAccountError)
+#: The connection of the process was closed; the next attempt opens another one.
+_CLOSED: Final = (errors.ConnectionClosedError, errors.ConnectionDrainingError)
 _MIN_WAIT_S: Final = 0.1
 _MAX_WAIT_S: Final = 5.0
 
 
 def is_transient(error: errors.Error) -> bool:
     """Return whether the same call may succeed when it is repeated."""
-    return error.transient or isinstance(error, _STARTING)
+    return error.transient or isinstance(error, _STARTING) or type(error) in _CLOSED
 
 
 def retry_transient(

@@ -86,7 +86,7 @@ class CallStatus(str, Enum):
     CANCELLED = "CANCELLED"
     """It was cancelled before an attempt, or its process was killed for that."""
     EXPIRED = "EXPIRED"
-    """No attempt has begun in time."""
+    """The time to start an attempt was over."""
 
     # Otherwise str() differs between the supported Python versions.
     __str__ = str.__str__
@@ -482,6 +482,8 @@ class CallStates:
         self.bucket = bucket
         # The bucket of a connection, and the largest value; a forked process has another one.
         self._opened: tuple[Connection, KeyValue, int] | None = None
+        # The bucket of a connection, for a process that only waits for calls.
+        self._for_reading: tuple[Connection, KeyValue] | None = None
 
     def resource(self) -> Resource:
         """Return the config of the bucket."""
@@ -506,9 +508,13 @@ class CallStates:
         """Return the bucket for reading; a server that does not answer is waited for until the deadline."""
         nc, left = self._connection(), deadline.left()
         if left is not None and (self._opened is None or self._opened[0] is not nc):
+            if self._for_reading is not None and self._for_reading[0] is nc:
+                return self._for_reading[1]
             with suppress(errors.BucketNotFoundError):
-                # A bucket has the timeout of its context, so this one is not kept.
-                return nc.jetstream(timeout=max(left, _MIN_TIMEOUT_S)).key_value(self.bucket)
+                # Its timeout is that of its context; reading passes its own ones.
+                bucket = nc.jetstream(timeout=max(left, _MIN_TIMEOUT_S)).key_value(self.bucket)
+                self._for_reading = nc, bucket
+                return bucket
         return self._open()[0]
 
     def _use(self, action: Callable[[KeyValue], T]) -> T:

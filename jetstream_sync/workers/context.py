@@ -186,7 +186,7 @@ class Context:
         """
         Let the handler run for this many seconds from now, instead of its ``timeout``; a ``soft_timeout`` stays.
 
-        Once the timeout is over, this does nothing. 100 years are the most.
+        Once the timeout is over, this does nothing. The limit is 100 years.
 
         Raises:
             InvalidOptionError: ``seconds`` is not a number, or is below 0.

@@ -523,7 +523,8 @@ class DeadLetterWriter:
                 rule = "a dead letter must not call the API of a server, or reach an inbox"
                 raise errors.BadSubjectError(subject, rule)
         headers = self._headers(delivery, error)
-        dead_id = f"dead:{message_id}"
+        # With the sequence: a message that was published again with all headers is another one.
+        dead_id = f"dead:{message_id}:{where.stream_seq}"
         with_reason = Headers(headers)
         with_reason["Dead-Reason"] = reason
         if self._publish(subject, msg.data, with_reason, dead_id):

@@ -126,18 +126,27 @@ class JsonLogFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         with suppress(Exception):  # of what the program has added
-            return _line(line)
-        return _line(
-            {
-                name: value if isinstance(value, (int, str)) else codec.text_of(value)
-                for name, value in line.items()
-            }
-        )
+            return _json(line)
+        return _json({name: _encodable(value) for name, value in line.items()})
 
 
-def _line(fields: Mapping[str, object]) -> str:
+def _json(value: object) -> str:
     """Return JSON that a strict parser reads and any stream can encode."""
-    return codec.encodable(json.dumps(fields, default=str, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(value, default=str, ensure_ascii=False, allow_nan=False)
+    if text.isascii():
+        return text
+    # Half of a pair of surrogates is no text, also as an escape of JSON: its escape is shown.
+    return "".join(
+        f"\\\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in text
+    )
+
+
+def _encodable(value: object) -> object:
+    """Return a value that JSON can have; otherwise its text."""
+    with suppress(Exception):
+        _json(value)
+        return value
+    return codec.text_of(value)
 
 
 #: Attributes that every record has, and those that formatters add.

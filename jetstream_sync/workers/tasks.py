@@ -296,7 +296,14 @@ class Task(Generic[P, R]):
         return self.start(*self.record(args, kwargs or {}, *times, task_id=task_id))
 
     def result_of(self, task_id: str) -> TaskResult[R]:
-        """Return the call with this id, which another process may have sent."""
+        """
+        Return the call with this id, which another process may have sent.
+
+        Raises:
+            InvalidOptionError: the id cannot be that of a call.
+
+        """
+        _check_id(task_id)
         return TaskResult(self, task_id, self.states)
 
     # --- sending --------------------------------------------------------------------------------

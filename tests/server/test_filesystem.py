@@ -156,6 +156,12 @@ def test_an_object_that_cannot_be_read_is_not_absent(fs, js):
     for call in (fs.ls, fs.find, fs.du, lambda path: fs.rm(path, recursive=True)):
         with pytest.raises(errors.IncompleteListingError, match="year/03"):
             call("DATA/year")
+    assert fs.isdir("DATA/year")
+    assert not fs.exists("DATA/ye")
+    only = base64.urlsafe_b64encode(b"only/1").decode()
+    js.publish(f"$O.DATA.M.{only}", b"of another program")
+    with pytest.raises(errors.IncompleteListingError, match="only/1"):
+        fs.exists("DATA/only")
     fs.pipe("DATA/month/01", b"1")
     assert fs.ls("DATA/month", detail=False) == ["DATA/month/01"]
     assert fs.cat("DATA/year/01.txt") == b"year/01.txt"

@@ -250,6 +250,10 @@ def refusal(code: int, err_code: int, text: str = "no") -> errors.APIError:
     [
         (errors.RequestTimeoutError("a"), True),
         (errors.ConnectionLostError("gone"), True),
+        (errors.StaleConnectionError("silent"), True),
+        (errors.ProtocolError("garbage"), True),
+        (errors.ConnectionClosedError("closed"), False),
+        (errors.ConnectionDrainingError("drains"), False),
         (errors.NoServersError(), True),
         (errors.NoRespondersError("a"), True),
         (errors.NoStreamResponseError("a"), True),

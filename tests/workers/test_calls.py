@@ -22,11 +22,12 @@ from jetstream_sync import (
     JetStream,
     KeyNotFoundError,
     StreamNotFoundError,
+    errors,
     shared_connection,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Backoff, TaskError, Worker
-from jetstream_sync.workers.calls import CallEvent
+from jetstream_sync.workers import Backoff, Context, TaskError, Worker
+from jetstream_sync.workers.calls import CallEvent, CallStates
 from jetstream_sync.workers.logs import log
 
 pytestmark = pytest.mark.timeout(110)
@@ -355,6 +356,36 @@ def test_a_call_of_an_unknown_task_has_failed(worker, nats_server, js):
             call.get(20 * SCALE)
         wait_until(lambda: (waiting(js), waiting(js, "DEAD")) == (0, 1), 20)
     assert ended.status == "SUCCESSFUL"
+
+
+def test_a_failure_that_cannot_be_stored_in_a_stop_is_no_dead_letter(worker, js, monkeypatch):
+    """The message is returned, and the next worker runs the call."""
+    started = threading.Event()
+    runs = []
+
+    @worker.task(name="fails", results="R", retry=Backoff(attempts=1))
+    def fails(ctx: Context) -> None:
+        runs.append(1)
+        started.set()
+        if len(runs) == 1:
+            wait_until(lambda: ctx.stopping)
+            raise ValueError("boom")
+
+    call = fails.delay()
+    with running(worker) as run:
+        assert started.wait(20)
+        with monkeypatch.context() as patch:
+            patch.setattr(CallStates, "store", unavailable)
+            run.stop()
+    assert (call.status, waiting(js), waiting(js, "DEAD")) == ("RUNNING", 1, 0)
+    with running(worker):
+        wait_until(lambda: call.status == "SUCCESSFUL", 20)
+    assert (len(runs), waiting(js, "DEAD")) == (2, 0)
+
+
+def unavailable(*_: object) -> bool:
+    """Stand for a bucket that has no leader."""
+    raise errors.TimeoutError("the bucket has no leader")
 
 
 @pytest.mark.parametrize("call", [b"a@b", b"\xc3\xa9", b"\xff", b"*", b"stored"])

@@ -97,9 +97,18 @@ def test_a_message_that_cannot_be_parked_waits_in_the_consumer(js, tasks, worker
     [
         *(b"Worker-Origin: \xff", b"Worker-Origin: a..b", b"Worker-Origin:"),
         *(b"Worker-Origin: " + b"z" * 5000, b"Worker-Origin: TASKS/C/1/ x"),
-        b"Worker-Attempt: " + b"9" * 5000,
+        *(b"Worker-Origin: TASKS/C/7/1", b"Worker-Attempt: 20", b"Worker-Attempt: " + b"9" * 5000),
     ],
-    ids=["no UTF-8", "empty token", "empty", "long", "almost an id", "long number"],
+    ids=[
+        "no UTF-8",
+        "empty token",
+        "empty",
+        "long",
+        "almost an id",
+        "an id",
+        "number",
+        "long number",
+    ],
 )
 def test_headers_of_another_client_are_no_attempts(nats_server, js, tasks, worker, line):
     """Its message is run and retried like any other, under its own id."""

@@ -116,7 +116,7 @@ class AckTimes:
     __slots__ = ("_acked_at", "_resent_at", "_retry_at", "_timeout", "is_connected")
 
     def __init__(self, timeout: float, now: float, *, is_connected: bool) -> None:
-        self.is_connected = is_connected
+        self.is_connected: bool = is_connected
         self._timeout = timeout
         self._acked_at = self._resent_at = now
         # When the refused rows are sent again; ``None``: none was refused.

@@ -59,7 +59,7 @@ class WorkerPhase(Enum):
 
 
 #: The phases that may follow each one.
-WORKER_PHASES: Final = {
+WORKER_PHASES: Final[dict[WorkerPhase, set[WorkerPhase]]] = {
     WorkerPhase.STARTING: {WorkerPhase.RUNNING, WorkerPhase.STOPPING},
     WorkerPhase.RUNNING: {WorkerPhase.STOPPING},
     WorkerPhase.STOPPING: {WorkerPhase.STOPPED},

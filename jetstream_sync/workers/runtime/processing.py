@@ -85,6 +85,8 @@ _ACK_TIMEOUT_S: Final = 5.0
 #: The headers of a parked message, and the timeout of storing it in seconds.
 _ATTEMPT_HEADER: Final = "Worker-Attempt"
 _ORIGIN_HEADER: Final = "Worker-Origin"
+#: The subject of the schedule, in a message that the server has published for it (ADR-51).
+_SCHEDULER_HEADER: Final = "Nats-Scheduler"
 #: A number of attempts, and the end of an id, after stream and consumer.
 _ATTEMPTS: Final = re.compile("[0-9]{1,9}")
 _ORIGIN_END: Final = re.compile("[0-9]{1,20}/[0-9A-Za-z]{0,40}")
@@ -156,7 +158,7 @@ class Failures:
         where = delivery.metadata
         domain = f"{where.domain}/" if where.domain else ""
         start = f"{domain}{where.stream}/{where.consumer}/"
-        if self._handler.park_after is not None:
+        if self._handler.park_after is not None and is_parked(delivery):
             origin = parked_header(delivery, _ORIGIN_HEADER)
             if origin.startswith(start) and _ORIGIN_END.fullmatch(origin, len(start)):
                 return origin
@@ -494,10 +496,12 @@ class Processor:
             if not isinstance(returned, Reply):
                 check_returned(returned)
         except BaseException as error:
-            context.verdict = verdict = self.failures.decide(delivery, error)
+            verdict = self.failures.decide(delivery, error)
             if state.failed(context, error, is_last=verdict.is_last):
                 log.exception("%s: %r has failed", self.handler.name, delivery)
                 return None
+            # Not before the state is stored: if that fails, it is decided again, for that error.
+            context.verdict = verdict
             raise
         state.done(context)
         return returned
@@ -660,7 +664,14 @@ def park(js: Publishing, delivery: LeasedMessage, message_id: str, delay: float)
 def parked_attempts(delivery: LeasedMessage) -> int:
     """Return the number of attempts before the message was parked; 0: it was not."""
     text = parked_header(delivery, _ATTEMPT_HEADER)
-    return int(text) if _ATTEMPTS.fullmatch(text) else 0
+    return int(text) if _ATTEMPTS.fullmatch(text) and is_parked(delivery) else 0
+
+
+def is_parked(delivery: LeasedMessage) -> bool:
+    """Return whether the server has published a message for the schedule of `park`."""
+    where = delivery.metadata
+    schedule = parked_header(delivery, _SCHEDULER_HEADER)
+    return schedule.startswith(f"parked.{where.stream}.{where.consumer}.")
 
 
 def parked_header(delivery: LeasedMessage, name: str) -> str:
