@@ -6,11 +6,12 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
 from fixtures.internals import core_of
-from fixtures.threads import between, wait_until
+from fixtures.threads import SCALE, between, wait_until
 
 import jetstream_sync
 from jetstream_sync import JetStream, PubAck, errors
@@ -195,14 +196,21 @@ def test_the_wait_at_a_full_window_has_its_own_limit(alone, fresh_server):
         assert all(future.result(5) for future in futures)
 
 
-def test_a_full_window_without_a_connection_names_the_outage(alone, fresh_server):
+def test_a_full_window_without_a_connection_names_the_outage(fresh_server):
     """The error of a stalled publisher tells whether the server is slow or disconnected."""
-    alone._publisher._window = 1
-    fresh_server.stop()
-    wait_until(lambda: core_of(alone).address is None)
-    _kept = alone.publish_async("s")
-    with pytest.raises(errors.TooManyStalledMsgsError, match="no connection to a server for"):
-        alone.publish_async("s", timeout=0.1)
+    # After a failed attempt to reconnect, all messages of the lost connection have failed.
+    attempted = threading.Event()
+    options: dict[str, Any] = {
+        "reconnect_time_wait": 0.05,
+        "reconnect_error_cb": lambda _: attempted.set(),
+    }
+    with closing(jetstream_sync.connect(fresh_server.url, **options)) as nc:
+        js = nc.jetstream(publish_async_max_pending=1)
+        fresh_server.stop()
+        assert attempted.wait(10 * SCALE)
+        _kept = js.publish_async("s")
+        with pytest.raises(errors.TooManyStalledMsgsError, match="no connection to a server for"):
+            js.publish_async("s", timeout=0.1)
 
 
 def test_a_small_window_passes_many_messages(js, stream):
