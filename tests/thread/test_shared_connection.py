@@ -379,8 +379,10 @@ def test_a_fork_amid_an_opening(door):
 @sends_ctrl_c
 # A socket that was being created at the signal is closed by garbage collection.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_ctrl_c_at_any_moment(listener):
+def test_a_ctrl_c_at_any_moment(listener, request):
     """After a Ctrl-C at any point the next call has a connection, and no thread waits for ever."""
+    gc.freeze()  # the objects of other tests would make each collection slow
+    request.addfinalizer(gc.unfreeze)
     moment = random.randrange(1, 10)  # each run looks at a tenth of the points
     found: list[Connection] = []
 
