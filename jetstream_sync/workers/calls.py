@@ -589,26 +589,28 @@ class CallStates:
 
     def change(
         self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
-    ) -> tuple[CallRecord, int]:
+    ) -> tuple[CallRecord, int, int]:
         """
-        Change the record of a call, and return it with its revision.
+        Change the record of a call, and return it with its revision and its size in bytes.
 
         Raises `CallEndedError` and `NoCallError`.
         """
-        found = sent
+        found, size = sent, 0
 
         def changed(entry: KeyValueEntry | None) -> bytes:
-            nonlocal found
+            nonlocal found, size
             found = sent if entry is None else CallRecord.from_json(entry.value)
             if found is None:
                 raise CallEndedError(None)
             found = change(found)
-            return found.to_json()
+            data = found.to_json()
+            size = len(data)
+            return data
 
         with _key_of_call(call):
             revision = self._use(lambda bucket: bucket.modify(call, changed))
         assert found is not None
-        return found, revision
+        return found, revision, size
 
     def give_up(self, call: str, sent: CallRecord | None, reason: str) -> CallRecord | None:
         """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
@@ -682,9 +684,8 @@ class TaskState(RunState):
         """Record the begin of a run; return false if the call has ended."""
         sent = self._sent(context.message)
         try:
-            found, revision = self._calls.change(sent.id, sent, _begun)
-            size = len(found.to_json()) + _RECORD_MARGIN
-            context.value_limit = self._calls.max_value - size
+            found, revision, size = self._calls.change(sent.id, sent, _begun)
+            context.value_limit = self._calls.max_value - size - _RECORD_MARGIN
         except CallEndedError as error:
             ended: CallRecord = error.args[0]
             if ended.status != CallStatus.FAILED or self._acks_failures:

@@ -451,13 +451,13 @@ class MemoryCalls(CallStates):
 
     def change(
         self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
-    ) -> tuple[CallRecord, int]:
-        """Change the record of a call, and return it."""
+    ) -> tuple[CallRecord, int, int]:
+        """Change the record of a call, and return it, as if it had revision 0."""
         record = self._records.get(call, sent)
         if record is None:
             raise CallEndedError(None)
         self._records[call] = record = change(record)
-        return record, 0
+        return record, 0, len(record.to_json())
 
     def store(self, record: CallRecord, _revision: int) -> bool:
         """Replace a record."""

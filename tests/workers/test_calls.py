@@ -233,7 +233,7 @@ def test_a_state_that_was_stored_without_its_reply_is_that_of_the_run(worker, js
 
     call = bill.apply_async(task_id="call")
     states = bill.states
-    record, revision = states.change(call.id, None, lambda found: found.after(CallEvent.BEGIN))
+    record, revision, _ = states.change(call.id, None, lambda found: found.after(CallEvent.BEGIN))
     ended = record.after(CallEvent.SUCCEED)
     js.key_value("R").update(call.id, ended.to_json(), revision)
     assert states.store(ended, revision)
