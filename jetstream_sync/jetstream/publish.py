@@ -47,7 +47,7 @@ from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
-from ..net.clock import Deadline, monotonic, seconds
+from ..net.clock import BackoffDelay, Deadline, monotonic, seconds
 from ..options import check_int
 from ..protocol.parser import PAYLOAD, RawMessage
 
@@ -322,8 +322,10 @@ def _settle_in_child() -> None:
 in_each_child(_settle_in_child)
 
 
-#: Delay before a message is published again while an earlier one is being stored, in seconds.
+#: Delays before a message is published again while an earlier one is being stored, in seconds: the first and the
+#: maximum.
 _IN_PROCESS_DELAY_S: Final = 0.02
+_MAX_IN_PROCESS_DELAY_S: Final = 0.32
 #: Maximum number of messages of `publish_async` that may await their acks.
 DEFAULT_WINDOW: Final = 4000
 #: Minimum time in seconds that must be left for a reply; with less, there is no further attempt.
@@ -595,6 +597,7 @@ class Publisher(MessageReceiver):
         options: Mapping[str, Any] | None = None,
     ) -> PubAck:
         """Publish with an expected sequence; try again while the server cannot check it yet."""
+        delays = BackoffDelay(_IN_PROCESS_DELAY_S, _MAX_IN_PROCESS_DELAY_S)
         while True:
             try:
                 left = deadline.left()
@@ -602,10 +605,10 @@ class Publisher(MessageReceiver):
                     subject, payload, headers, left, DEFAULT_RETRIES, stream, options
                 )
             except errors.APIError as error:
-                # Other transient errors are for the caller: they may last longer than its patience.
+                # Other transient errors are for the caller: they may last longer than it waits.
                 if not error.in_process or deadline.expired():
                     raise
-            self._core.wait_closed(_IN_PROCESS_DELAY_S)
+            self._core.wait_closed(delays.next())
 
     # --- not waiting ----------------------------------------------------------------------------
 

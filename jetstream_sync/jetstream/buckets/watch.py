@@ -550,10 +550,12 @@ class Watch(Generic[E]):
             # Read before it is checked whether the watch is current: see `_set_current`.
             lock = self._lock
             waits = not (until_current and self._state.initial is None)
+            # A Ctrl-C may come between the last steps of the thread that makes the watch current.
+            limit = deadline.sooner(_MAX_CHECK_S) if until_current else deadline
             acquired: list[bool] = []
             try:
                 call_and_record(
-                    acquired, lock.acquire, waits, deadline.lock_timeout() if waits else -1
+                    acquired, lock.acquire, waits, limit.lock_timeout() if waits else -1
                 )
                 if True in acquired and lock is self._lock:
                     return step(deadline)
@@ -562,7 +564,7 @@ class Watch(Generic[E]):
                     lock.release()
             if until_current and self._state.initial is None:
                 return None
-            if True not in acquired:
+            if True not in acquired and deadline.expired():
                 raise errors.TimeoutError("another thread is still waiting for an entry")
 
     def _next_entry(self, deadline: Deadline) -> E | None:
