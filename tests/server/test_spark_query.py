@@ -329,19 +329,19 @@ class RolledBack:
         server.start()
         self._fill("lost", 5)
 
-    def roll_back(self, more: int) -> None:
+    def roll_back(self, more: int, subject: str = "S.a") -> None:
         self._server.stop()
         shutil.rmtree(self._server.store_dir)
         shutil.copytree(self._copy, self._server.store_dir)
         self._server.start()
-        self._fill("other", more)
+        self._fill("other", more, subject)
 
-    def _fill(self, payload: str, count: int) -> None:
+    def _fill(self, payload: str, count: int, subject: str = "S.a") -> None:
         with jetstream_sync.connect(self._server.url) as nc:
             js = nc.jetstream()
             with contextlib.suppress(errors.StreamNameInUseError):
                 work_queue(js, "S", storage="file")
-            fill(js, "S.a", count, payload.encode())
+            fill(js, subject, count, payload.encode())
 
     def held(self) -> int:
         with jetstream_sync.connect(self._server.url) as nc:
@@ -376,6 +376,35 @@ def test_a_running_query_notices_that_the_server_was_rolled_back(rolled_back):
     rolled_back.roll_back(20)
     with pytest.raises(DataLossError, match="restored to an earlier"):
         step(query, end)
+
+
+def test_what_did_not_match_before_a_rollback_may_match_after_it(rolled_back):
+    """The sequences that were searched have other messages."""
+    query = rolled_back.planner.query("S", subjects="S.b", minPollInterval=0)
+    start = query.initial()
+    assert planned(query, start, step(query, start)) == []
+    rolled_back.roll_back(20, "S.b")
+    assert planned(query, start, step(query, start)) == [(6, 26)]
+
+
+def test_what_does_not_match_may_leave_the_stream_before_a_reconnect(js, stream, planner):
+    """It was searched, so it is not lost."""
+    options = planner.options(
+        stream.name, subjects=f"{stream.name}.a", startingOffsets="earliest", minPollInterval=0
+    )
+    query = Query(options)
+    fill(js, f"{stream.name}.a", 3)
+    end = step(query, query.initial())
+    query.commit(end)
+    fill(js, f"{stream.name}.b", 20)
+    assert step(query, end) == end
+    stream.purge()
+    nc = connection(options.connection)
+    nc.reconnect()
+    wait_until(lambda: nc.stats["reconnects"] == 1 and nc.is_connected)
+    assert step(query, end) == end
+    fill(js, f"{stream.name}.a", 2)
+    assert planned(query, end, step(query, end)) == [(24, 26)]
 
 
 def test_a_range_of_a_server_that_was_rolled_back_is_an_error(rolled_back, monkeypatch):

@@ -172,15 +172,23 @@ class _Idle(NamedTuple):
 
 @dataclass(slots=True)
 class _KnownStream:
-    """What this process knows about a stream, until it becomes shorter or is missing; it saves requests."""
+    """
+    What this process knows about a stream, until it becomes shorter or is missing; it saves requests.
+
+    After a reconnect it is compared with the stream again.
+    """
 
     created_ns: int
     filters: tuple[str, ...] | None = None
     """The filters of its reads and commits; ``None``: it is not prepared for them."""
     searched_seq: int = 0
     """With filters, the sequence up to which nothing matches."""
+    searched_end: tuple[int, int] | None = None
+    """Sequence and time of the last message at that search, to be compared with the stream."""
     is_verified: bool = False
     """Whether this process has planned a batch of it, or its last message that was read is still the same one."""
+    is_compared: bool = True
+    """Whether `searched_end` is that of the same copy of the stream."""
 
 
 class QueryPlanner:
@@ -320,7 +328,8 @@ class QueryPlanner:
         if self._access.link != self._link:
             # The streams of a restarted server may be older copies, also if they are as long as before.
             self._link = self._access.link
-            self._known.clear()
+            for known in self._known.values():
+                known.filters, known.is_verified, known.is_compared = None, False, False
         for key, old in self._views.items():
             view = views.get(key)
             if view is None or view.end_seq < old.end_seq:
@@ -512,12 +521,24 @@ class QueryPlanner:
         """
         if view is None or view.created_ns != position.created_ns:
             return position
-        seq = self._known_stream(key, view).searched_seq
+        seq = self._searched_seq(key, view, position.next_seq)
         if position.is_unread:
             seq = max(seq, view.first_seq)
         if seq <= position.next_seq:
             return position
         return replace(position, start_seq=seq, next_seq=seq, cuts=())
+
+    def _searched_seq(self, key: str, view: StreamView, next_seq: int) -> int:
+        """Return the sequence up to which nothing matches, if it is after a position and known of this copy."""
+        known = self._known_stream(key, view)
+        if not known.is_compared and known.searched_end and known.searched_seq > next_seq:
+            # Without it, messages that did not match and have left the stream would look like lost ones.
+            last_seq, last_ns = known.searched_end
+            stored = self._access.stored_at(view.name, last_seq)
+            if stored is not None and stored[0] == last_seq and stored[1] != last_ns:
+                known.searched_seq = 0
+            known.is_compared = True
+        return known.searched_seq
 
     # --- how much to read -----------------------------------------------------------------------
 
@@ -535,7 +556,8 @@ class QueryPlanner:
             is_first = start.from_earliest and first is not None
             start = empty_batch(view, seq, start.filters, start.since_ns)
             start = replace(start, from_earliest=is_first)
-            self._known_stream(key, view).searched_seq = seq
+            known = self._known_stream(key, view)
+            known.searched_seq, known.searched_end = seq, (view.end_seq - 1, view.last_ns)
         rows = counts.matching(start.next_seq, end_seq) if start.next_seq < end_seq else 0
         return StreamPart(view, start, end_seq, counts, rows)
 
