@@ -152,8 +152,8 @@ def guard_standard_streams() -> None:
     """
     Replace ``sys.stdin``, ``sys.stdout`` and ``sys.stderr``, so that a failure of each is handled in one way.
 
-    A read or write that fails names its stream, and that of a stream that was closed by the caller fails; failed
-    writes to standard error are dropped. A character that the terminal cannot encode becomes an escape.
+    A read or write that fails names its stream, and those of a stream that the caller closed fail; failed writes to
+    standard error are dropped. A character that the terminal cannot encode becomes an escape.
     """
     # Opened in this order, they take the closed file descriptors, so that no socket gets them. Such a descriptor
     # cannot be used in the direction of its stream.
@@ -168,11 +168,13 @@ def guard_standard_streams() -> None:
 
 def _guarded(stream: TextIO | None, kind: type[io.FileIO]) -> TextIO:
     descriptor = os.open(os.devnull, os.O_RDONLY) if stream is None else stream.fileno()
+    # As Python made them: lines of standard error, and with PYTHONUNBUFFERED those of both, are written at once.
+    by_line = getattr(stream, "line_buffering", False) or getattr(stream, "write_through", False)
     return io.TextIOWrapper(
         io.BufferedWriter(kind(descriptor, "w", closefd=False)),
         encoding="utf-8" if stream is None else stream.encoding,
         errors="backslashreplace",
-        line_buffering=stream is not None and stream.isatty(),
+        line_buffering=by_line or kind is _Diagnostics,
     )
 
 

@@ -503,7 +503,10 @@ def run(args: Sequence[str], env: Environment) -> int:
         except _REPORTED as error:
             failures.append(error)
         try:
-            env.stdout.flush()
+            if not any(isinstance(item, KeyboardInterrupt) for item in failures):
+                env.stdout.flush()
+        except KeyboardInterrupt as error:
+            failures.append(error)
         except OSError as error:
             if not any(map(is_about_output, failures)):
                 failures.append(error)
@@ -555,6 +558,10 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> No
     settings.env.stderr.flush()
 
 
+#: How long the reader of the output is waited for after a signal, in seconds.
+_LAST_WRITE_S: Final = 0.3
+
+
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     # SystemExit unwinds the stack, so that commands remove their temporary server objects.
     raise SystemExit(int(ExitStatus.TERMINATED))
@@ -565,10 +572,31 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     guard_standard_streams()
     try:
-        sys.exit(run(sys.argv[1:], Environment.of_process()))
-    finally:
-        try:
-            sys.stdout.flush()
-        except OSError:
-            # It was reported. The interpreter flushes again at exit, and would report it in other words.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = run(sys.argv[1:], Environment.of_process())
+    except (KeyboardInterrupt, SystemExit):
+        _end_output(_LAST_WRITE_S)
+        raise
+    _end_output(_LAST_WRITE_S if status == ExitStatus.INTERRUPTED else 0.0)
+    sys.exit(status)
+
+
+def _end_output(limit: float) -> None:
+    """
+    Write what is buffered, or drop it if that fails or takes longer than a limit in seconds; 0: there is none.
+
+    The interpreter flushes again at exit: it would wait for a reader that is stuck, and report an error in other
+    words than `run`.
+    """
+    if limit and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, _late)
+        signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if limit and hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _late(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise TimeoutError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 import pytest
 from fixtures.jsm import NOWHERE, Jsm, run_jsm
-from fixtures.threads import SCALE
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import errors
@@ -314,17 +316,65 @@ def test_no_colours_for_who_wants_none(terminal, how):
     assert "\x1b[1;3" not in child.raw
 
 
+ENVIRONMENT = {
+    **os.environ,
+    "XDG_CONFIG_HOME": NOWHERE,
+    "PYTHONUNBUFFERED": "",
+    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+}
+
+
 def in_shell(jsm: Jsm, words: str, *, bash: bool = False) -> subprocess.CompletedProcess[bytes]:
     """Run ``jsm`` with arguments and redirections in a shell."""
     command = f"{sys.executable} -m jetstream_sync.cli {words}"
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"] if bash else ["sh", "-c", f"exec {command}"],
         check=False,
-        env={**os.environ, "NATS_URL": jsm.url, "XDG_CONFIG_HOME": NOWHERE},
+        env={**ENVIRONMENT, "NATS_URL": jsm.url},
         input=b"x",
         capture_output=True,
         timeout=60 * SCALE,
     )
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_whose_output_is_not_read(number, status):
+    """As with a pager that shows its first page."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writing, b"x" * 4096):
+            pass
+    os.set_blocking(writing, True)
+    command = [sys.executable, "-m", "jetstream_sync.cli", "errors", "ls"]
+    states: list[str] = []
+
+    def is_waiting() -> bool:
+        states.append(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0])
+        return states[-20:] == ["S"] * 20
+
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=writing) as process:
+        os.close(writing)
+        wait_until(is_waiting, 10)
+        process.send_signal(number)
+        assert process.wait(10 * SCALE) == status
+    os.close(reading)
+
+
+def test_standard_error_is_written_by_the_line(tmp_path):
+    """Also to a file, as by any program of Python; a killed worker has written what its handlers printed."""
+    (tmp_path / "printing.py").write_text(
+        "import os, sys\nprint('seen', file=sys.stderr)\nprint('and this')\nos._exit(7)\n"
+    )
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        command = [sys.executable, "-m", "jetstream_sync.cli", "worker", "run", "printing:worker"]
+        environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, stdout=out, stderr=err, check=False
+        )
+    assert done.returncode == 7
+    assert (tmp_path / "err").read_text() == "seen\n"
+    assert (tmp_path / "out").read_text() == "and this\n"
 
 
 @pytest.mark.matrix
