@@ -226,9 +226,12 @@ def connection(settings: ConnectionSettings) -> Connection:
     servers = ",".join(settings.servers) if settings.logins is None else settings.logins()
     while True:
         found = shared_connection(servers, **settings.connect_options())
+        left = within(Deadline(settings.timeout)).left()
         try:
-            found.flush(within(Deadline(settings.timeout)).left())
+            found.flush(left)
         except errors.TimeoutError:
+            if left is not None and left < settings.timeout / 2:
+                raise  # too short to say that the link is dead, which other tasks use
             found.reconnect()
         except errors.ConnectionLostError:
             pass  # reconnecting; requests wait for the new link

@@ -229,11 +229,13 @@ class _RangeReader:
 
     def _recover(self, error: errors.Error) -> None:
         """Wait before the next attempt after an error."""
-        if (
-            not is_transient(error)
-            or self._deadline.expired()
-            or self._api.core.wait_closed(self._waits.next())
-        ):
+        left = self._deadline.left()
+        wait = self._waits.next()
+        if left is not None:
+            wait = min(
+                wait, left / 2
+            )  # as in `retry_transient`: the next error says more than that it was late
+        if not is_transient(error) or self._deadline.expired() or self._api.core.wait_closed(wait):
             raise error
         log.info("reading %s continues at %d after: %s", self._range.stream, self._next_seq, error)
 
