@@ -123,7 +123,7 @@ def loads(data: bytes | str) -> Any:
 
 
 def encodable(text: str) -> str:
-    """Return a text that JSON can have: half of a pair of surrogates, as in names of files, is escaped."""
+    """Return a text that a JSON string can have: half of a pair of surrogates, as in names of files, is escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -49,7 +49,7 @@ def publish_with_headers_command(
 
 def batch_heads(batch: bytes, lines: bytes = b"") -> tuple[bytes, bytes]:
     """
-    Return the begin of the header block of each message of an atomic batch (ADR-50), and that of the last one.
+    Return the beginning of the header block of each message of an atomic batch (ADR-50), and that of the last one.
 
     The block continues with the number of the message, counted from 1, a line end and other header lines.
     """

@@ -75,7 +75,7 @@ class OutboxAdmin(admin.ModelAdmin):
 
     @admin.display(description="payload")  # type: ignore[untyped-decorator]
     def text(self, row: Outbox) -> str:
-        """Return the begin of the payload as text."""
+        """Return the beginning of the payload as text."""
         return _text(bytes(row.payload))
 
     @admin.action(  # type: ignore[untyped-decorator]
@@ -92,7 +92,7 @@ class OutboxAdmin(admin.ModelAdmin):
 
 
 def _text(payload: bytes) -> str:
-    """Return the begin of a payload as text."""
+    """Return the beginning of a payload as text."""
     more = f"... ({len(payload)} bytes)" if len(payload) > _SHOWN else ""
     return payload[:_SHOWN].decode("utf-8", "replace") + more
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 class Listing(Sequence[T]):
     """
-    The streams, consumers or buckets of a listing, sorted by name.
+    The streams, consumers, buckets or objects of a listing, sorted by name.
 
     A listing is incomplete if the server names items whose state is not known: their servers do not
     reply, or cannot run them. Iterating over an incomplete listing raises `IncompleteListingError` after

@@ -217,11 +217,11 @@ class CallRecord(codec.Record):
 
     @classmethod
     def from_json(cls, data: bytes) -> CallRecord:
-        """Return a stored record; raise `NoCallError` if it is none."""
+        """Return a stored record; raise `NoCallError` if the data is not a record of a call."""
         try:
             return codec.decode(cls, codec.loads(data))
         except errors.InvalidResponseError as error:
-            raise NoCallError(f"the stored record of the call is none: {error}") from error
+            raise NoCallError(f"the bucket has other data for the call: {error}") from error
 
 
 def new_record(

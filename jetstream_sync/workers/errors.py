@@ -141,7 +141,7 @@ class ReturnValueError(Reject):
 
 
 class NoCallError(errors.InvalidResponseError):
-    """The id of a message cannot be that of a call, or the bucket has no record for it but other data."""
+    """A message is not a call: its id cannot be a key, or the bucket has data of another program for it."""
 
 
 class CallEndedError(Exception):

@@ -573,6 +573,7 @@ class ObjectStore(ForeignNames):
             allow_incomplete: whether the readable infos are enough.
 
         Raises:
+            IncompleteListingError: where the `Listing` is used as complete, without ``allow_incomplete``.
             BucketNotFoundError: the bucket does not exist.
             StreamRecreatedError: the bucket was deleted and created again, or restored to an earlier state,
                 while the infos were read.
