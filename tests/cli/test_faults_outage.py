@@ -276,6 +276,7 @@ def check_all(account: Account, tmp_path: Any, *down: NatsServer) -> None:
     check_monitoring(account, healthy=not down)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("account", [3], indirect=True)
 def test_one_server_is_down(account):
@@ -307,6 +308,7 @@ def test_one_server_is_down(account):
     assert (absent.status, "no server answered" in absent.err) == (4, True)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("account", [1], indirect=True)
 def test_checks_and_dead_letters_while_a_server_is_down(account):

@@ -77,6 +77,7 @@ def test_a_token_is_for_one_browser(serve):
         assert opened.recv(20 * SCALE)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_processes_of_pages_end_with_the_server(serve, number):

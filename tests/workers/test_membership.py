@@ -136,6 +136,7 @@ def handle(ctx: Context) -> None:
 """
 
 
+@pytest.mark.full
 def test_the_partitions_of_a_killed_process_go_to_others(
     js, stream, group, nats_server, tmp_path, monkeypatch
 ):

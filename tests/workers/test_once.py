@@ -42,6 +42,7 @@ def test_a_handled_message_is_recorded(js, stream, worker):
     assert js.key_value("ONCE").status().ttl is not None
 
 
+@pytest.mark.full
 @POSIX
 def test_a_handled_message_does_not_run_again(js, stream, nats_server, tmp_path):
     """A worker that is killed before its acknowledgement arrives leaves a message that is done."""

@@ -239,6 +239,7 @@ link.close()
 """
 
 
+@pytest.mark.full
 @pytest.mark.timeout(110)  # a process must also start within the time of silence
 def test_a_silent_process_is_killed(tmp_path, monkeypatch):
     """A process without heartbeats gets SIGKILL and is replaced; reports come from the new one."""
