@@ -582,19 +582,20 @@ def main() -> NoReturn:
 
 def _end_output(limit: float) -> None:
     """
-    Write what is buffered, or drop it if that fails or takes longer than a limit in seconds; 0: there is none.
+    Write what is buffered, or drop it if that fails or takes longer than a limit in seconds; 0: without limit.
 
     The interpreter flushes again at exit: it would wait for a reader that is stuck, and report an error in other
     words than `run`.
     """
-    if limit and hasattr(signal, "setitimer"):
+    has_timer = limit > 0 and hasattr(signal, "setitimer")
+    if has_timer:
         signal.signal(signal.SIGALRM, _late)
         signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if limit and hasattr(signal, "setitimer"):
+    if has_timer:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

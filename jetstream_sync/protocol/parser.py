@@ -519,12 +519,13 @@ class Handshake:
             operation = self.left.popleft()
             if isinstance(operation, Info):
                 self.info = ServerInfo.from_fields(operation.fields)
-            elif isinstance(operation, ErrorLine):
+                continue
+            if isinstance(operation, ErrorLine):
                 raise error_from_text(operation.text)
-            elif isinstance(operation, Ping):
+            if isinstance(operation, Ping):
                 reply += PONG
-            elif self.info is None:
+                continue
+            if self.info is None:
                 raise errors.ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
-            else:
-                self.done = isinstance(operation, Pong)
+            self.done = isinstance(operation, Pong)
         return reply

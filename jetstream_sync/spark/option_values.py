@@ -113,14 +113,18 @@ class RowIds(StrEnum):
     """How stored rows are recognized."""
 
     CONTENT = "content"
+    """By their content."""
     POSITION = "position"
+    """By their position in the partition."""
 
 
 class ShortWindow(StrEnum):
     """What to do if the duplicate window of the stream is shorter than the expected outage."""
 
     WARN = "warn"
+    """A warning."""
     ERROR = "error"
+    """An error."""
 
 
 class NothingSince(StrEnum):
@@ -129,12 +133,14 @@ class NothingSince(StrEnum):
     LATEST = "latest"
     """Wait for one."""
     ERROR = "error"
+    """An error."""
 
 
 class Overwrite(StrEnum):
     """How the sink empties the stream in mode overwrite."""
 
     PURGE = "purge"
+    """The earlier messages are removed after the new rows are stored."""
 
 
 def option(parse: Callable[[str], Any], default: Any = MISSING) -> Any:

@@ -283,13 +283,13 @@ def _loaded(data: bytes) -> dict[str, Any]:
 
 
 def sent_call(data: bytes) -> SentCall:
-    """Return the call in a message; raise `Reject` if there is none."""
+    """Return the call in a message; raise `Reject` if it has none."""
     found = _loaded(data)
     return SentCall(found.get("args", ()), found.get("kwargs", {}), found.get("expires"))
 
 
 def sent_record(task: str, call: str, data: bytes) -> CallRecord:
-    """Return the record of a call, as far as its message has it; raise `Reject` if it is no call."""
+    """Return the record of a call, as far as its message has it; raise `Reject` if it is not a call."""
     # A message waits to be run, whatever another program has written into it.
     found = {"task": task, "kwargs": {}, "enqueued_at": utc_now(), **_loaded(data)}
     try:

@@ -135,7 +135,7 @@ def _json(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False, allow_nan=False)
     if text.isascii():
         return text
-    # Half of a pair of surrogates is no text, also as an escape of JSON: its escape is shown.
+    # A strict parser refuses half of a pair of surrogates, also as an escape of JSON: the escape is shown as text.
     return "".join(
         f"\\\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in text
     )

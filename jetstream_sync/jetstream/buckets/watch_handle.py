@@ -116,7 +116,7 @@ def watch_with_callbacks(
     cb: Callable[[E], object] | None,
     current_cb: Callable[[], object] | None,
 ) -> WatchHandle:
-    """Return a handle of a new watch; raise `InvalidOptionError` for what is no callback."""
+    """Return a handle of a new watch; raise `InvalidOptionError` if a callback is not callable."""
     if cb is None:
         raise errors.InvalidOptionError("current_cb", current_cb, "requires cb")
     check_callback("cb", cb)

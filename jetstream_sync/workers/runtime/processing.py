@@ -675,5 +675,5 @@ def is_parked(delivery: LeasedMessage) -> bool:
 
 
 def parked_header(delivery: LeasedMessage, name: str) -> str:
-    """Return a header of a parked message; empty: there is none. Any client can have sent it."""
+    """Return a header of a parked message; empty: there is none. Any client may have sent it."""
     return delivery.msg.headers.get(name, "") if delivery.msg.headers else ""
