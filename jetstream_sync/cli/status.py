@@ -126,23 +126,23 @@ _OUTAGES: Final[dict[int, tuple[str, str]]] = {
 }
 
 
-#: Suggestions of click for an option.
-_SUGGESTED: Final = r"(?P<typed>'?(?P<flag>--?[\w-]+)'?)\.? \(?(?:Possible options|Did you mean[^:']*):? ?(?P<options>.*)$"
-#: Texts of click and of records, and how they are written instead.
-_REWORDED: Final = (
-    # The text of the value says that it is invalid, and that of an argument also what it is.
-    (r"^Invalid value for '\W?[A-Z]+\W*': (?=\w+ name .*\binvalid\b)", ""),
-    (r"^Invalid value for ('[^']+'): (?=.*\binvalid\b)", r"\1: "),
-    (r"\b[A-Z]\w+\.(\w+): required field is missing", r"the field '\1' is missing"),
-)
+#: The start of a text about a required field of a record: it has the name of a class.
+_MISSING_FIELD: Final = r"\b[A-Z]\w+\.(\w+): required field is missing"
 
 
-def _suggestion(found: re.Match[str]) -> str:
-    from ..options import closest_match  # noqa: PLC0415 - for errors only
-
-    options = re.findall(r"--?[\w-]+", found["options"])
-    close = closest_match(found["flag"], options) or options[0]
-    return f"{found['typed']}; did you mean {close!r}?"
+def _usage_text(error: click.ClickException) -> str:
+    """Return the text of an error of click, in the same words in all its versions."""
+    if isinstance(error, click.NoSuchOption):
+        close = f"; did you mean {error.possibilities[0]!r}?" if error.possibilities else ""
+        return f"No such option {error.option_name!r}{close}"
+    # The text of an invalid value says so.
+    if isinstance(error, click.BadParameter) and re.search(r"\binvalid\b", error.message):
+        param = error.param
+        if isinstance(param, click.Argument):
+            return error.message  # it says also what is invalid
+        hint = error.param_hint or (param and param.get_error_hint(error.ctx))
+        return f"{hint}: {error.message}" if hint else error.message
+    return error.format_message()
 
 
 def _outage(error: BaseException) -> tuple[str, str] | None:
@@ -199,13 +199,11 @@ def one_line(error: BaseException) -> str:
         return "interrupted"
     if (found := _outage(error)) is not None:
         return found[0]
-    text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    text = _usage_text(error) if isinstance(error, click.ClickException) else str(error)
     if isinstance(error, OSError) and not isinstance(error, errors.Error) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = readable(" ".join(text.split())).removesuffix(".")
-    text = re.sub(_SUGGESTED, _suggestion, text)
-    for pattern, better in _REWORDED:
-        text = re.sub(pattern, better, text)
+    text = re.sub(_MISSING_FIELD, r"the field '\1' is missing", text)
     return text or type(error).__name__
 
 

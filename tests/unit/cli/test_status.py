@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
 from jetstream_sync import errors
@@ -50,10 +51,31 @@ OUTAGE = "see 'jsm stream ls' and 'jsm server report health'"
             "see 'jsm errors lookup 10052'",
         ),
         (CommandError("no\nmessage.", hint="wait"), "no message", "wait"),
+        (
+            click.NoSuchOption("--nope", possibilities=["--node"]),
+            "No such option '--nope'; did you mean '--node'?",
+            "",
+        ),
+        (click.NoSuchOption("-x"), "No such option '-x'", ""),
+        (
+            click.BadParameter("invalid size 'x'", param=click.Option(["-s", "--size"])),
+            "'-s' / '--size': invalid size 'x'",
+            "",
+        ),
+        (
+            click.BadParameter("name 'a.b' is invalid", param=click.Argument(["name"])),
+            "name 'a.b' is invalid",
+            "",
+        ),
+        (
+            click.BadParameter("0 is not in the range", param_hint="'--limit'"),
+            "Invalid value for '--limit': 0 is not in the range",
+            "",
+        ),
     ],
 )
 def test_an_error_has_one_line_and_a_remedy(error, text, hint):
-    """What comes from an outage says what is unreachable, and where an outage is shown."""
+    """An outage says what is unreachable, and where it is shown; an error of click says its parameter."""
     assert (one_line(error), hint_of(error)) == (text, hint)
 
 
