@@ -319,7 +319,7 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C was pressed while the clients worked."""
 
     def __init__(self, outcome: BenchResult) -> None:
-        super().__init__()
+        super().__init__(outcome)
         self.outcome = outcome
 
 

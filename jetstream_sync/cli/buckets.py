@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +15,7 @@ from ..declare import CREATE, DELETE, NOTHING, Declared, Step
 from ..durations import duration_to_ns, time_to_text
 from ..exit_status import ExitStatus
 from ..net.clock import Deadline
+from ..subjects import check_bucket
 from .config import change_config, changed, config_options, display_fields, take_fields
 from .env import single_line, visible
 from .listings import Listed, emit_listed_names, lister
@@ -27,26 +27,10 @@ from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, command
 from .status import CommandError, about, not_found
 from .streams import CLUSTER, REPLICATION
-from .values import Decorator, ParamType, force_option, option
+from .values import Decorator, Parsed, force_option, option
 
 if TYPE_CHECKING:
     from .. import JetStream, Listing
-
-
-class _BucketName(ParamType):
-    """A valid bucket name."""
-
-    name = "bucket"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name, or fail when it is invalid."""
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", value):
-            reason = "it must consist of letters, digits, '-' and '_'"
-            self.fail(f"bucket name {value!r} is invalid: {reason}", param, ctx)
-        return value
-
-
-BUCKET_NAME: Final = _BucketName()
 
 
 class _Store(Protocol):
@@ -98,7 +82,7 @@ class BucketKind(Generic[_B]):
         """Return the decorator that adds the name of a bucket to a command."""
         return click.argument(
             "bucket",
-            type=BUCKET_NAME,
+            type=Parsed("bucket", check_bucket),
             required=required,
             metavar="BUCKET" if required else "[BUCKET]",
             shell_complete=self.complete,

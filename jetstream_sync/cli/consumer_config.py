@@ -33,7 +33,7 @@ from .names import (
     complete_stream,
     consumer_arguments,
     consumer_of,
-    no_stream,
+    find_stream,
     title,
 )
 from .output import note
@@ -164,11 +164,7 @@ def add(
             ask.interactive = False
         _ask_for_rest(ask, fields)
         config = changed(base, {**fields, **name})
-        try:
-            stream_config = js.get_stream(stream).cached_info.config
-        except errors.StreamNotFoundError as error:
-            raise no_stream(js, stream, error) from error
-        check_against_stream(settings, config, stream_config)
+        check_against_stream(settings, config, find_stream(js, stream).cached_info.config)
         if output is not None:
             write_config(settings, config, output)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -36,8 +37,7 @@ from .names import (
     consumer_arguments,
     consumer_of,
     names_of,
-    no_consumer,
-    no_stream,
+    suggesting,
     title,
 )
 from .output import Missing, count, counted, deletions, emit_text, when
@@ -222,11 +222,11 @@ def find_consumers(
     given = given_conditions(options)
     if not given:
         return listed
-    return select(lists.js, listed, _CONDITIONS, given, missing=_not_known)
 
+    def missing(info: ConsumerInfo, reason: str) -> Missing:
+        return missing_consumer(info.stream_name, info.name, reason)
 
-def _not_known(info: ConsumerInfo, reason: str) -> Missing:
-    return missing_consumer(info.stream_name, info.name, reason)
+    return select(lists.js, listed, _CONDITIONS, given, missing=missing)
 
 
 @command()
@@ -256,7 +256,7 @@ def ls(
     with lister(settings, repeats=report.watch is not None) as lists:
         if stream is None and not (all_streams or conditions) and settings.interactive:
             stream = Asker(settings).select("Select a stream", lists.js.stream_names, "STREAM")
-        key = title if stream is None else _own_name
+        key: Callable[[ConsumerInfo], str] = title if stream is None else attrgetter("name")
         if names:
             listed = find_consumers(lists, stream, options)
             # Consumers of different streams may have the same name.
@@ -275,10 +275,6 @@ def ls(
             key=key,
             sortable=(_name_of(stream), *_LONG),
         )
-
-
-def _own_name(info: ConsumerInfo) -> str:
-    return info.name
 
 
 def _pair_of(info: ConsumerInfo) -> str:
@@ -448,13 +444,8 @@ def _look_up(
 ) -> list[ConsumerInfo]:
     """Return the infos of all consumers before the first is deleted."""
     found = []
+    absent = [errors.ConsumerNotFoundError] if ignore_missing else []
     for name in dict.fromkeys(names):
-        try:
-            with about(f"consumer {stream} > {name}"):
-                found.append(js.consumer_info(stream, name))
-        except errors.StreamNotFoundError as error:
-            raise no_stream(js, stream, error) from error
-        except errors.ConsumerNotFoundError as error:
-            if not ignore_missing:
-                raise no_consumer(js, stream, name, error) from error
+        with suggesting(js, stream, name), suppress(*absent), about(f"consumer {stream} > {name}"):
+            found.append(js.consumer_info(stream, name))
     return found

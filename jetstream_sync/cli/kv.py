@@ -64,23 +64,18 @@ def entry_document(entry: KeyValueEntry) -> dict[str, Any]:
         "bucket": entry.bucket,
         "key": visible(entry.key),
         "revision": entry.revision,
-        "operation": operation_text(entry),
+        "operation": entry.operation.name,
         "created": time_to_text(time_from_ns(entry.created_ns)),
         **header_fields(entry.headers),
         **body_fields(entry.value),
     }
 
 
-def operation_text(entry: KeyValueEntry) -> str:
-    """Return ``PUT``, ``DELETE`` or ``PURGE``."""
-    return entry.operation.name
-
-
 def entry_line(settings: Settings, entry: KeyValueEntry) -> str:
     """Return a change of a key as a line of text."""
-    value = f": {readable(entry.value)}" if operation_text(entry) == "PUT" else ""
+    value = f": {readable(entry.value)}" if entry.operation.name == "PUT" else ""
     return (
-        f"[{when(settings, entry.created)}] {operation_text(entry)} "
+        f"[{when(settings, entry.created)}] {entry.operation.name} "
         f"{entry.bucket} > {readable(entry.key)}{value}"
     )
 
@@ -257,7 +252,7 @@ def history(settings: Settings, bucket: str, key: str) -> None:
 
 _HISTORY: Final = (
     Field("Revision", "revision", right=False),
-    Field("Operation", operation_text),
+    Field("Operation", "operation.name"),
     Field("Created", "created", drop=1),
     Field("Length", lambda entry: len(entry.value), drop=2),
     Field("Value", _shortened),

@@ -17,7 +17,7 @@ from ..exit_status import ExitStatus
 from ..net.clock import Deadline
 from ..subjects import KV_PREFIX, OBJECT_PREFIX
 from .long_running import failover_options
-from .names import no_stream
+from .names import suggesting
 from .output import Missing, counted, emit_names
 from .render import Field, ReportOptions, Table, write_reports
 from .settings import Settings
@@ -177,10 +177,8 @@ class Lister:
         """
         if stream is None:
             return self.consumers_of(self.streams())
-        try:
+        with suggesting(self.js, stream):
             return self._consumers(stream, "")
-        except errors.StreamNotFoundError as error:
-            raise no_stream(self.js, stream, error) from error
 
     def consumers_of(self, streams: Listed[StreamInfo]) -> Listed[ConsumerInfo]:
         """Return the consumers of these streams, with one request for each stream that has any."""

@@ -90,14 +90,6 @@ class Entry:
         return command
 
 
-class MissingCommandError(click.UsageError):
-    """A group was called without a command; the error shows the group's help."""
-
-    def __init__(self, ctx: click.Context) -> None:
-        super().__init__("a command is missing", ctx)
-        self.help: str = ctx.get_help()
-
-
 class NounGroup(click.Group):
     """A group of the commands in a table, which have aliases and are imported on first use."""
 
@@ -114,13 +106,6 @@ class NounGroup(click.Group):
     def aliases_of(self, name: str) -> list[str]:
         """Return the aliases of a command."""
         return [*self.entries[name].aliases.split(), *self.entries[name].shortcuts]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options of the group; raise `MissingCommandError` when there are no arguments."""
-        # The behaviour of click itself differs from version to version.
-        if not args and not ctx.resilient_parsing:
-            raise MissingCommandError(ctx)
-        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of their definition."""
@@ -548,8 +533,8 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> No
     as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
     if as_json:
         text = f"{readable_json(json_text(document_of(error)))}\n"
-    elif isinstance(error, MissingCommandError):
-        text = f"{error.help}\n"
+    elif isinstance(error, click.exceptions.NoArgsIsHelpError):
+        text = f"{error.message}\n"
     else:
         said, hint = one_line(error), hint_of(error)
         text = f"jsm: {said}{' ' if said.endswith('?') else '; '}{hint}\n"

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -47,15 +47,24 @@ def named_stream(settings: Settings, js: JetStream, name: str | None) -> Stream:
 
 def find_stream(js: JetStream, name: str) -> Stream:
     """Return the stream with a name, or raise the error for an unknown name."""
-    try:
+    with suggesting(js, name):
         return js.get_stream(name)
+
+
+@contextlib.contextmanager
+def suggesting(js: JetStream, stream: str, consumer: str = "") -> Iterator[None]:
+    """Raise the error for an unknown stream, or consumer of it, as one that suggests a known name."""
+    try:
+        yield
     except errors.StreamNotFoundError as error:
-        raise no_stream(js, name, error) from error
+        raise not_found("stream", stream, js.stream_names(), error) from error
+    except errors.ConsumerNotFoundError as error:
+        close = did_you_mean(consumer, js.consumer_names(stream))
+        text = f'stream {stream} has no consumer "{consumer}"{close}'
+        raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
 
 
 # --- consumers ----------------------------------------------------------------------------------
-
-_Found = TypeVar("_Found")
 
 
 def names_of(
@@ -69,10 +78,8 @@ def names_of(
         chosen = stream
 
         def known() -> list[str]:
-            try:
+            with suggesting(js, chosen):
                 return js.consumer_names(chosen)
-            except errors.StreamNotFoundError as error:
-                raise no_stream(js, chosen, error) from error
 
         consumer = ask.select("Select a consumer", known, "CONSUMER")
     ask.done()
@@ -92,7 +99,9 @@ def find_consumer(
     settings: Settings, js: JetStream, stream: str | None, consumer: str | None
 ) -> ConsumerInfo:
     """Return the info of a pull or push consumer; prompt for missing names."""
-    return _fetch(js, js.consumer_info, *names_of(settings, js, stream, consumer))
+    stream, consumer = names_of(settings, js, stream, consumer)
+    with suggesting(js, stream, consumer):
+        return js.consumer_info(stream, consumer)
 
 
 def find_pull(
@@ -101,33 +110,13 @@ def find_pull(
     """Return a pull consumer; prompt for missing names."""
     stream, consumer = names_of(settings, js, stream, consumer)
     try:
-        return _fetch(js, js.get_consumer, stream, consumer)
+        with suggesting(js, stream, consumer):
+            return js.get_consumer(stream, consumer)
     except errors.ConsumerIsPushBasedError as error:
         raise CommandError(
             f"consumer {stream} > {consumer} is a push consumer",
             hint=f"read it with 'jsm consumer sub {stream} {consumer}'",
         ) from error
-
-
-def _fetch(js: JetStream, get: Callable[[str, str], _Found], stream: str, consumer: str) -> _Found:
-    try:
-        return get(stream, consumer)
-    except errors.StreamNotFoundError as error:
-        raise no_stream(js, stream, error) from error
-    except errors.ConsumerNotFoundError as error:
-        raise no_consumer(js, stream, consumer, error) from error
-
-
-def no_stream(js: JetStream, name: str, cause: errors.APIError) -> CommandError:
-    """Return the error for a stream that does not exist."""
-    return not_found("stream", name, js.stream_names(), cause)
-
-
-def no_consumer(js: JetStream, stream: str, name: str, cause: errors.APIError) -> CommandError:
-    """Return the error for a consumer that does not exist."""
-    close = did_you_mean(name, js.consumer_names(stream))
-    text = f'stream {stream} has no consumer "{name}"{close}'
-    return CommandError(text, ExitStatus.NOT_FOUND, cause=cause)
 
 
 def title(info: ConsumerInfo) -> str:
@@ -142,30 +131,27 @@ _TIMEOUT_S = 0.3
 #: The names that no shell takes for more than a word, and no command for an option.
 _UNQUOTED: Final = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 
-#: Return the names for JetStream and the name of the outer object.
-_Ask = Callable[["JetStream", str], list[str]]
+_Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-class _Completer:
-    """A ``shell_complete`` function."""
+def _completer(ask: Callable[[JetStream, str], list[str]], outer: str = "") -> _Complete:
+    """
+    Return a ``shell_complete`` function.
 
-    def __init__(self, ask: _Ask, outer: str = "") -> None:
-        self._ask = ask
-        self._outer = outer
+    `ask`: returns the names; it gets the value of the parameter `outer`, such as the stream of a consumer.
+    """
 
-    def __call__(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        """Return the matching names."""
-        del param
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         settings: Settings | None = ctx.find_root().obj
-        outer = ctx.params.get(self._outer, "")
-        if settings is None or (self._outer and not isinstance(outer, str)):
+        given = ctx.params.get(outer, "")
+        if settings is None or not isinstance(given, str):
             return []
         # Also where a variable enables the trace.
         settings = settings.with_options(timeout=_TIMEOUT_S, trace=False)
         logging.disable()
         try:
-            with settings.jetstream(error_cb=_ignore, connect_timeout=_TIMEOUT_S) as js:
-                names = self._ask(js, outer)
+            with settings.jetstream(error_cb=lambda _: None, connect_timeout=_TIMEOUT_S) as js:
+                names = ask(js, given)
         except (errors.Error, CommandError, click.ClickException, OSError):
             return []
         finally:
@@ -173,9 +159,7 @@ class _Completer:
         # A shell inserts a name as it is, without quotes, and names are chosen by other clients.
         return [name for name in names if name.startswith(incomplete) and _UNQUOTED.fullmatch(name)]
 
-
-def _ignore(error: Exception) -> None:
-    del error
+    return complete
 
 
 def bucket_names(js: JetStream) -> list[str]:
@@ -184,10 +168,10 @@ def bucket_names(js: JetStream) -> list[str]:
     return [name.removeprefix(KV_PREFIX) for name in names if name.startswith(KV_PREFIX)]
 
 
-complete_stream: Final = _Completer(lambda js, _: js.stream_names())
-complete_consumer: Final = _Completer(lambda js, stream: js.consumer_names(stream), "stream")
-complete_bucket: Final = _Completer(lambda js, _: bucket_names(js))
-complete_store: Final = _Completer(lambda js, _: js.object_store_names())
+complete_stream: Final = _completer(lambda js, _: js.stream_names())
+complete_consumer: Final = _completer(lambda js, stream: js.consumer_names(stream), "stream")
+complete_bucket: Final = _completer(lambda js, _: bucket_names(js))
+complete_store: Final = _completer(lambda js, _: js.object_store_names())
 
 #: The name of a stream, prompted for if it is missing.
 optional_stream_argument: Decorator = click.argument(

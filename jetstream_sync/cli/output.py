@@ -201,13 +201,3 @@ def when(settings: Settings, moment: datetime | None, *, short: bool = False) ->
 def ns_text(nanoseconds: int) -> str:
     """Return a duration in the unit that fits it: ``1.5ms``."""
     return seconds_text(duration_from_ns(nanoseconds))
-
-
-def yes(value: object) -> str:
-    """Return ``true`` or ``false``."""
-    return "true" if value else "false"
-
-
-def joined(values: Sequence[str] | None) -> str:
-    """Return the values separated by commas."""
-    return ", ".join(values or ())

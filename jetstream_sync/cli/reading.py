@@ -41,7 +41,7 @@ from .names import find_stream
 from .output import counted, say
 from .settings import Settings
 from .status import CommandError
-from .view import is_delivery
+from .view import MessageWriter, is_delivery
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0
@@ -357,24 +357,13 @@ def check_received(number: int, wanted: int | None, noun: str = "message") -> No
         raise CommandError(f"received {number:,}{asked} {noun}s", ExitStatus.TIMED_OUT)
 
 
-class MessageView(Protocol):
-    """The output of messages."""
-
-    @property
-    def shows_settling(self) -> bool:
-        """Whether the output includes the acknowledgement of each message."""
-
-    def write(self, msg: Msg, *, acked: bool) -> None:
-        """Write a message."""
-
-
 @dataclass(kw_only=True)
 class ReadLoop:
     """The state of one run of a command that reads messages."""
 
     settings: Settings
     source: Source
-    view: MessageView
+    view: MessageWriter
     settle: Settle
     flush: Callable[[], object] | None = None
     """Flushes the acknowledgements, and raises the error of one that was refused; ``None``: there are none."""

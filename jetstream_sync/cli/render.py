@@ -22,7 +22,7 @@ import click
 from ..durations import duration_text
 from .env import Environment, readable, single_line, unescaped
 from .long_running import failover, pause
-from .output import Missing, count, emit, emit_line, emit_list, note, when, yes
+from .output import Missing, count, emit, emit_line, emit_list, note, when
 from .settings import Settings
 from .status import CommandError
 from .values import TIMEOUT, Decorator, option, with_options
@@ -148,7 +148,7 @@ def _plain_text(settings: Settings, value: Any, *, short: bool) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return yes(value)
+        return "true" if value else "false"
     if isinstance(value, int):
         return count(value)
     if isinstance(value, datetime):

@@ -221,26 +221,6 @@ def _connections(responses: Replies) -> list[JSONObject]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionFilter:
-    """The connections that are listed."""
-
-    subject: str | None
-    username: str | None
-    state: str
-    account: str | None = None
-
-    def fields(self) -> JSONObject:
-        """Return the fields of the request."""
-        return {
-            "state": _STATES.index(self.state),
-            "auth": True,
-            "user": self.username,
-            "filter_subject": self.subject,
-            "acc": self.account,
-        }
-
-
 _CONNECTIONS: Final = ServerReport(
     title="Connections",
     subject=f"{PING}.CONNZ",
@@ -274,8 +254,16 @@ _connection_options = with_options(
 
 def _show_connections(report: ServerReport, settings: Settings, options: dict[str, Any]) -> None:
     shown = ServerReportOptions.pop_from(options)
-    of_server = {"sort": _SERVER_SORTS[shown.sort], "limit": shown.top}
-    report.show(settings, shown, {**of_server, **ConnectionFilter(**options).fields()})
+    body = {
+        "sort": _SERVER_SORTS[shown.sort],
+        "limit": shown.top,
+        "state": _STATES.index(options["state"]),
+        "auth": True,
+        "user": options["username"],
+        "filter_subject": options["subject"],
+        "acc": options.get("account"),
+    }
+    report.show(settings, shown, body)
 
 
 @command("connections")

@@ -132,6 +132,8 @@ _MISSING_FIELD: Final = r"\b[A-Z]\w+\.(\w+): required field is missing"
 
 def _usage_text(error: click.ClickException) -> str:
     """Return the text of an error of click, in the same words in all its versions."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return "a command is missing"  # the message is the help of the group
     if isinstance(error, click.NoSuchOption):
         close = f"; did you mean {error.possibilities[0]!r}?" if error.possibilities else ""
         return f"No such option {error.option_name!r}{close}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from .. import ClusterInfo, PeerInfo, StreamConfig, StreamInfo, StreamSourceInfo, errors
 from ..durations import seconds_text
-from ..subjects import check_stream_name
 from .listings import (
     Listed,
     Lister,
@@ -23,7 +23,7 @@ from .listings import (
     missing_stream,
     show_listed,
 )
-from .names import complete_stream, no_stream, optional_stream_argument, stream_of
+from .names import complete_stream, optional_stream_argument, stream_of, suggesting
 from .output import (
     Missing,
     count,
@@ -293,11 +293,11 @@ def find_streams(lists: Lister, options: dict[str, Any], *, everything: bool) ->
     listed = lists.streams(everything=everything)
     if "subject" in given:
         given["subject"] = set(lists.js.stream_names(given["subject"]))
-    return select(lists.js, listed, _CONDITIONS, given, missing=_not_known)
 
+    def missing(info: StreamInfo, reason: str) -> Missing:
+        return missing_stream(info.config.name, reason)
 
-def _not_known(info: StreamInfo, reason: str) -> Missing:
-    return missing_stream(info.config.name, reason)
+    return select(lists.js, listed, _CONDITIONS, given, missing=missing)
 
 
 def given_conditions(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -452,7 +452,7 @@ def ls(
             return
         if names:
             listed = find_streams(lists, options, everything=everything)
-            emit_listed_names(settings, listed, _name_of)
+            emit_listed_names(settings, listed, attrgetter("config.name"))
             return
         none = "No streams match" if conditions else "No streams defined"
         show_listed(
@@ -460,13 +460,9 @@ def ls(
             lambda: find_streams(lists, options, everything=everything),
             Table(_LONG if long else _LIST, "Streams", none),
             report,
-            key=_name_of,
+            key=attrgetter("config.name"),
             sortable=_LONG,
         )
-
-
-def _name_of(info: StreamInfo) -> str:
-    return info.config.name
 
 
 @command()
@@ -484,8 +480,7 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
     ask = Asker(settings)
     with settings.jetstream() as js:
         if not names:
-            names = (ask.select("Select a stream", js.stream_names, "STREAM"),)
-            ask.done()
+            names = (ask.choose("Select a stream", js.stream_names, "STREAM"),)
         found = _existing(js, names, force=force, ignore_missing=ignore_missing)
         if found:
             kind = "Stream" if len(found) == 1 else "Streams"
@@ -510,14 +505,11 @@ def _existing(
     `force`: the number for a stream whose servers do not answer is 0.
     """
     found = {}
+    absent = [errors.StreamNotFoundError] if ignore_missing else []
     for name in dict.fromkeys(names):
-        check_stream_name(name)
         try:
-            with about(f"stream {name}"):
+            with suggesting(js, name), suppress(*absent), about(f"stream {name}"):
                 found[name] = js.get_stream(name).cached_info.state.messages
-        except errors.StreamNotFoundError as error:
-            if not ignore_missing:
-                raise no_stream(js, name, error) from error
         except errors.RequestTimeoutError:
             if not force or _is_listed(js, name) is not True:
                 raise

@@ -391,7 +391,7 @@ def _imported(target: str) -> Worker:
     try:
         return load_worker(target)
     except errors.InvalidOptionError as error:
-        raise _usage_error(error) from error
+        raise CommandError(f"{error.option} {error.value!r}: {error.reason}") from error
     except errors.Error:
         raise
     except Exception as error:
@@ -403,7 +403,3 @@ def _imported(target: str) -> Worker:
             f"worker {target!r}: importing {module} raised {type(error).__name__}: {error}{where}"
         )
         raise CommandError(text, ExitStatus.FAILED) from error
-
-
-def _usage_error(error: errors.InvalidOptionError) -> CommandError:
-    return CommandError(f"{error.option} {error.value!r}: {error.reason}")
