@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from .. import errors
-from ..codec import UNSET, Duration, Record, UnknownEnumValue
-from ..durations import check_message_time
+from ..codec import UNSET, Duration, Record, UnknownEnumValue, dumps
+from ..durations import check_message_time, time_to_text
 from ..records import record, setting
 from ..subjects import check_stream_name, check_subject
 from .account import ClusterInfo, Placement
@@ -553,6 +554,61 @@ class StreamInfo(Record):
 
     ts: datetime | None = None
     """Time of this snapshot on the server; not set by old servers."""
+
+
+class MsgGetRequest(NamedTuple):
+    """
+    A request for stored messages: a ``STREAM.MSG.GET`` or a direct get (ADR-31).
+
+    The names are those of the JSON API; ``None``: the field is not sent. A direct get alone has the fields from
+    ``batch`` on.
+    """
+
+    seq: int | None = None
+    """The sequence of the message; with `next_by_subj` or `batch`, the first one that it may have."""
+
+    last_by_subj: str | None = None
+    """The subject of which the last message is requested."""
+
+    next_by_subj: str | None = None
+    """The subject of the messages from `seq` or `start_time` on."""
+
+    batch: int | None = None
+    """Maximum number of messages."""
+
+    max_bytes: int | None = None
+    """Size in bytes after which the reply ends with a message."""
+
+    start_time: datetime | None = None
+    """The time from which on messages are requested, in place of `seq`."""
+
+    multi_last: Sequence[str] | None = None
+    """The subjects of which the last messages are requested."""
+
+    up_to_seq: int | None = None
+    """With `multi_last`, the sequence after which messages do not count."""
+
+    up_to_time: datetime | None = None
+    """With `multi_last`, the time from which on messages do not count."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the body of the request."""
+        return {
+            name: time_to_text(value) if isinstance(value, datetime) else value
+            for name, value in self._asdict().items()
+            if value is not None
+        }
+
+    def encode(self) -> bytes:
+        """Return the payload of the request."""
+        return dumps(self.to_json())
+
+    def selects(self, subject: str, seq: int) -> bool:
+        """Return whether a single message can be the requested one; wildcards are not compared."""
+        last, first = self.last_by_subj or "*", self.seq or 0
+        is_exact = self.seq is not None and self.next_by_subj is None
+        fits = seq == first if is_exact else seq >= max(1, first)
+        return fits and ("*" in last or last.endswith(">") or subject == last)
 
 
 @record

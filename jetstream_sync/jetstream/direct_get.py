@@ -8,15 +8,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from .. import errors
 from ..api.echo import release
-from ..api.stream import StoredMsgReply
+from ..api.stream import MsgGetRequest, StoredMsgReply
 from ..client.replies import ReplyCollector
-from ..codec import decode, dumps
+from ..codec import decode
 from ..durations import time_from_text, time_to_ns
 from ..headers import (
     SEQUENCE,
@@ -105,7 +105,7 @@ class StoredReply(NamedTuple):
 
 
 def get_stored(
-    api: APIRequests, stream: str, request: Mapping[str, Any], *, direct: bool | None
+    api: APIRequests, stream: str, request: MsgGetRequest, *, direct: bool | None
 ) -> StoredReply:
     """Get a message from any server that has the stream if direct gets are allowed, or from its leader."""
     deadline = api.deadline()
@@ -114,16 +114,16 @@ def get_stored(
 
 
 def leader_get(
-    api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
+    api: APIRequests, stream: str, request: MsgGetRequest, deadline: Deadline
 ) -> StoredMsg:
     """Get a message from the stream's leader."""
     return _leader_reply(api, stream, request, deadline).decoded()
 
 
 def _leader_reply(
-    api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
+    api: APIRequests, stream: str, request: MsgGetRequest, deadline: Deadline
 ) -> StoredReply:
-    response = api.ask(api.routes.to("STREAM.MSG.GET", stream), request, deadline)
+    response = api.ask(api.routes.to("STREAM.MSG.GET", stream), request.to_json(), deadline)
     reply = decode(StoredMsgReply, response.get("message"))
     _check_requested(request, reply.subject, reply.seq)
     return StoredReply(
@@ -137,16 +137,16 @@ def _leader_reply(
 
 
 def _direct_reply(
-    api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
+    api: APIRequests, stream: str, request: MsgGetRequest, deadline: Deadline
 ) -> StoredReply | None:
     """Send a direct get; ``None``: the leader has to be asked."""
-    subject = request.get("last_by_subj")
+    subject = request.last_by_subj
     route, payload = None, b""
     if subject is not None and "*" not in subject and ">" not in subject:
         # With the subject in the route, permissions can be given by subject.
         route = api.routes.direct_get_last(stream, subject)
     if route is None:
-        route, payload = api.routes.to("DIRECT.GET", stream), dumps(request)
+        route, payload = api.routes.to("DIRECT.GET", stream), request.encode()
     encoded = api.core.encoder.encode_subject(route)
     try:
         reply = api.call(encoded, payload, deadline.sooner(_DIRECT_TIMEOUT_S), _read_reply)
@@ -160,14 +160,11 @@ def _direct_reply(
     return reply
 
 
-def _check_requested(request: Mapping[str, Any], subject: str, seq: int) -> None:
+def _check_requested(request: MsgGetRequest, subject: str, seq: int) -> None:
     """Raise if a message is not the requested one."""
-    last, first = request.get("last_by_subj", "*"), request.get("seq", 0)
-    exact = "next_by_subj" not in request and "seq" in request
-    wrong = seq != first if exact else seq < max(1, first)
-    if wrong or not ("*" in last or last.endswith(">") or subject == last):
+    if not request.selects(subject, seq):
         raise errors.InvalidResponseError(
-            f"asked for {request!r:.100}, got {seq} with {subject!r:.60}"
+            f"asked for {request.to_json()!r:.100}, got {seq} with {subject!r:.60}"
         )
 
 
@@ -246,7 +243,7 @@ _BATCH_REPLY: Final = re.compile(_REPLY + b"%b\\d+\r\n%b\\d+\r\n\r\n" % (_PENDIN
 
 
 def direct_get_many(
-    api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
+    api: APIRequests, stream: str, request: MsgGetRequest, deadline: Deadline
 ) -> list[StoredMsg]:
     """Get messages from any server that has the stream, at least one."""
     # If the reply was cut off, the list holds the messages received so far, in order and without gaps.
@@ -254,7 +251,7 @@ def direct_get_many(
     items, error = _collect(api, route, request, deadline)
     if error is not None and not items:
         raise error
-    if "start_time" in request and not (
+    if request.start_time is not None and not (
         is_direct_status(items[0]) or _is_of_batch(items[0][HEADER])
     ):
         raise _too_old(api, "start_time")
@@ -270,12 +267,12 @@ def direct_get_many(
 
 
 def _collect(
-    api: APIRequests, route: str, request: Mapping[str, Any], deadline: Deadline
+    api: APIRequests, route: str, request: MsgGetRequest, deadline: Deadline
 ) -> tuple[list[RawMessage], errors.Error | None]:
     """Send a batched direct get; return the replies, and the error that ended them early, if any."""
     replies = ReplyCollector(api.core, _is_end)
     try:
-        replies.ask(route.encode(), dumps(request))
+        replies.ask(route.encode(), request.encode())
         try:
             return replies.wait(_IDLE_TIMEOUT_S, deadline), None
         except (errors.TimeoutError, errors.ConnectionLostError) as error:
@@ -300,26 +297,26 @@ _PAGE_ATTEMPTS: Final = 5
 _PAGE_RETRY_DELAY_S: Final = 0.05
 
 
-def direct_get_last(
-    api: APIRequests, stream: str, request: Mapping[str, Any]
-) -> Iterator[StoredMsg]:
+def direct_get_last(api: APIRequests, stream: str, request: MsgGetRequest) -> Iterator[StoredMsg]:
     """Get the last messages of many subjects from any server that has the stream."""
     # The first page is requested by the call, the others by the iteration.
     page = _last_page(api, stream, request)
-    if not page.messages and "up_to_seq" in request:
-        page = _search_again(api, stream, request, page)
+    if not page.messages and request.up_to_seq is not None:
+        page = _search_again(api, stream, request, request.up_to_seq, page)
     return _iter_pages(api, stream, request, page)
 
 
-def _search_again(api: APIRequests, stream: str, request: Mapping[str, Any], page: _Page) -> _Page:
+def _search_again(
+    api: APIRequests, stream: str, request: MsgGetRequest, up_to_seq: int, page: _Page
+) -> _Page:
     """Return the first page for a sequence up to which no message was found."""
     # With file storage, servers find none up to a sequence that they do not have yet. That is a
     # sequence beyond the end of the stream, or the server that replied is behind.
     info = stream_info(api, stream)
-    last = min(request["up_to_seq"], info.state.last_seq)
+    last = min(up_to_seq, info.state.last_seq)
     attempts = _PAGE_ATTEMPTS if (info.config.num_replicas or 1) > 1 else 1
     while last and attempts and not page.messages:
-        page = _last_page(api, stream, {**request, "up_to_seq": last})
+        page = _last_page(api, stream, request._replace(up_to_seq=last))
         attempts -= 1
         if attempts and not page.messages:
             api.core.wait_closed(_PAGE_RETRY_DELAY_S)
@@ -327,16 +324,16 @@ def _search_again(api: APIRequests, stream: str, request: Mapping[str, Any], pag
 
 
 def _iter_pages(
-    api: APIRequests, stream: str, request: Mapping[str, Any], page: _Page
+    api: APIRequests, stream: str, request: MsgGetRequest, page: _Page
 ) -> Iterator[StoredMsg]:
     yield from page.messages
     # From the second page on the sequence says up to where.
-    rest = {name: value for name, value in request.items() if name != "up_to_time"}
+    request = request._replace(up_to_time=None)
     while page.left:
         expected = page.left
-        body = rest | {"seq": page.messages[-1].seq + 1, "up_to_seq": page.up_to}
+        request = request._replace(seq=page.messages[-1].seq + 1, up_to_seq=page.up_to)
         for _ in range(_PAGE_ATTEMPTS):
-            page = _last_page(api, stream, body)
+            page = _last_page(api, stream, request)
             found = len(page.messages) + page.left
             if found == expected:
                 break
@@ -349,7 +346,7 @@ def _iter_pages(
         yield from page.messages
 
 
-def _last_page(api: APIRequests, stream: str, request: Mapping[str, Any]) -> _Page:
+def _last_page(api: APIRequests, stream: str, request: MsgGetRequest) -> _Page:
     """Request a page until it arrives completely."""
     route = api.routes.to("DIRECT.GET", stream)
     deadline = api.deadline()

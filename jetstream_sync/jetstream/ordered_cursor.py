@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
+from ..api.stream import MsgGetRequest
 from ..client.mailbox import copy_exception
 from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
@@ -501,7 +502,8 @@ class OrderedCursor:
         last = 0
         for subject in filters:
             with suppress(errors.MessageNotFoundError):
-                found = leader_get(self._api, self.stream, {"last_by_subj": subject}, deadline)
+                request = MsgGetRequest(last_by_subj=subject)
+                found = leader_get(self._api, self.stream, request, deadline)
                 last = max(last, found.seq)
         return last
 
@@ -570,7 +572,7 @@ class OrderedCursor:
         if last is not None and last < seq:
             return True
         with suppress(errors.MessageNotFoundError, *_NOT_PERMITTED):
-            found = leader_get(self._api, self.stream, {"seq": seq}, deadline)
+            found = leader_get(self._api, self.stream, MsgGetRequest(seq), deadline)
             return found.time_ns != time_ns
         # It was removed, or the user may not get it.
         if self._verify is None:

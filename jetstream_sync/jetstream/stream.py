@@ -12,7 +12,7 @@ from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE, Schedule
-from ..api.stream import SnapshotRequest, StreamInfo
+from ..api.stream import MsgGetRequest, SnapshotRequest, StreamInfo
 from ..durations import check_message_time, check_time, time_to_text
 from ..headers import SCHEDULE
 from ..options import check_int
@@ -535,11 +535,14 @@ class Stream(StreamConsumers):
             raise errors.InvalidOptionError("seq", seq, "excludes start_time")
         request = _get_request(seq, None, ">" if next_by_subject is None else next_by_subject)
         if start_time is not None:
-            request["start_time"] = time_to_text(check_message_time(start_time, "start_time"))
+            request = request._replace(start_time=check_message_time(start_time, "start_time"))
         size = MAX_BYTES if max_bytes is None else max_bytes
         check_int("max_messages", max_messages, 1)
         check_int("max_bytes", size, 1)
-        many = {"batch": min(max_messages, _MAX_BATCH), "max_bytes": min(size, MAX_BYTES)}
+        many = request._replace(
+            batch=min(max_messages, _MAX_BATCH),
+            max_bytes=min(size, MAX_BYTES),
+        )
         deadline = self._api.deadline(timeout)
         if start_time is not None:
             # An older server ignores it.
@@ -549,7 +552,7 @@ class Stream(StreamConsumers):
                 with suppress(
                     errors.NoRespondersError, errors.ConnectionLostError, errors.TimeoutError
                 ):
-                    return direct_get_many(self._api, self._name, request | many, deadline)
+                    return direct_get_many(self._api, self._name, many, deadline)
             return [leader_get(self._api, self._name, request, deadline)]
         except errors.MessageNotFoundError:
             return []
@@ -604,20 +607,21 @@ class Stream(StreamConsumers):
         names = [subjects] if isinstance(subjects, str) else subjects
         if not isinstance(names, Sequence) or not names:
             raise errors.InvalidOptionError("subjects", subjects, "expected at least one subject")
-        request: dict[str, Any] = {
-            "multi_last": [check_subject(name) for name in names],
-            "max_bytes": MAX_BYTES,
-        }
+        request = MsgGetRequest(
+            multi_last=[check_subject(name) for name in names],
+            max_bytes=MAX_BYTES,
+            up_to_seq=up_to_seq,
+            up_to_time=up_to_time,
+        )
         if up_to_seq is not None and up_to_time is not None:
             raise errors.InvalidOptionError("up_to_seq", up_to_seq, "excludes up_to_time")
         if up_to_seq is not None:
             check_int("up_to_seq", up_to_seq, 1, LAST_SEQUENCE)
-            request["up_to_seq"] = up_to_seq
         if up_to_time is not None:
-            request["up_to_time"] = time_to_text(check_message_time(up_to_time, "up_to_time"))
+            check_message_time(up_to_time, "up_to_time")
         if batch is not None:
             check_int("batch", batch, 1)
-            request["batch"] = min(batch, _MAX_BATCH)
+            request = request._replace(batch=min(batch, _MAX_BATCH))
         if (release(self._api.core.info.version) or (2, 11)) < (2, 11):
             # Such a server does not reply at all. Another one may have the stream.
             require_level(self._api, 1, "get_last_msgs()", self._api.deadline())
@@ -655,7 +659,7 @@ class Stream(StreamConsumers):
         except errors.ServerError as error:
             if error.err_code == errors.ErrorCode.MESSAGE_DELETE_FAILED:
                 # File storage returns this code for a missing message, too.
-                leader_get(self._api, self._name, {"seq": seq}, self._api.deadline())
+                leader_get(self._api, self._name, MsgGetRequest(seq), self._api.deadline())
             raise
 
     def snapshot(
@@ -812,21 +816,19 @@ def _without_details(info: StreamInfo) -> StreamInfo:
 
 def _get_request(
     seq: int | None, last_by_subject: str | None, next_by_subject: str | None
-) -> dict[str, Any]:
-    """Return the body of a request for one message."""
+) -> MsgGetRequest:
+    """Return the request for one message, checked."""
     if last_by_subject is not None:
         for name, value in (("seq", seq), ("next_by_subject", next_by_subject)):
             if value is not None:
                 raise errors.InvalidOptionError(name, value, "excludes last_by_subject")
-        return {"last_by_subj": check_subject(last_by_subject)}
+        return MsgGetRequest(last_by_subj=check_subject(last_by_subject))
     if seq is None and next_by_subject is None:
         raise errors.InvalidOptionError(
             "seq", None, "one of seq, last_by_subject and next_by_subject is required"
         )
-    request: dict[str, Any] = {}
     if seq is not None:
         check_int("seq", seq, 1, LAST_SEQUENCE)
-        request["seq"] = seq
     if next_by_subject is not None:
-        request["next_by_subj"] = check_subject(next_by_subject)
-    return request
+        check_subject(next_by_subject)
+    return MsgGetRequest(seq, next_by_subj=next_by_subject)

@@ -13,6 +13,7 @@ from ... import errors
 from ...api.enums import DeliverPolicy, KeyValueOperation
 from ...api.key_value import OPERATION, ROLLUP, KeyValueStatus, bucket_of
 from ...api.publish import LAST_SEQUENCE
+from ...api.stream import MsgGetRequest
 from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
@@ -223,7 +224,7 @@ class KeyValue(ForeignNames):
             if consistent:
                 reply = self._leader_read(stored, revision)
             else:
-                request = {"last_by_subj": subject} if revision is None else {"seq": revision}
+                request = MsgGetRequest(revision, subject if revision is None else None)
                 direct = self._stream.cached_info.config.allow_direct
                 reply = get_stored(self._api, self._stream.name, request, direct=direct)
         except errors.MessageNotFoundError:
@@ -244,7 +245,7 @@ class KeyValue(ForeignNames):
                 prefix = f"{KEYS_PREFIX}{bucket_of(stream)}."
             if source.external is not None:
                 api = api.at(Routes(source.external.api))
-        request = {"last_by_subj": prefix + stored} if revision is None else {"seq": revision}
+        request = MsgGetRequest(revision, prefix + stored if revision is None else None)
         reply = get_stored(api, stream, request, direct=False)
         key = reply.subject.removeprefix(prefix.encode())
         return reply._replace(subject=self._subjects.read.encode() + key)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from ... import errors
 from ...api.object_store import ObjectInfo, decode_info, encode_info, info_subject, stream_name
 from ...api.publish import PubAck
+from ...api.stream import MsgGetRequest
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...net.clock import Deadline
 from ...subjects import API_PREFIX, chunk_subject
@@ -79,7 +80,7 @@ class ObjectBucket:
     ) -> tuple[ObjectInfo | None, int]:
         """Return the info of an object, and its sequence; ``None`` and 0 if there is none."""
         # The leader of the stream answers, so the info of an earlier change is always seen.
-        request = {"last_by_subj": info_subject(self.name, name)}
+        request = MsgGetRequest(last_by_subj=info_subject(self.name, name))
         try:
             with self.translated_errors():
                 msg = leader_get(self.api, self.stream, request, deadline)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from ... import errors
 from ...api.object_store import ObjectInfo, digest_text, new_sha256, parse_digest
 from ...api.pull import ContinuousPull
+from ...api.stream import MsgGetRequest
 from ...net.clock import BackoffDelay, Deadline
 from ...options import check_callback
 from ...subjects import chunk_subject
@@ -172,7 +173,7 @@ class Download:
 
     def _is_next_stored(self, deadline: Deadline) -> bool:
         """Return whether the stream has a chunk after the last received one."""
-        request = {"seq": self._last_seq + 1, "next_by_subj": self._subject}
+        request = MsgGetRequest(self._last_seq + 1, next_by_subj=self._subject)
         try:
             with self.bucket.translated_errors():
                 leader_get(self.bucket.api, self.bucket.stream, request, deadline)

@@ -29,6 +29,7 @@ from ...api.object_store import (
     status_of,
     stream_name,
 )
+from ...api.stream import MsgGetRequest
 from ...codec import encode
 from ...foreign_names import ForeignNames
 from ...net.clock import Deadline, seconds
@@ -731,9 +732,8 @@ class ObjectStore(ForeignNames):
         deleted = 0
         for subject in sorted(set(found.state.subjects or ()) - used):
             with suppress(errors.MessageNotFoundError):
-                last = leader_get(
-                    self._api, stream, {"last_by_subj": subject}, self._limit(deadline)
-                )
+                request = MsgGetRequest(last_by_subj=subject)
+                last = leader_get(self._api, stream, request, self._limit(deadline))
                 if now - last.time >= timedelta(seconds=limit):
                     deleted += self._bucket.purge(subject, self._limit(deadline))
         return deleted

@@ -36,6 +36,7 @@ from ... import errors
 from ...api.consumer import ConsumerInfo
 from ...api.enums import DeliverPolicy
 from ...api.pull import ContinuousPull
+from ...api.stream import MsgGetRequest
 from ...durations import time_to_ns
 from ...locks import call_and_record, new_rlock
 from ...net.clock import FOREVER, BackoffDelay, Deadline, monotonic
@@ -342,7 +343,7 @@ class _LiveKeys:
                 continue  # a later message has replaced this one
             checked.add(subject)
             tokens = ack_tokens(reply)
-            request = {"last_by_subj": subject.decode("utf-8", "surrogateescape")}
+            request = MsgGetRequest(last_by_subj=subject.decode("utf-8", "surrogateescape"))
             try:
                 found = leader_get(self.api, self.stream, request, deadline)
             except errors.MessageNotFoundError:

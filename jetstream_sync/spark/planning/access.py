@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ... import errors
+from ...api.stream import MsgGetRequest
 from ...durations import time_to_ns
 from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
@@ -208,7 +209,7 @@ class SourceAccess:
 
         def get() -> tuple[int, int] | None:
             # Ask the leader: a lagging replica would move the end of the read.
-            api, request = api_requests(self.js), {"seq": seq, "next_by_subj": subject}
+            api, request = api_requests(self.js), MsgGetRequest(seq, next_by_subj=subject)
             try:
                 message = leader_get(api, stream, request, api.deadline())
             except errors.MessageNotFoundError:

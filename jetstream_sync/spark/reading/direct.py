@@ -15,12 +15,12 @@ Behaviour of nats-server 2.15 (``server/stream.go``, ``getDirectRequest``) that 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ... import errors
 from ...api.enums import RetentionPolicy
+from ...api.stream import MsgGetRequest
 from ...client.replies import ReplyCollector
-from ...codec import dumps
 from ...durations import time_from_text, time_to_ns
 from ...headers import StatusCode, is_no_responders, parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
@@ -99,7 +99,7 @@ class DirectReader:
         subject = self._filter or ">"
         while start_seq < self._task.range.end_seq:
             seqs = range(start_seq, min(start_seq + window, self._task.range.end_seq))
-            requests = [(route, dumps({"seq": seq, "next_by_subj": subject})) for seq in seqs]
+            requests = [(route, MsgGetRequest(seq, next_by_subj=subject).encode()) for seq in seqs]
             found: dict[int, RawMessage] = {}
             for reply, *_ in ask_all(self._api, requests):
                 # A replica that lags behind has no message from there on, where another one may have some.
@@ -120,15 +120,14 @@ class DirectReader:
             window = min(2 * len(found), _MAX_SINGLE_GETS)
 
     def _request(self, seq: int, sizer: BatchSizer) -> ReplyCollector:
-        body: dict[str, Any] = {
-            "seq": seq,
-            "batch": sizer.rows(seq),
-            "max_bytes": min(self._task.batch_bytes, MAX_BYTES),
-        }
-        if self._filter is not None:
-            body["next_by_subj"] = self._filter
+        request = MsgGetRequest(
+            seq,
+            next_by_subj=self._filter,
+            batch=sizer.rows(seq),
+            max_bytes=min(self._task.batch_bytes, MAX_BYTES),
+        )
         deadline = Deadline(self._task.silence_timeout)
-        return asked(self._api.core, self._route, dumps(body), _is_status, deadline)
+        return asked(self._api.core, self._route, request.encode(), _is_status, deadline)
 
     def _chunk(self, items: Replies, server_headers: _ServerHeaders) -> Chunk:
         """Return the columns of messages, given their parsed server headers."""
@@ -212,7 +211,7 @@ def count_from_each(
     found: list[tuple[int | None, int]] = []
     if direct and is_batching(api.core.info.version):
         requests = [
-            (route, dumps({"seq": seq, "batch": 1, "next_by_subj": subject or ">"}))
+            (route, MsgGetRequest(seq, next_by_subj=subject or ">", batch=1).encode())
             for seq, subject in pairs
         ]
         replies = ask_all(api, requests, _is_status)
@@ -239,8 +238,8 @@ def matching_seqs(
     if not is_batching(api.core.info.version):
         return None
     route = api.routes.to("DIRECT.GET", stream)
-    body = {"seq": max(seq, 1), "batch": count}
-    requests = [(route, dumps({**body, "next_by_subj": subject})) for subject in subjects]
+    first = MsgGetRequest(max(seq, 1), batch=count)
+    requests = [(route, first._replace(next_by_subj=subject).encode()) for subject in subjects]
     seqs: list[int] = []
     for found in ask_all(api, requests, _is_status):
         status = found.pop()

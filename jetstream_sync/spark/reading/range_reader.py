@@ -20,7 +20,7 @@ from itertools import count
 from typing import Final
 
 from ... import errors
-from ...api.stream import StreamInfo
+from ...api.stream import MsgGetRequest, StreamInfo
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
@@ -265,7 +265,7 @@ class _RangeReader:
         """Return whether the stream leader has no more messages of the range."""
         api, deadline = self._api, self._deadline.sooner(self._plan.timeout)
         for subject in self._range.filters or (">",):
-            request = {"seq": self._next_seq, "next_by_subj": subject}
+            request = MsgGetRequest(self._next_seq, next_by_subj=subject)
             try:
                 found = leader_get(api, self._range.stream, request, deadline)
             except errors.MessageNotFoundError:

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
+from ...api.stream import MsgGetRequest
 from ...codec import dumps, loads
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...jetstream.context import JetStream
@@ -225,7 +226,7 @@ class CheckpointStore:
         return retry_transient(read, deadline, "reading a checkpoint")
 
     def _get(self, subject: str) -> StoredMsg | None:
-        request = {"last_by_subj": subject}
+        request = MsgGetRequest(last_by_subj=subject)
         try:
             return leader_get(self._api, self._stream, request, self._api.deadline())
         except errors.MessageNotFoundError:
