@@ -196,30 +196,30 @@ class OptionValues:
         return name in self._values
 
     def exclude(self, *names: str) -> None:
-        """Allow at most one of these options."""
+        """Allow at most one of these options; raise `InvalidOptionError` for a second one."""
         given = [name for name in names if name in self]
         if len(given) > 1:
             raise errors.InvalidOptionError(given[1], "...", f"cannot be combined with {given[0]}")
 
     def require(self, name: str, reason: str) -> None:
-        """Require an option."""
+        """Raise `InvalidOptionError` with a reason if an option is not given."""
         if name not in self:
             raise errors.InvalidOptionError(name, None, reason)
 
     def require_with(self, name: str, other: str) -> None:
-        """Allow an option only together with another one."""
+        """Raise `InvalidOptionError` if an option is given without another one."""
         if name in self and other not in self:
             raise errors.InvalidOptionError(name, "...", f"needs {other}")
 
     def raw(self, name: str) -> str | None:
-        """Return the unchanged value of a secret, ``None`` if it is not given."""
+        """Return the unchanged value of a secret, ``None``: it is not given; raise `InvalidOptionError` if it is empty."""
         value = self._values.get(name)
         if value == "":
             raise errors.InvalidOptionError(name, "...", "must not be empty")
         return value
 
     def text(self, name: str) -> str | None:
-        """Return the value without surrounding white space, ``None`` if it is not given."""
+        """Return the stripped value, ``None``: it is not given; raise `InvalidOptionError` if it is blank."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -299,7 +299,7 @@ def choice(choices: type[E]) -> Callable[[str], E]:
 
 
 def flag(value: str) -> bool:
-    """Return a boolean value, given as true or false."""
+    """Return a boolean value, given as true or false; raise `ValueError` for another text."""
     if value.lower() not in {"true", "false"}:
         raise ValueError("must be one of true, false")
     return value.lower() == "true"
@@ -354,7 +354,11 @@ def size(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
 
 
 def time(value: str) -> datetime:
-    """Return a time in UTC, given in ISO 8601 with a time zone or in milliseconds since 1970."""
+    """
+    Return a time in UTC, given in ISO 8601 with a time zone or in milliseconds since 1970.
+
+    Raises `ValueError` for another text, and for a time that a `datetime` cannot have.
+    """
     try:
         if _INTEGER.fullmatch(value):
             return time_from_ns(int(value) * 1_000_000)

@@ -69,7 +69,7 @@ def utf8_text(text: str) -> str:
 def check_read_columns(
     fields: Iterable[tuple[str, str]], types: Mapping[str, str] = READ_TYPES
 ) -> tuple[str, ...]:
-    """Check the columns of a read schema given by the user."""
+    """Return the names of the columns of a read schema; raise `SchemaError` for one that cannot be read so."""
     names: list[str] = []
     for name, kind in fields:
         expected = types.get(name)

@@ -217,7 +217,7 @@ class StreamSelection:
         return infos
 
     def check_all_exist(self, views: Mapping[str, StreamView]) -> None:
-        """Check that all streams selected by name exist."""
+        """Raise `StreamNotFoundError` if a stream that is selected by name does not exist."""
         for name in self.names:
             if stream_key(name, self.domain) not in views:
                 raise errors.StreamNotFoundError.found_here(f"stream {name!r} does not exist")

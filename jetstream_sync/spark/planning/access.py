@@ -149,7 +149,8 @@ class SourceAccess:
         """
         Check that a stream has messages on each filter subject, or may get some.
 
-        With a pattern, such a stream may appear later, so that there is only a warning.
+        Raises `InvalidOptionError` if it cannot. With a pattern, such a stream may appear later, so that there is only
+        a warning.
         """
         for subject in self.options.subjects:
             if not views or any(view.may_store(subject) for view in views.values()):
@@ -162,7 +163,7 @@ class SourceAccess:
                 log.warning("subjects=%s: %s", subject, problem)
 
     def start(self, view: StreamView, default: int) -> int:
-        """Return the start sequence that the options select in a stream."""
+        """Return the start that the options select; raise `InvalidOptionError` if the stream ends before it."""
         options = self.options
         since = options.starting_time(view.name)
         if since is not None:

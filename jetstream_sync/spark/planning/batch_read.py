@@ -17,6 +17,13 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
     Plan a read between two offsets of each stream.
 
     The messages stay in the stream, also in a work queue.
+
+    Raises:
+        StreamNotFoundError: a stream does not exist, or none matches the pattern.
+        InvalidOptionError: an offset or a time is not in the stream, or no message can match a filter.
+        DataLossError: messages from the start on have left a stream, see ``failOnDataLoss``.
+        Error: the server cannot be reached within ``planningTimeout``, or refuses.
+
     """
     filters = options.subjects
     access = SourceAccess(options)

@@ -110,7 +110,7 @@ class DataLossPolicy:
         self._last_warnings: dict[str, str] = {}
 
     def next_seq(self, found: ResumePoint) -> int:
-        """Return where to continue; each loss is logged once."""
+        """Return where to continue, and log each loss once; raise `DataLossError` if the option says so."""
         if found.change is Change.NONE:
             return found.next_seq
         is_expected = found.change is Change.EXPIRED

@@ -110,7 +110,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
-        """Parse an offset from a checkpoint."""
+        """Parse an offset from a checkpoint; raise `OffsetError` for another version, and for anything else."""
         version = value.get("v") if isinstance(value, Mapping) else None
         if version != VERSION:
             raise OffsetError(

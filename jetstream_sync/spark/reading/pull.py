@@ -115,7 +115,11 @@ class PullReader:
         self._oversized = False
 
     def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
-        """Yield responses up to the end of the messages or of the range; one is prefetched."""
+        """
+        Yield responses up to the end of the messages or of the range; one is prefetched.
+
+        Raises `RangeStalledError` if the consumer is lost or skips a delivery, and as `ReplyCollector.wait`.
+        """
         api = self._api
         stream = self._task.range.stream
         name = f"spark_{os.urandom(8).hex()}"

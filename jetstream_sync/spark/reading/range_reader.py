@@ -94,6 +94,8 @@ def choose_mode(
     Direct gets leave no state on the server, and are the only mode for a work queue. A consumer is faster
     after its creation, supports several filters, and can omit payloads that are not selected. It is also faster
     than direct gets from a server before 2.11, one for each message.
+
+    Raises `DirectGetRefusedError` if direct gets are the mode, and the stream does not allow them.
     """
     if mode == ReadMode.AUTO:
         skips_payload = not fields.data and view.message_bytes >= MIN_SKIPPED_PAYLOAD_BYTES

@@ -60,7 +60,7 @@ class Replies:
         return BytesColumn(*made)
 
     def reply_numbers(self, place: int) -> Sequence[int]:
-        """Return the numbers at a place of the reply subjects, counted from the end."""
+        """Return the numbers at a place of the reply subjects, from the end; raise `NotJSMessageError` without one."""
         made = None if run_numbers is None else run_numbers(tuple(self._runs), place)
         if made is not None:
             return int64_array(made)

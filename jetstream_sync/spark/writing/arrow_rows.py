@@ -23,7 +23,11 @@ def arrow_columns(layout: RowLayout, batch: pa.RecordBatch) -> Columns:
 
 
 def record_batches(layout: RowLayout, batches: Iterable[pa.RecordBatch]) -> Iterator[Columns]:
-    """Yield the columns of record batches with the same names."""
+    """
+    Yield the columns of record batches.
+
+    Raises `SchemaError` if their names differ, and `InvalidArgumentError` for anything but a record batch.
+    """
     names: list[str] | None = None
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch):

@@ -58,7 +58,7 @@ class BatchEnd:
 
     @classmethod
     def parse(cls, message: StoredMsg) -> Self:
-        """Return the record in a message of the stream."""
+        """Return the record in a message of the stream; raise `SinkError` for another message."""
         fields = loads(message.data)
         try:
             if isinstance(fields, dict) and fields.get("v") == _VERSION:
@@ -115,7 +115,7 @@ class KeyList:
 
     @classmethod
     def parse(cls, message: StoredMsg) -> KeyList:
-        """Return the list in a message of the stream."""
+        """Return the list in a message of the stream; raise `SinkError` for another message."""
         batch, *keys = message.data.split(b"\n")
         if not batch.isdigit():
             raise _unknown_message(message)
@@ -127,6 +127,12 @@ def check_newest(newest: BatchEnd | KeyList, task_id: WriteTaskId, stream: str) 
     Check that the newest message of a query in a stream, of any partition, fits to the micro-batch of a task.
 
     It must be of this batch or, if the driver records the ends of batches, be the end of the one before.
+
+    Raises:
+        SinkError: another query has the same identity.
+        CheckpointRewoundError: the stream has a later micro-batch than the task.
+        TargetRewoundError: the stream lacks the micro-batch before that of the task.
+
     """
     if not isinstance(newest, KeyList) and newest.query != task_id.token:
         raise SinkError(
@@ -190,7 +196,7 @@ class CheckpointStore:
         return None if found is None else Checkpoint.parse(found).stored(found.seq)
 
     def read_keys(self, checkpoint: Checkpoint, deadline: Deadline) -> set[bytes]:
-        """Return the keys of the rows that are stored up to a checkpoint."""
+        """Return the keys of the rows stored up to a checkpoint; raise `SinkError` if one of their lists is gone."""
         keys: set[bytes] = set()
         for number in range(checkpoint.lists):
             subject = self._list_subject(number)

@@ -195,7 +195,7 @@ def joined_commands(
 def check_sizes(
     encoder: RowEncoder, rows: EncodedRows, commands: list[bytes], max_payload: int
 ) -> None:
-    """Check that no row exceeds the limit of the server, which would close the connection, or of the stream."""
+    """Raise `RowError` for a row above the limit of the server, which would close the connection, or of the stream."""
     if max(map(len, commands), default=0) <= max_payload:
         return  # an upper bound, since a command is longer than its headers and payload
     for number, subject, made in zip(rows.numbers, rows.subjects, commands, strict=True):

@@ -95,7 +95,11 @@ def commit_write(
     *,
     overwrite: bool,
 ) -> None:
-    """Check that each task has written its rows; purge earlier messages in mode overwrite, and record the end."""
+    """
+    Check that each task has written its rows; purge earlier messages in mode overwrite, and record the end.
+
+    Raises `SinkError` if a task has not reported its rows, and as `WritePlan.confirm`.
+    """
     written = [message.written for message in messages if isinstance(message, CommitMessage)]
     if len(written) != len(messages):
         missing = len(messages) - len(written)
@@ -135,7 +139,7 @@ def _log_abort(messages: Sequence[WriterCommitMessage | None], label: str, strea
 
 
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceWriter:
-    """Return the writer of a batch job, after checking the stream on the server."""
+    """Return the writer of a batch job; raises as `check_target`, and `InvalidOptionError` with ``queryId``."""
     if options.query_id is not None:
         raise errors.InvalidOptionError(
             "queryId", options.query_id, "applies to streaming queries: a batch job has a jobId"
@@ -174,7 +178,7 @@ class _BatchWriter(DataSourceArrowWriter):
 def stream_writer(
     options: WriteOptions, schema: StructType, overwrite: bool
 ) -> DataSourceStreamWriter:
-    """Return the writer of a micro-batch; arguments and other errors as for `batch_writer()`."""
+    """Return the writer of a micro-batch; raises as `check_target`, and `InvalidOptionError` with ``jobId``."""
     if options.job_id is not None:
         raise errors.InvalidOptionError(
             "jobId",

@@ -159,7 +159,7 @@ class TransactionWriter:
         self._unseen = self._stored.copy()
 
     def write(self, parts: Iterable[EncodedRows]) -> None:
-        """Write all rows that are not stored yet."""
+        """Write all rows that are not stored yet; raise `CheckpointRewoundError` if other ones of the batch are stored."""
         for part in parts:
             self.stats.rows += len(part)
             rows = replace(part, ids=self._ids.of(part))

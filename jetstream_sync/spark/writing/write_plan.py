@@ -79,7 +79,7 @@ def check_target(
     Check that a stream can store rows in the way that the options require.
 
     A duplicate window that is too short for ``delivery=window`` is logged once per process, or is an error,
-    depending on ``onShortWindow``.
+    depending on ``onShortWindow``. Raises `SinkError` for a stream that does not exist or cannot store the rows.
     """
     name = options.stream
     what = f"stream {name!r}" if options.bucket is None else f"bucket {options.bucket!r}"
@@ -318,7 +318,7 @@ class WritePlan:
         Check that the stream has the rows of some partitions, before they count as stored.
 
         A stream that was deleted and created again in the meantime has only the last rows. A stream that was purged
-        still knows the ids of the purged rows, and does not store them again.
+        still knows the ids of the purged rows, and does not store them again. Raises `SinkError` for both.
         """
         last_seq = max((item.last_seq or 0 for item in written), default=0)
         if not last_seq:
