@@ -777,10 +777,13 @@ typedef struct {
     PyObject *acquire, *release;
 #endif
     PyObject *chunks, *stream, *closed, *batch;
-    Py_ssize_t size, send_above;
+    Py_ssize_t size;
     long long out_msgs, out_bytes, awaited, taken, taken_before;
     int flusher, fd;
 } OutputBuffer;
+
+/* The size of the buffer above which a thread that appends a message sends it: `_SEND_ABOVE_BYTES` in Python. */
+#define SEND_ABOVE (64 * 1024)
 
 /* The states of the flusher from which on a message wakes it, if it is urgent, and if it is deferred. */
 enum { TICKING = 1, ASLEEP = 2 };
@@ -798,7 +801,6 @@ static PyMemberDef output_members[] = {
     {"closed", T_OBJECT_EX, offsetof(OutputBuffer, closed), 0, NULL},
     {"_batch", T_OBJECT_EX, offsetof(OutputBuffer, batch), 0, NULL},
     {"_size", T_PYSSIZET, offsetof(OutputBuffer, size), 0, NULL},
-    {"_send_above", T_PYSSIZET, offsetof(OutputBuffer, send_above), 0, NULL},
     {"out_msgs", T_LONGLONG, offsetof(OutputBuffer, out_msgs), 0, NULL},
     {"out_bytes", T_LONGLONG, offsetof(OutputBuffer, out_bytes), 0, NULL},
     {"_awaited", T_LONGLONG, offsetof(OutputBuffer, awaited), 0, NULL},
@@ -882,24 +884,32 @@ try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from,
     return begun == 1 ? end_change(self, append_command(self, command, bytes, wake_from, buffered)) : begun;
 }
 
-static PyObject *
+/* Append the command of a message. Return whether the buffer is above its limit, -1 after an error. */
+static int
 append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int wake_from)
 {
-    if (count != 2 && count != 3) {
-        return PyErr_Format(PyExc_TypeError, "expected a command, a size and a timeout, got %zd arguments", count);
+    if (count != 2) {
+        PyErr_Format(PyExc_TypeError, "expected a command and a size, got %zd arguments", count);
+        return -1;
     }
     Py_ssize_t buffered = 0;
     int appended = try_append(self, args[0], args[1], wake_from, &buffered);
-    if (appended < 0) {
-        return NULL;
+    if (appended != 0) {
+        return appended < 0 ? -1 : buffered > SEND_ABOVE;
     }
-    if (!appended) {
-        return count == 2
-            ? PyObject_CallMethod((PyObject *)self, "_publish", "OOi", args[0], args[1], wake_from)
-            : PyObject_CallMethod((PyObject *)self, "_publish", "OOiO", args[0], args[1], wake_from, args[2]);
-    }
-    if (buffered > self->send_above) {
-        return PyObject_CallMethod((PyObject *)self, "_apply_backpressure", "O", count == 3 ? args[2] : Py_None);
+    PyObject *result = PyObject_CallMethod((PyObject *)self, "_append_message", "OOi", args[0], args[1], wake_from);
+    int is_above = result == NULL ? -1 : PyObject_IsTrue(result);
+    Py_XDECREF(result);
+    return is_above;
+}
+
+/* Append the command of a message, and wait while the buffer is above its limit. */
+static PyObject *
+append_and_wait(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int wake_from)
+{
+    int is_above = append_message(self, args, count, wake_from);
+    if (is_above != 0) {
+        return is_above < 0 ? NULL : PyObject_CallMethod((PyObject *)self, "apply_backpressure", NULL);
     }
     Py_RETURN_NONE;
 }
@@ -907,13 +917,20 @@ append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int 
 static PyObject *
 output_publish(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
 {
-    return append_message(self, args, count, TICKING);
+    return append_and_wait(self, args, count, TICKING);
 }
 
 static PyObject *
 output_send_deferred(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
 {
-    return append_message(self, args, count, ASLEEP);
+    return append_and_wait(self, args, count, ASLEEP);
+}
+
+static PyObject *
+output_enqueue_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
+{
+    int is_above = append_message(self, args, count, ASLEEP);
+    return is_above < 0 ? NULL : PyBool_FromLong(is_above);
 }
 
 #if USES_SOCKETS && WITH_GIL
@@ -929,7 +946,7 @@ may_send(OutputBuffer *self)
         return is_free;
     }
     return self->batch != NULL && PyMemoryView_Check(self->batch) && PyMemoryView_GET_BUFFER(self->batch)->len == 0
-        && self->chunks != NULL && PyList_CheckExact(self->chunks) && self->size <= self->send_above
+        && self->chunks != NULL && PyList_CheckExact(self->chunks) && self->size <= SEND_ABOVE
         && self->closed == Py_None && self->stream != NULL && self->stream != Py_None && self->fd >= 0;
 }
 
@@ -1065,6 +1082,7 @@ static PyMethodDef output_methods[] = {
     {"send", (PyCFunction)(void (*)(void))output_send, METH_FASTCALL, NULL},
     {"publish", (PyCFunction)(void (*)(void))output_publish, METH_FASTCALL, NULL},
     {"send_deferred", (PyCFunction)(void (*)(void))output_send_deferred, METH_FASTCALL, NULL},
+    {"enqueue_message", (PyCFunction)(void (*)(void))output_enqueue_message, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

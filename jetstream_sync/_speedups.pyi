@@ -46,13 +46,13 @@ class OutputBuffer:
     _taken: int
     _taken_before: int
     _size: int
-    _send_above: int
     out_msgs: int
     out_bytes: int
     _flusher: int
     def send(self, command: bytes, messages: int, size: int, deadline: Any = None, /) -> None: ...
     def publish(self, command: bytes, size: int, /) -> None: ...
     def send_deferred(self, command: bytes, size: int, /) -> None: ...
+    def enqueue_message(self, command: bytes, size: int, /) -> bool: ...
 
 def read_messages(
     data: bytes, limit: int, run_type: Callable[[int, Any], Any], packed_sids: set[int], /

@@ -172,6 +172,14 @@ MAX_FILE_LINES = 900
 LONG_FILES = {"errors.py": 1000}
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_NESTING = 4
+MAX_ATTRIBUTES = 20  # that the methods of a class assign to its instances
+MAX_PARAMETERS = 10  # without `self` and `cls`
+#: Functions with more: each option is a parameter of its own.
+MANY_PARAMETERS = {
+    "cli/messages.py sub": "click passes each option of the command",
+    "cli/stream_messages.py view": "click passes each option of the command",
+    "jetstream/context.py schedule": "the public options of a schedule and of a message",
+}
 
 # A handler of Exception or BaseException must raise again, except at the top of a thread and around
 # a user's callback, where it records and reports the error.
@@ -521,6 +529,39 @@ def test_files_and_functions_are_short(file):
     assert not wrong
 
 
+@every_file
+def test_classes_and_functions_have_few_names(file):
+    """A class has at most 20 attributes and a function 10 parameters; combine more in an object."""
+    wrong = [
+        f"line {node.lineno}: {node.name} has {len(attributes(node))} attributes"
+        for node in file.nodes
+        if isinstance(node, ast.ClassDef) and len(attributes(node)) > MAX_ATTRIBUTES
+    ]
+    for function in functions(file):
+        count = len(parameters(function))
+        if count > MAX_PARAMETERS and f"{file.name} {function.name}" not in MANY_PARAMETERS:
+            wrong.append(f"line {function.lineno}: {function.name} has {count} parameters")
+    assert not wrong
+
+
+def attributes(owner: ast.ClassDef) -> set[str]:
+    """Return the attributes that the methods of a class assign to ``self``."""
+    return {
+        node.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    }
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the names of the parameters, without those that Python passes."""
+    named = function.args
+    every = [*named.posonlyargs, *named.args, *named.kwonlyargs]
+    return {argument.arg for argument in every} - {"self", "cls"}
+
+
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     length = (function.end_lineno or 0) - function.lineno + 1
     first = function.body[0]
@@ -609,6 +650,13 @@ def test_broad_handlers_are_at_the_top_of_threads(file):
 
 
 def test_every_exception_in_the_tables_is_needed():
-    """Every line of the table of broad handlers matches a handler."""
+    """Every line of the tables of broad handlers and of many parameters matches a function."""
     found = {f"{file.name} {function}" for file in files() for function, _ in broad_handlers(file)}
     assert BROAD_HANDLERS.keys() <= found
+    long = {
+        f"{file.name} {function.name}"
+        for file in files()
+        for function in functions(file)
+        if len(parameters(function)) > MAX_PARAMETERS
+    }
+    assert MANY_PARAMETERS.keys() <= long

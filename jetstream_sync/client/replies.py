@@ -139,12 +139,11 @@ class ReplyCollector(Inbox):
         if into is not None:
             core.reader.packed_sids.add(self.subscription.sid)
 
-    def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> Any:
+    def wait(self, idle_timeout: float, deadline: Deadline = FOREVER) -> Any:
         """Wait for the end of the reply and return all its messages."""
         seen = len(self.items)
-        whole = deadline or Deadline(None)
-        while not self._handoff.arrived(whole.sooner(idle_timeout)):
-            if len(self.items) == seen or whole.expired():
+        while not self._handoff.arrived(deadline.sooner(idle_timeout)):
+            if len(self.items) == seen or deadline.expired():
                 text = f"the reply to {self.asked.decode()!r} was not completed in time"
                 raise self._core.state.timed_out(text)
             seen = len(self.items)

@@ -9,8 +9,8 @@
 #    lock with unsent data (the socket is full, or a KeyboardInterrupt) wakes the flusher.
 # 3. A command is sent completely and once. Data taken from the buffer is kept in ``_batch`` with the
 #    number of bytes sent, so a KeyboardInterrupt in the middle of a send loses nothing.
-# 4. Back-pressure: a thread that appends to a buffer above its limit waits until the socket accepts it:
-#    until its deadline, or without one while the socket accepts some data every few seconds.
+# 4. Back-pressure (`_Stall`): a thread that appends to a buffer above its limit waits until the socket accepts
+#    it: until its deadline, or without one while the socket accepts some data every few seconds.
 # 5. A thread that waits for a reply has a deadline, so it never waits for a full socket; the flusher
 #    does. The flusher does not wait beyond its schedule: it also sends the pings, which detect a peer
 #    that does not read.
@@ -28,13 +28,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors, speedups
 from ..locks import call_and_record, new_lock
-from ..net.clock import Deadline, monotonic
+from ..net.clock import NO_WAIT, Deadline, monotonic
 from ..net.layer import ByteStream
 from ..net.tcp import TCPStream
 from ..protocol.parser import PING, PONG
@@ -43,7 +42,7 @@ from .threads import Signal
 
 T = TypeVar("T")
 
-#: Buffer size in bytes above which a publishing thread sends the buffer itself.
+#: Buffer size in bytes above which a publishing thread sends the buffer itself; the C extension has the same number.
 _SEND_ABOVE_BYTES = 64 * 1024
 #: Maximum delay before a deferred command is flushed, in seconds.
 _FLUSH_DELAY_S = 0.001
@@ -73,6 +72,23 @@ class FlusherState(IntEnum):
 _AWAKE, _TICKING, _ASLEEP = FlusherState
 
 
+class _Stall:
+    """How long a thread waits for a socket that is full, see rule 4."""
+
+    def __init__(self, deadline: Deadline | None) -> None:
+        self._is_limited_by_progress = deadline is None
+        self._progress: object = None
+        #: The end of the wait, unless there is progress.
+        self.deadline: Deadline = deadline or Deadline(_STALL_LIMIT_S)
+
+    def is_over(self, progress: object) -> bool:
+        """Return whether the wait has ended; ``progress`` changes with every byte that was accepted."""
+        if self._is_limited_by_progress and progress != self._progress:
+            self._progress = progress
+            self.deadline = Deadline(_STALL_LIMIT_S)
+        return self.deadline.expired()
+
+
 class Writer:
     """The output buffer of a connection, and the loop of the flusher thread."""
 
@@ -83,7 +99,7 @@ class Writer:
     ) -> None:
         self._pending_size = pending_size
         self._on_send_error = on_send_error
-        self._new_lock()
+        self._new_locks()
         # --- under _lock ---
         self._chunks: list[bytes] = []
         self._size = 0
@@ -95,7 +111,6 @@ class Writer:
         # --- set once, read without a lock ---
         self.closed: BaseException | None = None
         # --- under _sending ---
-        self._new_sending()
         self._batch = _NOTHING
         self._sent: list[int] = []  # bytes of the batch that were sent, one entry per send
         # Number of messages without a waiting caller when the batch was taken, and the one before it.
@@ -104,31 +119,42 @@ class Writer:
         # The flusher sleeps on this lock; released means that there is work.
         self._work = threading.Lock()
         self._work.acquire()
-        # --- for the C extension ---
-        self._send_above = _SEND_ABOVE_BYTES
-        self._fd = -1  # the socket of the stream, if commands may be sent to it without the stream
+        # For the C extension: the socket of the stream, if commands may be sent to it without the stream.
+        self._fd = -1
 
-    def _new_lock(self) -> None:
+    def _new_locks(self) -> None:
         self._lock = new_lock()
-        # For the C extension: the first with a GIL, the others without.
-        self._is_locked = self._lock.locked
-        self._acquire, self._release = self._lock.acquire, self._lock.release
-
-    def _new_sending(self) -> None:
         self._sending = new_lock()
-        self._is_sending = self._sending.locked  # for the C extension
 
     # --- filling the buffer ---------------------------------------------------------------------
 
-    def publish(
-        self,
-        command: bytes,
-        size: int,
-        wake_from: FlusherState = _TICKING,
-        timeout: float | None = None,
-    ) -> None:
-        """Append the command of a message; the flusher sends it."""
-        # `timeout`: the back-pressure in seconds; ``None``: see rule 4.
+    def publish(self, command: bytes, size: int) -> None:
+        """
+        Append the command of a message; the flusher sends it.
+
+        Raises:
+            ConnectionClosedError: the writer is closed; a copy of the reason.
+            OutboundBufferLimitError: no stream is attached, and the buffer is full; nothing was appended.
+            TimeoutError: the command is buffered; see `apply_backpressure()`.
+
+        """
+        if self._append_message(command, size, _TICKING):
+            self.apply_backpressure()
+
+    def send_deferred(self, command: bytes, size: int) -> None:
+        """Append the command of a message that may be sent within ``_FLUSH_DELAY_S``; raises as `publish()`."""
+        # This is for messages without a waiting caller, such as acknowledgements. A caller that waits
+        # for a reply calls `send_buffered()` first.
+        if self._append_message(command, size, _ASLEEP):
+            self.apply_backpressure()
+
+    def enqueue_message(self, command: bytes, size: int) -> bool:
+        """Append as `send_deferred()`, but never wait; return whether `apply_backpressure()` should follow."""
+        return self._append_message(command, size, _ASLEEP)
+
+    def _append_message(self, command: bytes, size: int, wake_from: FlusherState) -> bool:
+        """Append the command of a message; return whether the buffer is above its limit."""
+        # The C extension calls it for what it does not append itself.
         if self.closed is not None:
             raise copy_exception(self.closed)
         with self._lock:
@@ -141,16 +167,7 @@ class Writer:
             self.out_bytes += size
             self._size += length
             self._chunks.append(command)
-        if self._size > _SEND_ABOVE_BYTES:
-            self._apply_backpressure(timeout)
-
-    _publish = publish  # for the C extension
-
-    def send_deferred(self, command: bytes, size: int, timeout: float | None = None) -> None:
-        """Append the command of a message that may be sent later, within ``_FLUSH_DELAY_S``."""
-        # This is for messages without a waiting caller, such as acknowledgements. A caller that waits
-        # for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
-        self.publish(command, size, _ASLEEP, timeout)
+        return self._size > _SEND_ABOVE_BYTES
 
     def count_internal(self, messages: int) -> None:
         """Count messages of the client itself before they are sent, such as pull requests; see `unsent`."""
@@ -200,9 +217,15 @@ class Writer:
     def send(
         self, command: bytes, messages: int, size: int, deadline: Deadline | None = None
     ) -> None:
-        """Append the commands of messages, and send the buffer on the calling thread."""
-        # This is for calls that wait for a reply. If another thread is sending, or the socket is full,
-        # another thread sends the command.
+        """
+        Append the commands of messages, and send the buffer on the calling thread.
+
+        Raises:
+            ConnectionClosedError, OutboundBufferLimitError, TimeoutError: as `publish()`.
+
+        """
+        # This is for calls that wait for a reply, until the deadline. If another thread is sending, or the
+        # socket is full, another thread sends the command.
         if self.closed is not None:
             raise copy_exception(self.closed)
         with self._lock:
@@ -216,13 +239,12 @@ class Writer:
             self._chunks.append(command)
         self.send_buffered()
         if self._size > _SEND_ABOVE_BYTES:
-            self._apply_backpressure(deadline)
+            self.apply_backpressure(deadline)
 
     _send = send  # for the C extension
 
-    def send_buffered(self, deadline: Deadline | None = None) -> None:
-        """Send the buffer as far as the socket accepts it, unless another thread is sending."""
-        # With a deadline it waits for the socket, see `_send_all`.
+    def send_buffered(self, deadline: Deadline = NO_WAIT) -> None:
+        """Send the buffer, unless another thread is sending; wait for a full socket until the deadline."""
         while (self._size or self._batch) and self._stream is not None:
             if not self._send_if_free(0.0, deadline):
                 return
@@ -234,10 +256,7 @@ class Writer:
         ticks = 0
         while True:
             schedule = Deadline(next_wake())
-            try:
-                self.send_buffered(schedule)
-            except errors.TimeoutError:
-                continue  # the socket is full, and scheduled work is due
+            self.send_buffered(schedule)
             with self._lock:
                 if self.closed is not None:
                     return
@@ -261,10 +280,7 @@ class Writer:
         while self._size or self._batch:
             if self._stream is None or self.closed is not None:
                 return False
-            try:
-                if not self._send_if_free(deadline.lock_timeout(), deadline):
-                    return False
-            except errors.TimeoutError:
+            if not self._send_if_free(deadline.lock_timeout(), deadline):
                 return False
         return True
 
@@ -302,38 +318,45 @@ class Writer:
             if True in acquired:
                 self._sending.release()
 
-    def _apply_backpressure(self, limit: Deadline | float | None = None) -> None:
-        """Send until the buffer is below its limit."""
-        whole = limit if isinstance(limit, Deadline) else Deadline(limit)
-        deadline, progress = whole, None
+    def apply_backpressure(self, deadline: Deadline | None = None) -> None:
+        """
+        Send until the buffer is below its limit.
+
+        Raises:
+            TimeoutError: the deadline has passed, or without one the socket has accepted nothing for
+                ``_STALL_LIMIT_S``.
+            Error: a signal handler interrupted this thread while it was sending.
+            ConnectionClosedError: the writer is closed.
+
+        """
+        stall = _Stall(deadline)
+        is_over = False
         while self._size > _SEND_ABOVE_BYTES and self._stream is not None:
-            if limit is None and progress != (progress := (id(self._batch), sum(self._sent))):
-                deadline = Deadline(_STALL_LIMIT_S)
-            with suppress(errors.TimeoutError):  # raised below, unless there was progress
-                self._send_if_free(deadline.sooner(_STREAM_CHECK_S).lock_timeout(), deadline)
+            if is_over:
+                raise errors.TimeoutError(
+                    "the server accepts no more data; the message is buffered and may be sent later"
+                )
+            self._send_if_free(
+                stall.deadline.sooner(_STREAM_CHECK_S).lock_timeout(), stall.deadline
+            )
             if self._sender == threading.get_ident():
                 # This thread holds _sending further down its stack and would wait for itself.
                 raise errors.Error(
                     "a signal handler interrupted this thread while it was sending and cannot wait "
                     "for that; the message is buffered. Do not publish in signal handlers"
                 )
-            if self._size > _SEND_ABOVE_BYTES and deadline.expired():
-                stalled = progress == (id(self._batch), sum(self._sent))
-                if limit is not None or stalled:
-                    raise errors.TimeoutError(
-                        "the server accepts no more data; the message is buffered and may be sent later"
-                    )
+            is_over = stall.is_over((id(self._batch), sum(self._sent)))
         if self.closed is not None:
             raise copy_exception(self.closed)
         # Other threads may have added data while this one was sending.
         self.send_buffered()
 
-    def _send_if_free(self, timeout: float, deadline: Deadline | None) -> bool:
-        """Send if ``_sending`` is free within ``timeout`` seconds; return whether all data was sent."""
+    def _send_if_free(self, lock_timeout_s: float, deadline: Deadline) -> bool:
+        """Send if ``_sending`` is free in time; return whether all data was sent before the deadline."""
         acquired: list[bool] = []
         done = False
         try:
-            call_and_record(acquired, self._sending.acquire, True, timeout)
+            call_and_record(acquired, self._sending.acquire, True, lock_timeout_s)
             if acquired[0]:
                 self._sender = threading.get_ident()
                 done = self._send_all(deadline)
@@ -351,10 +374,10 @@ class Writer:
             if self._flusher:
                 self._wake()
 
-    def _send_all(self, deadline: Deadline | None) -> bool:
-        """Send the batch, then the buffer until it is empty; ``_sending`` is held."""
-        # Returns whether all data was sent; if not, the socket is full, or the stream is not in use any
-        # more.
+    def _send_all(self, deadline: Deadline) -> bool:
+        """Holding ``_sending``: send the batch, then the buffer until it is empty."""
+        # Returns whether all data was sent; if not, the socket is full at the deadline, or the stream is not
+        # in use any more.
         stream = self._stream
         if stream is None:
             return False
@@ -362,11 +385,7 @@ class Writer:
             try:
                 stream.send(self._batch[sum(self._sent) :], self._sent)
             except BlockingIOError:
-                if deadline is None:
-                    return False
-                if deadline.expired():
-                    raise errors.TimeoutError("the server accepts no more data") from None
-                if self._stream is not stream or self.closed is not None:
+                if deadline.expired() or self._stream is not stream or self.closed is not None:
                     return False
                 stream.wait_writable(deadline.sooner(_STREAM_CHECK_S).lock_timeout())
             except OSError as error:
@@ -438,8 +457,7 @@ class Writer:
     def forked(self, reason: errors.ConnectionClosedError) -> None:
         """Refuse all commands, and replace the locks that a thread of the parent may have held."""
         self.closed = reason
-        self._new_lock()
-        self._new_sending()
+        self._new_locks()
         self.pause()
         self._chunks, self._size, self._batch = [], 0, _NOTHING
 
@@ -453,7 +471,7 @@ class Writer:
                 self._wake()
 
 
-#: The writer with `publish()`, `send_deferred()` and `send()` in C, if the C extension is in use. They append in
+#: The writer with `publish()`, `send_deferred()`, `enqueue_message()` and `send()` in C, if the C extension is in use. They append in
 #: C while no thread holds the lock, a stream is attached, and the flusher need not be woken. `send()` sends in C
 #: if no thread is sending, and the stream is a plain socket.
 FastWriter: type[Writer] = Writer
@@ -462,6 +480,12 @@ if not TYPE_CHECKING and speedups.OutputBuffer is not None:
 
     class FastWriter(speedups.OutputBuffer, Writer):
         """The writer with the fields and methods of the C extension."""
+
+        def _new_locks(self) -> None:
+            super()._new_locks()
+            # With a GIL, the extension reads the first two, otherwise the others.
+            self._is_locked, self._is_sending = self._lock.locked, self._sending.locked
+            self._acquire, self._release = self._lock.acquire, self._lock.release
 
 
 class KeepAlive:

@@ -484,9 +484,8 @@ class _AckThread:
             if message is None:
                 continue  # settled meanwhile
             try:
-                self._core.writer.send_deferred(*message, 0.0)
-            except errors.TimeoutError:
-                continue  # it is buffered; this thread must not wait for a full socket
+                # This thread must not wait for a full socket.
+                self._core.writer.enqueue_message(*message)
             except errors.Error as error:
                 self._pending.pop(token, None)
                 future.failed(error)
@@ -536,7 +535,7 @@ class Publisher(MessageReceiver):
         # Copied: to look them up for each message costs 5 % of `publish_async`.
         self._encode_subject = core.encoder.encode_subject
         self._encode_command = core.encoder.encode_command
-        self._send_deferred = core.writer.send_deferred
+        self._enqueue = core.writer.enqueue_message
         self._timeout = None if timeout is None else seconds(timeout)
         self._window = window
         self._stall_wait = (
@@ -628,19 +627,15 @@ class Publisher(MessageReceiver):
             headers = publish_headers(headers, options)
         token = b"%x" % next(self._tokens)
         # Local, because Python 3.11 does not cache the lookup of a method that an instance holds.
-        encode_subject, encode, send = (
-            self._encode_subject,
-            self._encode_command,
-            self._send_deferred,
-        )
+        encode_subject, encode, enqueue = self._encode_subject, self._encode_command, self._enqueue
         where = encode_subject(subject)
         message = command, size = encode(where, payload, self._reply_prefix + token, headers)
-        limit = wait = self._timeout if timeout is None else seconds(timeout)
+        limit = self._timeout if timeout is None else seconds(timeout)
+        deadline = None
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
         if len(self._pending) >= self._window and not self._acks.is_current():
             stall, deadline = self._stall_wait, Deadline(limit)
             self._wait_for_room(deadline if stall is None else Deadline(stall))
-            wait = deadline.left()
         due = None if limit is None else monotonic() + limit
         future = PubAckFuture(subject, message, due, core)
         if retries is not DEFAULT_RETRIES:
@@ -653,7 +648,10 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            send(command, size, wait)
+            if enqueue(command, size):
+                core.writer.apply_backpressure(
+                    None if limit is None else deadline or Deadline(limit)
+                )
         except BaseException:
             self._pending.pop(token, None)
             _make_room(self._room)

@@ -82,6 +82,8 @@ class Deadline:
 
 #: The deadline that never expires.
 FOREVER: Final = Deadline(None)
+#: A deadline that has expired: look once.
+NO_WAIT: Final = Deadline(0)
 
 
 class BackoffDelay:

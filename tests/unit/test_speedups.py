@@ -272,7 +272,7 @@ def test_fields_that_vanish_during_the_check_of_the_lock():
     left = []
 
     class Buffer(speedups.OutputBuffer):
-        def _publish(self, command: bytes, size: int, wake_from: int) -> None:
+        def _append_message(self, command: bytes, size: int, wake_from: int) -> None:
             left.append((command, size))
 
     for name in ("_chunks", "_stream"):

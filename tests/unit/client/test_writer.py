@@ -107,6 +107,7 @@ def test_the_flusher_sends_all_appended_commands(writer, stream):
 WAKES = {
     "publish": {_TICKING, _ASLEEP},
     "send_deferred": {_ASLEEP},
+    "enqueue_message": {_ASLEEP},
     "append": {_TICKING, _ASLEEP},
     "pong": {_TICKING, _ASLEEP},
     "attach": {_TICKING, _ASLEEP},
@@ -117,6 +118,7 @@ WAKES = {
 ARGUMENTS = {
     "publish": (b"one", 1),
     "send_deferred": (b"one", 1),
+    "enqueue_message": (b"one", 1),
     "append": (b"one",),
     "pong": (),
     "attach": (MemoryStream([]), b""),
@@ -168,7 +170,7 @@ def test_many_threads_append(writer, stream):
 
 def test_a_message_is_a_command_and_its_size(writer, stream):
     """Other arguments are an error, and nothing is sent."""
-    for how in (writer.publish, writer.send_deferred):
+    for how in (writer.publish, writer.send_deferred, writer.enqueue_message):
         with pytest.raises(TypeError):
             how(b"one")
         with pytest.raises(TypeError):
@@ -270,6 +272,33 @@ def test_a_deadline_ends_the_back_pressure(writer):
     assert stream.sent == b"x" * (_SEND_ABOVE_BYTES + 1) + b"y" * (_SEND_ABOVE_BYTES + 1)
 
 
+def test_an_enqueued_message_never_waits(writer):
+    """The caller learns that the buffer is above its limit, and waits with its own deadline."""
+    stream = Narrow.attached(writer, *[0] * 100)
+    assert not writer.enqueue_message(b"x" * _SEND_ABOVE_BYTES, 0)
+    assert writer.enqueue_message(b"y", 0)
+    assert stream.sent == b""
+    writer.send_buffered()  # the first two are being sent, the next one waits in the buffer
+    assert writer.enqueue_message(b"z" * (_SEND_ABOVE_BYTES + 1), 0)
+    with pytest.raises(TimeoutError):
+        writer.apply_backpressure(Deadline(0))
+    stream.room = []
+    writer.apply_backpressure(Deadline(0))
+    assert stream.sent.endswith(b"xyz" + b"z" * _SEND_ABOVE_BYTES)
+
+
+def test_without_a_deadline_a_stall_ends_the_back_pressure(writer, monkeypatch):
+    """A thread waits as long as the socket accepts some data, and no longer than the limit without."""
+    monkeypatch.setattr("jetstream_sync.client.writer._STALL_LIMIT_S", 0.05)
+    stream = Narrow.attached(writer, *[0, 1] * 3, *[0] * 1_000_000)
+    writer.enqueue_message(b"x" * (_SEND_ABOVE_BYTES + 1), 0)
+    writer.send_buffered()
+    writer.enqueue_message(b"y" * (_SEND_ABOVE_BYTES + 1), 0)
+    with pytest.raises(TimeoutError, match="accepts no more data"):
+        writer.apply_backpressure()
+    assert stream.sent == b"xxx"
+
+
 # --- links ------------------------------------------------------------------------------------------
 
 
@@ -283,7 +312,7 @@ def test_without_a_link_commands_wait(writer):
     assert stream.sent == b"preambleonetwothree"
 
 
-@pytest.mark.parametrize("how", ["publish", "send_deferred", "send"])
+@pytest.mark.parametrize("how", ["publish", "send_deferred", "enqueue_message", "send"])
 def test_without_a_link_the_buffer_has_a_limit(writer, how):
     """`pending_size` bytes wait for a link, and not one more; a refused command is not sent."""
 
@@ -370,12 +399,13 @@ def test_a_closed_writer_refuses_with_the_reason(writer, stream):
     for refused in (
         lambda: writer.publish(b"two", 0),
         lambda: writer.send_deferred(b"two", 0),
+        lambda: writer.enqueue_message(b"two", 0),
         lambda: writer.send(b"two", 1, 0),
     ):
         with pytest.raises(ConnectionClosedError, match="why") as caught:
             refused()
         raised.append(caught.value)
-    assert len({id(error) for error in [*raised, reason]}) == 4
+    assert len({id(error) for error in [*raised, reason]}) == 5
     writer.append(PONG)
     writer.close(ConnectionClosedError("again"))
     writer.send_buffered()
