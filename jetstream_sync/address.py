@@ -108,12 +108,6 @@ class ServerAddress(Frozen):
         place = (self.host, self.port, self.scheme, self.path, self.tls_name, self.user)
         return type(self), (*place, *secrets)
 
-    def __copy__(self) -> ServerAddress:
-        return self
-
-    def __deepcopy__(self, memo: object) -> ServerAddress:
-        return self
-
     @property
     def is_ip(self) -> bool:
         """Whether the host is an IP address rather than a name."""

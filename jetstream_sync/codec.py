@@ -29,7 +29,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -471,11 +470,18 @@ def _str(value: Any) -> str:
     raise _expected("a string", value)
 
 
-def _decode_bytes(raw: Any) -> bytes:
-    try:
-        return base64.b64decode(_str(raw), validate=True)
-    except (binascii.Error, ValueError):
-        raise _expected("base64", raw) from None
+def _decoder(
+    check: Callable[[Any], Any], convert: Callable[[Any], Any], what: str
+) -> Callable[[Any], Any]:
+    """Return a function that checks the JSON type of a value and converts it."""
+
+    def decode_value(raw: Any) -> Any:
+        try:
+            return convert(check(raw))
+        except (ValueError, OverflowError):
+            raise _expected(what, raw) from None
+
+    return decode_value
 
 
 def _encode_bytes(value: bytes) -> str:
@@ -488,25 +494,11 @@ def _accept_bytes(value: Any) -> bytes:
     raise _expected("bytes", value)
 
 
-def _decode_duration(raw: Any) -> timedelta:
-    try:
-        return duration_from_ns(_int(raw))
-    except OverflowError:
-        raise _expected("a duration in nanoseconds", raw) from None
-
-
 def _accept_duration(value: Any) -> timedelta:
     try:
         return duration(value)
     except errors.InvalidOptionError as error:
         raise _MismatchError(error.reason) from None
-
-
-def _decode_time(raw: Any) -> datetime:
-    try:
-        return time_from_text(_str(raw))
-    except ValueError:
-        raise _expected("an RFC 3339 time", raw) from None
 
 
 def _accept_time(value: Any) -> datetime:
@@ -521,9 +513,20 @@ _SCALAR_CODECS: Final[dict[Any, _TypeCodec]] = {
     int: _TypeCodec(_int, _identity, _int, int),
     float: _TypeCodec(_float, _identity, _float, float),
     str: _TypeCodec(_str, _identity, _str),
-    bytes: _TypeCodec(_decode_bytes, _encode_bytes, _accept_bytes),
-    timedelta: _TypeCodec(_decode_duration, duration_to_ns, _accept_duration, timedelta),
-    datetime: _TypeCodec(_decode_time, time_to_text, _accept_time),
+    bytes: _TypeCodec(
+        _decoder(_str, partial(base64.b64decode, validate=True), "base64"),
+        _encode_bytes,
+        _accept_bytes,
+    ),
+    timedelta: _TypeCodec(
+        _decoder(_int, duration_from_ns, "a duration in nanoseconds"),
+        duration_to_ns,
+        _accept_duration,
+        timedelta,
+    ),
+    datetime: _TypeCodec(
+        _decoder(_str, time_from_text, "an RFC 3339 time"), time_to_text, _accept_time
+    ),
     object: _TypeCodec(_identity, _identity, _identity),
 }
 

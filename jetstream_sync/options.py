@@ -134,12 +134,6 @@ class TLSOptions(Frozen):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), _without_secrets(self, ("key_password",)))
 
-    def __copy__(self) -> TLSOptions:
-        return self
-
-    def __deepcopy__(self, memo: object) -> TLSOptions:
-        return self
-
 
 def _hidden() -> Any:
     """Declare an option that is not shown, since it may have a secret, or be a function."""
@@ -332,12 +326,6 @@ class ConnectionOptions(Frozen):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), _without_secrets(self, _NOT_PICKLED))
-
-    def __copy__(self) -> ConnectionOptions:
-        return self
-
-    def __deepcopy__(self, memo: object) -> ConnectionOptions:
-        return self
 
     def _check_login(self) -> None:
         for ways in _EXCLUSIVE_LOGINS:

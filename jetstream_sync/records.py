@@ -16,6 +16,7 @@ _T = TypeVar("_T")
 _INT64_MAX = 2**63 - 1
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
     from typing_extensions import dataclass_transform as dataclass_transform  # noqa: PLC0414
 else:
 
@@ -308,6 +309,12 @@ class Frozen(RecordBase):
 
     def __post_init__(self) -> None:
         """Check the fields, and set those that follow from others."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     def __repr__(self) -> str:
         fields = dataclasses.fields(self)

@@ -63,7 +63,6 @@ class Connector:
             randomize=not options.dont_randomize,
             max_failures=options.max_reconnect_attempts,
         )
-        self._pool = self.pool
         self._waiters = Waiters()  # the threads that wait for one of these
         self._is_stopped = False
         self._skips_wait = False  # ends a delay
@@ -77,7 +76,7 @@ class Connector:
     def first(self) -> Transport:
         """Try every server once, and return the first transport."""
         failures: dict[ServerAddress, Exception] = {}
-        for address in self._pool.addresses():
+        for address in self.pool.addresses():
             try:
                 return self._open(address)
             except errors.InvalidArgumentError:
@@ -99,19 +98,19 @@ class Connector:
             self._note_loss(lost, cause)
         failures: dict[ServerAddress, Exception] = {}
         while not self._is_stopped:
-            for following in self._pool.addresses():
+            for following in self.pool.addresses():
                 address = self._chosen() or following
                 if self._is_stopped:
                     return None
                 chose = self._options.reconnect_to_cb is not None
-                if (failures or chose) and not self._pool.has(address):
+                if (failures or chose) and not self.pool.has(address):
                     continue  # the pool was replaced meanwhile
                 try:
                     return self._open(address)
                 except (errors.Error, OSError) as error:
                     failures[address] = error
                     self._failed(address, error)
-            if not self._pool.addresses():
+            if not self.pool.addresses():
                 raise _no_server(failures)
             rounds += 1
             self._wait(rounds)
@@ -140,7 +139,7 @@ class Connector:
 
     def forked(self) -> None:
         """Replace the lock of the pool in a forked child, and close the copy of a socket."""
-        self._pool.forked()
+        self.pool.forked()
         self._opener.forked()
 
     def on_info(self, info: ServerInfo, current: ServerAddress) -> None:
@@ -151,7 +150,7 @@ class Connector:
             urls = info.connect_urls
             if current.websocket and info.ws_connect_urls:
                 urls = info.ws_connect_urls
-            new = self._pool.discovered(urls, current)
+            new = self.pool.discovered(urls, current)
         if first:
             return  # servers listed in the first INFO are not reported as discovered
         if new:
@@ -168,21 +167,21 @@ class Connector:
         self._connected_at = monotonic()
         self._slow_rounds = 0
         self._was_slow = False
-        self._pool.succeeded(address)
+        self.pool.succeeded(address)
         return transport
 
     def _note_first_failure(self, address: ServerAddress, error: Exception) -> None:
         reason = describe(error)
         log.info("%s: %s: %s", self._name, address.url, reason)
-        self._pool.skipped(address)
-        self._pool.is_new_failure(address, reason)
+        self.pool.skipped(address)
+        self.pool.is_new_failure(address, reason)
         if isinstance(error, errors.AuthorizationError):
-            self._pool.refused(address, str(error))
+            self.pool.refused(address, str(error))
 
     def _note_loss(self, lost: ServerAddress, cause: BaseException) -> None:
-        self._pool.lost(lost)
+        self.pool.lost(lost)
         if isinstance(cause, errors.AuthorizationError):
-            self._pool.refused(lost, str(cause))
+            self.pool.refused(lost, str(cause))
 
     def _failed(self, address: ServerAddress, error: Exception) -> None:
         """Record a failure; raise it if the login was refused twice with the same error."""
@@ -190,11 +189,11 @@ class Connector:
         log.info("%s: %s: %s", self._name, address.url, reason)
         if self._opener.was_greeted and isinstance(error, TimeoutError):
             self._was_slow = True
-        is_new = self._pool.is_new_failure(address, reason)
-        refused_twice = isinstance(error, errors.AuthorizationError) and self._pool.refused(
+        is_new = self.pool.is_new_failure(address, reason)
+        refused_twice = isinstance(error, errors.AuthorizationError) and self.pool.refused(
             address, reason
         )
-        self._pool.failed(address)
+        self.pool.failed(address)
         self._events.tell(ConnectionEvent(EventKind.RECONNECT_FAILED, address.url, error))
         if refused_twice and not self._options.ignore_auth_error_abort:
             raise _no_server({address: error}) from error
@@ -207,7 +206,7 @@ class Connector:
             self._short_lived = 0
             return False
         self._short_lived += 1
-        return self._short_lived > len(self._pool.addresses())
+        return self._short_lived > len(self.pool.addresses())
 
     def _wait(self, rounds: int) -> None:
         """Wait between two rounds, until the delay is over or `skip_wait()` is called."""
@@ -227,7 +226,7 @@ class Connector:
         if choose is None:
             return None
         try:
-            choice = choose(self._pool.servers())
+            choice = choose(self.pool.servers())
             if choice is None:
                 return None
             server, delay = choice
@@ -241,7 +240,7 @@ class Connector:
         return address
 
     def _address(self, url: str) -> ServerAddress:
-        for address in self._pool.addresses():
+        for address in self.pool.addresses():
             if address.url == url:
                 return address
         raise errors.InvalidOptionError("reconnect_to_cb", url, "is not in the server pool")
@@ -257,7 +256,7 @@ class Connector:
         wait = options.reconnect_time_wait
         jitter = options.reconnect_jitter
         if jitter is None:
-            tls = options.tls or any(address.tls for address in self._pool.addresses())
+            tls = options.tls or any(address.tls for address in self.pool.addresses())
             jitter = _JITTER_TLS_S if tls else _JITTER_S
             jitter = min(jitter * 2 ** min(self._slow_rounds, 16), _MAX_JITTER_S)
         return wait + random.uniform(0, jitter) if wait else 0.0  # noqa: S311 - not a secret

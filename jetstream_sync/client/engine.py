@@ -51,7 +51,7 @@ class Engine:
 
     # Any thread may call its public methods. `open()` must be called first.
 
-    def __init__(self, options: ConnectionOptions, client_version: str) -> None:
+    def __init__(self, options: ConnectionOptions) -> None:
         self.options = options
         self.name: str = options.name or "connection"
         # --- parts with their own synchronization ---
@@ -80,9 +80,10 @@ class Engine:
             self.state,
             fail_on_disconnect=options.fail_requests_on_disconnect,
         )
-        self._tracer = Tracer.of(self.name, options.trace_cb)
-        wrap = self._tracer.wrap if self._tracer is not None else None
-        opener = TransportOpener(options, client_version, wrap)
+        self._tracer: Tracer | None = None
+        if options.trace_cb is not None:
+            self._tracer = Tracer(self.name, options.trace_cb)
+        opener = TransportOpener(options, self._tracer.wrap if self._tracer is not None else None)
         self.connector: Connector = Connector(options, opener, self.events)
         self._threads: list[threading.Thread] = []
         #: Whether this process has started the threads of the connection.

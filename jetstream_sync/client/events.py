@@ -6,6 +6,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar, cast
 
 from .. import codec, errors
@@ -21,7 +22,6 @@ log: logging.Logger = logging.getLogger("jetstream_sync.events")
 _MAX_QUEUED_EVENTS = 1000
 
 E = TypeVar("E", bound=BaseException)
-T = TypeVar("T")
 _Call = Callable[[], object]
 _Listener = Callable[[ConnectionEvent], object]
 
@@ -83,7 +83,7 @@ class Events:
         if callback is None:
             log.error("%s: %s: %s", self.name, type(error).__name__, codec.text_of(error))
             return
-        self._add(_with(callback, error))
+        self._add(partial(callback, error))
 
     def callback_raised(
         self, what: str, error: BaseException, callback: ErrorCallback | None = None
@@ -107,7 +107,7 @@ class Events:
             log.info("%s: %s", self.name, _log_line(event))
         for kinds, _, listener in self._listeners:
             if event.kind in kinds:
-                self._add(_with(listener, event), needed=needed)
+                self._add(partial(listener, event), needed=needed)
 
     def closed(self, event: ConnectionEvent) -> None:
         """Report the end of the connection once; the thread ends after this event."""
@@ -241,33 +241,18 @@ def _log_line(event: ConnectionEvent) -> str:
     return " ".join([event.kind.value, *where, *event.servers]) + why
 
 
-def _with(callback: Callable[[T], object], argument: T) -> _Call:
-    def call() -> object:
-        return callback(argument)
-
-    return call
-
-
 def _listener(option: str, callback: EventCallback) -> _Listener:
     """Return a function that calls a callback with an event, or without arguments if it takes none."""
+    without_event = cast("_Call", callback)
     try:
         signature = inspect.signature(callback)
     except (TypeError, ValueError):  # a C function without a signature
-        return _without_event(callback)
+        return lambda _: without_event()
     if _takes(signature):
-        return _without_event(callback)
+        return lambda _: without_event()
     if _takes(signature, None):
         return cast("_Listener", callback)
     raise errors.InvalidOptionError(option, callback, "must take no argument, or the event alone")
-
-
-def _without_event(callback: EventCallback) -> _Listener:
-    plain = cast("_Call", callback)
-
-    def listener(_: ConnectionEvent) -> object:
-        return plain()
-
-    return listener
 
 
 def _takes(signature: inspect.Signature, *arguments: object) -> bool:

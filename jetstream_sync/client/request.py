@@ -61,7 +61,6 @@ class RequestMux(MessageReceiver):
         self._fail_on_disconnect: set[bytes] = set()
         # Guards the subscription; never held while waiting.
         self._lock = new_lock()
-        self._subscribed = False
         self._subscription: SubscriptionState | None = None
         self._reason: BaseException | None = None
 
@@ -82,7 +81,7 @@ class RequestMux(MessageReceiver):
         if fail_on_disconnect or deadline.at is None:
             self._fail_on_disconnect.add(token)
         try:
-            if not self._subscribed:
+            if self._subscription is None:
                 self._subscribe()
             if self._reason is not None:
                 # Registered after close() failed the pending requests.
@@ -156,7 +155,6 @@ class RequestMux(MessageReceiver):
     def _on_inbox_refused(self, error: errors.PermissionsError) -> None:
         with self._lock:
             subscription, self._subscription = self._subscription, None
-            self._subscribed = False
         if subscription is not None:
             self._table.remove_deferred(subscription)
         for token in self._waiting.copy():
@@ -187,6 +185,5 @@ class RequestMux(MessageReceiver):
 
     def _subscribe(self) -> None:
         with self._lock:
-            if not self._subscribed:
+            if self._subscription is None:
                 self._subscription = self._table.add(f"{self._inbox}.*", "", self)
-                self._subscribed = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections.abc import Callable
 
 from .. import errors
 from ..subjects import MAX_CONTROL_LINE
@@ -69,44 +70,39 @@ class SubscriptionTable:
 
     def add(self, subject: str, queue: str, receiver: MessageReceiver) -> SubscriptionState:
         """Subscribe; the command is sent with the next flush or by the flusher."""
+        return self._add(subject, queue, receiver, 0, self._writer.append)
+
+    def add_deferred(
+        self, subject: str, receiver: MessageReceiver, limit: int = 0
+    ) -> SubscriptionState:
+        """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
+        return self._add(subject, "", receiver, limit, self._writer.enqueue_deferred)
+
+    def _add(
+        self,
+        subject: str,
+        queue: str,
+        receiver: MessageReceiver,
+        limit: int,
+        append: Callable[[bytes], None],
+    ) -> SubscriptionState:
         before = getattr(receiver, "subscription", None)
         try:
             with self._state.lock:
                 # While draining, callbacks may still make requests, also the first of the connection.
                 self._state.check_usable(draining=receiver.is_reply_inbox)
                 subscription, command = self._subscribe(subject, queue, receiver)
-                self._writer.append(command)
-            if not receiver.awaited:
-                self._direct.end()
-        except BaseException:
-            self._take_back(receiver, before)
-            raise
-        return subscription
-
-    def add_deferred(
-        self, subject: str, receiver: MessageReceiver, limit: int = 0
-    ) -> SubscriptionState:
-        """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
-        before = getattr(receiver, "subscription", None)
-        try:
-            with self._state.lock:
-                self._state.check_usable(draining=receiver.is_reply_inbox)
-                subscription, command = self._subscribe(subject, "", receiver)
                 if limit:
                     command += self._unsubscribe(subscription, limit)
-                self._writer.enqueue_deferred(command)
+                append(command)
             if not receiver.awaited:
                 self._direct.end()
         except BaseException:
-            self._take_back(receiver, before)
+            made = getattr(receiver, "subscription", None)
+            if made is not None and made is not before:
+                self.remove_deferred(made)  # the call was interrupted after it had subscribed
             raise
         return subscription
-
-    def _take_back(self, receiver: MessageReceiver, before: SubscriptionState | None) -> None:
-        """End the subscription of an interrupted call, if it was made."""
-        made = getattr(receiver, "subscription", None)
-        if made is not None and made is not before:
-            self.remove_deferred(made)
 
     def remove(self, subscription: SubscriptionState, limit: int = 0) -> None:
         """End a subscription, at once or after ``limit`` messages."""

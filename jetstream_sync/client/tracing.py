@@ -64,11 +64,6 @@ class Tracer:
         self._failed = False  # whether the callback has raised; used by the trace thread only
         after_fork(self)
 
-    @classmethod
-    def of(cls, name: str, callback: Callable[[str], object] | None) -> Tracer | None:
-        """Return a tracer, or ``None`` without a callback."""
-        return None if callback is None else cls(name, callback)
-
     def wrap(self, stream: ByteStream) -> ByteStream:
         """Return a stream that traces the given one."""
         return TracedStream(stream, self)

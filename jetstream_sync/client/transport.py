@@ -31,6 +31,7 @@ from ..protocol.auth import (
     read_signature,
 )
 from ..protocol.parser import PING, Handshake, Operation, Parser, ServerInfo
+from ..version import __version__
 from .mailbox import ResultSlot
 from .threads import spawn
 
@@ -75,12 +76,11 @@ class TransportOpener:
     def __init__(
         self,
         options: ConnectionOptions,
-        client_version: str,
         wrap: Callable[[ByteStream], ByteStream] | None = None,
     ) -> None:
         # `wrap`: returns the stream to use in place of one.
         self.options = options
-        self.login: Login = Login(options, client_version)
+        self.login: Login = Login(options)
         self.wrap = wrap
         #: Whether a server of this connection used TLS, even if it refused the login.
         self.used_tls = False
@@ -349,12 +349,12 @@ class Login:
 
     # One thread at a time may use it. The login functions of the options run on that thread.
 
-    def __init__(self, options: ConnectionOptions, client_version: str) -> None:
+    def __init__(self, options: ConnectionOptions) -> None:
         options.check_secrets()
         self._options = options
         self._identity: dict[str, Any] = {
             "lang": "python-sync",
-            "version": client_version,
+            "version": __version__,
             "protocol": _PROTOCOL_LEVEL,
             "verbose": options.verbose,
             "pedantic": options.pedantic,

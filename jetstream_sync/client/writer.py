@@ -205,14 +205,14 @@ class Writer:
             self._size += len(command)
             self._chunks.append(command)
 
-    def enqueue_with_marker(self, command: bytes, markers: list[T], marker: T) -> None:
-        """Append a command that is sent together with the next one, and a marker to a list."""
+    def enqueue_ping(self, markers: list[T], marker: T) -> None:
+        """Append a ping that is sent together with the next command, and a marker to a list."""
         # A KeyboardInterrupt leaves both or neither of them.
         with self._lock:
-            self._size += len(command)
+            self._size += len(PING)
             lists: tuple[list[Any], list[Any]] = (markers, self._chunks)
             # No bytecode runs between the two appends, so no KeyboardInterrupt is raised there.
-            deque(map(list.append, lists, (marker, command)), maxlen=0)
+            deque(map(list.append, lists, (marker, PING)), maxlen=0)
 
     def send(
         self, command: bytes, messages: int, size: int, deadline: Deadline | None = None
@@ -518,7 +518,7 @@ class KeepAlive:
             raise copy_exception(self._writer.closed)
         slot: ResultSlot[None] = ResultSlot()
         with self._lock:
-            self._writer.enqueue_with_marker(PING, self._waiters, slot)
+            self._writer.enqueue_ping(self._waiters, slot)
         if self._writer.closed is not None:
             raise copy_exception(self._writer.closed)
         self._writer.send_buffered()
@@ -555,7 +555,7 @@ class KeepAlive:
             return self._interval
         with self._lock:
             self._outstanding += 1
-            self._writer.enqueue_with_marker(PING, self._waiters, None)
+            self._writer.enqueue_ping(self._waiters, None)
         return self._interval
 
     def on_disconnected(self, error: BaseException) -> None:

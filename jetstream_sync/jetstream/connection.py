@@ -14,7 +14,6 @@ from ..options import ConnectionOptions, ConnectOptions
 from ..services.service import Service, StatsHandler, StopCallback
 from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
 from ..subjects import Routes
-from ..version import __version__
 from .api_requests import APICallback, APIRequests, ConnectionCaches
 from .context import JetStream
 from .message import Confirmations
@@ -231,7 +230,7 @@ def connect(
 
     """
     chosen, given = with_context(servers, context, options)
-    engine = Engine(ConnectionOptions.of(parse_servers(chosen), given), __version__)
+    engine = Engine(ConnectionOptions.of(parse_servers(chosen), given))
     # In this order, so that a Ctrl-C after the opening cannot lose the connection.
     connection = Connection(engine)
     engine.open()

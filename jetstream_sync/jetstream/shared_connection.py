@@ -26,7 +26,6 @@ from ..client.threads import in_each_child
 from ..locks import new_rlock
 from ..options import ConnectionOptions, ConnectOptions
 from ..records import Frozen
-from ..version import __version__
 from .connection import Connection, with_context
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ class _OpenAttempt:
 
 def _open(opening: _OpenAttempt, options: ConnectionOptions) -> Connection:
     """Open the connection; raises as `shared_connection()`."""
-    engine = Engine(options, __version__)
+    engine = Engine(options)
     connection = Connection(engine)
     try:
         engine.open()

@@ -397,11 +397,15 @@ class Service(EndpointGroup):
 
     def _on_ended(self, reason: BaseException) -> None:
         """Stop because an endpoint has ended; called by its last worker thread."""
+        try:
+            self._stop_for(reason)
+        except errors.Error as error:
+            self._core.events.error(error)
+
+    def _stop_for(self, reason: BaseException) -> None:
+        """Stop without a call of the user, unless the service is stopping."""
         if self._begin_stop():
-            try:
-                self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
-            except errors.Error as error:
-                self._core.events.error(error)
+            self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -447,8 +451,7 @@ class Service(EndpointGroup):
             try:
                 function, delivery = self._control.get(FOREVER)
             except (errors.BadSubscriptionError, errors.ConnectionClosedError) as error:
-                if self._begin_stop():
-                    self._finish_stop(error, Deadline(self._core.options.drain_timeout))
+                self._stop_for(error)
                 return
             try:
                 function(delivery)
@@ -458,8 +461,8 @@ class Service(EndpointGroup):
     def _end_with(self, reason: BaseException) -> None:
         """End the control thread, or stop without it because it has failed."""
         self._control.close(reason)
-        if not isinstance(reason, errors.ConnectionClosedError) and self._begin_stop():
-            self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
+        if not isinstance(reason, errors.ConnectionClosedError):
+            self._stop_for(reason)
 
     def _answer_verb(self, delivery: RawMessage) -> None:
         subject, reply = delivery[SUBJECT], delivery[REPLY]

@@ -126,7 +126,7 @@ def test_a_discovered_server_is_verified_with_the_name_of_its_announcer(certific
     with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
         address = ServerAddress("127.0.0.1", server.port, tls_name="elsewhere.example")
         options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
-        link = TransportOpener(options, "1.0").open(address, Deadline(2))
+        link = TransportOpener(options).open(address, Deadline(2))
         link.stream.shutdown()
         link.stream.close()
 

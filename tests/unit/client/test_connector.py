@@ -155,7 +155,7 @@ def test_stop_ends_the_attempts(world):
 
 def test_a_wait_ends_when_its_condition_holds():
     """Without a stop, the caller goes on; a thread that has changed the condition calls `wake`."""
-    engine = Engine(ConnectionOptions(servers=(A,)), "1.0")
+    engine = Engine(ConnectionOptions(servers=(A,)))
     ended: list[bool] = []
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(engine.connector.stopped, 60, lambda: ended)

@@ -59,7 +59,7 @@ class Unserved:
         options = ConnectionOptions(
             servers=(ADDRESS,), error_cb=self.errors.append, closed_cb=lambda: None
         )
-        self.engine = Engine(options, "1")
+        self.engine = Engine(options)
 
     def transport(self, *script: bytes, early: tuple = ()) -> Transport:
         return Transport(MemoryStream(script), Parser(), ServerInfo(), list(early), ADDRESS)

@@ -16,6 +16,7 @@ from jetstream_sync.client import transport
 from jetstream_sync.client.transport import Login
 from jetstream_sync.options import ConnectionOptions
 from jetstream_sync.protocol.parser import ServerInfo
+from jetstream_sync.version import __version__
 
 USER = User()
 SERVERS = parse_servers(["nats://127.0.0.1"])
@@ -28,7 +29,7 @@ CREDS = USER.creds(Account().user(USER))
 def connect_of(info=None, **options):
     """Return the fields of CONNECT for an INFO."""
     given = ConnectionOptions(servers=SERVERS, **options)
-    command = Login(given, "1.2").command(SERVERS[0], info or ServerInfo(), is_secure=False)
+    command = Login(given).command(SERVERS[0], info or ServerInfo(), is_secure=False)
     return json.loads(command.removeprefix(b"CONNECT "))
 
 
@@ -39,7 +40,7 @@ def test_the_fields_of_connect():
         made.items()
         >= {
             "name": "me",
-            "version": "1.2",
+            "version": __version__,
             "verbose": False,
             "pedantic": True,
             "echo": False,
@@ -59,7 +60,7 @@ def test_the_fields_of_connect():
 def test_connect_is_one_line_of_json(name):
     """CONNECT is one line, even for a name with line ends."""
     options = ConnectionOptions(servers=SERVERS, user=name)
-    command = Login(options, "1").command(SERVERS[0], ServerInfo(), is_secure=True)
+    command = Login(options).command(SERVERS[0], ServerInfo(), is_secure=True)
     assert command.startswith(b"CONNECT {")
     assert command.count(b"\r\n") == command.count(b"\n") == 1
     assert json.loads(command.removeprefix(b"CONNECT "))["user"] == name
@@ -100,7 +101,7 @@ def test_a_seed_is_wiped_after_its_use(monkeypatch, tmp_path, way, fails):
             raise OSError(nonce)
 
     monkeypatch.setattr(transport, "find_seed", finding)
-    login: Any = Login(options(way, tmp_path / "login"), "1.0")
+    login: Any = Login(options(way, tmp_path / "login"))
     info = ServerInfo(nonce="nonce")
     if fails:
         monkeypatch.setattr(transport, "Key", FailingKey)

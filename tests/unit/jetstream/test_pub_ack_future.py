@@ -28,7 +28,7 @@ REFUSED = b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequ
 @pytest.fixture
 def core():
     """The core of a connection that is not open."""
-    return ConnectionCore(Engine(ConnectionOptions(servers=()), "0"))
+    return ConnectionCore(Engine(ConnectionOptions(servers=())))
 
 
 @pytest.fixture
