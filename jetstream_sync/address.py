@@ -116,7 +116,7 @@ class ServerAddress(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
-        """Parse the URL of a server."""
+        """Return the address of a URL; raise `InvalidOptionError` if it is not that of a server."""
         # Imported late to keep the import time of the package low.
         from urllib.parse import unquote, urlsplit  # noqa: PLC0415
 
@@ -165,7 +165,7 @@ class ServerAddress(Frozen):
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
-    """Parse the URLs of one or more servers."""
+    """Return the addresses of one or more URLs; raise `InvalidOptionError` for none, or an invalid one."""
     if not isinstance(servers, Iterable):
         raise errors.InvalidOptionError(
             "servers", servers, "a server must be a URL such as nats://host:port"

@@ -113,7 +113,7 @@ def dumps(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
 
 
 def loads(data: bytes | str) -> Any:
-    """Parse JSON."""
+    """Return the value of a JSON text; raise `InvalidResponseError` if it is not valid."""
     try:
         return _loads(data)
     except (ValueError, RecursionError) as error:
@@ -297,7 +297,7 @@ R = TypeVar("R", bound=Record)
 
 
 def decode(cls: type[R], data: Any) -> R:
-    """Return the record of a JSON object that a server sent."""
+    """Return the record of a JSON object of a server; raise `InvalidResponseError` if it does not fit."""
     # ``__init__`` and validation are skipped. Unknown keys go to ``extra``, a ``null`` counts as absent,
     # and an absent field gets its default. Without a default, a number, flag or duration is 0, and a record
     # has no fields set: servers leave out such values in some contexts (``omitempty`` in nats-server).

@@ -113,9 +113,14 @@ def _credentials(jwt: str, seed: str) -> str:
 
 
 def read_context(name: str) -> tuple[str | None, dict[str, Any]]:
-    """Return the servers of a context, and the options of `connect()`."""
-    # Raises InvalidOptionError: there is no such context, its file is invalid, or it has a key that
-    # this client does not support.
+    """
+    Return the servers of a context, and the options of `connect()`.
+
+    Raises:
+        InvalidOptionError: there is no such context, its file is invalid, or it has a key that this client
+            does not support.
+
+    """
     if not isinstance(name, str) or not is_context_name(name):
         raise errors.InvalidOptionError("context", name, "is not the name of a context")
     path = os.path.join(contexts_root(), "context", f"{name}.json")  # noqa: PTH118

@@ -76,7 +76,7 @@ class NanoTime(datetime):
 
 
 def duration(value: timedelta | float, option: str = "duration") -> timedelta:
-    """Normalize a duration given by the user to a `timedelta`."""
+    """Return a duration of the user as a `timedelta`; raise `InvalidOptionError` if it is not valid."""
     if isinstance(value, timedelta):
         if abs(duration_to_ns(value)) > _MAX_NS:
             raise errors.InvalidOptionError(option, value, "must not exceed 292 years")
@@ -125,7 +125,7 @@ _PART: Final = r"(\d*)(?:\.(\d*))?\s*([A-Za-z\u00b5\u03bc]+)"
 
 def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timedelta:
     """Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds."""
-    # `units` are nanoseconds.
+    # `units` are nanoseconds. Raises `ValueError` for another text, and for more than 292 years.
     if text.isdigit():
         return duration_from_ns(int(text) * NS_PER_S)
     ns = end = 0
@@ -143,7 +143,7 @@ def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timede
 
 
 def check_time(value: object, option: str = "time") -> datetime:
-    """Validate a time given by the user, and return it."""
+    """Return a time of the user; raise `InvalidOptionError` without a time zone, or outside of the years 1 to 9999."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise errors.InvalidOptionError(option, value, "must be a datetime with a time zone")
     try:
@@ -156,7 +156,7 @@ def check_time(value: object, option: str = "time") -> datetime:
 
 
 def check_message_time(value: object, option: str = "time") -> datetime:
-    """Validate a time that the server compares with those of messages, and return it."""
+    """Return a time that the server compares with messages; raise `InvalidOptionError` if it is out of range."""
     moment = check_time(value, option)
     if abs(duration_to_ns(moment - _EPOCH)) > _MAX_NS:
         # The server would compare another time, without an error.
@@ -175,7 +175,7 @@ def time_from_ns(ns: int) -> datetime:
 
 
 def time_from_text(text: str) -> datetime:
-    """Parse an RFC 3339 time."""
+    """Return the time of an RFC 3339 text; raise `ValueError` if it is not one."""
     # Returns the same instant in UTC, as a `NanoTime` if a `datetime` would lose nanoseconds.
     match = _RFC3339.fullmatch(text)
     if match is None:
@@ -269,7 +269,7 @@ _SIZE: Final = r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(I?)B?"
 
 
 def size_from_text(text: str) -> int:
-    """Return the number of bytes for a text such as ``1024``, ``10KB``, ``10KiB`` or ``1.5G``."""
+    """Return the number of bytes for a text such as ``10KiB`` or ``1.5G``; raise `ValueError` for others."""
     found = re.fullmatch(_SIZE, text.strip(), re.ASCII | re.IGNORECASE)
     if found is None:
         raise ValueError(

@@ -61,7 +61,7 @@ EventCallback = Callable[[], object] | Callable[[ConnectionEvent], object]
 
 
 def check_callback(option: str, callback: object) -> None:
-    """Check that a callback is a plain function."""
+    """Raise `InvalidOptionError` unless a callback is a plain function."""
     # The value is omitted: it may be the secret that the function should return.
     if not callable(callback):
         raise errors.InvalidOptionError(option, "...", "must be a function")
@@ -315,7 +315,7 @@ class ConnectionOptions(Frozen):
         self._check_secure()
 
     def check_secrets(self) -> None:
-        """Check that no secret was removed by pickling."""
+        """Raise `InvalidOptionError` if a secret was removed by pickling."""
         for option in _NOT_PICKLED:
             if getattr(self, option) is left_out:
                 raise missing_secret(option)

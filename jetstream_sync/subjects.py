@@ -75,7 +75,7 @@ _RESERVED: Final = frozenset({"$JS", "$SYS", "_INBOX"})
 
 
 def check_publish_subject(subject: str) -> str:
-    """Validate a subject to publish to, and return it."""
+    """Return a subject to publish to; raise `BadSubjectError` if it is invalid."""
     check_subject(subject)
     # "a*b" and "a>b" are literal tokens; only "*" and ">" as whole tokens are wildcards.
     if ("*" in subject or ">" in subject) and not {"*", ">"}.isdisjoint(subject.split(".")):
@@ -84,7 +84,7 @@ def check_publish_subject(subject: str) -> str:
 
 
 def check_subject(subject: str) -> str:
-    """Validate a subject that may contain wildcards, and return it."""
+    """Return a subject that may contain wildcards; raise `BadSubjectError` if it is invalid."""
     if not isinstance(subject, str):
         raise errors.BadSubjectError(repr(subject), f"must be a str, not {type(subject).__name__}")
     if not subject:
@@ -109,7 +109,7 @@ def is_reserved(subject: str, api_prefix: str | None = None) -> bool:
 
 
 def check_queue(queue: str) -> str:
-    """Validate the name of a queue group, and return it."""
+    """Return the name of a queue group; raise `BadSubjectError` if it is invalid."""
     if not isinstance(queue, str):
         raise errors.BadSubjectError(
             repr(queue), f"a queue group must be a str, not {type(queue).__name__}"
@@ -123,7 +123,7 @@ def check_queue(queue: str) -> str:
 
 
 def _check_length(text: str) -> None:
-    """Reject a text that exceeds any command; the encoder checks the length of the whole line."""
+    """Raise `BadSubjectError` for a text that exceeds any command; the encoder checks the whole line."""
     if len(text) > MAX_CONTROL_LINE:
         raise errors.BadSubjectError(
             text, f"must not exceed {MAX_CONTROL_LINE} bytes, the maximum of a command"
@@ -141,12 +141,12 @@ def _has_surrogates(text: str) -> bool:
 
 
 def check_stream_name(name: str, *, new: bool = False) -> str:
-    """Validate a stream name, and return it."""
+    """Return a stream name; raise `InvalidNameError` if it is invalid."""
     return _check_name("stream", name, new)
 
 
 def check_consumer_name(name: str, *, new: bool = False) -> str:
-    """Validate a consumer name, and return it; args and errors are those of `check_stream_name()`."""
+    """Return a consumer name; raise `InvalidNameError` if it is invalid."""
     return _check_name("consumer", name, new)
 
 
@@ -214,7 +214,7 @@ _KEY_RULE: Final = "must consist of letters, digits and '-', '/', '_', '=', in t
 
 
 def check_bucket(bucket: str) -> str:
-    """Validate the name of a bucket, and return it."""
+    """Return the name of a bucket; raise `InvalidNameError` if it is invalid."""
     if not is_bucket_name(bucket):
         shown = bucket if type(bucket) is str else repr(bucket)
         raise errors.InvalidNameError(
@@ -234,14 +234,14 @@ def chunk_subject(bucket: str, nuid: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """Validate a key, and return it."""
+    """Return a key; raise `InvalidNameError` if it is invalid."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise errors.InvalidNameError("key", key if isinstance(key, str) else repr(key), _KEY_RULE)
     return key
 
 
 def check_pattern(pattern: str) -> str:
-    """Validate a key that may have the wildcards ``*`` for a token and ``>`` for the rest, and return it."""
+    """Return a key with wildcards, ``*`` for a token, ``>`` for the rest; raise `InvalidNameError` if invalid."""
     if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
         shown = pattern if isinstance(pattern, str) else repr(pattern)
         raise errors.InvalidNameError("key", shown, f"{_KEY_RULE}; wildcards are whole tokens")
@@ -249,7 +249,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_writable(key: str) -> str:
-    """Check that a key is not reserved, and return it."""
+    """Return a key that is not reserved; raise `InvalidNameError` for others."""
     if key.startswith(_RESERVED_KEYS):
         raise errors.InvalidNameError(
             "key", key, f"keys that start with {_RESERVED_KEYS!r} are reserved"
@@ -296,7 +296,7 @@ class Routes(Frozen):
 
     @classmethod
     def of(cls, domain: str | None = None, prefix: str | None = None) -> Routes:
-        """Return the routes for a domain or a prefix."""
+        """Return the routes for a domain or a prefix; raise `InvalidOptionError` for both, or an invalid one."""
         if domain is not None and prefix is not None:
             raise errors.InvalidOptionError(
                 "prefix", prefix, f"cannot be combined with domain={domain!r}"
@@ -370,7 +370,7 @@ class Metadata(NamedTuple):
 
 
 def ack_tokens(reply: bytes) -> list[bytes]:
-    """Return the seven tokens that both forms share, from the stream's name on."""
+    """Return the seven tokens that both forms share; raise `NotJSMessageError` for another subject."""
     # The tokens are stream, consumer, delivered, stream seq, consumer seq, timestamp and pending.
     tokens = reply.split(b".")
     if len(tokens) == 9 and reply.startswith(ACK_PREFIX):
@@ -385,7 +385,7 @@ def ack_tokens(reply: bytes) -> list[bytes]:
 
 
 def consumer_sequence(reply: bytes) -> int:
-    """Return only the consumer sequence. A hot path, called for each message."""
+    """Return the consumer sequence; raise `NotJSMessageError` for another subject. A hot path."""
     tokens = reply.split(b".")
     try:
         if tokens[0] == b"$JS" and tokens[1] == b"ACK" and len(tokens) != 10:
@@ -396,7 +396,7 @@ def consumer_sequence(reply: bytes) -> int:
 
 
 def metadata_of(reply: bytes) -> Metadata:
-    """Read a reply subject."""
+    """Read a reply subject; raise `NotJSMessageError` if it is not that of a message from a stream."""
     stream, consumer, delivered, stream_seq, consumer_seq, timestamp, pending = ack_tokens(reply)
     domain = b"_"
     if reply.count(b".") > 8:

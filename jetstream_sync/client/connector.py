@@ -74,7 +74,15 @@ class Connector:
         self._lame_duck = ""  # id of the last server that announced lame-duck mode
 
     def first(self) -> Transport:
-        """Try every server once, and return the first transport."""
+        """
+        Try every server once, and return the first transport.
+
+        Raises:
+            InvalidArgumentError: an option or a credential is invalid.
+            NoServersError, ProtocolError, ConnectionClosedError: no server accepted; the last two if all
+                attempts failed with it.
+
+        """
         failures: dict[ServerAddress, Exception] = {}
         for address in self.pool.addresses():
             try:
@@ -87,8 +95,13 @@ class Connector:
         raise _no_server(failures) from list(failures.values())[-1]
 
     def reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
-        """Try the servers in rounds until one accepts, with a delay between two rounds."""
-        # Returns the transport, or ``None`` after `stop()`.
+        """
+        Try the servers in rounds until one accepts; return its transport, or ``None`` after `stop()`.
+
+        Raises:
+            Error: no server is left in the pool, or one refused the login twice with the same error; as `first()`.
+
+        """
         skip_wait, self._skips_wait = self._skips_wait, False
         rounds = 0
         if self._is_flapping(lost, skip_wait=skip_wait):
@@ -418,7 +431,7 @@ class ServerPool:
     def _merge(
         self, announced: dict[tuple[str, int], ServerAddress], current: ServerAddress
     ) -> list[ServerAddress]:
-        """Merge the announced servers into the pool; see `discovered`. The lock is held."""
+        """Merge the announced servers into the pool, see `discovered`; ``_lock`` is held."""
         self._entries = [
             entry
             for entry in self._entries
@@ -451,14 +464,12 @@ class ServerPool:
             self._entries[1:] = others
         return new
 
-    # --- the lock is held ---------------------------------------------------------------------------
-
     def _entry(self, address: ServerAddress) -> _Entry:
-        """Return the entry of a server; a new one, which is not in the pool, if it was removed."""
+        """Return the entry of a server, or a new one if it was removed; ``_lock`` is held."""
         return next((item for item in self._entries if item.address == address), _Entry(address))
 
     def _move_to_end(self, entry: _Entry) -> None:
-        """Move a server to the end, or remove it if it has failed too often."""
+        """Move a server to the end, or remove it if it has failed too often; ``_lock`` is held."""
         if entry in self._entries:
             self._entries.remove(entry)
             if self._max_failures < 0 or entry.failures < self._max_failures:

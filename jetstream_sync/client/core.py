@@ -79,7 +79,15 @@ class ConnectionCore:
     # --- waiting for the server -----------------------------------------------------------------
 
     def flush(self, deadline: Deadline) -> None:
-        """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""
+        """
+        Wait until the server has processed everything sent before.
+
+        Raises:
+            TimeoutError: it did not confirm in time; the text names an outage.
+            ConnectionLostError: the connection was lost meanwhile.
+            ConnectionClosedError: the connection is closed.
+
+        """
         self.direct.end()
         try:
             self.engine.keepalive.flush(deadline)
@@ -89,7 +97,14 @@ class ConnectionCore:
     def drain_subscriptions(
         self, subscriptions: list[SubscriptionState], deadline: Deadline
     ) -> None:
-        """Unsubscribe, and wait until every message in flight has been delivered."""
+        """
+        Unsubscribe, and wait until every message in flight has been delivered.
+
+        Raises:
+            DrainTimeoutError: the server did not confirm in time.
+            ConnectionLostError, ConnectionClosedError: as `flush()`.
+
+        """
         self.table.stop(subscriptions)
         try:
             # The server answers a ping only after all messages that it sent before.

@@ -107,9 +107,16 @@ class DirectReads:
     def pause(
         self, stream: TCPStream, parser: Parser, operations: Sequence[Operation]
     ) -> bytes | None:
-        """Pause while callers read their replies themselves; called by the reader after each read."""
-        # `operations`: what it has read. Returns what a caller has received instead of its reply, ``b""`` at
-        # the end of the stream; ``None``: nothing.
+        """
+        Pause while callers read their replies themselves; called by the reader after each read.
+
+        Returns what a caller has received instead of its reply, ``b""`` at the end of the stream; ``None``:
+        nothing. ``operations`` is what the reader has read.
+
+        Raises:
+            OSError: the stream failed while a caller read it.
+
+        """
         if self._skip:
             self._skip -= 1
             return None

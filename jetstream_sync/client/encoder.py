@@ -74,7 +74,7 @@ class MessageEncoder:
         self._checked: dict[str, bytes] = {}
 
     def encode_subject(self, subject: str) -> bytes:
-        """Validate a subject for publishing, and return its bytes."""
+        """Return the bytes of a subject to publish to; raise `BadSubjectError` if it is invalid."""
         try:
             return self._checked.get(subject) or self._check(subject)
         except TypeError:  # not hashable
@@ -83,7 +83,14 @@ class MessageEncoder:
     def encode_message(
         self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
-        """Return the command for a message; as `encode_command()`, but with validation of the subjects."""
+        """
+        Return the command for a message, and the size of its headers and payload; validate the subjects.
+
+        Raises:
+            BadSubjectError: the subject or the reply subject is invalid.
+            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: as `encode_command()`.
+
+        """
         if headers and not self.accepts_headers:
             raise _headers_refused(headers)
         try:
@@ -105,7 +112,16 @@ class MessageEncoder:
     def encode_command(
         self, subject: bytes, payload: bytes, reply: bytes = b"", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
-        """Return the command that publishes a message, and the size of its headers and payload."""
+        """
+        Return the command that publishes a message, and the size of its headers and payload.
+
+        Raises:
+            InvalidArgumentError: the payload is not bytes.
+            InvalidHeaderError: a header is invalid, or the server accepts none.
+            MaxPayloadError: headers and payload are larger than the server accepts.
+            BadSubjectError: the subjects are too long for a command.
+
+        """
         if headers and not self.accepts_headers:
             raise _headers_refused(headers)
         if payload.__class__ is not bytes:
@@ -133,7 +149,7 @@ class MessageEncoder:
     _encode_command = encode_command  # for the C extension
 
     def _check(self, subject: str) -> bytes:
-        """Validate a subject, cache it and return its bytes."""
+        """Return the bytes of a subject that is not in the cache, and add it; raise as `encode_subject()`."""
         check_publish_subject(subject)
         try:
             checked = subject.encode()

@@ -97,7 +97,7 @@ class Engine:
     # --- opening and closing --------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect to the first server that accepts, and start the threads."""
+        """Connect to the first server that accepts, and start the threads; raises as `Connector.first()`."""
         # If no server accepts and ``retry_on_failed_connect`` is set, the reader continues to try.
         check_patches()
         after_fork(self)
@@ -168,8 +168,16 @@ class Engine:
             self._tracer.close(timeout)
 
     def start_draining(self) -> bool:
-        """Enter the draining state, which refuses new subscriptions; ``close()`` must follow."""
-        # Returns whether this call started the drain; ``False``: another drain is in progress.
+        """
+        Enter the draining state, which refuses new subscriptions; ``close()`` must follow.
+
+        Returns:
+            Whether this call started the drain; ``False``: another drain is in progress.
+
+        Raises:
+            ConnectionClosedError: the connection is closed, or was disconnected and is closed now.
+
+        """
         reason = errors.ConnectionClosedError(
             "the connection was drained while it was disconnected"
         )

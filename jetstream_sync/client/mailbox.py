@@ -71,7 +71,7 @@ class ResultSlot(Generic[T]):
         return self._gate.acquire(timeout=deadline.lock_timeout())
 
     def result(self) -> T:
-        """Return the result, after `arrived()` has returned ``True``."""
+        """Return the result, or raise a copy of the error, after `arrived()` has returned ``True``."""
         if self._error is not None:
             raise copy_exception(self._error)
         return self._value  # type: ignore[return-value]  # set() came first
@@ -132,7 +132,7 @@ class Mailbox(Generic[T]):
                     pass  # no more gates
 
     def get(self, deadline: Deadline) -> T:
-        """Remove and return the next item, and wait for it if necessary."""
+        """Remove and return the next item, and wait for it if necessary; raises as `wait()`."""
         while True:
             try:
                 return self.items.popleft()
@@ -158,12 +158,19 @@ class Mailbox(Generic[T]):
                 pass  # no more gates
 
     def raise_reason(self) -> None:
-        """Raise the reason if the mailbox is closed."""
+        """Raise a copy of the reason if the mailbox is closed."""
         if self._reason is not None:
             raise copy_exception(self._reason)
 
     def wait(self, deadline: Deadline) -> None:
-        """Wait until the mailbox may contain an item; another reader may take it first."""
+        """
+        Wait until the mailbox may contain an item; another reader may take it first.
+
+        Raises:
+            TimeoutError: no item arrived in time.
+            Exception: the mailbox is closed and empty; a copy of the reason.
+
+        """
         gate = threading.Lock()
         gate.acquire()
         woken = False

@@ -53,7 +53,7 @@ class Inbox(MessageReceiver):
         headers: HeadersLike | None = None,
         deadline: Deadline = FOREVER,
     ) -> None:
-        """Send a request."""
+        """Send a request; raises as `MessageEncoder.encode_command` and `Writer.send`."""
         self.asked = subject
         core = self._core
         command, size = core.encoder.encode_command(subject, payload, self.reply, headers)
@@ -140,7 +140,15 @@ class ReplyCollector(Inbox):
             core.reader.packed_sids.add(self.subscription.sid)
 
     def wait(self, idle_timeout: float, deadline: Deadline = FOREVER) -> Any:
-        """Wait for the end of the reply and return all its messages."""
+        """
+        Wait for the end of the reply and return all its messages.
+
+        Raises:
+            TimeoutError: the deadline has passed, or no message arrived for ``idle_timeout`` seconds.
+            PermissionsError: the server does not permit the request.
+            ConnectionLostError, ConnectionClosedError: the connection was lost, or is closed.
+
+        """
         seen = len(self.items)
         while not self._handoff.arrived(deadline.sooner(idle_timeout)):
             if len(self.items) == seen or deadline.expired():

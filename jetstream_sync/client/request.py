@@ -74,7 +74,21 @@ class RequestMux(MessageReceiver):
         fail_on_disconnect: bool = False,
         repeat_after: float = 0.0,
     ) -> RawMessage:
-        """Publish a request and return the first reply."""
+        """
+        Publish a request and return the first reply.
+
+        With ``repeat_after``, the request is sent again after so many seconds without a reply, then after twice
+        the time, and so on.
+
+        Raises:
+            NoRespondersError: the subject has no subscribers.
+            RequestTimeoutError: no reply arrived before the deadline.
+            PermissionsError: the server does not permit the request or the reply subject.
+            ConnectionLostError: the connection was lost, and the request fails on that.
+            ConnectionClosedError: the connection is closed.
+            Error: otherwise as `MessageEncoder.encode_command` and `Writer.send`.
+
+        """
         token = b"%x" % next(self._tokens)
         slot: ResultSlot[RawMessage] = ResultSlot()
         self._waiting[token] = slot, subject

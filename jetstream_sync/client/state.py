@@ -82,7 +82,7 @@ TRANSITIONS: Final[dict[tuple[ConnectionStatus, StateEvent], ConnectionStatus]] 
 
 
 def next_status(status: ConnectionStatus, event: StateEvent) -> ConnectionStatus:
-    """Return the status after an event."""
+    """Return the status after an event; raise `AssertionError` if the table has no row for it."""
     try:
         return TRANSITIONS[status, event]
     except KeyError:
@@ -115,10 +115,10 @@ class ConnectionState:
         self._writer = writer
         self._encoder = encoder
 
-    # --- changing it, with the lock held --------------------------------------------------------
+    # --- changing it ----------------------------------------------------------------------------
 
     def transition(self, event: StateEvent, reason: errors.ConnectionClosedError) -> bool:
-        """Change the status; return whether it is CLOSED now, with ``reason``."""
+        """Change the status; return whether it is CLOSED now, with ``reason``; ``lock`` is held."""
         status = next_status(self.status, event)
         if status is ConnectionStatus.CLOSED:
             # Before the status, so that a thread that sees CLOSED also finds the reason.
@@ -127,19 +127,19 @@ class ConnectionState:
         return status is ConnectionStatus.CLOSED
 
     def attach(self, transport: Transport) -> None:
-        """Make a transport the current one."""
+        """Make a transport the current one; ``lock`` is held."""
         self.status = next_status(self.status, StateEvent.HANDSHAKE_DONE)
         self.transport = transport
         self._down_since = None
         self.update(transport.info)
 
     def detach(self) -> None:
-        """Begin an outage."""
+        """Begin an outage; ``lock`` is held."""
         self.transport = None
         self._down_since = monotonic()
 
     def update(self, info: ServerInfo) -> None:
-        """Take over the INFO of a server."""
+        """Take over the INFO of a server; ``lock`` is held."""
         self.info = info
         self._encoder.max_payload = info.max_payload
         self._encoder.accepts_headers = info.accepts_headers
@@ -162,7 +162,14 @@ class ConnectionState:
         )
 
     def check_usable(self, *, draining: bool = False) -> None:
-        """Raise if the connection is closed, or draining unless that is permitted."""
+        """
+        Raise unless the connection may be used.
+
+        Raises:
+            ConnectionClosedError: it is closed; a copy of the reason.
+            ConnectionDrainingError: it is draining, unless that is permitted.
+
+        """
         if self.status is ConnectionStatus.CLOSED:
             raise self.closed_error()
         if self.status is ConnectionStatus.DRAINING and not draining:

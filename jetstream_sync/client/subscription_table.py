@@ -69,13 +69,21 @@ class SubscriptionTable:
     # --- adding and removing --------------------------------------------------------------------
 
     def add(self, subject: str, queue: str, receiver: MessageReceiver) -> SubscriptionState:
-        """Subscribe; the command is sent with the next flush or by the flusher."""
+        """
+        Subscribe; the command is sent with the next flush or by the flusher.
+
+        Raises:
+            BadSubjectError: the subject and the queue group are too long for a command.
+            ConnectionDrainingError: the connection is draining, and the receiver is not for replies.
+            ConnectionClosedError: the connection is closed.
+
+        """
         return self._add(subject, queue, receiver, 0, self._writer.append)
 
     def add_deferred(
         self, subject: str, receiver: MessageReceiver, limit: int = 0
     ) -> SubscriptionState:
-        """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
+        """Subscribe as `add()`, for ``limit`` messages if given; sent together with the caller's next command."""
         return self._add(subject, "", receiver, limit, self._writer.enqueue_deferred)
 
     def _add(
@@ -141,12 +149,12 @@ class SubscriptionTable:
             for subscription in subscriptions:
                 self.by_sid.pop(subscription.sid, None)
 
-    # --- the lock of the state is held ----------------------------------------------------------
+    # --- commands -------------------------------------------------------------------------------
 
     def _subscribe(
         self, subject: str, queue: str, receiver: MessageReceiver
     ) -> tuple[SubscriptionState, bytes]:
-        """Add a subscription, and return it with the command that must be sent."""
+        """Add a subscription, and return it with the command that must be sent; the state's ``lock`` is held."""
         # The receiver has it as `subscription` before it is in the table, where the reader finds it.
         command = subscribe_command(subject, queue, self._last_sid + 1)
         size = len(command) - len(b"\r\n")
@@ -163,8 +171,8 @@ class SubscriptionTable:
         return subscription, command
 
     def _unsubscribe(self, subscription: SubscriptionState, limit: int = 0) -> bytes:
-        """End a subscription after ``limit`` messages, and return the command that must be sent."""
-        # It ends at once if ``limit`` is 0 or was reached before.
+        """End a subscription, and return the command that must be sent; the state's ``lock`` is held."""
+        # It ends after ``limit`` messages, at once if ``limit`` is 0 or was reached before.
         if limit > subscription.delivered:
             subscription.limit = limit
             return unsubscribe_command(subscription.sid, limit)
@@ -172,7 +180,7 @@ class SubscriptionTable:
         return unsubscribe_command(subscription.sid)
 
     def restore(self) -> bytes:
-        """Return the commands that restore every subscription, with the rest of its limit."""
+        """Return the commands that restore every subscription and limit; the state's ``lock`` is held."""
         parts = []
         for subscription in self.by_sid.values():
             if subscription.ending:

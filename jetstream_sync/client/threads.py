@@ -250,7 +250,7 @@ def interrupt_main_greenlet(error: KeyboardInterrupt) -> None:
 
 
 def check_patches() -> None:
-    """Raise if gevent has patched only some of the modules that are used."""
+    """Raise `Error` if gevent has patched only some of the modules that are used."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None:
         return

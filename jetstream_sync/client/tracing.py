@@ -69,7 +69,7 @@ class Tracer:
         return TracedStream(stream, self)
 
     def add(self, lines: list[str]) -> None:
-        """Add lines at the end; the lock is held."""
+        """Add lines at the end; ``lock`` is held."""
         if self._bytes > _MAX_QUEUED_BYTES:
             self._dropped += len(lines)
             return
@@ -103,7 +103,7 @@ class Tracer:
         self._lines.close(errors.ForkedConnectionError("forked"))
 
     def _drop_note(self) -> list[str]:
-        """Return the line that reports the dropped lines, if there are any; the lock is held."""
+        """Return the line that reports the dropped lines, if there are any; ``lock`` is held."""
         dropped, self._dropped = self._dropped, 0
         return [f"! lines dropped, since trace_cb is slow: {dropped}"] if dropped else []
 

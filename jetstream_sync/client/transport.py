@@ -97,7 +97,17 @@ class TransportOpener:
         return self.used_tls and not self.options.tls_allow_downgrade
 
     def open(self, address: ServerAddress, deadline: Deadline) -> Transport:
-        """Connect to a server and log in."""
+        """
+        Connect to a server and log in.
+
+        Raises:
+            SecureConnectionError: one side requires TLS and the other does not offer it, or it failed.
+            AuthorizationError: the server refused the login.
+            InvalidArgumentError: an option or a credential cannot be used.
+            ConnectionClosedError: the server sent another error, broke the protocol, or closed the connection.
+            OSError: the server cannot be reached; a `TimeoutError` at the deadline.
+
+        """
         self.was_greeted = False
         if address.tls and self.options.tls is False:
             raise errors.SecureConnectionError(
@@ -316,7 +326,15 @@ def describe(error: BaseException) -> str:
 
 
 def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> list[Address]:
-    """Return the addresses of a host."""
+    """
+    Return the addresses of a host.
+
+    Raises:
+        TimeoutError: the system did not reply before the deadline.
+        OSError: there is no such host, or no thread can be started.
+        UnicodeError: the host is not a valid name.
+
+    """
     # The system's resolver has no timeout, so it runs on a separate thread. After the deadline that
     # thread is abandoned, and ends when the resolver returns. An IP address needs no thread.
     addresses = numeric(host, port)

@@ -175,7 +175,7 @@ class Writer:
             self._awaited += messages
 
     def _wake(self) -> None:
-        """Wake the sleeping flusher; the lock is held."""
+        """Wake the sleeping flusher; ``_lock`` is held."""
         self._flusher = _AWAKE
         self._work.release()
 
@@ -375,7 +375,7 @@ class Writer:
                 self._wake()
 
     def _send_all(self, deadline: Deadline) -> bool:
-        """Holding ``_sending``: send the batch, then the buffer until it is empty."""
+        """Send the batch, then the buffer until it is empty; ``_sending`` is held."""
         # Returns whether all data was sent; if not, the socket is full at the deadline, or the stream is not
         # in use any more.
         stream = self._stream
@@ -401,7 +401,7 @@ class Writer:
             Signal().wait(_FLUSH_DELAY_S)
 
     def _take(self, stream: ByteStream) -> bool:
-        """Take the buffer as the next batch if the last one was sent; return whether there is one."""
+        """Take the next batch if the last one was sent; return whether there is one; ``_sending`` is held."""
         if sum(self._sent) < len(self._batch):
             return True
         if not self._size:
@@ -450,7 +450,7 @@ class Writer:
             self._size = sum(map(len, self._chunks))
 
     def check_not_forked(self) -> None:
-        """Raise in a forked child, where a thread of the parent may have held any lock."""
+        """Raise `ForkedConnectionError` in a child, where a thread of the parent may have held any lock."""
         if isinstance(self.closed, errors.ForkedConnectionError):
             raise copy_exception(self.closed)
 
@@ -471,8 +471,8 @@ class Writer:
                 self._wake()
 
 
-#: The writer with `publish()`, `send_deferred()`, `enqueue_message()` and `send()` in C, if the C extension is in use. They append in
-#: C while no thread holds the lock, a stream is attached, and the flusher need not be woken. `send()` sends in C
+#: The writer with the methods that append messages, and `send()`, in C, if the C extension is in use. They append
+#: in C while no thread holds the lock, a stream is attached, and the flusher need not be woken. `send()` sends in C
 #: if no thread is sending, and the stream is a plain socket.
 FastWriter: type[Writer] = Writer
 
@@ -512,7 +512,15 @@ class KeepAlive:
         self._next_ping = monotonic() + interval
 
     def flush(self, deadline: Deadline) -> None:
-        """Wait until the server has processed everything that was sent before."""
+        """
+        Wait until the server has processed everything that was sent before.
+
+        Raises:
+            TimeoutError: the server did not confirm before the deadline.
+            ConnectionLostError: the connection was lost meanwhile.
+            ConnectionClosedError: the connection is closed.
+
+        """
         if self._writer.closed is not None:
             # Before a lock is taken: in a forked child, a thread of the parent may have held it.
             raise copy_exception(self._writer.closed)

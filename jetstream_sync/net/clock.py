@@ -22,7 +22,7 @@ _NUMBERS: Final = (float, int)
 
 
 def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
-    """Return a time span in seconds."""
+    """Return a time span in seconds; raise `InvalidOptionError` if it is not a number or a `timedelta`."""
     value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise errors.InvalidOptionError(
@@ -57,7 +57,7 @@ class Deadline:
         return left
 
     def left_or_raise(self) -> float | None:
-        """Return the remaining seconds of a handshake, above 0; raise if there are none."""
+        """Return the remaining seconds of a handshake, above 0; raise `TimeoutError` if there are none."""
         left = None if self.at is None else self.at - monotonic()
         if left is not None and left <= 0:
             raise TimeoutError("the handshake timed out")

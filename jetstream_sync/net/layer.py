@@ -48,23 +48,23 @@ class Layer(ABC):
         self._failure: OSError | None = None  # an error to raise after the bytes before it
         self._ended = False
 
-    # --- implemented by the subclasses; called under _lock ------------------------------------------
+    # --- implemented by the subclasses --------------------------------------------------------------
 
     @abstractmethod
     def _encode(self, data: memoryview) -> None:
-        """Encode all of ``data`` and set ``_count`` to its length; a KeyboardInterrupt does neither."""
+        """Encode ``data`` and set ``_count`` to its length, or do neither at a Ctrl-C; ``_lock`` is held."""
 
     @abstractmethod
     def _decode(self, data: bytes) -> bytes:
-        """Decode received bytes, and return the complete part; set ``_ended`` at a close message."""
+        """Decode bytes, and return the complete part; set ``_ended`` at a close message; ``_lock`` is held."""
 
     @abstractmethod
     def _encode_close(self) -> None:
-        """Encode a close message."""
+        """Encode a close message; ``_lock`` is held."""
 
     @abstractmethod
     def _collect(self) -> None:
-        """Move encoded data into ``_coded``, unless it is there already."""
+        """Move encoded data into ``_coded``, unless it is there already; ``_lock`` is held."""
 
     # --- ByteStream ---------------------------------------------------------------------------------
 
@@ -157,6 +157,7 @@ class Layer(ABC):
             self._inner.send(self._flight[sum(self._gone) :], self._gone)
 
     def _send_close(self) -> None:
+        """Send a close message once; ``_sending`` is held."""
         if not self._close_sent:
             self._close_sent = True
             with self._lock:
@@ -164,7 +165,7 @@ class Layer(ABC):
             self._send_coded()
 
     def _next_flight(self) -> bool:
-        """Take the encoded data as the next flight if the last one was sent; return whether there is one."""
+        """Take the next flight if the last one was sent; return whether there is one; ``_sending`` is held."""
         if sum(self._gone) < len(self._flight):
             return True
         with self._lock:

@@ -36,7 +36,7 @@ _YIELD_S = 1e-6
 def dial(
     addresses: Sequence[Address], peer: str, deadline: Deadline, tcp_timeout: float
 ) -> TCPStream:
-    """Connect to a host, trying each of its addresses in turn."""
+    """Connect to a host, trying each of its addresses in turn; raise `OSError` if none accepts."""
     return _stream(_connect(addresses, peer, deadline), peer, tcp_timeout)
 
 
@@ -47,7 +47,7 @@ def dial_with(
     deadline: Deadline,
     tcp_timeout: float,
 ) -> TCPStream:
-    """Connect to a host with a function of the user."""
+    """Connect with a function of the user; raise `InvalidOptionError` if it returns no socket, or fails."""
     left = deadline.left()
     try:
         dialed: object = dialer(host, port, tcp_timeout if left is None else left)

@@ -33,7 +33,7 @@ class TLSStream(Layer):
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
 
     def handshake(self, deadline: Deadline) -> None:
-        """Do the TLS handshake and verify the server's certificate; must be called first, and once."""
+        """Do the TLS handshake and verify the certificate, first and once; raises what `explain()` explains."""
         while not self._handshake_step():
             self._push(deadline)
             data = self._receive_by(deadline)

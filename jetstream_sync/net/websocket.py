@@ -62,7 +62,15 @@ class WebSocketStream(Layer):
         self._protocol.send_request(request)
 
     def handshake(self, deadline: Deadline) -> None:
-        """Do the opening handshake of the WebSocket; must be called first, and once."""
+        """
+        Do the opening handshake of the WebSocket; must be called first, and once.
+
+        Raises:
+            ConnectionLostError: the server closed the connection.
+            ServerRefusedError: the server refused the WebSocket.
+            ProtocolError: the server does not speak WebSocket on this port.
+
+        """
         self._coded = self._protocol.data_to_send()
         self._push(deadline)
         head = b""

@@ -185,7 +185,7 @@ class Parser:
         return not self._rest
 
     def feed(self, data: bytes) -> list[Operation]:
-        """Take the next bytes and return the operations that are complete now."""
+        """Take the next bytes and return the operations that are complete now; raise `ProtocolError`, see rule 3."""
         data = self._after_rest(data)
         operations: list[Operation] = []
         if read_messages is not None:
@@ -511,7 +511,14 @@ class Handshake:
         self.left: deque[Operation] = deque()
 
     def feed(self, data: bytes) -> bytes:
-        """Process received bytes up to the first INFO or the PONG, and return the bytes to send."""
+        """
+        Process received bytes up to the first INFO or the PONG, and return the bytes to send.
+
+        Raises:
+            ProtocolError: the server does not speak the protocol, or something else than INFO came first.
+            Error: the server sent an error, such as `AuthorizationError`.
+
+        """
         self.left += self.parser.feed(data)
         reply = b""
         was_informed = self.info is not None

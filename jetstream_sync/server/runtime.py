@@ -235,7 +235,7 @@ def _installed_programs() -> list[Path]:
 
 
 def check_binary(binary: str | os.PathLike[str]) -> Path:
-    """Check a path given by the user, and return it as an absolute path."""
+    """Return the absolute path of a program; raise `ServerUnavailableError` if it cannot be executed."""
     path = Path(binary).resolve()
     if not path.is_file() or not os.access(path, os.X_OK):
         raise errors.ServerUnavailableError(f"{os.fspath(binary)} is not an executable file")
@@ -243,7 +243,7 @@ def check_binary(binary: str | os.PathLike[str]) -> Path:
 
 
 def ask_version(binary: Path) -> str:
-    """Return the version of a nats-server program."""
+    """Return the version of a nats-server program; raise `ServerUnavailableError` if it is not one."""
     try:
         response = subprocess.run(
             [str(binary), "--version"], capture_output=True, text=True, timeout=10, check=False

@@ -134,7 +134,7 @@ R = TypeVar("R", bound=ServicePing)
 
 
 def check_service_name(name: str, kind: str = "service") -> str:
-    """Validate the name of a service or an endpoint, and return it."""
+    """Return the name of a service or an endpoint; raise `InvalidNameError` if it is invalid."""
     if not isinstance(name, str) or not re.fullmatch(_NAME, name):
         raise errors.InvalidNameError(
             kind, str(name), "must consist of letters, digits, '-' and '_', and must not be empty"
@@ -143,7 +143,7 @@ def check_service_name(name: str, kind: str = "service") -> str:
 
 
 def check_version(version: str) -> str:
-    """Validate the version of a service, and return it."""
+    """Return the version of a service; raise `InvalidOptionError` if it is not a semantic version."""
     if not isinstance(version, str) or not re.fullmatch(_VERSION, version):
         raise errors.InvalidOptionError(
             "version", version, "must be a semantic version, such as '1.0.0'"
@@ -152,7 +152,7 @@ def check_version(version: str) -> str:
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """Validate the metadata of a service or an endpoint, and return a copy; ``None``: it is empty."""
+    """Return a copy of metadata, ``None`` as empty; raise `InvalidOptionError` unless it maps str to str."""
     given = {} if metadata is None else metadata
     if not isinstance(given, Mapping) or not all(
         isinstance(text, str) for item in given.items() for text in item

@@ -187,7 +187,7 @@ def test_a_wait_is_spread_by_chance(world, servers, options, least, most):
     it = world(parse_servers(servers), max_reconnect_attempts=200, **options)
     it.responses = {"a": [DOWN], "b": [DOWN]}
     with pytest.raises(NoServersError):
-        it.reconnect(it.finder._pool.addresses()[0])
+        it.reconnect(it.finder.pool.addresses()[0])
     assert len(it.waits) == 199
     assert least <= min(it.waits)
     assert max(it.waits) <= most
@@ -442,16 +442,16 @@ def test_websockets_find_websockets(world):
     both = info("b:1", ws_connect_urls=["c:8080"])
     it = world((ws,))
     it.finder.on_info(both, ws)
-    assert [address.url for address in it.finder._pool.addresses()] == [
+    assert [address.url for address in it.finder.pool.addresses()] == [
         "ws://a:8080",
         "ws://c:8080",
     ]
     it = world((ws,))
     it.finder.on_info(info("c:8080"), ws)
-    assert [address.url for address in it.finder._pool.addresses()] == [
+    assert [address.url for address in it.finder.pool.addresses()] == [
         "ws://a:8080",
         "ws://c:8080",
     ]
     it = world()
     it.finder.on_info(both, A)
-    assert [address.url for address in it.finder._pool.addresses()] == ["nats://a:1", "nats://b:1"]
+    assert [address.url for address in it.finder.pool.addresses()] == ["nats://a:1", "nats://b:1"]
