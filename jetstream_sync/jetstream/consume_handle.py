@@ -29,14 +29,14 @@ JetStreamCallback = Callable[[JetStreamMsg], object]
 FAILED_NAK_DELAY_S: Final = 5.0
 
 
-def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
+def nak_failed(msg: JetStreamMsg, config: ConsumerConfig) -> None:
     """Negatively acknowledge a message whose callback raised, unless the callback settled it."""
     # The redelivery is delayed, because a short failure would otherwise use up max_deliver at once.
     if msg.is_acked:
         return
     delay = FAILED_NAK_DELAY_S
     with suppress(errors.Error):  # the error of the callback matters more
-        if config is not None and config.backoff:
+        if config.backoff:
             waits = ack_waits(config)
             delay = waits[min(msg.metadata.num_delivered, len(waits)) - 1]
         msg.nak(delay)
@@ -168,10 +168,6 @@ class ConsumeHandle(CallbackHandle):
         """Wait until the callback has handled its last message; return whether it has."""
         return self._is_callback_thread() or self._closed.wait(deadline.left())
 
-    def _on_callback_error(self, msg: JetStreamMsg) -> None:
-        """Let a message be delivered again whose callback raised."""
-        nak_failed(msg, self._config)
-
     def _report(self, error: BaseException) -> None:
         self._core.events.error(error, self._error_cb)
 
@@ -191,7 +187,8 @@ class ConsumeHandle(CallbackHandle):
                 try:
                     callback(msg)
                 except BaseException as error:  # noqa: BLE001 - reported
-                    self._on_callback_error(msg)
+                    if self._config is not None:
+                        nak_failed(msg, self._config)
                     what = f"the callback of {self._name!r}"
                     self._core.events.callback_raised(what, error, self._error_cb)
         except errors.IteratorClosedError:

@@ -18,8 +18,7 @@ from ..codec import encode
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests, resolve_config, stream_info
-from .listing import Listing
+from .api_requests import APIRequests, resolve_config
 from .server_support import EchoCheck, require_level
 
 
@@ -164,25 +163,6 @@ def taken_back(api: APIRequests, stream: str, name: str | None) -> Iterator[None
         raise
 
 
-def list_consumers(
-    api: APIRequests, stream: str, *, allow_incomplete: bool = False
-) -> Listing[ConsumerInfo]:
-    """Return the infos of a stream's consumers."""
-    check_stream_name(stream)
-    deadline = api.deadline()
-    infos = api.infos(
-        ConsumerInfo,
-        "CONSUMER",
-        "consumers",
-        (stream,),
-        deadline=deadline,
-        allow_incomplete=allow_incomplete,
-    )
-    if infos.is_complete and not infos:
-        stream_info(api, stream, deadline=deadline)  # as in `StreamConsumers.consumer_names`
-    return infos
-
-
 def reset_consumer(
     api: APIRequests, stream: str, name: str, seq: int | None = None
 ) -> ConsumerReset:
@@ -192,34 +172,33 @@ def reset_consumer(
     if seq is not None:
         check_int("seq", seq, 1, LAST_SEQUENCE)
     deadline = api.deadline()
-    _check_server(consumer_info(api, stream, name, deadline), "resetting a consumer", (2, 14))
+    check_consumer_server(api, stream, name, "resetting a consumer", (2, 14), deadline)
     body = None if seq is None else {"seq": seq}
     return api.ask_for(ConsumerReset, api.routes.to("CONSUMER.RESET", stream, name), body, deadline)
 
 
-def unpin_consumer(api: APIRequests, stream: str, name: str, group: str) -> None:
-    """Unpin the pinned client of a priority group."""
-    deadline = api.deadline()
-    _check_server(consumer_info(api, stream, name, deadline), "unpinning a client", (2, 11))
-    api.ask(api.routes.to("CONSUMER.UNPIN", stream, name), {"group": group}, deadline)
-
-
-def _check_server(info: ConsumerInfo, feature: str, needs: tuple[int, int]) -> None:
+def check_consumer_server(
+    api: APIRequests,
+    stream: str,
+    name: str,
+    feature: str,
+    needs: tuple[int, int],
+    deadline: Deadline,
+) -> None:
     """Raise if the consumer's server would not reply to a request."""
     # Since 2.11 the consumer's server puts its version into the metadata; the connected server may
     # be another one.
-    version = (info.config.metadata or {}).get("_nats.ver", "")
+    metadata = consumer_info(api, stream, name, deadline).config.metadata
+    version = (metadata or {}).get("_nats.ver", "")
     if (release(version) or (0, 0)) < needs:
         raise errors.ServerTooOldError(
             feature, f"{needs[0]}.{needs[1]}", version or "older than 2.11"
         )
 
 
-def release_consumer(
-    api: APIRequests, stream: str, name: str, *, shared: bool, deadline: Deadline | None = None
-) -> None:
+def release_consumer(api: APIRequests, stream: str, name: str, *, shared: bool) -> None:
     """Delete a consumer that was created for a subscription which has ended."""
-    deadline = deadline or api.deadline()
+    deadline = api.deadline()
     try:
         if shared and _in_use(api, stream, name, deadline):
             return

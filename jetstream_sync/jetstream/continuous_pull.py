@@ -40,7 +40,7 @@ from ..options import check_int
 from ..protocol.parser import HEADER, PAYLOAD, REPLY, RawMessage
 from ..subjects import consumer_sequence
 from .heartbeat import HeartbeatTimeout, pull_heartbeat_timeout
-from .leases import LeaseRenewer, NoLeases, ReceiveTimes
+from .leases import LeaseRenewer, Leases, ReceiveTimes
 from .message import JetStreamMsg
 from .pull import (
     CONSUMER_CHECK_DELAY_S,
@@ -64,7 +64,6 @@ _MAX_RETRY_DELAY_S: Final = 2.0
 _GIVE_BACK_LIMIT_S: Final = 5.0
 #: Maximum number of messages in a run.
 _MAX_RUN: Final = 256
-_NO_LEASES: Final = NoLeases()
 
 
 def _no_items() -> Iterator[Any]:
@@ -344,8 +343,7 @@ class MessagePuller:
         self._requester = requester
         self._fail_fast = fail_fast
         self._report: Callable[[BaseException], None] = requester.core.events.error
-        leases = requester.leases()
-        self._leases = leases or _NO_LEASES
+        self._leases = leases = requester.leases()
         self._renewer: LeaseRenewer | None = None
         self._inbox: PullInbox
         self._arrived: deque[RawMessage] = deque()
@@ -365,7 +363,7 @@ class MessagePuller:
         core = requester.core
         core.fork_aware.add(self)
         try:
-            if leases:
+            if isinstance(leases, Leases):
                 self._inbox = _LeasedInbox(core, leases.times)
             else:
                 self._inbox = PullInbox(core)
@@ -373,7 +371,8 @@ class MessagePuller:
             with self._lock:
                 self._pull()
                 self._check_consumer_soon()
-            if auto_in_progress and isinstance(self._inbox, _LeasedInbox) and leases:
+            if auto_in_progress and isinstance(self._inbox, _LeasedInbox):
+                assert isinstance(leases, Leases)
                 self._renewer = LeaseRenewer(core, requester.consumer, leases, self._buffer_state)
                 self._inbox.renewer = weakref.ref(self._renewer)
                 self._renewer.start()
@@ -711,7 +710,7 @@ class MessagePuller:
                 error = errors.PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
                 self._schedule.retry_at = monotonic() + self._schedule.heartbeats.limit
             if unpinned:
-                self._requester.unpin()
+                self._requester.pin_id = None  # another client is pinned now
             if unpinned and status.pending is None:
                 self._request_again()
             elif unpinned or (error is None and (not is_full or self._ledger.empty())):

@@ -97,8 +97,6 @@ class ReceiveTimes:
 class NoLeases:
     """The leases of a consumer whose messages have none: they can be returned at any time."""
 
-    __slots__ = ()
-
     #: Monotonic time until which a message can be returned without a check.
     fresh_until: float = _ALWAYS
     #: The last message taken by each thread, by thread identifier; ``None``: not needed.
@@ -122,25 +120,6 @@ class Leases(NoLeases):
     """The leases of the messages that a client received from one consumer."""
 
     # The reader thread calls `times.received()`; any thread may call the methods of this class.
-
-    __slots__ = (
-        "_api",
-        "_checked",
-        "_consumer",
-        "_expiry",
-        "_late",
-        "_late_until",
-        "_lock",
-        "_run_first",
-        "_run_received",
-        "_shortest",
-        "_stream",
-        "_waits",
-        "fresh_until",
-        "last_taken",
-        "times",
-        "unsure",
-    )
 
     def __init__(
         self, api: APIRequests, stream: str, consumer: Callable[[], str], config: ConsumerConfig

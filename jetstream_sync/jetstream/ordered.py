@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -39,14 +38,19 @@ from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import consumer_info
 from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
-from .ordered_cursor import CursorOptions, OrderedCursor, OrderedOptions, check_options, pull_cursor
+from .ordered_cursor import (
+    CursorOptions,
+    OrderedCursor,
+    OrderedOptions,
+    check_options,
+    log,
+    pull_cursor,
+)
 from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-
-log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
 #: Default of ``max_messages``. It is higher than for other consumers: dropping buffered messages causes
 #: no redelivery, and larger requests are faster.
@@ -63,21 +67,15 @@ _MIN_EXPIRES_NS: Final = 1_000_000
 _CONFIG: Final = ConsumerConfig(ack_policy=AckPolicy.NONE)
 
 
-#: Errors after which a new consumer is created.
-_RECREATE_ON: Final = (
-    GapError,
-    errors.PullError,
-    errors.ConsumerNotFoundError,
-    errors.NoHeartbeatError,
-    errors.ConnectionLostError,
-)
-#: The same without a gap: an error status, a missed heartbeat or a lost connection.
+#: Errors of a consumer that is lost: an error status, a missed heartbeat or a lost connection.
 _CONSUMER_LOST: Final = (
     errors.PullError,
     errors.ConsumerNotFoundError,
     errors.NoHeartbeatError,
     errors.ConnectionLostError,
 )
+#: Errors after which a new consumer is created.
+_RECREATE_ON: Final = (GapError, *_CONSUMER_LOST)
 #: Errors that a new consumer would cause again.
 _FATAL: Final = (errors.BadRequestStatusError, errors.RequestLimitError)
 

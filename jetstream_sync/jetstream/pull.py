@@ -38,7 +38,7 @@ from ..subjects import DeliverySequence
 from .api_requests import APIRequests
 from .consumer_requests import consumer_info
 from .heartbeat import pull_heartbeat_timeout
-from .leases import Leases
+from .leases import Leases, NoLeases
 from .message import JetStreamMsg
 
 #: Enqueued when the connection is lost: open requests are lost with it. Both markers look like a
@@ -382,10 +382,10 @@ class PullRequester:
         """Return a message that needs no check for the caller."""
         return JetStreamMsg(delivery, self.core, self.settled)
 
-    def leases(self) -> Leases | None:
-        """Return the leases of this consumer's messages; ``None``: they have none."""
+    def leases(self) -> NoLeases:
+        """Return the leases of this consumer's messages."""
         if self.config.ack_policy != AckPolicy.EXPLICIT:
-            return None
+            return NoLeases()
         return Leases(self._api, self.stream, lambda: self.consumer, self.config)
 
     # --- kept by earlier fetches --------------------------------------------------------------------
@@ -434,10 +434,6 @@ class PullRequester:
         for inbox in kept:
             if isinstance(inbox, ReusableInbox):
                 inbox.close(deferred=True)
-
-    def unpin(self) -> None:
-        """Forget the pin id: another client is pinned now."""
-        self.pin_id = None
 
     def silent_when_deleted(self) -> bool:
         """Return whether a request to a missing consumer gets no reply at all."""
@@ -679,7 +675,7 @@ class Fetch:
         error = status.error
         assert error is not None
         if isinstance(error, errors.PinIDMismatchError):
-            self._requester.unpin()
+            self._requester.pin_id = None  # another client is pinned now
         if error.code == StatusCode.NO_RESPONDERS:
             gone = self._requester.check_consumer_exists(self._reply_end)
             if gone is not None:

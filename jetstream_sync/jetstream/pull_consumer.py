@@ -264,14 +264,3 @@ def add_pull_consumer(
         )
     chosen.check_pulled()
     return PullConsumer(api, add_consumer(api, stream, chosen, action, pedantic=pedantic))
-
-
-def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
-    """Look up a pull consumer."""
-    info = consumer_info(api, stream, name)
-    subject = info.config.deliver_subject
-    if subject:
-        raise errors.ConsumerIsPushBasedError(
-            409, f"consumer {name!r} delivers to {subject!r} and cannot be pulled from"
-        )
-    return PullConsumer(api, info)

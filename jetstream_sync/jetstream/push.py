@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -45,7 +44,7 @@ from .consumer_requests import ConsumerAccessors, release_consumer
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg
-from .ordered_cursor import CursorOptions, OrderedCursor
+from .ordered_cursor import CursorOptions, OrderedCursor, log
 from .server_support import EchoCheck
 
 #: Default pending limits, as in nats-py.
@@ -552,9 +551,6 @@ def _status_error(status: PullStatus, delivery: RawMessage) -> errors.PullError:
 def _mismatch(before: bytes, last: int, missing: int) -> errors.ConsumerSequenceMismatchError:
     stream_seq = int(ack_tokens(before)[3]) if before else 0
     return errors.ConsumerSequenceMismatchError(stream_seq, last, last + missing)
-
-
-log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
 
 # Rules of ordered subscriptions (ADR-17):

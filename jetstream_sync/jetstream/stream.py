@@ -31,7 +31,7 @@ from .direct_get import (
 from .listing import Listing
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
-from .pull_consumer import PullConsumer, add_pull_consumer, pull_consumer
+from .pull_consumer import PullConsumer, add_pull_consumer
 from .server_support import require_level
 from .snapshots import StreamSnapshot, take_snapshot
 
@@ -200,7 +200,13 @@ class StreamConsumers:
             Error: otherwise as `info()`.
 
         """
-        return pull_consumer(self._api, self._name, name)
+        info = consumer_info(self._api, self._name, name)
+        subject = info.config.deliver_subject
+        if subject:
+            raise errors.ConsumerIsPushBasedError(
+                409, f"consumer {name!r} delivers to {subject!r} and cannot be pulled from"
+            )
+        return PullConsumer(self._api, info)
 
     def consumer_info(self, name: str) -> ConsumerInfo:
         """
@@ -256,9 +262,18 @@ class StreamConsumers:
                 that a shorter timeout of the context raises `TimeoutError`.
 
         """
-        return consumer_requests.list_consumers(
-            self._api, self._name, allow_incomplete=allow_incomplete
+        deadline = self._api.deadline()
+        infos = self._api.infos(
+            ConsumerInfo,
+            "CONSUMER",
+            "consumers",
+            (self._name,),
+            deadline=deadline,
+            allow_incomplete=allow_incomplete,
         )
+        if infos.is_complete and not infos:
+            stream_info(self._api, self._name, deadline=deadline)  # as in `consumer_names()`
+        return infos
 
     def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
         """
@@ -336,7 +351,12 @@ class StreamConsumers:
             Error: otherwise as `delete_consumer()`.
 
         """
-        consumer_requests.unpin_consumer(self._api, self._name, name, group)
+        deadline = self._api.deadline()
+        consumer_requests.check_consumer_server(
+            self._api, self._name, name, "unpinning a client", (2, 11), deadline
+        )
+        route = self._api.routes.to("CONSUMER.UNPIN", self._name, name)
+        self._api.ask(route, {"group": group}, deadline)
 
     def ordered_consumer(self, **options: Unpack[OrderedOptions]) -> OrderedConsumer:
         """

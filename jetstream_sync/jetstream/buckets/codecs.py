@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from ... import errors
+
+C = TypeVar("C")
 
 _ROOT: Final = "_root_"
 
@@ -148,22 +150,11 @@ def encode_pattern(codec: KeyCodec, pattern: str) -> str:
     return str((encode or codec.encode)(pattern))
 
 
-def key_codec(given: KeyCodec | Sequence[KeyCodec] | None) -> KeyCodec | None:
-    """Return one codec for keys; several are applied in order."""
-    codec: KeyCodec | None = _codec("key", given)
-    return codec
-
-
-def value_codec(given: ValueCodec | Sequence[ValueCodec] | None) -> ValueCodec | None:
-    """Return one codec for values; several are applied in order."""
-    codec: ValueCodec | None = _codec("value", given)
-    return codec
-
-
-def _codec(option: str, given: Any) -> Any:
+def codec_of(option: str, given: C | Sequence[C] | None) -> C | None:
+    """Return one codec for keys or values; several are applied in order."""
     codecs = given if isinstance(given, Sequence) else () if given is None else (given,)
     for codec in codecs:
         if isinstance(codec, type) or not (hasattr(codec, "encode") and hasattr(codec, "decode")):
             rule = "must be an object with the methods encode and decode"
             raise errors.InvalidOptionError(option, codec, rule)
-    return _Chain(codecs) if isinstance(given, Sequence) else given
+    return cast("C", _Chain(codecs)) if isinstance(given, Sequence) else given

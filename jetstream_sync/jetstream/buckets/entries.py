@@ -308,11 +308,6 @@ class KeyValueEntry:
         return f"<{type(self).__name__} {self.operation} {shown!r} revision {self.revision}>"
 
 
-def entry_of_reply(subjects: BucketSubjects, reply: StoredReply) -> KeyValueEntry:
-    """Return the entry of the reply to a get."""
-    return KeyValueEntry(subjects, (reply.subject, b"", reply.header, reply.data), reply)
-
-
 def entry_of_message(subjects: BucketSubjects, message: StoredMsg) -> KeyValueEntry:
     """Return the entry of a message that was read without a consumer."""
     subject = message.subject.encode("utf-8", "surrogateescape")

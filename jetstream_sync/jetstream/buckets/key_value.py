@@ -25,12 +25,11 @@ from ..api_requests import APIRequests, limited, with_one_deadline
 from ..direct_get import StoredReply, get_stored
 from ..ordered_cursor import OrderedOptions
 from ..publish import Publisher
-from .codecs import KeyCodec, ValueCodec, key_codec, value_codec
+from .codecs import KeyCodec, ValueCodec, codec_of
 from .entries import (
     BucketSubjects,
     KeyValueEntry,
     entry_of_message,
-    entry_of_reply,
     is_value,
     listed_keys,
     source_of,
@@ -148,7 +147,9 @@ class KeyValue(ForeignNames):
             value: encodes values; ``None``: values are not encoded.
 
         """
-        subjects = replace(self._subjects, key_codec=key_codec(key), value_codec=value_codec(value))
+        subjects = replace(
+            self._subjects, key_codec=codec_of("key", key), value_codec=codec_of("value", value)
+        )
         return KeyValue(self._api, self._publisher, self._stream, subjects)
 
     def status(self) -> KeyValueStatus:
@@ -231,7 +232,8 @@ class KeyValue(ForeignNames):
             return None
         except errors.StreamNotFoundError as error:
             raise bucket_not_found(self.bucket) from error
-        entry = entry_of_reply(self._subjects, reply)
+        delivery = reply.subject, b"", reply.header, reply.data
+        entry = KeyValueEntry(self._subjects, delivery, reply)
         return entry if entry.subject == subject else None
 
     def _leader_read(self, stored: str, revision: int | None) -> StoredReply:
@@ -415,10 +417,8 @@ class KeyValue(ForeignNames):
             ConnectionClosedError: the connection is closed.
 
         """
-        subjects = self._subjects
-        if subjects.value_codec is not None:
-            value = subjects.value_codec.encode(value)
-        subject = subjects.write + subjects.writable(key)
+        value = self._encoded(value)
+        subject = self._subjects.write + self._subjects.writable(key)
         return self._publisher.publish(subject, value, None, None, stream=self._writes_to).seq
 
     def create(self, key: str, value: bytes, ttl: float | timedelta | None = None) -> int:
@@ -459,7 +459,11 @@ class KeyValue(ForeignNames):
             expected = 0 if entry is None else entry.revision
             # With a history the message before this one would be the last again after the TTL, and
             # the server would not write a marker.
-            rollup = ttl is not None and entry is not None and self._history() > 1
+            rollup = (
+                ttl is not None
+                and entry is not None
+                and (self._stream.cached_info.config.max_msgs_per_subject or 1) > 1
+            )
         raise AssertionError  # pragma: no cover
 
     def update(self, key: str, value: bytes, last: int) -> int:
@@ -626,9 +630,6 @@ class KeyValue(ForeignNames):
     def _encoded(self, value: bytes) -> bytes:
         codec = self._subjects.value_codec
         return value if codec is None else codec.encode(value)
-
-    def _history(self) -> int:
-        return self._stream.cached_info.config.max_msgs_per_subject or 1
 
     def _check_ttl(self, ttl: float | timedelta | None) -> None:
         """Raise if the bucket does not allow TTLs; another client may have allowed them meanwhile."""

@@ -48,7 +48,7 @@ from .object_writing import (
     TextFile,
     Upload,
     check_data,
-    chunks_of,
+    pieces_of,
 )
 from .watch import Markers, Watch
 from .watch_handle import WatchHandle, watch_with_callbacks
@@ -132,13 +132,11 @@ class ObjectStore(ForeignNames):
         """
         total = check_data(data)
         upload = Upload(self._bucket, _meta_of(meta), total, progress, timeout)
-        try:
-            for chunk in chunks_of(data, upload.chunk_size):
-                upload.send(chunk)
-            return upload.finish()
-        except BaseException:
-            upload.abort()
-            raise
+        with ObjectWriter(upload) as writer:
+            for piece in pieces_of(data, upload.chunk_size):
+                writer.write(piece)
+        assert writer.info is not None
+        return writer.info
 
     def put_file(
         self,

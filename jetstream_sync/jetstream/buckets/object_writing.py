@@ -418,21 +418,14 @@ def _rest_of(file: BinaryIO) -> int | None:
     return max(0, end - position)
 
 
-def chunks_of(data: ObjectData, size: int) -> Iterator[bytes]:
-    """Yield the data in chunks of exactly ``size`` bytes; only the last one may be shorter."""
-    pieces: Iterable[Any]
+def pieces_of(data: ObjectData, size: int) -> Iterable[Buffer]:
+    """Return the data in pieces; those of a file have up to ``size`` bytes."""
     if hasattr(data, "read"):
-        pieces = iter(lambda: _read(cast("BinaryIO", data), size), b"")
-    else:
-        try:
-            pieces = [memoryview(cast("Buffer", data))]
-        except TypeError:
-            pieces = cast("Iterable[Any]", data)
-    cutter = _Cutter(size)
-    for piece in pieces:
-        yield from cutter.chunks(_view(piece))
-    if cutter.rest:
-        yield bytes(cutter.rest)
+        return iter(lambda: _read(cast("BinaryIO", data), size), b"")
+    try:
+        return [memoryview(cast("Buffer", data))]
+    except TypeError:
+        return cast("Iterable[Buffer]", data)
 
 
 class _Cutter:

@@ -147,12 +147,6 @@ class _WatchMessages(OrderedPuller):
         messages = self._messages
         return found if messages is None else found + messages.take_run()
 
-    def restart(self, reason: str) -> None:
-        """End the current consumer, so that the next call continues with another one."""
-        messages, self._messages = self._messages, None
-        if messages is not None:
-            messages.end(errors.PullError(409, reason))
-
 
 class Markers(NamedTuple):
     """The markers of deletions in a bucket."""
@@ -171,11 +165,6 @@ def _stream_seq(reply: bytes) -> int:
 def is_made_up(reply: bytes) -> bool:
     """Return whether a message was not delivered, but made for a key that is missing."""
     return ack_tokens(reply)[4] == b"0"
-
-
-def _is_last(reply: bytes) -> bool:
-    """Return whether a message reports that nothing is pending after it."""
-    return ack_tokens(reply)[6] == b"0"
 
 
 @dataclass(slots=True, eq=False)
@@ -229,7 +218,7 @@ class _Initial:
         if self.rounds:
             return _stream_seq(reply) >= self.target and self._is_complete(reply)
         # The last token alone is compared first, because this runs for each initial message.
-        if self.left <= 0 or (reply.endswith(b".0") and _is_last(reply)):
+        if self.left <= 0 or (reply.endswith(b".0") and ack_tokens(reply)[6] == b"0"):
             return self._is_complete(reply)
         return False
 
@@ -310,8 +299,7 @@ class _Initial:
     def _replace(self, state: ConsumerInfo) -> None:
         """Replace a consumer whose pending messages the server does not deliver, or do not arrive."""
         received = self.cursor.consumer_seq
-        self.messages.find_lost_replies(FOREVER)
-        self.messages.restart("the consumer delivers nothing")
+        self.messages.replace_consumer("the consumer delivers nothing", FOREVER)
         self.replaced += 1
         if self.replaced == _MAX_REPLACED:
             self.replaced = 0

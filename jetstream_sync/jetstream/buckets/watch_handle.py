@@ -13,7 +13,6 @@ from ...net.clock import Deadline
 from ...options import check_callback
 from ..api_requests import APIRequests
 from ..consume_handle import ConsumeHandle, JetStreamCallback
-from ..message import JetStreamMsg
 from .watch import Watch
 
 E = TypeVar("E")
@@ -105,9 +104,6 @@ class WatchHandle(ConsumeHandle):
             self._core.events.callback_raised("the current_cb of a watch", error)
         finally:
             self._current_event.set()
-
-    def _on_callback_error(self, msg: JetStreamMsg) -> None:
-        """Do nothing: entries are not acknowledged."""
 
 
 def watch_with_callbacks(

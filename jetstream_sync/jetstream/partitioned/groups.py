@@ -23,10 +23,10 @@ from ..buckets.admin import BucketAdmin
 from ..buckets.entries import KeyValueEntry
 from ..buckets.key_value import KeyValue
 from ..consume_handle import JetStreamCallback
-from ..consumer_requests import delete_consumer, list_consumers, unpin_consumer
 from ..message import JetStreamMsg
 from ..pull_consumer import PullConsumer
 from ..server_support import require_level
+from ..stream import StreamConsumers
 from .members import (
     MIN_TIMEOUT_S,
     CallbackMember,
@@ -172,8 +172,11 @@ class ConsumerGroup:
         )
 
     def _active_consumers(self) -> dict[str, ConsumerInfo]:
-        infos = list_consumers(self._api, self.consumer_stream_name)
+        infos = self._consumers().list_consumers()
         return {info.name: info for info in infos if self._is_active(info)}
+
+    def _consumers(self) -> StreamConsumers:
+        return StreamConsumers(self._api, self.consumer_stream_name)
 
     def _is_active(self, info: ConsumerInfo) -> bool:
         raise NotImplementedError
@@ -187,8 +190,7 @@ class ConsumerGroup:
             Error: otherwise as `JetStream.unpin_consumer`.
 
         """
-        consumer = self.consumer_name(member)
-        unpin_consumer(self._api, self.consumer_stream_name, consumer, PRIORITY_GROUP)
+        self._consumers().unpin_consumer(self.consumer_name(member), PRIORITY_GROUP)
 
     @with_one_deadline
     def delete(self) -> None:
@@ -317,7 +319,7 @@ class StaticConsumerGroup(ConsumerGroup):
     def _clean_up(self, members: list[str]) -> None:
         for member in members:
             with suppress(errors.ConsumerNotFoundError):
-                delete_consumer(self._api, self._stream, self.consumer_name(member))
+                self._consumers().delete_consumer(self.consumer_name(member))
 
     def _consumer_fields(self, consumer: str, ack_wait: float) -> dict[str, Any]:
         del ack_wait
