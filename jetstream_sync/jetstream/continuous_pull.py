@@ -46,9 +46,12 @@ from .pull import (
     CONSUMER_CHECK_DELAY_S,
     DISCONNECTED,
     RECONNECTED,
+    STATUS_EFFECTS,
     PullInbox,
     PullRequester,
     RetryBackoff,
+    RetryPolicy,
+    StatusEffect,
     arrived_messages,
 )
 
@@ -329,19 +332,18 @@ class _NextActions:
 class MessagePuller:
     """Pulls the messages of a consumer ahead of their use; the source of a `MessageIterator`."""
 
-    # `fail_fast`: end at the first reconnect, missed heartbeat or warning instead of retrying; an
-    # ordered consumer then continues with a new consumer.
+    # `policy`: with ``NEVER``, also a reconnect or a missed heartbeat ends it.
 
     def __init__(
         self,
         requester: PullRequester,
         pull: ContinuousPull,
+        policy: RetryPolicy = RetryPolicy.ALWAYS,
         *,
-        fail_fast: bool = False,
         auto_in_progress: bool = False,
     ) -> None:
         self._requester = requester
-        self._fail_fast = fail_fast
+        self._policy = policy
         self._report: Callable[[BaseException], None] = requester.core.events.error
         self._leases = leases = requester.leases()
         self._renewer: LeaseRenewer | None = None
@@ -624,7 +626,7 @@ class MessagePuller:
                 return None
             if schedule.retry_at is None:
                 late = schedule.heartbeats.error(self._requester.consumer)
-        if late is not None and self._fail_fast:
+        if late is not None and self._policy is RetryPolicy.NEVER:
             self._close(late)
             return None
         self._request_again()
@@ -675,7 +677,7 @@ class MessagePuller:
             with self._lock:
                 self._schedule.backoff.reset()
                 if self._inbox.apply_connection_change(delivery):
-                    if self._fail_fast:
+                    if self._policy is RetryPolicy.NEVER:
                         self._close(
                             errors.ConnectionLostError("the connection was lost and re-established")
                         )
@@ -696,10 +698,11 @@ class MessagePuller:
     def _ended(self, status: PullStatus) -> None:
         """Handle a status that ended a request."""
         error = status.error
-        if error is not None and (self._fail_fast or status.kind is PullStatusKind.FATAL):
+        effect = STATUS_EFFECTS[self._policy][status.kind]
+        if error is not None and effect is StatusEffect.FAIL:
             self._close(error)
             return
-        if error is not None and status.kind is PullStatusKind.AWAY:
+        if error is not None and effect is StatusEffect.RETRY:
             self._consumer_unavailable(error)
             return
         unpinned = isinstance(error, errors.PinIDMismatchError)

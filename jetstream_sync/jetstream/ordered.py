@@ -46,7 +46,7 @@ from .ordered_cursor import (
     log,
     pull_cursor,
 )
-from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester
+from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester, RetryPolicy
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -174,7 +174,7 @@ class OrderedPuller:
             )
             requester.sequence = cursor.sequence
             requester.single_replies = self._api.single_replies
-            messages = self._messages = MessagePuller(requester, pull, fail_fast=True)
+            messages = self._messages = MessagePuller(requester, pull, RetryPolicy.NEVER)
             if self._callback is not None:
                 messages.set_callback_waiter(*self._callback)
         except BaseException:

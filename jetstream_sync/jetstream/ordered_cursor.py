@@ -245,6 +245,41 @@ class _Pace:
         self.was_short = True
 
 
+class NextAttempt(Enum):
+    """What follows a failed attempt to create a consumer."""
+
+    NONE = "none"
+    """The error is raised: another attempt would fail in the same way, or the connection is closed."""
+    START_AGAIN = "start again"
+    """The next attempt starts as configured, if the caller follows a stream that was created again."""
+    IF_STREAM_RETURNS = "if the stream returns"
+    """The stream does not exist; it may be created again soon."""
+    TIMED_OUT = "timed out"
+    """The deadline of the call has passed; a later call continues."""
+    AT_ONCE = "at once"
+    """The request is sent after the reconnect."""
+    LATER = "later"
+    """The attempt counts as failed, and the next one follows after a delay."""
+
+
+def next_attempt(
+    error: errors.Error, *, is_closed: bool, is_late: bool, is_stopping: bool
+) -> NextAttempt:
+    """Return what follows a failed attempt to create a consumer."""
+    lost = isinstance(error, errors.ConnectionLostError)
+    if isinstance(error, errors.StreamRecreatedError):
+        return NextAttempt.START_AGAIN
+    if isinstance(error, errors.BadRequestError | errors.PermissionsError):
+        return NextAttempt.NONE
+    if isinstance(error, errors.StreamNotFoundError):
+        return NextAttempt.IF_STREAM_RETURNS
+    if is_closed or (isinstance(error, errors.ConnectionClosedError) and not lost):
+        return NextAttempt.NONE
+    if is_late:
+        return NextAttempt.TIMED_OUT
+    return NextAttempt.AT_ONCE if lost and not is_stopping else NextAttempt.LATER
+
+
 @dataclass(slots=True, eq=False)
 class _Attempts:
     """The attempts of one call to create a consumer."""
@@ -401,31 +436,33 @@ class OrderedCursor:
 
     def _after(self, error: errors.Error, attempts: _Attempts, deadline: Deadline) -> None:
         """Prepare another attempt to create a consumer after one that failed; raise if there is none."""
-        if isinstance(error, errors.StreamRecreatedError):
-            self._api.drop_consumer(self.stream, self.name)
-            self._start_again(error)
-            return
-        if isinstance(error, errors.BadRequestError | errors.PermissionsError):
+        core = self._api.core
+        step = next_attempt(
+            error,
+            is_closed=core.closed_reason is not None,
+            is_late=deadline.expired(),
+            is_stopping=self.stopping,
+        )
+        if step is NextAttempt.NONE:
             raise error
-        if isinstance(error, errors.StreamNotFoundError):
+        if step is NextAttempt.IF_STREAM_RETURNS:
             if self._pace.is_gone():
                 raise error
             self._wait(deadline.sooner(_GONE_RETRY_S))
             if deadline.expired():
                 text = f"stream {self.stream!r} was not found, and may be created again"
-                raise self._api.core.state.timed_out(text) from error
+                raise core.state.timed_out(text) from error
             return
-        lost = isinstance(error, errors.ConnectionLostError)
-        closed = isinstance(error, errors.ConnectionClosedError) and not lost
-        if closed or self._api.core.closed_reason is not None:
-            raise error
         self._api.drop_consumer(self.stream, self.name)  # it may have been created
-        if deadline.expired():
+        if step is NextAttempt.START_AGAIN:
+            self._start_again(error)
+            return
+        if step is NextAttempt.TIMED_OUT:
             self._pace.cut_short = True
             text = "the ordered consumer could not be created in time"
-            raise self._api.core.state.timed_out(text) from error
-        if lost and not self.stopping:
-            return  # the next attempt is sent after the reconnect
+            raise core.state.timed_out(text) from error
+        if step is NextAttempt.AT_ONCE:
+            return
         attempts.failed += 1
         if attempts.failed == self._attempts:
             text = f"no consumer on stream {self.stream!r} after {attempts.failed} attempts"
@@ -602,9 +639,10 @@ class OrderedCursor:
             self._api.drop_consumer(self.stream, consumer)
         return later.pending > 0 and later.start < seq
 
-    def _start_again(self, error: errors.StreamRecreatedError) -> None:
+    def _start_again(self, error: errors.Error) -> None:
         """Start again, as configured, in the stream that there is now; or end with the error."""
         # A configured start that does not exist would be refused again.
+        assert isinstance(error, errors.StreamRecreatedError)
         start, known = self._start, self.known
         if self._on_recreated is None or not (known.stamp or known.created):
             self._ended = error

@@ -10,6 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from functools import lru_cache
 from itertools import islice, repeat, starmap
 from operator import itemgetter
@@ -302,6 +303,49 @@ class RetryBackoff:
         self.error = None
 
 
+class RetryPolicy(Enum):
+    """After which failures of a request a pull sends another one."""
+
+    NEVER = "never"
+    """After none: the server replies at once, or an ordered consumer continues with a new consumer."""
+    IF_AWAY = "if the consumer is away"
+    """While the consumer is temporarily unavailable, as a fetch until its deadline."""
+    ALWAYS = "always"
+    """Unless the next request would fail in the same way, as a continuous pull."""
+
+
+class StatusEffect(Enum):
+    """What a pull does after a status."""
+
+    WAIT = "wait"
+    """The request is still open."""
+    CONTINUE = "continue"
+    """The request ended normally; the pull ends or sends the next one."""
+    RETRY = "retry"
+    """The request is repeated after a delay."""
+    REPORT = "report"
+    """The error is reported, and the pull continues."""
+    FAIL = "fail"
+    """The pull ends with the error."""
+
+
+_SAME_EFFECTS: Final = {
+    PullStatusKind.HEARTBEAT: StatusEffect.WAIT,
+    PullStatusKind.QUIET: StatusEffect.CONTINUE,
+    PullStatusKind.FULL: StatusEffect.CONTINUE,
+    PullStatusKind.FATAL: StatusEffect.FAIL,
+}
+
+STATUS_EFFECTS: Final[dict[RetryPolicy, dict[PullStatusKind, StatusEffect]]] = {
+    policy: {**_SAME_EFFECTS, PullStatusKind.AWAY: away, PullStatusKind.WARNING: warning}
+    for policy, away, warning in (
+        (RetryPolicy.NEVER, StatusEffect.FAIL, StatusEffect.FAIL),
+        (RetryPolicy.IF_AWAY, StatusEffect.RETRY, StatusEffect.FAIL),
+        (RetryPolicy.ALWAYS, StatusEffect.RETRY, StatusEffect.REPORT),
+    )
+}
+
+
 class GapError(errors.Error):
     """The deliveries of an ordered consumer have a gap."""
 
@@ -496,8 +540,8 @@ class Fetch:
         #: messages may be in flight to the inbox.
         self.answered: bool = False
         self._fail_fast = fail_fast
-        #: Whether the request is repeated if the consumer has no leader.
-        self._retries = not (request.no_wait or fail_fast)
+        at_once = request.no_wait or fail_fast
+        self._policy = RetryPolicy.NEVER if at_once else RetryPolicy.IF_AWAY
         self._backoff: RetryBackoff | None = None  # only while unavailable
         # Whether nothing has arrived yet, which may mean that the consumer does not exist.
         self._check_pending = True
@@ -680,7 +724,7 @@ class Fetch:
             gone = self._requester.check_consumer_exists(self._reply_end)
             if gone is not None:
                 raise gone
-        if status.kind is PullStatusKind.AWAY and self._retries:
+        if STATUS_EFFECTS[self._policy][status.kind] is StatusEffect.RETRY:
             # The request is repeated after the back-off, also after a reconnect.
             self._backoff = self._backoff or RetryBackoff()
             self._backoff.record(error)

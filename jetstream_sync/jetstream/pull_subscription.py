@@ -21,7 +21,7 @@ from .api_requests import APIRequests, limited, with_one_deadline
 from .consumer_requests import ConsumerAccessors, release_consumer, taken_back
 from .heartbeat import pull_heartbeat_timeout
 from .message import JetStreamMsg
-from .pull import Fetch, PullInbox, PullRequester
+from .pull import Fetch, PullInbox, PullRequester, RetryPolicy
 from .subscribe import ResolvedConsumer, resolve_pull_consumer
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class _TwoRequests(Fetch):
         self._later = later
         # The server says in time that the time is up.
         self._reply_end = self._end
-        self._retries = True
+        self._policy = RetryPolicy.IF_AWAY
 
     def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
         return self._subscription._run_in(inbox, super().run_in)  # noqa: SLF001 - one module

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import Enum
 from operator import itemgetter
 from threading import get_ident
 from typing import Final, cast
@@ -27,7 +28,6 @@ from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
 from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
 from ..api.subscribing import SubscribeRequest, ordered_config
-from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, Subscription, SubscriptionReceiver
 from ..client.threads import spawn
@@ -557,23 +557,63 @@ def _mismatch(before: bytes, last: int, missing: int) -> errors.ConsumerSequence
 #
 # 1. Messages are enqueued only in order, so everything in the queue is valid, and a new consumer starts
 #    after its last message.
-# 2. The feed is the subject to which the current consumer delivers. After a gap, a missed heartbeat or a
-#    reconnect the feed is retired: later deliveries from it are dropped.
-# 3. A dedicated thread creates the next consumer with a new feed, and retries until it succeeds. It ends
-#    after that. Neither the reader nor the threads that take messages wait for it.
-# 4. What the next consumer delivers is held back until the cursor has found that the stream is still the one
+# 2. The feed is the subject to which the current consumer delivers. Each consumer has a feed of its own, and
+#    deliveries from an earlier one are dropped.
+# 3. Every change of the feed is an event in the table; no other code decides on it.
+# 4. A dedicated thread creates the next consumer with a new feed, and retries until it succeeds. It ends
+#    after that. Neither the reader nor the threads that take messages wait for it. The first consumer is
+#    created by the caller.
+# 5. What the next consumer delivers is held back until the cursor has found that the stream is still the one
 #    that was read.
 
 
-class _Feed(SubscriptionReceiver):
-    """The deliveries of one consumer of an ordered subscription."""
+class FeedState(Enum):
+    """What happens to the deliveries of the current feed."""
 
-    __slots__ = ("retired",)
+    LIVE = "live"
+    """They are enqueued."""
+    LOST = "lost"
+    """They are dropped, and no thread creates the next consumer."""
+    RENEWING = "renewing"
+    """They are dropped, and a thread creates the next consumer."""
+    HELD = "held"
+    """They are held back while a thread creates their consumer."""
 
-    def __init__(self, owner: Subscription, core: ConnectionCore, *, weak: bool) -> None:
-        super().__init__(owner, core, weak=weak)
-        #: Whether deliveries from this feed are dropped.
-        self.retired = False
+
+class FeedEvent(Enum):
+    """An event that changes the state of a feed."""
+
+    BROKEN = "broken"
+    """A message or heartbeat is missing, or the connection was re-established: a thread starts if none runs."""
+    CUT = "cut"
+    """The connection is lost, or a message is missing after the end: no consumer can be created now."""
+    SUBSCRIBED = "subscribed"
+    """The subject of the next consumer was subscribed."""
+    CREATED = "created"
+    """The thread has created a consumer."""
+    SUSPENDED = "suspended"
+    """The thread ends because there is no connection; the reconnect is the next event."""
+
+
+_S, _E = FeedState, FeedEvent
+
+FEED_TRANSITIONS: Final[dict[tuple[FeedState, FeedEvent], FeedState]] = {
+    (_S.LIVE, _E.BROKEN): _S.RENEWING,
+    (_S.LIVE, _E.CUT): _S.LOST,
+    (_S.LOST, _E.BROKEN): _S.RENEWING,
+    (_S.LOST, _E.CUT): _S.LOST,
+    (_S.RENEWING, _E.BROKEN): _S.RENEWING,
+    (_S.RENEWING, _E.CUT): _S.RENEWING,
+    (_S.RENEWING, _E.SUBSCRIBED): _S.HELD,
+    # The feed broke while its consumer was created: the thread creates another one.
+    (_S.RENEWING, _E.CREATED): _S.RENEWING,
+    (_S.RENEWING, _E.SUSPENDED): _S.LOST,
+    (_S.HELD, _E.BROKEN): _S.RENEWING,
+    (_S.HELD, _E.CUT): _S.RENEWING,
+    (_S.HELD, _E.SUBSCRIBED): _S.HELD,
+    (_S.HELD, _E.CREATED): _S.LIVE,
+    (_S.HELD, _E.SUSPENDED): _S.LIVE,
+}
 
 
 class OrderedPushSubscription(PushSubscription):
@@ -598,28 +638,27 @@ class OrderedPushSubscription(PushSubscription):
             further["on_recreated"] = api.core.internal.events.error
         self._cursor = OrderedCursor(api, stream, prefix, encode(first), **further)
         # --- under _receive_lock ---
-        self._feed: _Feed  # set by `_new_receiver()`
-        self._feeds: list[_Feed]  # the same, for when the subscription was collected
+        self._feeds: list[SubscriptionReceiver]  # the current one; set by `_new_receiver()`
+        self._feed_state = FeedState.RENEWING
         self._unused = True  # whether no consumer delivers to the first feed yet
-        self._renewing = False  # whether a thread is creating a consumer
-        self._held: list[list[RawMessage]] = []  # what the feed has received meanwhile
+        self._held: list[list[RawMessage]] = []  # what the feed has received in the state HELD
         super().__init__(
             api, stream, first, replace(options, pending_msgs_limit=0, pending_bytes_limit=0)
         )
         self._sequence = self._cursor.sequence
 
-    def _new_receiver(self) -> _Feed:
-        self._feed = self._new_feed()
-        self._feeds = [self._feed]
-        return self._feed
-
-    def _new_feed(self) -> _Feed:
-        return _Feed(self, self._core.internal, weak=self._callback is None)
+    def _new_receiver(self) -> SubscriptionReceiver:
+        self._feeds = [SubscriptionReceiver(self, self._core.internal, weak=self._callback is None)]
+        return self._feeds[0]
 
     def _start(self) -> None:
         """Create the first consumer."""
         check = EchoCheck(self._api, f"the consumer of stream {self._stream!r}", self._config)
-        self._cursor.renew(self._api.deadline(), self._next_inbox)
+        deadline, is_created = self._api.deadline(), False
+        while not is_created:
+            self._cursor.renew(deadline, self._next_inbox)
+            with self._receive_lock:
+                is_created = self._end_renewal(FeedEvent.CREATED)
         info = self._cursor.info
         assert info is not None
         check.verify(info.config, self._cursor.drop)
@@ -681,11 +720,11 @@ class OrderedPushSubscription(PushSubscription):
     def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[RawMessage]) -> None:
         """Enqueue messages and statuses unless the feed is retired."""
         with self._receive_lock:
-            if receiver is not self._feed or self._feed.retired:
+            if receiver is not self._receiver:
                 return
-            if self._renewing:
+            if self._feed_state is FeedState.HELD:
                 self._held.append(deliveries)
-            else:
+            elif self._feed_state is FeedState.LIVE:
                 self._receive(deliveries)
 
     def _on_connection_change(self, *, connected: bool) -> None:
@@ -694,7 +733,7 @@ class OrderedPushSubscription(PushSubscription):
             if connected:
                 self._replace_consumer("the connection was re-established")
             else:
-                self._feed.retired = True
+                self._change_feed(FeedEvent.CUT)
 
     def _is_contiguous(self, deliveries: list[RawMessage]) -> bool:
         """Return it, except for the first deliveries of a consumer: `_accepts` checks their start."""
@@ -702,7 +741,7 @@ class OrderedPushSubscription(PushSubscription):
 
     def _accepts(self, reply: bytes) -> bool:
         sequence = self._cursor.sequence
-        if self._feed.retired:
+        if self._feed_state is not FeedState.LIVE:
             return False
         try:
             if sequence.last == 0 and self._cursor.repeats(reply):
@@ -717,31 +756,38 @@ class OrderedPushSubscription(PushSubscription):
         return False
 
     def _check_sent(self, sent: int, sequence: DeliverySequence) -> None:
-        if sent != sequence.last and not self._feed.retired:
+        if sent != sequence.last and self._feed_state is FeedState.LIVE:
             self._replace_consumer(
                 f"a message is missing: {sent} were sent, {sequence.last} were received"
             )
 
     def _on_silence(self, timeout: HeartbeatTimeout) -> None:
         with self._receive_lock:
-            if self._core.address is not None and not self._renewing:
+            idle = self._feed_state in (FeedState.LIVE, FeedState.LOST)
+            if self._core.address is not None and idle:
                 self._replace_consumer(str(timeout.error(self.consumer_name)))
 
     # --- another consumer -----------------------------------------------------------------------
 
     def _replace_consumer(self, why: str) -> None:
-        """Retire the feed and start creating another consumer; ``_receive_lock`` is held."""
+        """Drop what follows in the feed, and start creating another consumer."""
+        # ``_receive_lock`` is held.
         log.info("ordered subscription to %r: %s", self._stream, why)
-        self._feed.retired = True
-        if not self._renewing and not self._cursor.stopping:
-            self._renewing = True
+        before = self._feed_state
+        self._change_feed(FeedEvent.CUT if self._cursor.stopping else FeedEvent.BROKEN)
+        idle = before in (FeedState.LIVE, FeedState.LOST)
+        if idle and self._feed_state is FeedState.RENEWING:
             spawn(f"ordered-{self._stream}", self._renew, self._fail)
+
+    def _change_feed(self, event: FeedEvent) -> None:
+        """Apply an event to the state of the feed; ``_receive_lock`` is held."""
+        self._feed_state = FEED_TRANSITIONS[self._feed_state, event]
 
     def _renew(self) -> None:
         """Create consumers until one has a valid feed; runs on a dedicated thread."""
         while True:
             try:
-                self._cursor.renew(FOREVER, self._next_inbox)
+                self._cursor.renew(FOREVER, self._inbox_if_connected)
             except errors.ConnectionLostError:
                 pass  # the connection is lost
             except (errors.ConnectionClosedError, errors.IteratorClosedError):
@@ -752,19 +798,28 @@ class OrderedPushSubscription(PushSubscription):
             with self._receive_lock:
                 if self._mailbox.closed:
                     break
-                if not self._feed.retired or self._core.address is None:
-                    # While disconnected, the reconnect starts this again.
-                    self._renewing = False
-                    self._receive_held()
+                connected = self._core.address is not None
+                if self._end_renewal(FeedEvent.CREATED if connected else FeedEvent.SUSPENDED):
                     return
         self._cursor.drop()
 
-    def _receive_held(self) -> None:
-        """Enqueue what was held back; ``_receive_lock`` is held."""
+    def _end_renewal(self, event: FeedEvent) -> bool:
+        """Enqueue what was held back, and return true; false: another consumer must be created."""
+        # ``_receive_lock`` is held.
+        self._change_feed(event)
+        if self._feed_state is FeedState.RENEWING:
+            return False
         held, self._held = self._held, []
         for deliveries in held:
-            if not self._feed.retired:
+            if self._feed_state is FeedState.LIVE:
                 self._receive(deliveries)
+        return True
+
+    def _inbox_if_connected(self) -> str:
+        """Return the subject of a new feed, as `_next_inbox`; raise if there is no connection."""
+        if self._core.address is None:
+            raise errors.ConnectionLostError("there is no connection")
+        return self._next_inbox()
 
     def _next_inbox(self) -> str:
         """Return the subject of a new feed; called before each attempt to create a consumer."""
@@ -772,17 +827,16 @@ class OrderedPushSubscription(PushSubscription):
         with self._receive_lock:
             if self._cursor.stopping:
                 raise errors.IteratorClosedError("the subscription has ended")
+            self._change_feed(FeedEvent.SUBSCRIBED)
             if self._unused:
                 self._unused = False
                 return self.subject
-            if self._renewing and core.address is None:
-                raise errors.ConnectionLostError("there is no connection")
             old = self._state
-            feed = self._new_feed()
+            feed = SubscriptionReceiver(self, core.internal, weak=self._callback is None)
             inbox = core.table.new_inbox()
             core.table.add(inbox, "", feed)
             core.table.remove_deferred(old)
-            self._feed = self._receiver = self._feeds[0] = feed
+            self._receiver = self._feeds[0] = feed
             self._held = []
             self.subject = inbox
             self._cursor.sequence.last = 0

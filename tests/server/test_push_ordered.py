@@ -24,7 +24,8 @@ from jetstream_sync import (
     StreamNotFoundError,
     TimeoutError,
 )
-from jetstream_sync.jetstream.push import OrderedPushSubscription
+from jetstream_sync.jetstream.ordered_cursor import OrderedCursor
+from jetstream_sync.jetstream.push import FeedState, OrderedPushSubscription
 from jetstream_sync.server import NatsServer
 
 
@@ -250,6 +251,25 @@ def test_a_message_from_no_stream_is_reported_and_dropped(js, nats_server, strea
         sub.unsubscribe()
 
 
+def test_a_link_that_is_lost_while_subscribing(js, nc, stream, monkeypatch):
+    """After a reconnect during the call, only the calling thread creates consumers, and one remains."""
+    fill(js, stream.name, 3)
+    create, creators = OrderedCursor._create, []
+
+    def breaking(cursor: OrderedCursor, *args: Any) -> Any:
+        creators.append(threading.current_thread())
+        if len(creators) == 1:
+            break_link(nc)
+        return create(cursor, *args)
+
+    monkeypatch.setattr(OrderedCursor, "_create", breaking)
+    sub = read_ordered(nc.jetstream(), stream)
+    assert numbers(sub, 3) == [0, 1, 2]
+    assert set(creators) == {threading.current_thread()}
+    wait_until(lambda: stream.consumer_names() == [sub.consumer_name])
+    sub.unsubscribe()
+
+
 def test_a_consumer_is_created_on_the_next_link(alone, fresh_server):
     """A consumer that is needed while disconnected is created on the next link."""
     js = alone.jetstream(timeout=15)
@@ -259,7 +279,7 @@ def test_a_consumer_is_created_on_the_next_link(alone, fresh_server):
     wait_until(lambda: core_of(alone).address is None)
     with sub._receive_lock:
         sub._replace_consumer("a test")
-    wait_until(lambda: not sub._renewing)
+    wait_until(lambda: sub._feed_state is FeedState.LOST)
     fresh_server.start()
     wait_until(lambda: alone.is_connected, 15)
     fill(js, "S", 5)

@@ -1,4 +1,4 @@
-"""The state tables of a connection and of a puller."""
+"""The state table of a connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 
 from jetstream_sync.client.state import TRANSITIONS, ConnectionStatus, StateEvent, next_status
-from jetstream_sync.jetstream.continuous_pull import PULLER_TRANSITIONS, PullerEvent, PullerState
 
 S, E = ConnectionStatus, StateEvent
 
@@ -84,14 +83,3 @@ def test_lives_of_a_connection(events, status):
     for event in events:
         now = next_status(now, event)
     assert now is status
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(PullerState, PullerEvent)))
-def test_each_event_is_decided_in_each_state_of_a_puller(state, event):
-    """A stop is final, and a drain never starts requests again."""
-    order = list(PullerState)
-    after = PULLER_TRANSITIONS[state, event]
-    assert order.index(after) >= order.index(state)
-    assert after is not PullerState.PULLING
-    if event is PullerEvent.STOP:
-        assert after is PullerState.STOPPED

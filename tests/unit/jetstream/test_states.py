@@ -1,0 +1,97 @@
+"""The state tables of pulls and ordered subscriptions, and what follows a failed attempt."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from jetstream_sync import errors
+from jetstream_sync.api.pull import PullStatusKind
+from jetstream_sync.jetstream.continuous_pull import PULLER_TRANSITIONS, PullerEvent, PullerState
+from jetstream_sync.jetstream.ordered_cursor import NextAttempt, UnverifiedStreamError, next_attempt
+from jetstream_sync.jetstream.pull import STATUS_EFFECTS, RetryPolicy, StatusEffect
+from jetstream_sync.jetstream.push import FEED_TRANSITIONS, FeedEvent, FeedState
+
+K, F, E = StatusEffect, FeedState, FeedEvent
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(PullerState, PullerEvent)))
+def test_each_event_is_decided_in_each_state_of_a_puller(state, event):
+    """A stop is final, and a drain never starts requests again."""
+    order = list(PullerState)
+    after = PULLER_TRANSITIONS[state, event]
+    assert order.index(after) >= order.index(state)
+    assert after is not PullerState.PULLING
+    if event is PullerEvent.STOP:
+        assert after is PullerState.STOPPED
+
+
+@pytest.mark.parametrize("kind", PullStatusKind)
+@pytest.mark.parametrize("policy", RetryPolicy)
+def test_each_status_is_decided_for_each_pull(policy, kind):
+    """A heartbeat leaves a request open, a normal end is no error, and a fatal status ends every pull."""
+    by_policy = {
+        PullStatusKind.HEARTBEAT: (K.WAIT, K.WAIT, K.WAIT),
+        PullStatusKind.QUIET: (K.CONTINUE, K.CONTINUE, K.CONTINUE),
+        PullStatusKind.FULL: (K.CONTINUE, K.CONTINUE, K.CONTINUE),
+        PullStatusKind.AWAY: (K.FAIL, K.RETRY, K.RETRY),
+        PullStatusKind.WARNING: (K.FAIL, K.FAIL, K.REPORT),
+        PullStatusKind.FATAL: (K.FAIL, K.FAIL, K.FAIL),
+    }
+    assert STATUS_EFFECTS[policy][kind] is by_policy[kind][list(RetryPolicy).index(policy)]
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(FeedState, FeedEvent)))
+def test_each_event_is_decided_in_each_state_of_a_feed(state, event):
+    """Only a created consumer makes a feed live, and only the thread that creates one ends its work."""
+    is_renewing = state in (F.RENEWING, F.HELD)
+    of_the_thread = event in (E.SUBSCRIBED, E.CREATED, E.SUSPENDED)
+    assert ((state, event) in FEED_TRANSITIONS) is (is_renewing or not of_the_thread)
+    if (state, event) not in FEED_TRANSITIONS:
+        return
+    after = FEED_TRANSITIONS[state, event]
+    if event is E.BROKEN:
+        assert after is F.RENEWING
+    elif event is E.CUT:
+        assert after is (F.RENEWING if is_renewing else F.LOST)
+    elif event is E.SUBSCRIBED:
+        assert after is F.HELD
+    elif state is F.HELD:
+        assert after is F.LIVE
+    else:
+        assert after is (F.RENEWING if event is E.CREATED else F.LOST)
+
+
+LOST = errors.ConnectionLostError("lost")
+RECREATED = errors.StreamRecreatedError("S", reason="another")
+
+
+@pytest.mark.parametrize(
+    ("error", "now", "late", "stopping", "closed"),
+    [
+        # What follows the error: at once, after the deadline, while it is stopped, on a closed connection.
+        (RECREATED, *["START_AGAIN"] * 4),
+        (UnverifiedStreamError("S", reason="unknown"), *["START_AGAIN"] * 4),
+        (errors.BadRequestError(400, 10003, "no"), *["NONE"] * 4),
+        (errors.PermissionsError("publish", "x"), *["NONE"] * 4),
+        (errors.StreamNotFoundError(404, 10059, "no"), *["IF_STREAM_RETURNS"] * 4),
+        (errors.ConnectionClosedError("closed"), *["NONE"] * 4),
+        (LOST, "AT_ONCE", "TIMED_OUT", "LATER", "NONE"),
+        (errors.TimeoutError("silent"), "LATER", "TIMED_OUT", "LATER", "NONE"),
+        (errors.NoRespondersError("none"), "LATER", "TIMED_OUT", "LATER", "NONE"),
+        (errors.APIError(503, 10008, "away"), "LATER", "TIMED_OUT", "LATER", "NONE"),
+    ],
+)
+def test_each_failure_of_a_creation_is_decided(error, now, late, stopping, closed):
+    """An error that would come again is raised; otherwise another attempt follows, or the call times out."""
+
+    def after(**given: bool) -> str:
+        flags = {"is_closed": False, "is_late": False, "is_stopping": False, **given}
+        return next_attempt(error, **flags).name
+
+    assert after() == now
+    assert after(is_late=True) == late
+    assert after(is_stopping=True) == stopping
+    assert after(is_closed=True) == closed
+    assert now in NextAttempt.__members__
