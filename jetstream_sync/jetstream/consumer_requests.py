@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +18,7 @@ from ..codec import encode
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests, resolve_config
+from .api_requests import APIRequests
 from .server_support import EchoCheck, require_level
 
 
@@ -96,45 +96,23 @@ def add_consumer(
     # `is_ours`: whether the name was chosen for this call.
     check_stream_name(stream)
     config, own_name = with_name(config)
-    if own_name is not None:
-        if action == UPDATE:
-            raise errors.InvalidOptionError(
-                "name", None, "an update requires the name of the consumer"
-            )
-        with taken_back(api, stream, own_name):
-            return add_consumer(
-                api, stream, config, action, deadline, pedantic=pedantic, is_ours=True
-            )
+    if own_name is not None and action == UPDATE:
+        raise errors.InvalidOptionError("name", None, "an update requires the name of the consumer")
     name = config.name or config.durable_name or ""
     route = api.routes.consumer_create(stream, name, config.filter_subject)
     body: dict[str, Any] = {"stream_name": stream, "config": encode(config), "action": action}
-    if pedantic:
-        require_level(api, 1, "pedantic", deadline)
-        body["pedantic"] = True
-    check = EchoCheck(api, f"consumer {name!r} of stream {stream!r}", config)
-    with check.request():
-        info = api.ask_for(ConsumerInfo, route, body, deadline)
-    made = action != UPDATE and (is_ours or check.is_new(info.created, info.ts))
-    delete = partial(delete_consumer, api, stream, name) if made else None
-    check.verify(info.config, delete, updated=action != CREATE)
+    with taken_back(api, stream, own_name):
+        if pedantic:
+            require_level(api, 1, "pedantic", deadline)
+            body["pedantic"] = True
+        check = EchoCheck(api, f"consumer {name!r} of stream {stream!r}", config)
+        with check.request():
+            info = api.ask_for(ConsumerInfo, route, body, deadline)
+        is_ours = is_ours or own_name is not None or check.is_new(info.created, info.ts)
+        made = action != UPDATE and is_ours
+        delete = partial(delete_consumer, api, stream, name) if made else None
+        check.verify(info.config, delete, updated=action != CREATE)
     return info
-
-
-def add_push_consumer(
-    api: APIRequests,
-    stream: str,
-    config: ConsumerConfig | None,
-    fields: Mapping[str, Any],
-    action: str,
-    pedantic: bool,
-) -> ConsumerInfo:
-    """Create or update a push consumer with a config or its fields."""
-    chosen = resolve_config(ConsumerConfig, config, fields)
-    if chosen.deliver_subject is None:
-        raise errors.InvalidOptionError(
-            "deliver_subject", None, "a push consumer requires a deliver_subject"
-        )
-    return add_consumer(api, stream, chosen, action, pedantic=pedantic)
 
 
 def delete_consumer(api: APIRequests, stream: str, name: str) -> None:

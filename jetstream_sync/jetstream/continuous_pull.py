@@ -477,22 +477,17 @@ class MessagePuller:
         """Return whether a message or status has arrived that was not taken."""
         return bool(self._ready or self._arrived)
 
-    @property
-    def last_seen(self) -> float:
-        """The monotonic time of the last delivery from the server."""
-        return self._inbox.last_seen
-
-    # --- runs; _lock is held --------------------------------------------------------------------
+    # --- runs -----------------------------------------------------------------------------------
 
     def _next_delivery(self) -> RawMessage | None:
-        """Count the last run; remove and return the next message or status, if there is one."""
+        """Count the last run, and remove and return the next delivery, if any; ``_lock`` is held."""
         if self._uncounted:
             taken, self._uncounted = self._uncounted, 0
             self._ledger.messages(taken)
         return self._arrived.popleft() if self._arrived else None
 
     def _put_back(self) -> None:
-        """Move the messages of the accepted run that were not taken back."""
+        """Move the messages of the accepted run that were not taken back; ``_lock`` is held."""
         while self._ready:
             try:
                 self._arrived.appendleft(self._ready.pop())
@@ -501,7 +496,7 @@ class MessagePuller:
             self._uncounted -= 1
 
     def _accept_run(self) -> None:
-        """Accept the messages that follow, as far as they need neither a check nor a request."""
+        """Accept messages that need neither a check nor a request; ``_lock`` is held."""
         arrived = self._arrived
         limit = min(len(arrived), _MAX_RUN, self._ledger.messages_before_request())
         if limit < 1 or self._waiting or monotonic() >= self._leases.fresh_until:
@@ -599,10 +594,10 @@ class MessagePuller:
             self._accept_run()
         return msg
 
-    # --- due actions; _lock is held -------------------------------------------------------------
+    # --- due actions ----------------------------------------------------------------------------
 
     def _seconds_until_due(self) -> float | None:
-        """Return the seconds until the next due action; ``None``: there is none."""
+        """Return the seconds until the next due action, if any; ``_lock`` is held."""
         if not self._inbox.connected or self._state is not PullerState.PULLING:
             return None
         schedule = self._schedule
@@ -614,7 +609,7 @@ class MessagePuller:
         return due - monotonic()
 
     def _run_due_actions(self) -> errors.Error | None:
-        """Repeat the request if that is due; return the error to report, if any."""
+        """Repeat the request if due, and return the error to report, if any; ``_lock`` is held."""
         left = self._seconds_until_due()
         if left is None or left > 0:
             return None  # another thread was faster
@@ -633,7 +628,7 @@ class MessagePuller:
         return late
 
     def _request_again(self) -> None:
-        """Request a full buffer: earlier requests are lost."""
+        """Request a full buffer, because earlier requests are lost; ``_lock`` is held."""
         self._schedule.retry_at = None
         self._schedule.backoff.retry_at = None
         self._ledger.reset()
@@ -641,12 +636,12 @@ class MessagePuller:
         self._check_consumer_soon()
 
     def _check_consumer_soon(self) -> None:
-        """Check soon whether the consumer exists, if a request to a missing one gets no reply."""
+        """Let the consumer be looked up soon if it gives no reply when missing; ``_lock`` is held."""
         if self._requester.silent_when_deleted() and not self._ledger.empty():
             self._schedule.check_at = monotonic() + CONSUMER_CHECK_DELAY_S
 
     def _pull(self) -> None:
-        """Send a request if one is due."""
+        """Send a request if one is due; ``_lock`` is held."""
         if self._ledger.complete():
             self._close(errors.IteratorClosedError("the iterator has returned stop_after messages"))
             # Requests that seemed lost may have delivered more.

@@ -391,8 +391,9 @@ class OrderedConsumer:
     ) -> OrderedPuller:
         """Return a puller that has no consumer yet."""
         self._check_open()
-        if options.get("heartbeat") is None:
-            options["heartbeat"] = _heartbeat(options)
+        if options.get("heartbeat") is None:  # at most half the expiry of a request
+            expires = seconds(options.get("expires", 30.0), "expires")
+            options["heartbeat"] = min(HEARTBEAT_S, expires / 2)
         if options.get("max_bytes") is None:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
         cursor = self._new_cursor(report)
@@ -662,9 +663,3 @@ def _fit_expiry(request: PullRequest, deadline: Deadline) -> PullRequest:
     expires_ns = max(_MIN_EXPIRES_NS, int(left * NS_PER_S))
     heartbeat_ns = min(request.heartbeat_ns, expires_ns // 2)
     return replace(request, expires_ns=expires_ns, heartbeat_ns=heartbeat_ns)
-
-
-def _heartbeat(options: ContinuousOptions) -> float | timedelta:
-    """Return the default heartbeat: 5 seconds, or half the expiry of a shorter request."""
-    expires = options.get("expires", 30.0)
-    return min(HEARTBEAT_S, seconds(expires, "expires") / 2)

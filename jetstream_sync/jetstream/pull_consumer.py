@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .. import errors
-from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
+from ..api.consumer import ConsumerInfo, ConsumerReset
 from ..api.pull import (
     ContinuousOptions,
     ContinuousPull,
@@ -17,9 +15,9 @@ from ..api.pull import (
 )
 from ..durations import NS_PER_S
 from ..options import ErrorCallback, check_callback
-from .api_requests import APIRequests, resolve_config
+from .api_requests import APIRequests
 from .consume_handle import ConsumeHandle, JetStreamCallback
-from .consumer_requests import add_consumer, consumer_info, reset_consumer
+from .consumer_requests import consumer_info, reset_consumer
 from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
 from .pull import Fetch, PullRequester
@@ -244,23 +242,3 @@ class PullConsumer:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} on {self.stream_name!r}>"
-
-
-def add_pull_consumer(
-    api: APIRequests,
-    stream: str,
-    config: ConsumerConfig | None,
-    fields: Mapping[str, Any],
-    action: str,
-    pedantic: bool,
-) -> PullConsumer:
-    """Create or update a pull consumer with a config or its fields."""
-    chosen = resolve_config(ConsumerConfig, config, fields)
-    if chosen.deliver_subject is not None:
-        raise errors.InvalidOptionError(
-            "deliver_subject",
-            chosen.deliver_subject,
-            "makes a push consumer: subscribe() creates one; omit the field for a pull consumer",
-        )
-    chosen.check_pulled()
-    return PullConsumer(api, add_consumer(api, stream, chosen, action, pedantic=pedantic))

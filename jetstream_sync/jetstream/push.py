@@ -448,7 +448,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._end_by_limit()
 
     def _is_contiguous(self, deliveries: list[RawMessage]) -> bool:
-        """Return whether messages without statuses follow without a gap, and record them."""
+        """Record messages if they follow without a gap; ``_receive_lock`` is held."""
         if self._sequence is None:
             return True
         try:
@@ -459,7 +459,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             return False
 
     def _filter(self, deliveries: list[RawMessage]) -> tuple[list[RawMessage], int]:
-        """Check each delivery; return those to enqueue and the number of messages among them."""
+        """Return the deliveries to enqueue and the number of messages; ``_receive_lock`` is held."""
         kept: list[RawMessage] = []
         msgs = 0
         for delivery in deliveries:
@@ -476,7 +476,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         return kept, msgs
 
     def _accepts(self, reply: bytes) -> bool:
-        """Record a message, report missing messages before it, and return whether to enqueue it."""
+        """Record a message, and return whether to enqueue it; ``_receive_lock`` is held."""
         sequence = self._sequence
         if sequence is None:
             return True
@@ -490,7 +490,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         return True
 
     def _on_heartbeat(self, delivery: RawMessage, sequence: DeliverySequence) -> list[RawMessage]:
-        """Handle a heartbeat or flow control request; return the requests that need a reply."""
+        """Handle a heartbeat; return a request that needs a reply; ``_receive_lock`` is held."""
         if delivery[REPLY]:
             # The subject, which is the deliver subject, is replaced by the reply of the last message.
             return [(sequence.reply, *delivery[1:])]
@@ -506,7 +506,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         return [(sequence.reply, stalled.encode("utf-8", "surrogateescape"), *delivery[2:])]
 
     def _check_sent(self, sent: int, sequence: DeliverySequence) -> None:
-        """Compare the last sequence that the server sent, and report missing messages."""
+        """Compare the last sequence that the server sent; ``_receive_lock`` is held."""
         missing = sequence.missing(sent)
         if missing:
             self._core.events.error(_mismatch(sequence.reply, sequence.last or 0, missing))
@@ -736,7 +736,7 @@ class OrderedPushSubscription(PushSubscription):
                 self._change_feed(FeedEvent.CUT)
 
     def _is_contiguous(self, deliveries: list[RawMessage]) -> bool:
-        """Return it, except for the first deliveries of a consumer: `_accepts` checks their start."""
+        """Return it, except for a first delivery, see `_accepts`; ``_receive_lock`` is held."""
         return self._cursor.sequence.last != 0 and super()._is_contiguous(deliveries)
 
     def _accepts(self, reply: bytes) -> bool:
@@ -770,8 +770,7 @@ class OrderedPushSubscription(PushSubscription):
     # --- another consumer -----------------------------------------------------------------------
 
     def _replace_consumer(self, why: str) -> None:
-        """Drop what follows in the feed, and start creating another consumer."""
-        # ``_receive_lock`` is held.
+        """Drop the feed, and start creating another consumer; ``_receive_lock`` is held."""
         log.info("ordered subscription to %r: %s", self._stream, why)
         before = self._feed_state
         self._change_feed(FeedEvent.CUT if self._cursor.stopping else FeedEvent.BROKEN)
@@ -804,8 +803,7 @@ class OrderedPushSubscription(PushSubscription):
         self._cursor.drop()
 
     def _end_renewal(self, event: FeedEvent) -> bool:
-        """Enqueue what was held back, and return true; false: another consumer must be created."""
-        # ``_receive_lock`` is held.
+        """Return whether no other consumer must be created; ``_receive_lock`` is held."""
         self._change_feed(event)
         if self._feed_state is FeedState.RENEWING:
             return False

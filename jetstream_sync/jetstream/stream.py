@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -18,8 +18,8 @@ from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
 from . import consumer_requests
-from .api_requests import APIRequests, stream_info
-from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
+from .api_requests import APIRequests, resolve_config, stream_info
+from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_consumer, consumer_info
 from .direct_get import (
     MAX_BYTES,
     StoredMsg,
@@ -31,7 +31,7 @@ from .direct_get import (
 from .listing import Listing
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
-from .pull_consumer import PullConsumer, add_pull_consumer
+from .pull_consumer import PullConsumer
 from .server_support import require_level
 from .snapshots import StreamSnapshot, take_snapshot
 
@@ -84,7 +84,7 @@ class StreamConsumers:
             Error: otherwise as `info()`.
 
         """
-        return add_pull_consumer(self._api, self._name, config, fields, CREATE, pedantic)
+        return self._add_pull(config, fields, CREATE, pedantic)
 
     def update_consumer(
         self,
@@ -112,7 +112,7 @@ class StreamConsumers:
             Error: otherwise as `create_consumer()`.
 
         """
-        return add_pull_consumer(self._api, self._name, config, fields, UPDATE, pedantic)
+        return self._add_pull(config, fields, UPDATE, pedantic)
 
     def create_or_update_consumer(
         self,
@@ -135,7 +135,7 @@ class StreamConsumers:
             Error: otherwise as `create_consumer()`.
 
         """
-        return add_pull_consumer(self._api, self._name, config, fields, CREATE_OR_UPDATE, pedantic)
+        return self._add_pull(config, fields, CREATE_OR_UPDATE, pedantic)
 
     def create_push_consumer(
         self,
@@ -163,7 +163,7 @@ class StreamConsumers:
             Error: otherwise as `create_consumer()`.
 
         """
-        return add_push_consumer(self._api, self._name, config, fields, CREATE, pedantic)
+        return self._add_push(config, fields, CREATE, pedantic)
 
     def update_push_consumer(
         self,
@@ -186,7 +186,31 @@ class StreamConsumers:
             Error: otherwise as `create_push_consumer()`.
 
         """
-        return add_push_consumer(self._api, self._name, config, fields, UPDATE, pedantic)
+        return self._add_push(config, fields, UPDATE, pedantic)
+
+    def _add_pull(
+        self, config: ConsumerConfig | None, fields: Mapping[str, Any], action: str, pedantic: bool
+    ) -> PullConsumer:
+        chosen = resolve_config(ConsumerConfig, config, fields)
+        if chosen.deliver_subject is not None:
+            raise errors.InvalidOptionError(
+                "deliver_subject",
+                chosen.deliver_subject,
+                "makes a push consumer: subscribe() creates one; omit the field for a pull consumer",
+            )
+        chosen.check_pulled()
+        info = add_consumer(self._api, self._name, chosen, action, pedantic=pedantic)
+        return PullConsumer(self._api, info)
+
+    def _add_push(
+        self, config: ConsumerConfig | None, fields: Mapping[str, Any], action: str, pedantic: bool
+    ) -> ConsumerInfo:
+        chosen = resolve_config(ConsumerConfig, config, fields)
+        if chosen.deliver_subject is None:
+            raise errors.InvalidOptionError(
+                "deliver_subject", None, "a push consumer requires a deliver_subject"
+            )
+        return add_consumer(self._api, self._name, chosen, action, pedantic=pedantic)
 
     def get_consumer(self, name: str) -> PullConsumer:
         """

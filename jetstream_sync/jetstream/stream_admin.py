@@ -71,17 +71,12 @@ class StreamAdmin:
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
-        # Configs that a server sent were not checked when they were read.
-        name = check_stream_name(chosen.name)
-        body = self._body(chosen, pedantic)
-        check = EchoCheck(self._api, f"stream {name!r}", chosen)
-        with check.request():
-            info = info_of(self._api.ask(self._api.routes.to("STREAM.CREATE", name), body))
+        info, check = self._send("CREATE", chosen, pedantic)
         # Messages that were published in the meantime are not deleted; those of a mirror or source are
         # copies.
         empty = bool(chosen.mirror or chosen.sources) or not info.state.messages
         is_ours = empty and check.is_new(info.created, info.ts)
-        check.verify(info.config, partial(self.delete_stream, name) if is_ours else None)
+        check.verify(info.config, partial(self.delete_stream, chosen.name) if is_ours else None)
         return Stream(self._api, info)
 
     def update_stream(
@@ -116,11 +111,7 @@ class StreamAdmin:
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
-        name = check_stream_name(chosen.name)
-        body = self._body(chosen, pedantic)
-        check = EchoCheck(self._api, f"stream {name!r}", chosen)
-        with check.request():
-            info = info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
+        info, check = self._send("UPDATE", chosen, pedantic)
         check.verify(info.config, updated=True)
         return Stream(self._api, info)
 
@@ -151,13 +142,20 @@ class StreamAdmin:
         except errors.StreamNotFoundError:
             return self.create_stream(chosen, pedantic=pedantic)
 
-    def _body(self, config: StreamConfig, pedantic: bool) -> dict[str, Any]:
-        """Return the body of a create or update; raise if the server would ignore ``pedantic``."""
-        body = encode(config)
+    def _send(
+        self, action: str, config: StreamConfig, pedantic: bool
+    ) -> tuple[StreamInfo, EchoCheck]:
+        """Create or update a stream; return its info, and the check of its config."""
+        # Configs that a server sent were not checked when they were read.
+        name = check_stream_name(config.name)
+        body: dict[str, Any] = encode(config)
         if pedantic:
-            require_level(self._api, 1, "pedantic")
+            require_level(self._api, 1, "pedantic")  # another server would ignore it
             body["pedantic"] = True
-        return body
+        check = EchoCheck(self._api, f"stream {name!r}", config)
+        with check.request():
+            route = self._api.routes.to(f"STREAM.{action}", name)
+            return info_of(self._api.ask(route, body)), check
 
     def get_stream(self, name: str) -> Stream:
         """
@@ -239,7 +237,7 @@ class StreamAdmin:
     # Each method works as the method of `Stream` with the same name, which describes the arguments and errors. An
     # invalid name of the stream raises `InvalidNameError`.
 
-    def _consumers_of(self, stream_name: str) -> StreamConsumers:
+    def _on(self, stream_name: str) -> StreamConsumers:
         return StreamConsumers(self._api, check_stream_name(stream_name))
 
     def create_consumer(
@@ -251,7 +249,7 @@ class StreamAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """Create a pull consumer; see `Stream.create_consumer`."""
-        return self._consumers_of(stream_name).create_consumer(config, pedantic=pedantic, **fields)
+        return self._on(stream_name).create_consumer(config, pedantic=pedantic, **fields)
 
     def update_consumer(
         self,
@@ -262,7 +260,7 @@ class StreamAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """Update an existing pull consumer; see `Stream.update_consumer`."""
-        return self._consumers_of(stream_name).update_consumer(config, pedantic=pedantic, **fields)
+        return self._on(stream_name).update_consumer(config, pedantic=pedantic, **fields)
 
     def create_or_update_consumer(
         self,
@@ -273,9 +271,7 @@ class StreamAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """Create a pull consumer, or update the one with that name; see `Stream.create_or_update_consumer`."""
-        return self._consumers_of(stream_name).create_or_update_consumer(
-            config, pedantic=pedantic, **fields
-        )
+        return self._on(stream_name).create_or_update_consumer(config, pedantic=pedantic, **fields)
 
     def create_push_consumer(
         self,
@@ -286,9 +282,7 @@ class StreamAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """Create a push consumer; see `Stream.create_push_consumer`."""
-        return self._consumers_of(stream_name).create_push_consumer(
-            config, pedantic=pedantic, **fields
-        )
+        return self._on(stream_name).create_push_consumer(config, pedantic=pedantic, **fields)
 
     def update_push_consumer(
         self,
@@ -299,53 +293,51 @@ class StreamAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """Update a push consumer; see `Stream.update_push_consumer`."""
-        return self._consumers_of(stream_name).update_push_consumer(
-            config, pedantic=pedantic, **fields
-        )
+        return self._on(stream_name).update_push_consumer(config, pedantic=pedantic, **fields)
 
     def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
         """Return an existing pull consumer; see `Stream.get_consumer`."""
-        return self._consumers_of(stream_name).get_consumer(name)
+        return self._on(stream_name).get_consumer(name)
 
     def consumer_info(self, stream_name: str, name: str) -> ConsumerInfo:
         """Return the config and state of a consumer of any kind; see `Stream.consumer_info`."""
-        return self._consumers_of(stream_name).consumer_info(name)
+        return self._on(stream_name).consumer_info(name)
 
     def delete_consumer(self, stream_name: str, name: str) -> None:
         """Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`; see `Stream.delete_consumer`."""
-        self._consumers_of(stream_name).delete_consumer(name)
+        self._on(stream_name).delete_consumer(name)
 
     def consumer_names(self, stream_name: str) -> list[str]:
         """Return the names of all consumers of a stream, sorted; see `Stream.consumer_names`."""
-        return self._consumers_of(stream_name).consumer_names()
+        return self._on(stream_name).consumer_names()
 
     def list_consumers(
         self, stream_name: str, *, allow_incomplete: bool = False
     ) -> Listing[ConsumerInfo]:
         """Return the infos of all consumers of a stream, sorted by name; see `Stream.list_consumers`."""
-        return self._consumers_of(stream_name).list_consumers(allow_incomplete=allow_incomplete)
+        return self._on(stream_name).list_consumers(allow_incomplete=allow_incomplete)
 
     def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
         """Pause a consumer until a given time; needs server 2.11; see `Stream.pause_consumer`."""
-        return self._consumers_of(stream_name).pause_consumer(name, until)
+        return self._on(stream_name).pause_consumer(name, until)
 
     def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
         """Resume a paused consumer; needs server 2.11; see `Stream.resume_consumer`."""
-        return self._consumers_of(stream_name).resume_consumer(name)
+        return self._on(stream_name).resume_consumer(name)
 
     def reset_consumer(self, stream_name: str, name: str, seq: int | None = None) -> ConsumerReset:
         """Reset a consumer of any kind; needs server 2.14 (ADR-60); see `Stream.reset_consumer`."""
-        return self._consumers_of(stream_name).reset_consumer(name, seq)
+        return self._on(stream_name).reset_consumer(name, seq)
 
     def unpin_consumer(self, stream_name: str, name: str, group: str) -> None:
         """Unpin the pinned client of a priority group; needs server 2.11 (ADR-42); see `Stream.unpin_consumer`."""
-        self._consumers_of(stream_name).unpin_consumer(name, group)
+        self._on(stream_name).unpin_consumer(name, group)
 
     def ordered_consumer(
         self, stream_name: str, **options: Unpack[OrderedOptions]
     ) -> OrderedConsumer:
         """Return an ordered consumer of a stream; see `Stream.ordered_consumer`."""
-        return self._consumers_of(stream_name).ordered_consumer(**options)
+        return self._on(stream_name).ordered_consumer(**options)
 
 
 def _filter(subject: str | None) -> dict[str, str]:

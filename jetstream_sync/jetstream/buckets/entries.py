@@ -13,7 +13,6 @@ from ...api.key_value import OPERATION, bucket_of
 from ...api.stream import StreamConfig, StreamSource
 from ...durations import duration_from_text, time_from_ns, time_to_ns
 from ...headers import Headers, parse_headers
-from ...protocol.parser import HEADER, RawMessage
 from ...records import Frozen, frozen
 from ...subjects import (
     KEYS_PREFIX,
@@ -163,14 +162,6 @@ def _operation_of(headers: Headers | None) -> KeyValueOperation:
     if reason is None:
         return KeyValueOperation.PUT
     return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
-
-
-def is_value(delivery: RawMessage) -> bool:
-    """Return whether a delivered message is a value, and not a marker of a deletion."""
-    header = delivery[HEADER]
-    if not header or not _MAY_BE_MARKER(header):
-        return True
-    return _operation_of(parse_headers(header)) is KeyValueOperation.PUT
 
 
 class KeyValueEntry:

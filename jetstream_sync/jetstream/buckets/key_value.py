@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -17,7 +17,7 @@ from ...api.stream import MsgGetRequest
 from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
-from ...net.clock import BackoffDelay, Deadline, monotonic, seconds
+from ...net.clock import BackoffDelay, monotonic, seconds
 from ...options import check_callback, check_int, check_known
 from ...protocol.parser import SUBJECT, RawMessage
 from ...subjects import API_PREFIX, KEYS_PREFIX, KV_PREFIX, Routes, check_writable, merge_patterns
@@ -30,14 +30,13 @@ from .entries import (
     BucketSubjects,
     KeyValueEntry,
     entry_of_message,
-    is_value,
     listed_keys,
     source_of,
 )
 from .lock import Lock
 from .replica import Replica
 from .watch import Markers, Watch
-from .watch_handle import WatchHandle, watch_with_callbacks
+from .watch_handle import WatchHandle, new_watch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -421,6 +420,7 @@ class KeyValue(ForeignNames):
         subject = self._subjects.write + self._subjects.writable(key)
         return self._publisher.publish(subject, value, None, None, stream=self._writes_to).seq
 
+    @with_one_deadline
     def create(self, key: str, value: bytes, ttl: float | timedelta | None = None) -> int:
         """
         Store the value of a key that has none, and return its revision.
@@ -443,18 +443,17 @@ class KeyValue(ForeignNames):
         self._check_ttl(ttl)
         expected = 0
         rollup = False
-        deadline = self._api.deadline()
         for attempt in range(1, _CREATE_ROUNDS + 1):
-            extra = {ROLLUP: "sub"} if rollup else None
+            extra = {ROLLUP: "sub"} if rollup else {}
             try:
-                return self._write(stored, self._encoded(value), extra, expected, ttl, deadline)
+                return self._write(stored, self._encoded(value), extra, expected, ttl)
             except errors.WrongLastSequenceError as error:
                 # The leader knows the message that is in the way; a replica may not.
                 entry = self._read(stored, consistent=True)
                 refusal = error.code, error.err_code, error.description
                 if entry is not None and entry.has_value:
                     raise errors.KeyExistsError(*refusal, key, entry.revision) from None
-                if attempt == _CREATE_ROUNDS or deadline.expired():
+                if attempt == _CREATE_ROUNDS or self._api.deadline().expired():
                     raise errors.WrongLastRevisionError(*refusal, key, expected) from error
             expected = 0 if entry is None else entry.revision
             # With a history the message before this one would be the last again after the TTL, and
@@ -486,7 +485,7 @@ class KeyValue(ForeignNames):
                 "last", last, "must be a revision; use put() or create()"
             )
         stored = self._subjects.writable(key)
-        return self._compare_and_set(key, stored, self._encoded(value), None, last)
+        return self._compare_and_set(key, stored, self._encoded(value), {}, last)
 
     def delete(self, key: str, last: int | None = None) -> int:
         """
@@ -645,14 +644,14 @@ class KeyValue(ForeignNames):
         key: str,
         stored: str,
         value: bytes,
-        headers: Mapping[str, str] | None,
+        headers: dict[str, str],
         last: int | None,
         ttl: float | timedelta | None = None,
     ) -> int:
         if last is not None:
             check_int("last", last, 0, LAST_SEQUENCE)
         try:
-            return self._write(stored, value, headers, last, ttl, self._api.deadline())
+            return self._write(stored, value, headers, last, ttl)
         except errors.WrongLastSequenceError as error:
             raise errors.WrongLastRevisionError(
                 error.code, error.err_code, error.description, key, last or 0
@@ -662,14 +661,12 @@ class KeyValue(ForeignNames):
         self,
         stored: str,
         value: bytes,
-        headers: Mapping[str, str] | None,
+        headers: dict[str, str],
         last: int | None,
         ttl: float | timedelta | None,
-        deadline: Deadline,
     ) -> int:
         """Publish a message with the expected last revision of its key, and return its revision."""
-        subject = self._subjects.write + stored
-        headers = dict(headers or ())
+        subject, deadline = self._subjects.write + stored, self._api.deadline()
         if last is not None:
             headers[EXPECTED_LAST_SUBJECT_SEQ] = str(last)
         publish, stream = self._publisher.publish_expecting, self._writes_to
@@ -711,11 +708,7 @@ class KeyValue(ForeignNames):
 
         """
         make = partial(self._watch, self._subjects.patterns(keys), _consumer_options({}))
-        return Replica(
-            self._api.core,
-            self.status(),
-            lambda cb, *others: WatchHandle(self._api, make(), cb, None, *others),
-        )
+        return Replica(self._api, self.status(), make)
 
     @overload
     def watch(
@@ -781,9 +774,7 @@ class KeyValue(ForeignNames):
             options.get("ignore_deletes", False),
             timeout=options.get("timeout"),
         )
-        if cb is None and current_cb is None:
-            return make()
-        return watch_with_callbacks(self._api, make, cb, current_cb)
+        return new_watch(self._api, make, cb, current_cb)
 
     def _watch(
         self,
@@ -793,14 +784,17 @@ class KeyValue(ForeignNames):
         follows: bool = True,
         timeout: float | timedelta | None = None,
     ) -> Watch[KeyValueEntry]:
-        """Watch the stored forms of keys and patterns; ``follows``, ``timeout``: see `Watch`."""
+        """Watch the stored forms of keys and patterns; ``follows``: whether with markers, see `Watch`."""
         subjects = self._subjects
         filters, select = merge_patterns(stored)
         options["filter_subjects"] = [subjects.read + pattern for pattern in filters]
         markers = None
         if follows:
             header = f"NATS/1.0\r\n{OPERATION}: {KeyValueOperation.PURGE.value}\r\n\r\n".encode()
-            markers = Markers(is_value, lambda _: (header, b""))
+            markers = Markers(
+                lambda delivery: KeyValueEntry(subjects, delivery).has_value,
+                lambda _: (header, b""),
+            )
         return Watch(
             self._api,
             f"{KV_PREFIX}{subjects.bucket}",
@@ -808,8 +802,7 @@ class KeyValue(ForeignNames):
             _entry_maker(subjects, select, ignore_deletes),
             partial(bucket_not_found, subjects.bucket),
             markers,
-            follows=follows,
-            timeout=timeout,
+            timeout,
         )
 
     # --- like a dict ----------------------------------------------------------------------------

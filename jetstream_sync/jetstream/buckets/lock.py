@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ... import errors
 from ...client.threads import Signal, spawn
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .entries import KeyValueEntry
-    from .key_value import KeyValue
     from .watch import Watch
 
 #: The shortest ``ttl``, in seconds: a shorter one would be lost by a short stall of the process.
@@ -41,6 +40,22 @@ _LOST_FRACTION: Final = 0.9
 _RETRY_S: Final = 0.25
 #: Seconds after the timeout of `acquire` in which the reply to the last attempt may arrive.
 _LAST_ATTEMPT_S: Final = 0.2
+
+
+class _Bucket(Protocol):
+    """What a lock needs of a `KeyValue`, which imports this module."""
+
+    def create(self, key: str, value: bytes) -> int: ...
+
+    def update(self, key: str, value: bytes, last: int) -> int: ...
+
+    def delete(self, key: str, last: int | None = None) -> int: ...
+
+    def get(
+        self, key: str, revision: int | None = None, consistent: bool = False
+    ) -> KeyValueEntry: ...
+
+    def watch(self, keys: str) -> Watch[KeyValueEntry]: ...
 
 
 class Lock:
@@ -57,7 +72,7 @@ class Lock:
     """
 
     def __init__(
-        self, kv: KeyValue, key: str, ttl: float | timedelta, timeout: float | timedelta | None
+        self, kv: _Bucket, key: str, ttl: float | timedelta, timeout: float | timedelta | None
     ) -> None:
         self._kv = kv
         self._key = key

@@ -55,7 +55,7 @@ class ObjectBucket:
         try:
             yield
         except errors.StreamNotFoundError as error:
-            raise self.not_found() from error
+            raise object_store_not_found(self.name) from error
         except errors.APIError as error:
             if error.err_code == errors.ErrorCode.STREAM_SEALED and not isinstance(
                 error, errors.ObjectStoreSealedError
@@ -68,10 +68,6 @@ class ObjectBucket:
             if prefix != API_PREFIX:
                 hint = f"through the API prefix {prefix!r} object stores can only be read"
             raise errors.NoStreamResponseError(error.subject, hint) from error
-
-    def not_found(self) -> errors.BucketNotFoundError:
-        """Return the error for a bucket that does not exist."""
-        return object_store_not_found(self.name)
 
     # --- infos ----------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from ..api_requests import APIRequests, info_of, limited, stream_info, with_one_
 from ..direct_get import leader_get
 from ..listing import Listing
 from ..publish import Publisher
-from .object_bucket import ObjectBucket
+from .object_bucket import ObjectBucket, object_store_not_found
 from .object_reading import Download, ObjectReader, replacing
 from .object_writing import (
     ObjectData,
@@ -51,7 +51,7 @@ from .object_writing import (
     pieces_of,
 )
 from .watch import Markers, Watch
-from .watch_handle import WatchHandle, watch_with_callbacks
+from .watch_handle import WatchHandle, new_watch
 
 if TYPE_CHECKING:
     from ...protocol.parser import RawMessage
@@ -640,9 +640,7 @@ class ObjectStore(ForeignNames):
         """
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
         make = partial(self._watch, policy, ignore_deletes)
-        if cb is None and current_cb is None:
-            return make()
-        return watch_with_callbacks(self._api, make, cb, current_cb)
+        return new_watch(self._api, make, cb, current_cb)
 
     def _watch(
         self,
@@ -677,9 +675,8 @@ class ObjectStore(ForeignNames):
             stream_name(self.bucket),
             {"filter_subjects": infos_subject(self.bucket), "deliver_policy": policy},
             info_of_delivery,
-            self._bucket.not_found,
+            partial(object_store_not_found, self.bucket),
             markers if follows else None,
-            follows=follows,
         )
 
     # --- the bucket -----------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from ... import errors
-from ...client.core import ConnectionCore
 from ...client.mailbox import copy_exception
 from ...client.threads import Waiters
 from ...net.clock import Deadline, monotonic
-from .watch import is_made_up
+from ..api_requests import APIRequests
+from .watch import Watch, is_made_up
 from .watch_handle import WatchHandle
 
 if TYPE_CHECKING:
@@ -62,14 +62,11 @@ class Replica(Mapping[str, bytes]):
 
     def __init__(
         self,
-        core: ConnectionCore,
+        api: APIRequests,
         status: KeyValueStatus,
-        watch: Callable[
-            [Callable[[KeyValueEntry], object], Callable[[], object], Callable[[], object]],
-            WatchHandle,
-        ],
+        watch: Callable[[], Watch[KeyValueEntry]],
     ) -> None:
-        self._core = core
+        self._core = core = api.core
         # Values that expire without a marker are not reported.
         self._ttl: timedelta | None = None if status.limit_marker_ttl else status.ttl
         # The server's clock, because that of this machine may differ by more than the TTL.
@@ -77,7 +74,9 @@ class Replica(Mapping[str, bytes]):
         self._copy = copy = _Copy()
         what = f"a replica of bucket {status.bucket!r}"
         # Its thread holds the copy, not this object. At its end it wakes the threads that wait for a revision.
-        self._handle = handle = watch(copy.apply, copy.forget_revision, copy.changed.wake_all)
+        self._handle = handle = WatchHandle(
+            api, watch(), copy.apply, None, copy.forget_revision, copy.changed.wake_all
+        )
         try:
             core.stop_dropped(
                 self, lambda: not (copy.is_closed or handle.closed), handle.stop, what

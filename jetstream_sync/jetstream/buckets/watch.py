@@ -408,13 +408,11 @@ class Watch(Generic[E]):
         make: Callable[[RawMessage], E | None],
         not_found: Callable[[], errors.Error],
         markers: Markers | None = None,
-        *,
-        follows: bool = True,
         timeout: float | timedelta | None = None,
     ) -> None:
         """Create the consumer of the watch."""
-        # `markers`: ``None``: the caller does not need them.
-        # `follows`: whether to start again if the bucket is another one; otherwise the watch ends.
+        # `markers`: ``None``: the watch ends if the bucket is another one; otherwise it starts again, and
+        # reports the keys that are missing.
         # `options`: the filters and the deliver policy of the consumer; with the policy ``new`` the
         # watch is current from the start.
         # `timeout`: how long that may take; ``None``: the timeout of the context.
@@ -439,7 +437,6 @@ class Watch(Generic[E]):
             filters = [filters] if isinstance(filters, str) else filters
             self._live = _LiveKeys(api, stream, markers, filters)
             further["verify"] = self._live.verify
-        if follows:
             # Weak, because the messages hold the cursor, and a watch that is collected is stopped.
             method = WeakMethod(self._on_recreated)
             further["on_recreated"] = lambda error: (call := method()) and call(error)
@@ -557,20 +554,20 @@ class Watch(Generic[E]):
                 raise errors.TimeoutError("another thread is still waiting for an entry")
 
     def _next_entry(self, deadline: Deadline) -> E | None:
-        """Return the next buffered entry, or that of the next message; ``None``: it has none."""
+        """Return the next buffered entry, or that of the next message, if any; ``_lock`` is held."""
         if self._state.buffer and not self._state.stopped:
             return self._state.buffer.popleft()  # type: ignore[no-any-return]
         return self._advance(deadline)
 
     def _next_initial(self, deadline: Deadline) -> list[E] | None:
-        """Return the initial entry of the next message, if it has one; ``None``: all were taken."""
+        """Return the next initial entry, if any; ``None``: all were taken; ``_lock`` is held."""
         if self._state.initial is None and not self._state.buffer:
             return None
         entry = self._next_entry(deadline)
         return [] if entry is None else [entry]
 
     def _read_ahead(self, deadline: Deadline) -> None:
-        """Put the next initial entry into the buffer."""
+        """Put the next initial entry into the buffer; ``_lock`` is held."""
         if self._state.initial is not None:
             entry = self._advance(deadline)
             if entry is not None:
@@ -608,7 +605,7 @@ class Watch(Generic[E]):
             self._turn(self._read_ahead, deadline, until_current=True)
 
     def _advance(self, deadline: Deadline) -> E | None:
-        """Return the entry of the next message; ``None``: it has none, or the state has changed."""
+        """Return the entry of the next message, if it has one; ``_lock`` is held."""
         state = self._state
         received, lost = state.received, state.lost
         if state.stopped:
@@ -630,7 +627,7 @@ class Watch(Generic[E]):
         return entry if is_new else None
 
     def _set_current(self) -> None:
-        """Make the watch current; the last step of a turn."""
+        """Make the watch current, as the last step of a turn; ``_lock`` is held."""
         self._cursor.reading = ReadMode.FOLLOWING
         self._state.initial = None
         # The threads that wait for their turn get the old lock at the end of this one, and see the change.

@@ -106,14 +106,16 @@ class WatchHandle(ConsumeHandle):
             self._current_event.set()
 
 
-def watch_with_callbacks(
+def new_watch(
     api: APIRequests,
     make: Callable[[], Watch[E]],
     cb: Callable[[E], object] | None,
     current_cb: Callable[[], object] | None,
-) -> WatchHandle:
-    """Return a handle of a new watch; raise `InvalidOptionError` if a callback is not callable."""
+) -> Watch[E] | WatchHandle:
+    """Return a new watch, or a handle of it with ``cb``; raise `InvalidOptionError` for other callbacks."""
     if cb is None:
+        if current_cb is None:
+            return make()
         raise errors.InvalidOptionError("current_cb", current_cb, "requires cb")
     check_callback("cb", cb)
     if current_cb is not None:

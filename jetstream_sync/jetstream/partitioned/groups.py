@@ -122,10 +122,7 @@ class ConsumerGroup:
                 self._config_type, self.key, self._kv.get(self.key, consistent=True).value
             )
         except errors.KeyNotFoundError:
-            raise self._not_found() from None
-
-    def _not_found(self) -> errors.ConsumerGroupNotFoundError:
-        return _group_not_found(self._stream, self._name)
+            raise _group_not_found(self._stream, self._name) from None
 
     @with_one_deadline
     def partitions(self) -> dict[str, list[int]]:
@@ -413,7 +410,7 @@ class ElasticConsumerGroup(ConsumerGroup):
 
         def new_value(entry: KeyValueEntry | None) -> bytes:
             if entry is None:
-                raise self._not_found()
+                raise _group_not_found(self._stream, self._name)
             changed[:] = [change(parse_config(self._config_type, self.key, entry.value))]
             changed[0].check()
             return encode_config(changed[0])
