@@ -145,6 +145,9 @@ class KeyValue(ForeignNames):
             key: encodes keys, such as `Base64Keys` or `PathKeys`; ``None``: keys are not encoded.
             value: encodes values; ``None``: values are not encoded.
 
+        Raises:
+            InvalidOptionError: a codec is a class, or has no ``encode`` or ``decode``.
+
         """
         subjects = replace(
             self._subjects, key_codec=codec_of("key", key), value_codec=codec_of("value", value)
@@ -687,7 +690,8 @@ class KeyValue(ForeignNames):
             timeout: how long a ``with`` block waits for the lock, in seconds; ``None``: no limit.
 
         Raises:
-            InvalidOptionError: the ``ttl`` is too short.
+            InvalidOptionError: the ``ttl`` is below 1 second.
+            InvalidNameError: the key is malformed or reserved.
 
         """
         check_writable(self._subjects.encoded(key))

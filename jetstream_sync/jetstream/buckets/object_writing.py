@@ -542,7 +542,14 @@ class ObjectWriter(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return the number of bytes that were written."""
+        """
+        Return the number of bytes that were written.
+
+        Raises:
+            ValueError: the file is closed.
+            ForkedConnectionError: the file belongs to the parent process.
+
+        """
         self._check_open()
         return self._written
 

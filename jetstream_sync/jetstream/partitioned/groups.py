@@ -99,7 +99,7 @@ class ConsumerGroup:
         return self._stream
 
     def consumer_name(self, member: str) -> str:
-        """Return the name of a member's consumer."""
+        """Return the name of a member's consumer; raise `InvalidNameError` if the member's is invalid."""
         return check_consumer_name(member)
 
     @property
@@ -307,7 +307,7 @@ class StaticConsumerGroup(ConsumerGroup):
     _config_type = StaticGroupConfig
 
     def consumer_name(self, member: str) -> str:
-        """Return the name of a member's durable consumer."""
+        """Return the name of a member's durable consumer; raises as `ConsumerGroup.consumer_name`."""
         return f"{self._name}-{check_consumer_name(member)}"
 
     def _is_active(self, info: ConsumerInfo) -> bool:
