@@ -158,8 +158,6 @@ class _Start:
 
     config: Mapping[str, Any]
     """The config of the first consumer, in JSON."""
-    is_kept: bool = False
-    """Whether to keep the start of the first consumer, because the config means another one later."""
     after: int | None = None
     """The sequence just before the first message; ``None``: the server decides."""
     began: str = ""
@@ -329,10 +327,11 @@ class OrderedCursor:
         self._attempts = attempts
         #: What the next consumer reads.
         self.reading: ReadMode = further.get("reading", ReadMode.FOLLOWING)
-        is_kept = (
+        #: Whether the start of the first consumer is kept, because the config means another one later.
+        self.keeps_start: bool = (
             self.reading is not ReadMode.FOLLOWING or first.get("deliver_policy") in _STARTS_ONCE
         )
-        self._start = _Start(first, is_kept)
+        self._start = _Start(first)
         #: The stream of the position.
         self.known: KnownStream = KnownStream()
         self._on_recreated = further.get("on_recreated")
@@ -352,11 +351,6 @@ class OrderedCursor:
     def info(self) -> ConsumerInfo | None:
         """The info of the current consumer, in its state at creation."""
         return None if self.consumer is None else decode(ConsumerInfo, self.consumer.response)
-
-    @property
-    def keeps_start(self) -> bool:
-        """Whether the start of the first consumer is kept."""
-        return self._start.is_kept
 
     @property
     def consumer_seq(self) -> int:
@@ -429,7 +423,7 @@ class OrderedCursor:
             self._delivered += self.consumer_seq
             self.sequence.last = 0
         start = self._start
-        if start.after is None and start.is_kept:
+        if start.after is None and self.keeps_start:
             start.after = consumer.start
             start.began = str(consumer.response.get("created", ""))
         return consumer
@@ -572,7 +566,7 @@ class OrderedCursor:
         known, stamp = self.known.created, self.known.stamp
         late = position is not None and consumer.start < position
         is_first = not (known or stamp or late)
-        if is_first and not self._start.is_kept:
+        if is_first and not self.keeps_start:
             return
         last = None if self.reading is ReadMode.FOLLOWING else self.known.end
         if last is None or not is_first:  # otherwise it was just requested

@@ -366,8 +366,6 @@ class PullRequester:
         self._subject = api.routes.to("CONSUMER.MSG.NEXT", stream, consumer).encode()
         #: Initial acknowledgement state of a message; ``None``: the consumer wants no acknowledgements.
         self.settled: bool | None = None if config.ack_policy == AckPolicy.NONE else False
-        #: Whether the consumer's ack policy is ``none``.
-        self.without_acks: bool = self.settled is None
         #: Whether a message may bring the pin id of this client.
         self.pinned: bool = config.priority_policy == PriorityPolicy.PINNED_CLIENT
         #: The position that each message has to follow; ``None``: gaps are allowed.
@@ -447,7 +445,7 @@ class PullRequester:
         idle = self._api.caches.idle_inboxes.pop(self._subject, None)
         if not isinstance(idle, ReusableInbox) or idle.mailbox.closed:
             return ReusableInbox(self.core)
-        if not self.without_acks:
+        if self.settled is not None:
             idle.reset()
         idle.last_seen = monotonic()
         return idle
@@ -548,7 +546,7 @@ class Fetch:
 
     def run(self) -> list[JetStreamMsg]:
         """Pull and return the messages in order; fewer than the batch, or none, after a timeout."""
-        if self._is_small or self._requester.without_acks:
+        if self._is_small or self._requester.settled is None:
             return self._run_in_kept()
         inbox = PullInbox(self._requester.core)
         try:
@@ -568,7 +566,7 @@ class Fetch:
                     requester.keep_idle(kept)
                 else:
                     kept.close(deferred=True)
-            elif requester.without_acks:
+            elif requester.settled is None:
                 # This fetch or an earlier one may have an open request. The server redelivers nothing.
                 requester.keep_inbox(kept)
             else:
@@ -580,7 +578,7 @@ class Fetch:
         inbox.awaited = self._request.batch == 1
         inbox.waiting = True
         try:
-            if self._requester.without_acks and self._take_kept(inbox):
+            if self._requester.settled is None and self._take_kept(inbox):
                 self.answered = True  # no request was sent
                 return self._messages
             self._requester.send(self._request, inbox)

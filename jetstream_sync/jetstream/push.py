@@ -47,10 +47,6 @@ from .message import JetStreamMsg
 from .ordered_cursor import CursorOptions, OrderedCursor, log
 from .server_support import EchoCheck
 
-#: Default pending limits, as in nats-py.
-PENDING_MSGS_LIMIT: Final = 512 * 1024
-PENDING_BYTES_LIMIT: Final = 256 * 1024 * 1024
-
 _payload = itemgetter(3)
 
 
@@ -62,10 +58,10 @@ class PushOptions(Frozen):
     """Called with each message; ``None``: messages are read with `next_msg()`."""
     manual_ack: bool = False
     """Whether the callback acknowledges messages itself."""
-    pending_msgs_limit: int = PENDING_MSGS_LIMIT
-    """Maximum number of pending messages; 0: no limit."""
-    pending_bytes_limit: int = PENDING_BYTES_LIMIT
-    """Maximum number of pending bytes; 0: no limit."""
+    pending_msgs_limit: int = 512 * 1024
+    """Maximum number of pending messages; 0: no limit. The default is that of nats-py."""
+    pending_bytes_limit: int = 256 * 1024 * 1024
+    """Maximum number of pending bytes; 0: no limit. The default is that of nats-py."""
     heartbeat_intervals: float = PUSH_INTERVALS
     """How many heartbeats may be missed."""
     delete_consumer: bool = True

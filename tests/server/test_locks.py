@@ -67,6 +67,19 @@ def test_a_released_lock_is_free_at_once(kv, other):
     assert not kv.keys()
 
 
+def test_a_late_renewal_of_an_earlier_hold_does_not_lose_the_lock(kv, other):
+    """The thread of a hold that was released meanwhile changes nothing for the next one."""
+    lock = kv.lock("a")
+    assert lock.acquire()
+    earlier = lock._released
+    lock.release()
+    with lock:
+        lock._lose(earlier)
+        assert (lock.held, lock.lost) == (True, False)
+        lock.check()
+        assert not other.lock("a").acquire(timeout=0)
+
+
 def test_a_lock_is_held_for_longer_than_its_ttl(kv, other):
     """The holder renews it."""
     with kv.lock("a", ttl=1) as lock:

@@ -150,20 +150,6 @@ def _has_other_keys(stream: Stream, source: StreamSource) -> bool:
     return not last.subject.startswith(f"{KEYS_PREFIX}{bucket_of(source.name)}.")
 
 
-def _operation_of(headers: Headers | None) -> KeyValueOperation:
-    """Return the operation of a message with these headers."""
-    if headers is None:
-        return KeyValueOperation.PUT
-    operation = headers.get(OPERATION)
-    if operation is not None:
-        purged = operation == KeyValueOperation.PURGE
-        return KeyValueOperation.PURGE if purged else KeyValueOperation.DELETE
-    reason = headers.get(_MARKER_REASON)
-    if reason is None:
-        return KeyValueOperation.PUT
-    return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
-
-
 class KeyValueEntry:
     """
     A revision of a key.
@@ -261,7 +247,17 @@ class KeyValueEntry:
     @property
     def operation(self) -> KeyValueOperation:
         """What was done: ``PUT``, ``DELETE`` or ``PURGE``; an expired value is a ``PURGE``."""
-        return _operation_of(self.headers)
+        headers = self.headers
+        if headers is None:
+            return KeyValueOperation.PUT
+        operation = headers.get(OPERATION)
+        if operation is not None:
+            purged = operation == KeyValueOperation.PURGE
+            return KeyValueOperation.PURGE if purged else KeyValueOperation.DELETE
+        reason = headers.get(_MARKER_REASON)
+        if reason is None:
+            return KeyValueOperation.PUT
+        return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
 
     @property
     def has_value(self) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ... import errors
@@ -40,6 +41,43 @@ _LOST_FRACTION: Final = 0.9
 _RETRY_S: Final = 0.25
 #: Seconds after the timeout of `acquire` in which the reply to the last attempt may arrive.
 _LAST_ATTEMPT_S: Final = 0.2
+
+
+class LockState(Enum):
+    """The state of a lock, apart from the time."""
+
+    FREE = "not held"
+    """It was not acquired, or was released."""
+    HELD = "held"
+    """It was acquired; it is lost when its last write is too old, or in a forked child."""
+    LOST = "lost"
+    """It was found to be over without a release."""
+
+
+class LockEvent(Enum):
+    """An event that changes the state of a lock."""
+
+    ACQUIRE = "acquire"
+    """The key was written with the name of this owner."""
+    LOSE = "lose"
+    """Another client has written the key, the last write is too old, or the thread of the renewals has failed."""
+    RELEASE = "release"
+    """The user called ``release()``, or was interrupted while acquiring."""
+
+
+LOCK_TRANSITIONS: Final[dict[tuple[LockState, LockEvent], LockState]] = {
+    (LockState.FREE, LockEvent.ACQUIRE): LockState.HELD,
+    (LockState.FREE, LockEvent.LOSE): LockState.FREE,
+    (LockState.FREE, LockEvent.RELEASE): LockState.FREE,
+    # The last write was too old, and the thread of the renewals has not noticed it yet.
+    (LockState.HELD, LockEvent.ACQUIRE): LockState.HELD,
+    (LockState.HELD, LockEvent.LOSE): LockState.LOST,
+    (LockState.HELD, LockEvent.RELEASE): LockState.FREE,
+    (LockState.LOST, LockEvent.ACQUIRE): LockState.HELD,
+    (LockState.LOST, LockEvent.LOSE): LockState.LOST,
+    # A former holder still sees that it was lost.
+    (LockState.LOST, LockEvent.RELEASE): LockState.LOST,
+}
 
 
 class _Bucket(Protocol):
@@ -85,7 +123,7 @@ class Lock:
         self._writing = new_lock()
         self._released = Signal()
         self._released.set()
-        self._is_lost = False
+        self._state = LockState.FREE
         self._pid = 0
         self._token = 0
         # --- under _writing ---
@@ -99,15 +137,15 @@ class Lock:
     @property
     def held(self) -> bool:
         """Whether this object holds the lock."""
-        return not (self._released.is_set() or self.lost)
+        return self._state is LockState.HELD and not self.lost
 
     @property
     def lost(self) -> bool:
         """Whether the lock was acquired and is over without a release; another client may hold it."""
-        if self._released.is_set():
-            return self._is_lost
+        if self._state is not LockState.HELD:
+            return self._state is LockState.LOST
         late = monotonic() - self._renewed_at >= self._ttl * _LOST_FRACTION
-        return late or self._is_lost or self._pid != os.getpid()
+        return late or self._pid != os.getpid()
 
     @property
     def token(self) -> int:
@@ -181,6 +219,7 @@ class Lock:
 
     def _take_back(self) -> None:
         """Delete the key if this object has written it."""
+        self._change(LockEvent.RELEASE)
         self._released.set()
         with suppress(errors.Error):
             # A write that was interrupted is stored before this one is answered.
@@ -230,8 +269,8 @@ class Lock:
         self._token = revision
         self._renewed_at = began
         self._pid = os.getpid()
-        self._is_lost = False
         self._released = released = Signal()
+        self._change(LockEvent.ACQUIRE)
         name = f"lock-{self._key}"
         spawn(name, lambda: self._renew_until(released), lambda _: self._lose(released))
         return True
@@ -265,8 +304,12 @@ class Lock:
 
     def _lose(self, released: Signal) -> None:
         """Regard the lock as lost, also because its thread has failed."""
-        self._is_lost = True
+        if released is self._released:  # otherwise it was released and acquired again meanwhile
+            self._change(LockEvent.LOSE)
         released.wake_all()  # the threads in `wait_lost`
+
+    def _change(self, event: LockEvent) -> None:
+        self._state = LOCK_TRANSITIONS[self._state, event]
 
     def _renew(self, released: Signal) -> bool:
         """Write the key again; return false if another client has written it."""
@@ -301,7 +344,8 @@ class Lock:
         if self._pid != os.getpid() or self._released.is_set():
             return
         if self.lost:
-            self._is_lost = True
+            self._change(LockEvent.LOSE)
+        self._change(LockEvent.RELEASE)
         self._released.set()
         with self._writing, suppress(errors.WrongLastRevisionError):
             entry = self._entry_of(self._owner)

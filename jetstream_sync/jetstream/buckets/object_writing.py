@@ -153,7 +153,7 @@ class Upload:
             raise errors.InvalidOptionError(
                 "max_chunk_size", self.chunk_size, f"the server's max_payload is {limit} bytes"
             )
-        self._meta = meta
+        self.meta: ObjectMeta = meta
         size = len(encode_info(self._make_info())) + _INFO_RESERVE
         if size > limit:
             raise errors.MaxPayloadError(size, limit)
@@ -169,11 +169,11 @@ class Upload:
     def _find_replaced(self) -> ObjectInfo | None:
         """Request the info that this upload replaces, and return it."""
         replacing = not self._exclusive
-        info, sequence = self._bucket.last_info(self._meta.name, self._deadline(), replacing)
+        info, sequence = self._bucket.last_info(self.meta.name, self._deadline(), replacing)
         stored = info is not None and info.nuid == self._nuid
         if info is not None and not (replacing or info.deleted or stored):
             self._commit.info = None  # no reader can find the chunks of this upload
-            raise errors.ObjectExistsError(self._bucket.name, self._meta.name)
+            raise errors.ObjectExistsError(self._bucket.name, self.meta.name)
         if not stored:
             self._commit.replaced, self._commit.expected = info, sequence
         return info
@@ -218,7 +218,7 @@ class Upload:
         except errors.TimeoutError:
             if future.done():
                 raise
-            text = f"no chunk of object {self._meta.name!r} was acknowledged in time"
+            text = f"no chunk of object {self.meta.name!r} was acknowledged in time"
             raise self._bucket.api.core.state.timed_out(text) from None
         self._bucket.check_ack(ack)
         if ack.seq <= self._chunks.last_seq:
@@ -284,11 +284,11 @@ class Upload:
 
     def _incomplete(self, reason: str) -> errors.ObjectIncompleteError:
         return errors.ObjectIncompleteError(
-            self._bucket.name, self._meta.name, f"{reason}; put the object again"
+            self._bucket.name, self.meta.name, f"{reason}; put the object again"
         )
 
     def _make_info(self) -> ObjectInfo:
-        meta = self._meta
+        meta = self.meta
         return ObjectInfo(
             **description_of(meta),
             options=meta.options,
@@ -305,11 +305,6 @@ class Upload:
         replaced = self._commit.replaced
         if replaced is not None and replaced.chunks and replaced.nuid != self._nuid:
             self._bucket.purge_chunks(replaced.nuid, self._deadline(), replaced.chunks)
-
-    def log_discarded(self, error: BaseException) -> None:
-        """Log that the object is not stored because of an exception of the program."""
-        name = self._meta.name
-        log.warning("object %r is not stored: its file was closed while handling %r", name, error)
 
     def abort(self) -> None:
         """Purge the chunks, unless the info is stored; raise nothing."""
@@ -334,7 +329,7 @@ class Upload:
         if self._commit.info is None or self._is_refused():
             self._bucket.purge_chunks(self._nuid, deadline)
         else:
-            log.warning("object %r may be stored: its chunks are kept", self._meta.name)
+            log.warning("object %r may be stored: its chunks are kept", self.meta.name)
 
     def _await_sent(self, deadline: Deadline) -> None:
         """Wait until the stream has processed the chunks that were still buffered at a lost connection."""
@@ -428,30 +423,6 @@ def pieces_of(data: ObjectData, size: int) -> Iterable[Buffer]:
         return cast("Iterable[Buffer]", data)
 
 
-class _Cutter:
-    """Cuts pieces of data into chunks of one size."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        #: The data behind the last chunk.
-        self.rest = bytearray()
-
-    def chunks(self, piece: memoryview) -> Iterator[bytes]:
-        """Yield the chunks that another piece completes."""
-        size, rest = self._size, self.rest
-        start = 0
-        if rest:
-            start = size - len(rest)
-            rest += piece[:start]
-            if len(rest) == size:
-                yield bytes(rest)
-                rest.clear()
-        while len(piece) - start >= size:
-            yield bytes(piece[start : start + size])
-            start += size
-        rest += piece[start:]
-
-
 def _read(file: BinaryIO, size: int) -> bytes:
     # A pipe returns what it has, which may be less.
     piece = file.read(size)
@@ -522,7 +493,7 @@ class ObjectWriter(io.RawIOBase):
     def __init__(self, upload: Upload) -> None:
         super().__init__()
         self._upload = upload
-        self._cutter = _Cutter(upload.chunk_size)
+        self._rest = bytearray()  # the data behind the last chunk
         self._info: ObjectInfo | None = None
         self._written = 0
         # The id of the exception that the program handles already; a reference would keep its frames.
@@ -574,13 +545,28 @@ class ObjectWriter(io.RawIOBase):
         self._check_open()
         view = _view(data)
         try:
-            for chunk in self._cutter.chunks(view):
+            for chunk in self._chunks(view):
                 self._upload.send(chunk)
         except BaseException:
             self.discard()
             raise
         self._written += len(view)
         return len(view)
+
+    def _chunks(self, piece: memoryview) -> Iterator[bytes]:
+        """Yield the chunks that another piece completes."""
+        size, rest = self._upload.chunk_size, self._rest
+        start = 0
+        if rest:
+            start = size - len(rest)
+            rest += piece[:start]
+            if len(rest) == size:
+                yield bytes(rest)
+                rest.clear()
+        while len(piece) - start >= size:
+            yield bytes(piece[start : start + size])
+            start += size
+        rest += piece[start:]
 
     def close(self) -> None:
         """
@@ -599,13 +585,14 @@ class ObjectWriter(io.RawIOBase):
         raised = sys.exc_info()[1]
         if raised is not None and id(raised) != self._handled:
             if not self._entered:
-                self._upload.log_discarded(raised)
+                text = "object %r is not stored: its file was closed while handling %r"
+                log.warning(text, self._upload.meta.name, raised)
                 self.discard()
             return
         self._upload.check_not_forked()
         try:
-            if self._cutter.rest:
-                self._upload.send(bytes(self._cutter.rest))
+            if self._rest:
+                self._upload.send(bytes(self._rest))
             self._info = self._upload.finish()
         except BaseException:
             self.discard()

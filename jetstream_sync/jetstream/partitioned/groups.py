@@ -23,7 +23,6 @@ from ..buckets.admin import BucketAdmin
 from ..buckets.entries import KeyValueEntry
 from ..buckets.key_value import KeyValue
 from ..consume_handle import JetStreamCallback
-from ..message import JetStreamMsg
 from ..pull_consumer import PullConsumer
 from ..server_support import require_level
 from ..stream import StreamConsumers
@@ -262,10 +261,8 @@ class ConsumerGroup:
         membership = self._membership(member, ack_wait, None)
         return self._handle(MemberConsumer(self._api, membership, open_run))
 
-    @staticmethod
-    def _take_partition(msg: JetStreamMsg) -> bytes:
-        """Remove the partition from the subject of a message that `_join` has received, and return it."""
-        return take_partition(msg)
+    #: Removes the partition from the subject of a message that `_join` has received, and returns it.
+    _take_partition = staticmethod(take_partition)
 
     def _membership(
         self, member: str, ack_wait: float | timedelta, max_ack_pending: int | None

@@ -1,4 +1,4 @@
-"""The state tables of pulls and ordered subscriptions, and what follows a failed attempt."""
+"""The state tables of pulls, ordered subscriptions and locks, and what follows a failed attempt."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from jetstream_sync import errors
 from jetstream_sync.api.pull import PullStatusKind
+from jetstream_sync.jetstream.buckets.lock import LOCK_TRANSITIONS, LockEvent, LockState
 from jetstream_sync.jetstream.continuous_pull import PULLER_TRANSITIONS, PullerEvent, PullerState
 from jetstream_sync.jetstream.ordered_cursor import NextAttempt, UnverifiedStreamError, next_attempt
 from jetstream_sync.jetstream.pull import STATUS_EFFECTS, RetryPolicy, StatusEffect
@@ -61,6 +62,18 @@ def test_each_event_is_decided_in_each_state_of_a_feed(state, event):
         assert after is F.LIVE
     else:
         assert after is (F.RENEWING if event is E.CREATED else F.LOST)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(LockState, LockEvent)))
+def test_each_event_is_decided_in_each_state_of_a_lock(state, event):
+    """Only an acquisition makes a lock held, and a loss is remembered until the next one."""
+    after = LOCK_TRANSITIONS[state, event]
+    if event is LockEvent.ACQUIRE:
+        assert after is LockState.HELD
+    elif state is LockState.HELD:
+        assert after is (LockState.LOST if event is LockEvent.LOSE else LockState.FREE)
+    else:
+        assert after is state
 
 
 LOST = errors.ConnectionLostError("lost")
