@@ -12,7 +12,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
@@ -128,32 +128,36 @@ class _PublishRecorder:
         return [item for item in self.published if place in (item.msg_id or "")]
 
 
-class _LinkRecorder:
-    """Takes the place of the connection of a message, for a handler that settles it itself."""
+#: The outcomes of what a handler sends itself, by the verbs of ADR-15.
+_KINDS: Final = {b"+ACK": "ack", b"-NAK": "retry", b"+TERM": "dead"}
 
-    def __init__(self, outcome: Outcome) -> None:
+
+class _RecordedMsg(JetStreamMsg):
+    """A message without a connection: the outcome has what the handler sends itself."""
+
+    __slots__ = ("_outcome",)
+
+    def __init__(self, received: tuple[Any, ...], outcome: Outcome) -> None:
+        super().__init__(cast("Any", received), None)
         self._outcome = outcome
-        # It is each of the parts of the connection that a message uses.
-        self.encoder = self.writer = self.requests = self
 
-    def encode_command(self, _subject: bytes, payload: bytes) -> tuple[bytes, int]:
-        """Return a command with a payload."""
-        return b"PUB\r\n" + payload, len(payload)
+    def ack(self) -> None:
+        self._settle(b"+ACK")
 
-    def publish(self, _command: bytes, _size: int) -> None:
-        """Send a renewal."""
+    def ack_sync(self, timeout: float | timedelta | None = None) -> None:
+        del timeout
+        self.ack()
 
-    def send_deferred(self, command: bytes, _size: int) -> None:
-        """Send a settlement."""
-        self.request(b"", command.partition(b"\r\n")[2], None)
+    def in_progress(self) -> None:
+        self._open()
 
-    def request(self, _subject: bytes, payload: bytes, _deadline: object) -> None:
-        """Send a confirmed settlement."""
-        self._outcome.kind = "dead" if payload.startswith(b"+TERM") else "ack"
-        self._outcome.delay = None
-        if payload.startswith(b"-NAK"):
-            self._outcome.kind = "retry"
-            self._outcome.delay = json.loads(payload[4:] or b"{}").get("delay", 0) / 1e9
+    def _settle(self, payload: bytes, settled: bool | int = True) -> None:
+        if self._open():
+            verb, _, options = payload.partition(b" ")
+            self._outcome.kind, self._outcome.delay = _KINDS[verb], None
+            if verb == b"-NAK":
+                self._outcome.delay = json.loads(options or b"{}").get("delay", 0) / 1e9
+            self._settled = settled
 
 
 class _SettlementRecorder(Settlements):
@@ -318,12 +322,12 @@ class TestClient:
             _PublishRecorder(),
         )
         outcomes = settlements.outcomes
+        origin = Origin(handler.name, self._generation)
         for payload in payloads:
             outcome = Outcome()
-            link = _LinkRecorder(outcome)
-            message = self._message(handler, payload, subject, headers, attempt, link)
+            message = self._message(handler, payload, subject, headers, attempt, outcome)
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
-            delivery = LeasedMessage(message, lease, Origin(handler.name, self._generation))
+            delivery = LeasedMessage(message, lease, origin)
             outcomes[delivery] = outcome
         ran = Outcome()
 
@@ -395,7 +399,7 @@ class TestClient:
         subject: str | None,
         headers: Headers | Mapping[str, Any] | None,
         attempt: int,
-        link: _LinkRecorder,
+        outcome: Outcome,
     ) -> JetStreamMsg:
         self._delivered += 1
         if subject is None:
@@ -408,7 +412,7 @@ class TestClient:
         )
         block = Headers(headers) if headers else None
         received = (subject.encode(), reply.encode(), block, _encoded(payload))
-        return JetStreamMsg(cast("Any", received), cast("Any", link))
+        return _RecordedMsg(received, outcome)
 
 
 def _has_results(handler: Handler) -> bool:

@@ -284,7 +284,7 @@ class _RemoteDelivery(LeasedMessage):
     def __init__(self, child: _Child, request: HandlerRequest, handler: str) -> None:
         self._child = child
         self._deadline = request.deadline
-        self.msg = JetStreamMsg(cast("Any", request.received), cast("Any", _RefusingLink(child)))
+        self.msg = _RemoteMsg(request.received, child)
         self.attempt = request.attempt
         self.state = request.state
         self.handler = handler
@@ -304,30 +304,28 @@ class _RemoteDelivery(LeasedMessage):
         return bool(self._child.ask("is_lost"))
 
 
-class _RefusingLink:
-    """Takes the place of the connection of a message: the worker acknowledges it; all else is refused."""
+class _RemoteMsg(JetStreamMsg):
+    """A message that the worker acknowledges: the handler process has no connection for anything else."""
 
-    def __init__(self, child: _Child) -> None:
+    __slots__ = ("_child",)
+
+    def __init__(self, received: tuple[Any, ...], child: _Child) -> None:
+        super().__init__(cast("Any", received), None)
         self._child = child
 
-    def send_deferred(self, command: bytes, _size: int) -> None:
-        if not command.endswith(b"\r\n+ACK\r\n"):
-            self._refuse()
-        self._child.ask("ack")
+    def ack(self) -> None:
+        if self._open():
+            self._child.ask("ack")
+            self._settled = True
 
-    def __getattr__(self, name: str) -> _RefusingLink:
-        # Also for the parts of a connection, which have the methods.
-        return self
-
-    def __call__(self, *_: object, **options: object) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: object, **_options: object) -> NoReturn:
         raise errors.InvalidOptionError(
             "pool",
             "processes",
             "a handler process has no connection: return, raise, or use the context",
         )
+
+    ack_sync = nak = term = in_progress = respond = _refuse
 
 
 def _report(error: BaseException) -> FailureReport:
