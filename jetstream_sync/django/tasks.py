@@ -156,11 +156,7 @@ class JetStreamBackend(BaseTaskBackend):
         try:
             assert self._states is not None
             return self._from_record(self._states.read(result_id))
-        except (
-            errors.KeyNotFoundError,
-            errors.BucketNotFoundError,
-            NoCallError,
-        ) as error:
+        except (errors.KeyNotFoundError, errors.BucketNotFoundError, NoCallError) as error:
             raise TaskResultDoesNotExist(result_id) from error
 
     def cancel(self, result_id: str) -> bool:

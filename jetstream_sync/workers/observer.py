@@ -230,10 +230,7 @@ class HandlerObserver(DeliveryObserver):
             self._durations[name].add(seconds)
 
     def settled(
-        self,
-        delivery: LeasedMessage,
-        verdict: Verdict,
-        error: BaseException | None = None,
+        self, delivery: LeasedMessage, verdict: Verdict, error: BaseException | None = None
     ) -> None:
         """Record the outcome of a delivery."""
         now, outcome = lease_clock(), verdict.outcome

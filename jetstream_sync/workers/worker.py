@@ -46,14 +46,7 @@ from .options import (
     with_options,
 )
 from .queues import TaskQueues, calling_module, program_of
-from .resources import (
-    SetupStep,
-    Wanted,
-    name_of,
-    occupied_buckets,
-    plan_resources,
-    resources_of,
-)
+from .resources import SetupStep, Wanted, name_of, occupied_buckets, plan_resources, resources_of
 from .run import WorkerRun, existing_objects_kept
 from .runtime.consumers import plan_consumer, unknown_calls
 from .runtime.membership import check_handler

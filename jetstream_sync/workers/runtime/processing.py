@@ -35,13 +35,7 @@ from ..deliveries import (
     log_context,
     stored_ns,
 )
-from ..errors import (
-    BatchError,
-    DecodeError,
-    Reject,
-    Retry,
-    StateUnknownError,
-)
+from ..errors import BatchError, DecodeError, Reject, Retry, StateUnknownError
 from ..handler import (
     REPLY_TO,
     CallHandler,
