@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, codec, errors
+from ..records import record
 from ..subjects import Metadata, check_publish_subject, fits_request, is_reserved
 from .errors import DeadLetterTooLargeError
 
@@ -101,13 +101,30 @@ _ADVISORIES: Final = (
     "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES",
     "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED",
 )
-_ADVISORY_TYPE: Final = "io.nats.jetstream.advisory.v1."
+#: The types of these advisories, and what they say of the message.
+_ADVISORY_KINDS: Final[Mapping[str, Literal["max_deliver", "terminated"]]] = {
+    "io.nats.jetstream.advisory.v1.max_deliver": "max_deliver",
+    "io.nats.jetstream.advisory.v1.terminated": "terminated",
+}
 #: Timeout for a message that the stream has, in seconds, and the number of attempts: while the stream
 #: has no leader, its messages do not arrive.
 _READ_TIMEOUT_S: Final = 5.0
 _READ_ATTEMPTS: Final = 6
 #: Header with the stream, consumer and sequence of the original.
 _REQUEUED_FROM: Final = "Jsm-Requeued-From"
+
+
+@record
+class _Advisory(codec.Record):
+    """What the server publishes about a message that it does not deliver again."""
+
+    type: str
+    stream: str
+    consumer: str
+    stream_seq: int
+    deliveries: int = 0
+    timestamp: datetime
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,11 +334,15 @@ class DeadLetters:
         if letter is None:
             rule = f"is no dead letter of a worker: message of subject {stored.subject}"
             raise errors.InvalidOptionError("seq", seq, rule)
+        return letter, self._msg_of(letter)
+
+    def _msg_of(self, letter: DeadLetter) -> StoredMsg:
+        """Return the message as `get_msg`; raise `MessageNotFoundError` if it is no longer stored."""
         msg = self.get_msg(letter)
         if msg is None:
             text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
             raise errors.MessageNotFoundError.found_here(text)
-        return letter, msg
+        return msg
 
     def _original(self, letter: DeadLetter) -> StoredMsg | None:
         msg = self._get(letter.stream, letter.seq)
@@ -376,10 +397,7 @@ class DeadLetters:
 
         """
         if msg is None:
-            msg = self.get_msg(letter)
-        if msg is None:
-            text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
-            raise errors.MessageNotFoundError.found_here(text)
+            msg = self._msg_of(letter)
         # The headers of a copy name the subject, and any client that may write to its stream wrote them.
         if is_reserved(msg.subject):
             raise errors.BadSubjectError(
@@ -453,28 +471,22 @@ def _has_after(stream: Stream, last: int, subject: str) -> bool:
 def _advisory_of(data: bytes, stored: tuple[str, int]) -> DeadLetter | None:
     """Return the dead letter of an advisory with this data; ``None``: it is not such an advisory."""
     try:
-        event = json.loads(data)
-        kind = str(event["type"]).removeprefix(_ADVISORY_TYPE)
-        if kind not in ("max_deliver", "terminated"):
-            return None
-        return DeadLetter(
-            stream=str(event["stream"]),
-            consumer=str(event["consumer"]),
-            seq=int(event["stream_seq"]),
-            kind=cast("Literal['max_deliver', 'terminated']", kind),
-            deliveries=int(event.get("deliveries", 0)),
-            time=_utc(event["timestamp"]),
-            reason=str(event.get("reason", "")),
-            stored=(stored,),
-        )
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
+        event = codec.decode(_Advisory, codec.loads(data))
+    except errors.InvalidResponseError:
         return None
-
-
-def _utc(text: str) -> datetime:
-    """Return a time of the server; Python 3.10 parses neither its ``Z`` nor nine digits."""
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
-    return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
+    kind = _ADVISORY_KINDS.get(event.type)
+    if kind is None:
+        return None
+    return DeadLetter(
+        stream=event.stream,
+        consumer=event.consumer,
+        seq=event.stream_seq,
+        kind=kind,
+        deliveries=event.deliveries,
+        time=event.timestamp,
+        reason=event.reason,
+        stored=(stored,),
+    )
 
 
 def _letter_of(
