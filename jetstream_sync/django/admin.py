@@ -10,7 +10,6 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
-from django.template import engines
 from django.template.response import TemplateResponse
 
 from .. import errors
@@ -21,37 +20,6 @@ from .publishing import jetstream
 #: Number of bytes of a payload, and of dead letters, that are shown.
 _SHOWN = 1000
 _MAX_LETTERS = 200
-#: The page of dead letters.
-_DEAD_LETTERS = """{% extends "admin/base_site.html" %}
-{% block breadcrumbs %}<div class="breadcrumbs"><a href="{% url 'admin:index' %}">Home</a>
-&rsaquo; {{ title }}</div>{% endblock %}
-{% block content %}
-{% if problem %}<p class="errornote">{{ problem }}</p>{% endif %}
-<form method="post">{% csrf_token %}
-{% if may_requeue %}<button name="action" value="requeue">Publish selected messages again</button>
-{% endif %}{% if may_discard %}<button name="action" value="discard">Discard selected messages</button>
-{% endif %}
-<table>
-<thead><tr><th></th><th>Time</th><th>Stream and consumer</th><th>Sequence</th>
-<th>Subject</th><th>Deliveries</th><th>Error</th><th>Message</th></tr></thead>
-<tbody>
-{% for row in rows %}<tr>
-<td><input type="checkbox" name="selected" value="{{ row.key }}"></td>
-<td>{{ row.letter.time }}</td>
-<td>{{ row.letter.stream }} {{ row.letter.consumer }}</td>
-<td>{{ row.letter.seq }}</td>
-<td>{{ row.subject }}</td>
-<td>{{ row.letter.deliveries }}</td>
-<td>{{ row.letter.reason }}</td>
-<td><pre>{{ row.text }}</pre></td>
-</tr>{% empty %}<tr><td colspan="8">{% if not problem %}There are no dead letters.{% endif %}</td></tr>
-{% endfor %}
-</tbody>
-</table>
-{% if left_out %}<p>{{ left_out }} older ones are not shown.</p>{% endif %}
-</form>
-{% endblock %}
-"""
 
 
 @admin.register(Outbox)
@@ -135,7 +103,8 @@ class DeadLetterAdmin(admin.ModelAdmin):
             "may_discard": self.has_delete_permission(request),
             **(extra_context or {}),
         }
-        return TemplateResponse(request, engines["django"].from_string(_DEAD_LETTERS), context)
+        page = "admin/jetstream/deadletter/change_list.html"
+        return TemplateResponse(request, page, context)
 
     def _act(self, request: HttpRequest, letters: DeadLetters, found: dict[str, Any]) -> None:
         """Requeue or discard the selected dead letters; one that is requeued is discarded after that."""
