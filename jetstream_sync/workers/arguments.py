@@ -119,20 +119,24 @@ def check_numbers(value: Any) -> None:
 # --- JSON to objects ----------------------------------------------------------------------------
 
 
-def _refuse(annotation: Any, value: object) -> TypeError:
+def _misfit(annotation: Any, value: object) -> TypeError:
     name = getattr(annotation, "__name__", None) or str(annotation)
     return TypeError(f"must be {name}, not {type(value).__name__}")
 
 
+def _expect(annotation: Any, value: object, ok: bool) -> None:
+    """Raise `TypeError` unless a value fits."""
+    if not ok:
+        raise _misfit(annotation, value)
+
+
 def _exactly(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise _refuse(kind, value)
+    _expect(kind, value, type(value) is kind)
     return value
 
 
 def _float(value: Any) -> float:
-    if type(value) not in {int, float}:
-        raise _refuse(float, value)
+    _expect(float, value, type(value) in {int, float})
     return float(value)
 
 
@@ -141,8 +145,7 @@ def _seconds(value: Any) -> timedelta:
 
 
 def _decimal(value: Any) -> Decimal:
-    if type(value) not in {int, str}:
-        raise _refuse(Decimal, value)
+    _expect(Decimal, value, type(value) in {int, str})
     try:
         return Decimal(value)
     except InvalidOperation as error:
@@ -150,8 +153,7 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _from_text(kind: type, parse: Callable[[str], Any], value: Any) -> Any:
-    if not isinstance(value, str):
-        raise _refuse(kind, value)
+    _expect(kind, value, isinstance(value, str))
     return parse(value)
 
 
@@ -318,8 +320,7 @@ def _class_converter(kind: Any) -> _Convert | None:
         return partial(_named_tuple, kind)
 
     def instance(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise _refuse(kind, value)
+        _expect(kind, value, isinstance(value, kind))
         return value
 
     return instance
@@ -339,8 +340,7 @@ def _convert(convert: _Convert | None, value: Any) -> Any:
 
 def _enum(kind: type[Enum], types_of_values: Collection[type], value: Any) -> Enum:
     # For an enum, True and 1.0 are the value 1.
-    if type(value) not in types_of_values:
-        raise _refuse(kind, value)
+    _expect(kind, value, type(value) in types_of_values)
     return kind(value)
 
 
@@ -359,20 +359,18 @@ def _first_fitting(
     for _, convert in sorted(choices, key=lambda choice: type(value) is not choice[0]):
         with suppress(*_MISFITS):
             return _convert(convert, value)
-    raise _refuse(annotation, value)
+    raise _misfit(annotation, value)
 
 
 def _list(annotation: Any, convert: _Convert | None, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise _refuse(annotation, value)
+    _expect(annotation, value, isinstance(value, list))
     return value if convert is None else [convert(item) for item in value]
 
 
 def _tuple(
     annotation: Any, converters: Sequence[_Convert | None], repeats: bool, value: Any
 ) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise _refuse(annotation, value)
+    _expect(annotation, value, isinstance(value, list))
     if repeats or not converters:
         return tuple(_list(annotation, converters[0] if converters else None, value))
     if len(value) != len(converters):
@@ -381,8 +379,7 @@ def _tuple(
 
 
 def _mapping(annotation: Any, converters: Sequence[_Convert | None], value: Any) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise _refuse(annotation, value)
+    _expect(annotation, value, isinstance(value, dict))
     keys, values = converters
     return {_convert(keys, key): _convert(values, item) for key, item in value.items()}
 
@@ -418,8 +415,7 @@ def _required_keys(kind: Any) -> set[str]:
 
 
 def _typed_dict(kind: Any, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _refuse(kind, value)
+    _expect(kind, value, isinstance(value, dict))
     parts = _parts(kind)
     wrong = (_required_keys(kind) - value.keys()) | (value.keys() - parts.keys())
     if wrong:
@@ -428,8 +424,7 @@ def _typed_dict(kind: Any, value: Any) -> dict[str, Any]:
 
 
 def _dataclass(kind: Any, value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise _refuse(kind, value)
+    _expect(kind, value, isinstance(value, dict))
     parts = _parts(kind)
     derived = {item.name for item in fields(kind) if not item.init}
     given = {name: item for name, item in value.items() if name not in derived}
@@ -437,8 +432,7 @@ def _dataclass(kind: Any, value: Any) -> Any:
 
 
 def _named_tuple(kind: Any, value: Any) -> Any:
-    if not isinstance(value, list) or len(value) > len(kind._fields):
-        raise _refuse(kind, value)
+    _expect(kind, value, isinstance(value, list) and len(value) <= len(kind._fields))
     parts = _parts(kind)
     return kind(
         *[_convert(parts.get(name), item) for name, item in zip(kind._fields, value, strict=False)]

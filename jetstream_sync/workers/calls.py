@@ -333,8 +333,8 @@ class CallQueue:
         name: str,
         *,
         owner: str,
-        stream: str = "TASKS",
-        subject: str = "tasks",
+        stream: str,
+        subject: str,
     ) -> None:
         check_token("subject", subject)
         check_token("queue", name)
@@ -365,14 +365,11 @@ class CallQueue:
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the config of the stream, as far as the server supports it."""
+        areas = (self._subject, f"schedules.{self.stream}", f"parked.{self.stream}")
         return [
             StreamConfig(
                 name=self.stream,
-                subjects=[
-                    f"{self._subject}.>",
-                    f"schedules.{self.stream}.>",
-                    f"parked.{self.stream}.>",
-                ],
+                subjects=[f"{area}.>" for area in areas],
                 retention=RetentionPolicy.WORK_QUEUE,
                 allow_rollup_hdrs=True,
                 allow_msg_schedules=has_schedules(nc) or None,

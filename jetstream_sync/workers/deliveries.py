@@ -368,11 +368,8 @@ class LeaseKeeper:
         if delivery.state is DeliveryState.SETTLED or not delivery.lose():
             return
         delivery.observer.lease_lost(delivery)
-        log.warning(
-            "%s: the lease of %r is lost; the message is delivered again",
-            delivery.handler,
-            delivery,
-        )
+        text = "%s: the lease of %r is lost; the message is delivered again"
+        log.warning(text, delivery.handler, delivery)
 
 
 @dataclass(slots=True, eq=False)
@@ -499,11 +496,8 @@ class Settlements:
         if pending.waits:
             return
         if pending.payload is not _ACK and pending.delivery.is_lost():
-            log.warning(
-                "%s: the lease of %r was lost before it was settled; it is delivered again",
-                pending.delivery.handler,
-                pending.delivery,
-            )
+            text = "%s: the lease of %r was lost before it was settled; it is delivered again"
+            log.warning(text, pending.delivery.handler, pending.delivery)
             self._pending.pop(token, None)
             return
         pending.sent_at = lease_clock()
@@ -562,11 +556,8 @@ class Settlements:
         self._pending.pop(token, None)
         if pending.absent:
             self.abandoned += math.isinf(pending.repeat_s)
-            log.warning(
-                "%s: %r was not settled: its consumer has no leader, or is deleted",
-                pending.delivery.handler,
-                pending.delivery,
-            )
+            text = "%s: %r was not settled: its consumer has no leader, or is deleted"
+            log.warning(text, pending.delivery.handler, pending.delivery)
 
     def tick(self) -> None:
         """Process confirmations, send what waits, and send again what is due."""

@@ -381,34 +381,25 @@ class Task(Generic[P, R]):
 
         :meta private:
         """
-        name = self.name
         if self._arguments.is_simple and self.states is None:
-            run: Callable[..., object] = self._run_simple
-        elif self.states is None:
-            run = self._run
-        else:
-            run = self._run_stored
-
-        if run == self._run_simple:
 
             def runner(data: bytes) -> object:
-                return run(data)
+                return self._run_simple(data)
 
         else:
 
             def runner(data: bytes, ctx: Context) -> object:  # type: ignore[misc]
-                return run(data, ctx)
+                return self._run(data, ctx)
 
-        runner.__name__ = name
-        runner.__qualname__ = getattr(implementation(self.function), "__qualname__", name)
+        runner.__name__ = self.name
+        runner.__qualname__ = getattr(implementation(self.function), "__qualname__", self.name)
         runner.__module__ = unwrapped(self.function).__module__
         return runner
 
     def _run_simple(self, data: bytes) -> object:
         """Run the function for a message, if it needs neither its context nor a stored result."""
         call = sent_call(data)
-        if has_expired(call.expires):
-            log.info("a call of task %s has expired", self.name)
+        if self._has_expired(call):
             return None
         args, kwargs, _ = call
         try:
@@ -427,14 +418,16 @@ class Task(Generic[P, R]):
 
     def _run(self, data: bytes, context: Context) -> object:
         call = sent_call(data)
-        if has_expired(call.expires):
-            log.info("a call of task %s has expired", self.name)
+        if self.states is not None:  # their record shows whether the call has expired
+            context.value = encoded_value(self._run_bound(call, context), context.value_limit)
             return None
-        return self._run_bound(call, context)
+        return None if self._has_expired(call) else self._run_bound(call, context)
 
-    def _run_stored(self, data: bytes, context: Context) -> None:
-        value = self._run_bound(sent_call(data), context)
-        context.value = encoded_value(value, context.value_limit)
+    def _has_expired(self, call: SentCall) -> bool:
+        expired = has_expired(call.expires)
+        if expired:
+            log.info("a call of task %s has expired", self.name)
+        return expired
 
     def _run_bound(self, call: SentCall, context: Context | None) -> R:
         bound = self._bound(call, context)

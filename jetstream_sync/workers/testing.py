@@ -266,15 +266,8 @@ class TestClient:
         found = self._find(handler, batches=False)
         if isinstance(payload, dict) and _has_results(found):
             subject = subject or f"tasks.test.test.{found.name}.{uuid.uuid4().hex}"
-        return self._process(
-            found,
-            [payload],
-            subject=subject,
-            headers=headers,
-            attempt=attempt,
-            lease_lost=lease_lost,
-            stopping=stopping,
-        )[0]
+        place = subject, headers
+        return self._process(found, [payload], attempt, stopping, place, lease_lost=lease_lost)[0]
 
     def deliver_batch(
         self,
@@ -302,30 +295,26 @@ class TestClient:
 
         """
         found = self._find(handler, batches=True)
-        return self._process(found, payloads, attempt=attempt, stopping=stopping)
+        return self._process(found, payloads, attempt, stopping)
 
     def _process(
         self,
         handler: Handler,
         payloads: Sequence[object],
-        *,
-        subject: str | None = None,
-        headers: Headers | Mapping[str, Any] | None = None,
         attempt: int,
-        lease_lost: bool = False,
         stopping: bool,
+        place: tuple[str | None, Headers | Mapping[str, Any] | None] = (None, None),
+        *,
+        lease_lost: bool = False,
     ) -> list[Outcome]:
         check_option("attempt", attempt, attempt >= 1, "must be at least 1")
-        settlements, publisher, dead_letters = (
-            _SettlementRecorder(),
-            _PublishRecorder(),
-            _PublishRecorder(),
-        )
+        settlements = _SettlementRecorder()
+        publisher, dead_letters = _PublishRecorder(), _PublishRecorder()
         outcomes = settlements.outcomes
         origin = Origin(handler.name, self._generation)
         for payload in payloads:
             outcome = Outcome()
-            message = self._message(handler, payload, subject, headers, attempt, outcome)
+            message = self._message(handler, payload, *place, attempt, outcome)
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
             delivery = LeasedMessage(message, lease, origin)
             outcomes[delivery] = outcome

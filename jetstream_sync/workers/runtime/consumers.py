@@ -164,12 +164,11 @@ class HandlerConsumer(WorkerConsumer):
         past = (config.metadata or {}).get(_PAST_FILTERS, "").split()
         name = f"{self._handler.stream}/{self._handler.consumer}"
         if _digest(own) in past and not self._replaces:
-            raise errors.InvalidOptionError(
-                "filter_subjects",
-                own,
+            rule = (
                 f"consumer {name} has {current} by a newer version of the handler: "
-                "to return to an older one, run 'jsm worker setup'",
+                "to return to an older one, run 'jsm worker setup'"
             )
+            raise errors.InvalidOptionError("filter_subjects", own, rule)
         past = [item for item in past if item not in {_digest(own), _digest(current)}]
         past = [*past, _digest(current)][-_MAX_PAST:]
         log.warning("%s: consumer %s had the filters %s", self._handler.name, name, current)
@@ -246,15 +245,11 @@ def _has_floor(stream: Stream, known: ConsumerInfo | None) -> bool:
 
 
 def _log_created(handler: Handler, info: ConsumerInfo, floor: int, *, is_new: bool) -> None:
-    log.log(
-        logging.INFO if is_new else logging.WARNING,
-        "%s: consumer %s/%s was created and receives %d stored messages%s",
-        handler.name,
-        handler.stream,
-        handler.consumer,
-        info.num_pending + info.delivered.consumer_seq,
-        f" behind sequence {floor}" if floor else "",
-    )
+    level = logging.INFO if is_new else logging.WARNING
+    text = "%s: consumer %s/%s was created and receives %d stored messages%s"
+    stored = info.num_pending + info.delivered.consumer_seq
+    behind = f" behind sequence {floor}" if floor else ""
+    log.log(level, text, handler.name, handler.stream, handler.consumer, stored, behind)
 
 
 def _new_config(handler: Handler, stream: StreamInfo) -> ConsumerConfig:

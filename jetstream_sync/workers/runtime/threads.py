@@ -138,13 +138,11 @@ class HandlerRunner:
         others = 0 if info is None else info.num_waiting - own
         if others > 0 and handler.key is not None and not handler.is_pinned and not self._warned:
             self._warned = True
-            log.warning(
+            text = (
                 "%s: other processes pull from consumer %s/%s, so messages of one key may be handled at "
-                "the same time",
-                handler.name,
-                handler.stream,
-                handler.consumer,
+                "the same time"
             )
+            log.warning(text, handler.name, handler.stream, handler.consumer)
 
     def maintain(self, *, may_ask: bool) -> bool:
         """
