@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "filesystem": {"names", "base", "jetstream"},
     "cli": {"base", "protocol", "api", "net", "client", "services", "jetstream", "server", "spark"}
     | {"names", "declare", "workers"},
-    "pytest_plugin": {"server", "names", "workers"},
+    "pytest_plugin": {"server", "names", "net", "workers"},
     "top_level": {"spark", "cli"},
 }
 
@@ -82,6 +82,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("services", "net"): {"net.clock"},
     ("workers", "net"): {"net.clock"},
     ("django", "net"): {"net.clock"},
+    ("pytest_plugin", "net"): {"net.clock"},
     # Requests are read as the parser delivers them.
     ("services", "protocol"): {"protocol.parser"},
     # jsm uses only the public API, and starts its threads as the client does.

@@ -7,7 +7,6 @@ handler has committed.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,20 +19,13 @@ from django.utils import timezone
 from .. import Headers, errors
 from ..headers import MSG_ID, encode_headers
 from ..subjects import check_publish_subject
+from ..workers.logs import log
 from .config import Config
 
 if TYPE_CHECKING:
     from ..workers import Context
 
 __all__ = ["DeadLetter", "Inbox", "Outbox", "OutboxState"]
-
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
-
-
-def _new_msg_id() -> str:
-    # A random id, because the primary keys of two databases with one stream are the same.
-    return f"outbox/{uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True)
@@ -108,11 +100,14 @@ class Outbox(models.Model):
             MaxPayloadError: it is larger than ``max_payload`` of the setting ``JETSTREAM``.
 
         """
+        # A random id, because the primary keys of two databases with one stream are the same.
+        msg_id = f"outbox/{uuid.uuid4().hex}" if msg_id is None else msg_id
+        found = Headers(headers or {})
         row = cls(
             subject=check_publish_subject(subject),
             payload=bytes(payload),
-            headers=_header_lists(headers),
-            msg_id=_new_msg_id() if msg_id is None else msg_id,
+            headers={name: list(found.get_all(name)) for name in found},  # as JSON has them
+            msg_id=msg_id,
         )
         size = len(row.payload) + len(encode_headers({**row.headers, MSG_ID: [row.msg_id]}))
         limit = Config.load().max_payload
@@ -149,14 +144,6 @@ class Outbox(models.Model):
         self.retry_at = None if delay is None else now + timedelta(seconds=delay)
         self.failed_at = now if delay is None else None
         self.save(update_fields=["attempts", "error", "retry_at", "failed_at"])
-
-
-def _header_lists(
-    headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
-) -> dict[str, list[str]]:
-    """Return headers as JSON can represent them."""
-    checked = Headers(headers or {})
-    return {name: list(checked.get_all(name)) for name in checked}
 
 
 class Inbox(models.Model):

@@ -18,28 +18,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
-import math
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from .. import errors
-from ..net.clock import BackoffDelay
+from ..net.clock import BackoffDelay, Deadline
 from ..workers.events import spawn
+from ..workers.logs import log
 from .config import Config
 from .models import Inbox, Outbox, OutboxState
 from .publishing import jetstream
 
 if TYPE_CHECKING:
-    from .. import JetStream
     from ..workers.metrics import GaugeSnapshot
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Interval at which the outbox is read, in seconds.
 _INTERVAL_S: Final = 0.5
@@ -65,6 +61,8 @@ _NOT_CONNECTED: Final = (
     errors.TimeoutError,
 )
 
+#: A deadline that has expired.
+_NOW: Final = Deadline(0)
 _GAUGES: Final = (
     ("outbox_messages", "messages", "Messages of the outbox that wait."),
     ("outbox_age_seconds", "age", "Age of the oldest message of the outbox that waits."),
@@ -80,11 +78,11 @@ class OutboxRelay:
         self._databases = config.outbox_databases
         self._inbox = inbox
         self._stopped = threading.Event()
-        # Times of the last log records, by subject or database.
-        self._logged: dict[tuple[str, str], float] = {}
-        # The state of each database, and when it was read.
+        # The ends of the times without another log record, by subject or database.
+        self._quiet: dict[tuple[str, str], Deadline] = {}
+        # The state of each database, and when it is read again.
         self._states: dict[str, OutboxState] = {}
-        self._sampled_at: dict[str, float] = {}
+        self._sample_at: dict[str, Deadline] = {}
 
     @contextlib.contextmanager
     def running(self, crashed: Callable[[BaseException], object]) -> Iterator[None]:
@@ -113,16 +111,16 @@ class OutboxRelay:
         ]
 
     def _run(self) -> None:
-        cleaned_at = -math.inf
+        clean_at, clean = Deadline(0), partial(Inbox.delete_old, self._config.inbox_days)
         try:
             while not self._stopped.is_set():
                 for alias in self._databases:
                     # The connection stays open, because it is used twice a second.
                     self._guarded("publish the outbox", alias, self._publish_all)
-                if self._config.inbox_days and time.monotonic() - cleaned_at >= _CLEAN_S:
-                    cleaned_at = time.monotonic()
+                if self._config.inbox_days and clean_at.expired():
+                    clean_at = Deadline(_CLEAN_S)
                     for alias in self._inbox:
-                        self._guarded("delete old entries of the inbox", alias, self._clean)
+                        self._guarded("delete old entries of the inbox", alias, clean)
                 self._stopped.wait(_INTERVAL_S)
         finally:
             connections.close_all()
@@ -135,14 +133,10 @@ class OutboxRelay:
             connections[alias].close()
             self._report((what, alias), f"cannot {what} in {alias!r}, trying again: {error}")
 
-    def _clean(self, alias: str) -> None:
-        Inbox.delete_old(self._config.inbox_days, alias)
-
     def _publish_all(self, alias: str) -> None:
         """Publish what is in the outbox, and read its state for the metrics if that is due."""
-        now = time.monotonic()
-        if now - self._sampled_at.get(alias, -math.inf) >= _SAMPLE_S:
-            self._sampled_at[alias] = now
+        if self._sample_at.get(alias, _NOW).expired():
+            self._sample_at[alias] = Deadline(_SAMPLE_S)
             try:
                 self._states[alias] = Outbox.state(alias)
             except DatabaseError:
@@ -153,10 +147,9 @@ class OutboxRelay:
 
     def _report(self, key: tuple[str, str], text: str) -> None:
         """Log an error, unless there was one with this key in the last minute."""
-        now = time.monotonic()
-        if now - self._logged.get(key, -math.inf) >= _REPEAT_LOG_S:
-            recent = {key: at for key, at in self._logged.items() if now - at < _REPEAT_LOG_S}
-            self._logged = {**recent, key: now}
+        if self._quiet.get(key, _NOW).expired():
+            self._quiet = {key: end for key, end in self._quiet.items() if not end.expired()}
+            self._quiet[key] = Deadline(_REPEAT_LOG_S)
             log.error(text)
 
     def publish_batch(self, alias: str) -> int:
@@ -185,31 +178,24 @@ class OutboxRelay:
         stored: list[int] = []
         refused: set[str] = set()
         try:
-            js: JetStream = jetstream()
+            js = jetstream()
             for row in rows:
                 if self._stopped.is_set():
                     break
                 if row.subject in refused:
                     continue
-                if self._publish_row(js, row):
+                data, headers = bytes(row.payload), row.headers or None
+                try:
+                    js.publish(row.subject, data, headers=headers, msg_id=row.msg_id)
                     stored.append(row.id)
-                else:
+                except _NOT_CONNECTED:
+                    raise
+                except errors.Error as error:
+                    self._refuse(row, error)
                     refused.add(row.subject)
         except errors.Error as error:
             return stored, error
         return stored, None
-
-    def _publish_row(self, js: JetStream, row: Outbox) -> bool:
-        try:
-            js.publish(
-                row.subject, bytes(row.payload), headers=row.headers or None, msg_id=row.msg_id
-            )
-        except _NOT_CONNECTED:
-            raise
-        except errors.Error as error:
-            self._refuse(row, error)
-            return False
-        return True
 
     def _refuse(self, row: Outbox, error: errors.Error) -> None:
         """Try a message again later, or set it aside."""

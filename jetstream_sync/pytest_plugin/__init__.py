@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from .. import connect, errors
+from ..net.clock import Deadline
 from ..server import NatsServer
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class RunningWorker:
         A message that waits for its retry counts. The test fails if that takes longer than ``timeout``
         seconds, or if the worker ends.
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         before: list[int] = []
         while True:
             left, delivered = "", []
@@ -128,7 +129,7 @@ class RunningWorker:
                 return
             if left and not self._thread.is_alive():
                 pytest.fail(f"the worker has ended with status {self.status}; see its log")
-            if (left or before) and time.monotonic() >= deadline:
+            if (left or before) and deadline.expired():
                 pytest.fail(f"after {timeout:g} s, {left or 'the handlers receive messages'}")
             before = delivered
             time.sleep(_POLL_S)

@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
@@ -158,8 +157,8 @@ def terminate(nc: Connection, subject: str, timeout: float = 2.0) -> bool:
 def _object(data: bytes) -> dict[str, Any]:
     """Return the JSON object in a reply; empty: it has none, such as the error of a worker."""
     try:
-        found: Any = json.loads(data)
-    except ValueError:
+        found = codec.loads(data)
+    except errors.InvalidResponseError:
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -18,10 +18,8 @@ Rules:
 from __future__ import annotations
 
 import logging
-import math
 import re
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,16 +29,16 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from .. import RetentionPolicy, errors
+from ..net.clock import FOREVER, Deadline
 from ..subjects import subject_matches
 from .checks import check_option, check_time, is_number, short_digest, unwrapped
 from .handler import Handler
+from .logs import log
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     from .. import JetStream, Stream, StreamConfig, StreamInfo
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Interval at which stored schedules are checked, in seconds.
 REFRESH_S: Final = 60.0
@@ -163,10 +161,9 @@ class Schedules:
         self._worker = worker
         self._schedules = schedules
         self._handlers = handlers
-        self._stored: deque[_StoredSchedule] = (
-            deque()
-        )  # those that were checked last are at the end
-        self._refresh_at = math.inf
+        # Those that were checked last are at the end.
+        self._stored: deque[_StoredSchedule] = deque()
+        self._refresh_at = FOREVER
         # The names whose last refresh failed, which is logged once.
         self._failed: set[str] = set()
 
@@ -180,14 +177,13 @@ class Schedules:
         )
         for item in self._stored:
             item.store()
-        self._refresh_at = time.monotonic() + REFRESH_S
+        self._refresh_at = Deadline(REFRESH_S)
 
     def refresh(self) -> None:
         """Store again, once a minute, what is missing or has another rule; log errors."""
-        now = time.monotonic()
-        if now < self._refresh_at:
+        if not self._refresh_at.expired():
             return
-        self._refresh_at = now + REFRESH_S
+        self._refresh_at = Deadline(REFRESH_S)
         for _ in range(len(self._stored)):
             item = self._stored[0]
             self._stored.rotate(-1)
@@ -234,12 +230,9 @@ class _StoredSchedule:
         if self.schedule.at is not None and self._is_over(self._stream.info(), margin):
             return
         self._publish()
-        log.warning(
-            "schedule %s was %s: it is stored again in stream %s",
-            self.schedule.name,
-            "missing" if found is None else "replaced by one with another rule",
-            self._stream.name,
-        )
+        what = "missing" if found is None else "replaced by one with another rule"
+        text = "schedule %s was %s: it is stored again in stream %s"
+        log.warning(text, self.schedule.name, what, self._stream.name)
 
     def _is_over(self, info: StreamInfo, margin: timedelta) -> bool:
         """Return whether the time of a single message has come, by the clock of the server, which publishes it."""

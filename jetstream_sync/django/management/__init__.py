@@ -16,12 +16,8 @@ class WorkerCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the argument for the worker."""
-        parser.add_argument(
-            "worker",
-            nargs="?",
-            metavar="MODULE:ATTRIBUTE",
-            help="the worker; default: that of the setting JETSTREAM",
-        )
+        text = "the worker; default: that of the setting JETSTREAM"
+        parser.add_argument("worker", nargs="?", metavar="MODULE:ATTRIBUTE", help=text)
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Do what the command is for; report its errors."""

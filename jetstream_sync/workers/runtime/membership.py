@@ -17,7 +17,6 @@ import os
 import platform
 import re
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -104,8 +103,8 @@ class GroupConsumer(WorkerConsumer):
         self._where = self.group.consumer_stream_name, self.group.consumer_name(self.member)
         self.ack_wait: float = handler.ack_wait or ACK_WAIT_S
         self.times: LeaseTimes = LeaseTimes(ConsumerConfig(ack_wait=self.ack_wait))
-        # When each absent member was found first, by the monotonic clock.
-        self._absent: dict[str, float] = {}
+        # When each absent member is dropped.
+        self._absent: dict[str, Deadline] = {}
         self.recreate()
 
     def recreate(self) -> None:
@@ -149,10 +148,9 @@ class GroupConsumer(WorkerConsumer):
         if self.member not in group.config().member_names:
             group.add_members(self.member)
             log.info("%s: member %s has joined group %s", self._name, self.member, group.key)
-        now = time.monotonic()
         absent = group.absent_members()
-        self._absent = {name: self._absent.get(name, now) for name in absent}
-        gone = [name for name, since in self._absent.items() if now - since >= _ABSENT_S]
+        self._absent = {name: self._absent.get(name) or Deadline(_ABSENT_S) for name in absent}
+        gone = [name for name, end in self._absent.items() if end.expired()]
         if gone:
             group.drop_members(*gone)
             text = "%s: dropped from group %s, because they are absent: %s"
