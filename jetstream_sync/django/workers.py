@@ -14,8 +14,8 @@ from django.utils.module_loading import autodiscover_modules, import_string
 
 from .. import Headers, errors, workers
 from ..workers import Context, Handler, TaskResult
-from ..workers.events import RunEvent
-from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction, Middleware
+from ..workers.events import RunEvent, RunEventKind
+from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction
 from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions, with_options
 from ..workers.queues import TaskQueues
@@ -133,11 +133,10 @@ class Worker(workers.Worker):
         options = {**config.worker_options, **given}
         if not options.get("program"):
             options["program"] = str(getattr(settings, "ROOT_URLCONF", "")).partition(".")[0]
-        options["middleware"] = [
-            _with_database,
-            *map(_imported, options["middleware"]),
-            self._in_transaction,
+        found = [
+            import_string(item) if isinstance(item, str) else item for item in options["middleware"]
         ]
+        options["middleware"] = [_with_database, *found, self._in_transaction]
         super().__init__(config.servers if servers is None else servers, **options)
         #: The databases of the handlers and tasks with ``atomic``, by stream, consumer and name.
         self.atomic: dict[tuple[str, str, str], str] = {}
@@ -264,7 +263,9 @@ class Worker(workers.Worker):
         connections.close_all()
         relay = OutboxRelay(Config.load(), set(self.atomic.values()))
         self._relay = relay
-        with relay.running(lambda error: self._events.put(RunEvent("fatal", error=error))):
+        with relay.running(
+            lambda error: self._events.put(RunEvent(RunEventKind.FATAL, error=error))
+        ):
             return super().run(burst=burst)
 
     def gauges(self) -> list[GaugeSnapshot]:
@@ -313,13 +314,6 @@ def _close_old_connections() -> None:
     for item in connections.all(initialized_only=True):
         if not item.in_atomic_block:  # such as the connection of a TestCase
             item.close_if_unusable_or_obsolete()
-
-
-def _imported(middleware: str | Middleware) -> Middleware:
-    if isinstance(middleware, str):
-        found: Middleware = import_string(middleware)
-        return found
-    return middleware
 
 
 @cache

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
-from .. import KeyValueConfig, errors
+from .. import KeyValueConfig, StreamConfig, errors
 from ..subjects import check_stream_name, check_subject
 
 
@@ -30,6 +30,19 @@ def check_count(option: str, value: object, least: int = 1) -> None:
     check_option(option, value, ok, f"must be a whole number, {least} or above")
 
 
+def check_seconds(option: str, value: Any, least: float = 0) -> None:
+    """Raise `InvalidOptionError` unless a value is a number of seconds of at least ``least``."""
+    ok = is_number(value) and value >= least
+    check_option(option, value, ok, f"must be a number of seconds, {least:g} or above")
+
+
+def check_configs(option: str, value: Collection[Any]) -> None:
+    """Raise `InvalidOptionError` unless a value has only configs of streams and buckets."""
+    kinds = (StreamConfig, KeyValueConfig)
+    ok = not isinstance(value, str) and all(isinstance(item, kinds) for item in value)
+    check_option(option, value, ok, "must be a list of configs of streams and buckets")
+
+
 def check_time(option: str, value: datetime | None) -> datetime | None:
     """Return a time, which must have a time zone; ``None``: there is none."""
     ok = value is None or (isinstance(value, datetime) and value.utcoffset() is not None)
@@ -48,11 +61,7 @@ def check_name(option: str, value: object, check: Callable[[str], object]) -> No
 
 def check_bucket(option: str, value: object) -> None:
     """Check the name of a key-value bucket."""
-    check_name(option, value, _check_bucket)
-
-
-def _check_bucket(name: str) -> None:
-    KeyValueConfig(bucket=name)
+    check_name(option, value, lambda name: KeyValueConfig(bucket=name))
 
 
 def check_target(target: object) -> None:

@@ -16,7 +16,7 @@ from ..exit_status import ExitStatus
 from .checks import check_option
 from .context import LogContextFilter
 from .logs import JsonLogFormatter, log, outcome_log
-from .operations.health import Processes, monitoring
+from .operations.health import Processes
 from .operations.heartbeat import supervisor_link
 from .operations.supervisor import RecycleRules, Supervisor
 from .worker import Worker
@@ -206,7 +206,8 @@ def run_worker(
         return _run_supervisor(options, command)
     supervised = supervisor_link() is not None  # before the import, which may take long
     worker = load(options.target)
-    worker.servers = list(options.servers) or _inherited_servers() or worker.servers
+    inherited = list(filter(None, os.environ.get(_SERVERS_VARIABLE, "").split(",")))
+    worker.servers = list(options.servers) or inherited or worker.servers
     if options.drain_timeout is not None:
         worker.drain_timeout = options.drain_timeout
     if options.http is not None:
@@ -215,15 +216,13 @@ def run_worker(
     return worker.run(burst=options.burst)
 
 
-def _inherited_servers() -> list[str]:
-    return [part for part in os.environ.get(_SERVERS_VARIABLE, "").split(",") if part]
-
-
 def _run_supervisor(options: RunOptions, program: Sequence[str]) -> int:
+    from .operations.http_server import monitoring  # noqa: PLC0415 - for few programs
+
     command = [*program, options.target] if options.target else [*program]
-    drain_timeout = _RELOAD_DRAIN_S if options.reload else None
-    if options.drain_timeout is not None:
-        drain_timeout = options.drain_timeout
+    drain_timeout = options.drain_timeout
+    if drain_timeout is None and options.reload:
+        drain_timeout = _RELOAD_DRAIN_S
     if drain_timeout is not None:
         command += ["--drain-timeout", f"{drain_timeout:g}"]
     command += ["--log-format", options.log_format]
@@ -232,13 +231,7 @@ def _run_supervisor(options: RunOptions, program: Sequence[str]) -> int:
     servers = {_SERVERS_VARIABLE: ",".join(options.servers)} if options.servers else {}
     number = 1 if options.processes is None else options.processes
     processes = Processes(number)
-    supervisor = Supervisor(
-        command,
-        number,
-        environment=servers,
-        limits=options.limits,
-        reload=options.reload,
-        observer=processes,
-    )
+    rules, reload = options.limits, options.reload
+    supervisor = Supervisor(command, number, servers, rules, processes, reload=reload)
     with monitoring(options.http, processes, "the supervisor") as may_run:
         return supervisor.run() if may_run else ExitStatus.USAGE

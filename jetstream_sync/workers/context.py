@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .checks import check_option, is_number
+from .checks import check_seconds
 from .deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
 from .errors import LeaseLostError
 from .logs import LOGGER_NAME, WorkerLogger
@@ -192,8 +192,7 @@ class Context:
             InvalidOptionError: ``seconds`` is not a number, or is below 0.
 
         """
-        ok = is_number(seconds) and seconds >= 0
-        check_option("seconds", seconds, ok, "must be a number of seconds, 0 or above")
+        check_seconds("seconds", seconds)
         if not self._delivery.exceeds_timeout:
             self._delivery.give_up_at = lease_clock() + min(seconds, MAX_DELAY_S)
 

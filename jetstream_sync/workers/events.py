@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 
 from .logs import log
 
@@ -29,11 +30,32 @@ def signals(numbers: Iterable[int], on_signal: Callable[[int], object]) -> Itera
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+def ignore_signals(*numbers: int) -> None:
+    """Ignore signals; unlike with SIG_IGN, the programs that this process starts do not."""
+    for number in numbers:
+        signal.signal(number, lambda _number, _frame: None)
+
+
+class RunEventKind(Enum):
+    """What the calling thread of `Worker.run` has to do."""
+
+    STOP = "stop"
+    """Stop the worker: a signal, a supervisor or `Worker.stop` asks for it."""
+    FATAL = "fatal"
+    """Stop the worker because of an error."""
+    RECONNECTED = "reconnected"
+    """Read the state of all consumers again."""
+    CHANGED = "changed"
+    """Look at the state of the handlers: one may have become ready or idle, or its consumer has changed."""
+    CALL = "call"
+    """Make a call."""
+
+
 @dataclass(frozen=True)
 class RunEvent:
     """Something that the calling thread of `Worker.run` waits for."""
 
-    kind: str  # stop, fatal, reconnected, changed or call
+    kind: RunEventKind
     signal_number: int = 0
     error: BaseException | None = None
     call: Callable[[], object] | None = None
@@ -59,9 +81,9 @@ class StopOnce:
 
     def command(self, command: str) -> None:
         """Handle a command of the supervisor."""
-        self(RunEvent("stop"))
+        self(RunEvent(RunEventKind.STOP))
         if command == "now":
-            self._events.put(RunEvent("stop"))
+            self._events.put(RunEvent(RunEventKind.STOP))
 
 
 def spawn(

@@ -11,6 +11,7 @@ page "From Celery" has the same table.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import timedelta
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from .. import KeyValueConfig, StreamConfig, errors
 from .checks import (
     check_bucket,
+    check_configs,
     check_count,
     check_option,
     check_plain,
+    check_seconds,
     check_target,
-    is_number,
     parse_address,
 )
 from .dead_letters import DeadLetterTarget
@@ -166,12 +168,11 @@ class WorkerOptions:
         self.program = "" if self.program is None else self.program
         self.connection = {} if self.connection is None else self.connection
         self.given = [] if isinstance(self.ensure, str) else list(self.ensure)
-        is_mode = not isinstance(self.ensure, str) or self.ensure in {"consumer", "none"}
-        ok = is_mode and all(isinstance(item, Resource) for item in self.given)
+        check_configs("ensure", self.given)
         rule = "must be 'consumer', 'none' or a list of configs of streams and buckets"
-        check_option("ensure", self.ensure, ok, rule)
-        ok = is_number(self.drain_timeout) and self.drain_timeout >= 0
-        check_option("drain_timeout", self.drain_timeout, ok, "must be 0 or above")
+        is_mode = not isinstance(self.ensure, str) or self.ensure in {"consumer", "none"}
+        check_option("ensure", self.ensure, is_mode, rule)
+        check_seconds("drain_timeout", self.drain_timeout)
         check_count("concurrency", self.concurrency)
         if self.num_replicas is not None:
             check_count("num_replicas", self.num_replicas)
@@ -225,6 +226,19 @@ class DefinedWorker(WorkerOptions):
         """
         del context
         return False
+
+
+_created: Final[list[weakref.ref[DefinedWorker]]] = []
+
+
+def register(worker: DefinedWorker) -> None:
+    """Remember a worker as long as it exists."""
+    _created.append(weakref.ref(worker, _created.remove))
+
+
+def registered() -> list[DefinedWorker]:
+    """Return the workers that exist, in the order of their creation."""
+    return [worker for item in tuple(_created) if (worker := item()) is not None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ import gc
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
@@ -27,7 +27,7 @@ from ..exit_status import ExitStatus, exit_status
 from ..net.clock import FOREVER, BackoffDelay, Deadline
 from .dead_letters import DeadLetterWriter
 from .deliveries import LeaseKeeper, Settlements
-from .events import RunEvent, spawn
+from .events import RunEvent, RunEventKind, spawn
 from .handler import Handler
 from .limits import Limit
 from .logs import log
@@ -111,9 +111,11 @@ class WorkerRun:
         self._status = ExitStatus.OK
         self._ended = threading.Event()
         self._runners: list[HandlerRunner] = []
+        # What the consumers had delivered at the last check, if all of them were empty.
+        self._delivered: list[int] = []
         self._reporter = RunningReporter(worker.name, worker.report, monitor)
         self._schedules = Schedules(self._js, worker.name, worker.schedules, worker.handlers)
-        self._keeper = LeaseKeeper(nc, lambda: events.put(RunEvent("reconnected")))
+        self._keeper = LeaseKeeper(nc, lambda: events.put(RunEvent(RunEventKind.RECONNECTED)))
         self._settlements = Settlements(nc, self._keeper)
         self._shared = Shared(
             js=self._js,
@@ -122,8 +124,8 @@ class WorkerRun:
             middleware=(*tracing_middleware(worker.trace), *worker.middleware),
             observer=observer,
             is_stopping=lambda: monitor.is_stopping,
-            on_fatal=lambda error: events.put(RunEvent("fatal", error=error)),
-            on_change=lambda: events.put(RunEvent("changed")),
+            on_fatal=lambda error: events.put(RunEvent(RunEventKind.FATAL, error=error)),
+            on_change=lambda: events.put(RunEvent(RunEventKind.CHANGED)),
             on_thread_end=worker.on_thread_end,
             has_committed=worker.has_committed,
             process_setup=worker.process_setup,
@@ -236,7 +238,7 @@ class WorkerRun:
     def _stopped_within(self, seconds: float) -> bool:
         """Wait for a request to stop; return whether there is one."""
         event = self._next_event(seconds)
-        return event is not None and event.kind == "stop"
+        return event is not None and event.kind is RunEventKind.STOP
 
     def _next_event(self, seconds: float) -> RunEvent | None:
         self._monitor.tell_systemd()
@@ -249,6 +251,11 @@ class WorkerRun:
         return event
 
     def _announce_ready(self) -> None:
+        """Report once that the worker is ready, as soon as all of its threads are."""
+        if self._monitor.phase is not WorkerPhase.STARTING or not all(
+            runner.is_prepared for runner in self._runners
+        ):
+            return
         log.info("worker %r is ready: %d handlers", self._worker.name, len(self._runners))
         self._monitor.enter(WorkerPhase.RUNNING)
         self._observer.emit("ready")
@@ -256,80 +263,53 @@ class WorkerRun:
             self._link.processes = lambda: [pid for runner in self._runners for pid in runner.pids]
             self._link.ready()
 
-    def _is_drained(self, before: list[int]) -> tuple[bool, list[int]]:
-        """Return whether all consumers are empty since the last check, and the state for the next one."""
-        delivered = []
+    def _is_drained(self) -> bool:
+        """Return whether all consumers are empty, and were at the last check."""
+        before, self._delivered = self._delivered, []
         for runner in self._runners:
             count = runner.delivered_if_empty()
             if count is None:
-                return False, []
-            delivered.append(count)
+                self._delivered = []
+                return False
+            self._delivered.append(count)
         # Twice the same: a handler may publish for a consumer that was found empty before.
-        return delivered == before, delivered
+        return self._delivered == before
 
     def _wait_for_stop(self, *, burst: bool) -> None:
         """Return when the worker has to stop."""
-        is_frequent = self._worker.http is not None or any(
-            handler.group for handler in self._worker.handlers
-        )
-        interval = _SAMPLE_S if is_frequent else _REFRESH_S
-        refresh = Deadline(interval)
-        ready = False
-        delivered: list[int] = []
-        outdated: deque[HandlerRunner] = deque()
-        turns, asked, due = cycle(self._runners), False, False
-        upkeep = Deadline(_SIGNAL_POLL_S)
+        upkeep = _Upkeep(self._worker, self._nc, self._runners, self._schedules, self._link)
+        upkeep_at = Deadline(_SIGNAL_POLL_S)
+        poll_s = _BURST_POLL_S if burst else _SIGNAL_POLL_S
         while True:
-            if not ready and all(runner.is_prepared for runner in self._runners):
-                ready = True
-                self._announce_ready()
-            poll_s = _BURST_POLL_S if burst else _SIGNAL_POLL_S
-            event = self._next_event(0.0 if outdated or asked else poll_s)
-            if burst and event is None:
-                empty, delivered = self._is_drained(delivered)
-                if empty:
-                    log.info("worker %r is stopping: all consumers are empty", self._worker.name)
-                    return
-            if event is not None and event.kind == "stop":
-                why = f"signal {event.signal_number}" if event.signal_number else "stop()"
-                log.info("worker %r is stopping: %s", self._worker.name, why)
+            self._announce_ready()
+            event = self._next_event(0.0 if upkeep.has_more else poll_s)
+            if event is not None and self._must_stop(event):
                 return
-            if (
-                event is not None
-                and isinstance(event.error, MemoryError)
-                and self._link is not None
-            ):
-                self._link.recycle("MemoryError in a handler")
-                continue
-            if event is not None and event.error is not None:
-                log.error("worker %r is stopping: %s", self._worker.name, event.error)
-                self._status = exit_status(event.error)
+            if burst and event is None and self._is_drained():
+                log.info("worker %r is stopping: all consumers are empty", self._worker.name)
                 return
-            due = due or (event is not None and event.kind == "reconnected")
+            if event is not None and event.kind is RunEventKind.RECONNECTED:
+                upkeep.refresh_all()
             # One of the next events may be a request to stop. Many slow hooks must not keep the rest away.
-            if not self._events.empty() and not upkeep.expired():
-                continue
-            upkeep = Deadline(_SIGNAL_POLL_S)
-            # One request at a time: each waits for a reply, and the next event may be a signal.
-            may_ask = self._nc.is_connected
-            asked = any(next(turns).maintain(may_ask=may_ask) for _ in self._runners)
-            if self._link is not None and any(runner.is_stuck for runner in self._runners):
-                self._link.recycle("all threads of a handler exceed the timeout")
-            due = due or refresh.expired()
-            outdated.extend(
-                runner
-                for runner in self._runners
-                if (due or runner.is_outdated) and runner not in outdated
-            )
-            if not self._nc.is_connected:
-                outdated.clear()
-            elif outdated:
-                # One at a time: each waits for a reply, and the next event may be a signal.
-                outdated.popleft().refresh()
-            if due:
-                refresh, due = Deadline(interval), False
-                if self._nc.is_connected:
-                    self._schedules.refresh()
+            if self._events.empty() or upkeep_at.expired():
+                upkeep_at = Deadline(_SIGNAL_POLL_S)
+                upkeep.step()
+
+    def _must_stop(self, event: RunEvent) -> bool:
+        """Return whether the worker has to stop because of an event, and log the reason."""
+        name = self._worker.name
+        if event.kind is RunEventKind.STOP:
+            why = f"signal {event.signal_number}" if event.signal_number else "stop()"
+            log.info("worker %r is stopping: %s", name, why)
+            return True
+        if event.error is None:
+            return False
+        if isinstance(event.error, MemoryError) and self._link is not None:
+            self._link.recycle("MemoryError in a handler")
+            return False
+        log.error("worker %r is stopping: %s", name, event.error)
+        self._status = exit_status(event.error)
+        return True
 
     # --- stopping -------------------------------------------------------------------------------
 
@@ -367,7 +347,7 @@ class WorkerRun:
     def _finish_events(self) -> None:
         """Make the calls that are left in the queue."""
         with suppress(queue.Empty):
-            while (event := self._events.get_nowait()).kind != "stop":
+            while (event := self._events.get_nowait()).kind is not RunEventKind.STOP:
                 if event.call is not None:
                     event.call()
 
@@ -391,3 +371,58 @@ class WorkerRun:
         count = sum(runner.return_waiting() for runner in self._runners)
         if count:
             log.info("%d messages that were not started are returned", count)
+
+
+class _Upkeep:
+    """Keeps pins, and reads the states of consumers and schedules again, between two events."""
+
+    def __init__(
+        self,
+        worker: DefinedWorker,
+        nc: Connection,
+        runners: Sequence[HandlerRunner],
+        schedules: Schedules,
+        link: SupervisorLink | None,
+    ) -> None:
+        self._nc = nc
+        self._runners = runners
+        self._schedules = schedules
+        self._link = link
+        is_frequent = worker.http is not None or any(handler.group for handler in worker.handlers)
+        self._interval = _SAMPLE_S if is_frequent else _REFRESH_S
+        self._refresh_at = Deadline(self._interval)
+        self._turns = cycle(runners)
+        self._outdated: deque[HandlerRunner] = deque()
+        self._has_asked = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `step` has more to do now."""
+        return self._has_asked or bool(self._outdated)
+
+    def refresh_all(self) -> None:
+        """Have the next `step` begin to read all states again."""
+        self._refresh_at = Deadline(0)
+
+    def step(self) -> None:
+        """Do what is due; at most one request of each kind, because the next event may be a signal."""
+        is_connected = self._nc.is_connected
+        self._has_asked = any(
+            next(self._turns).maintain(may_ask=is_connected) for _ in self._runners
+        )
+        if self._link is not None and any(runner.is_stuck for runner in self._runners):
+            self._link.recycle("all threads of a handler exceed the timeout")
+        due = self._refresh_at.expired()
+        self._outdated.extend(
+            runner
+            for runner in self._runners
+            if (due or runner.is_outdated) and runner not in self._outdated
+        )
+        if not self._nc.is_connected:
+            self._outdated.clear()
+        elif self._outdated:
+            self._outdated.popleft().refresh()
+        if due:
+            self._refresh_at = Deadline(self._interval)
+            if self._nc.is_connected:
+                self._schedules.refresh()

@@ -21,7 +21,7 @@ from .arguments import to_json
 from .checks import check_count, check_option, check_plain, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters
-from .events import RunEvent, StopOnce, signals
+from .events import RunEvent, RunEventKind, StopOnce, signals
 from .handler import (
     HANDLER_OPTIONS,
     QUEUE_OPTIONS,
@@ -29,11 +29,10 @@ from .handler import (
     Handler,
     HandlerFunction,
     refuse_to_run,
-    register,
 )
 from .logs import log
 from .observer import EVENT_KINDS, Hook, Observer, WorkerEventKind
-from .operations.health import Monitor, monitoring
+from .operations.health import Monitor
 from .operations.heartbeat import SupervisorLink, supervisor_link
 from .options import (
     OPTIONS,
@@ -43,6 +42,7 @@ from .options import (
     WorkerOptions,
     divided,
     refuse_unknown,
+    register,
     with_options,
 )
 from .queues import TaskQueues, calling_module, program_of
@@ -258,7 +258,7 @@ class Worker(DefinedWorker):
             task = self.queues.add_task(function, own, others)
             if own.cron is not None or own.every is not None:
                 times = {"cron": own.cron, "every": own.every, "time_zone": own.time_zone}
-                self._schedule_task(task, task.name, missed=own.missed, **times)
+                self.schedule(task, missed=own.missed, **times)
             return task
 
         return decorate if function is None else decorate(function)
@@ -386,14 +386,13 @@ class Worker(DefinedWorker):
         """
         times: dict[str, Any] = {"cron": cron, "every": every, "at": at, "time_zone": time_zone}
         if isinstance(name, Task):
-            self._schedule_task(
-                name, schedule_name or name.name, args=args, kwargs=kwargs, missed=missed, **times
-            )
+            check_option("missed", missed, missed in {"last", "all"}, "must be 'last' or 'all'")
+            times["rollup"] = missed == "last" and at is None
+            self._schedule_call(name, schedule_name or name.name, args, kwargs or {}, times)
             return lambda function: function
         if subject is None:
-            raise errors.InvalidOptionError(
-                "subject", subject, "is needed unless a task is scheduled"
-            )
+            rule = "is needed unless a task is scheduled"
+            raise errors.InvalidOptionError("subject", subject, rule)
 
         def decorate(function: Callable[[], bytes]) -> Callable[[], bytes]:
             if not isinstance(function, type):
@@ -403,33 +402,23 @@ class Worker(DefinedWorker):
 
         return decorate
 
-    def _schedule_task(
+    def _schedule_call(
         self,
         task: Task[..., Any],
         name: str,
-        *,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        missed: str = "last",
-        **times: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        times: Mapping[str, Any],
     ) -> None:
-        check_option("missed", missed, missed in {"last", "all"}, "must be 'last' or 'all'")
-        record, _ = task.record(args, kwargs or {})
+        record, _ = task.record(args, kwargs)
         data = to_json({"args": record.args, "kwargs": record.kwargs})
 
         def payload() -> bytes:
             return data
 
         payload.__module__ = unwrapped(task.function).__module__
-        self._add_schedule(
-            Schedule(
-                function=payload,
-                name=name,
-                subject=task.queue.subject_of(task.name, name),
-                rollup=missed == "last" and times.get("at") is None,
-                **times,
-            )
-        )
+        subject = task.queue.subject_of(task.name, name)
+        self._add_schedule(Schedule(function=payload, name=name, subject=subject, **times))
 
     def _add_schedule(self, schedule: Schedule) -> None:
         ok = all(item.name != schedule.name for item in self.schedules)
@@ -520,7 +509,7 @@ class Worker(DefinedWorker):
 
     def stop(self) -> None:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
-        self._events.put(RunEvent("stop"))
+        self._events.put(RunEvent(RunEventKind.STOP))
 
     def gauges(self) -> list[GaugeSnapshot]:
         """Return no other numbers for the metrics; for subclasses. Any thread may call it."""
@@ -549,12 +538,13 @@ class Worker(DefinedWorker):
                 of a handler imports a module that calls this.
 
         """
+        # It needs the module of TLS, and programs that only call tasks import this package, too.
+        from .operations.http_server import monitoring  # noqa: PLC0415 - for few programs
+
         refuse_to_run()
         rule = "the worker has none: add one with @handler"
         check_option("handlers", self.handlers, bool(self.handlers), rule)
-        observer = Observer(
-            self.name, self._hooks, lambda call: self._events.put(RunEvent("call", call=call))
-        )
+        observer = Observer(self.name, self._hooks, self._defer)
         link = supervisor_link()
         for handler in self.handlers:
             handler.check_processes(1 if link is None else link.count)
@@ -581,6 +571,10 @@ class Worker(DefinedWorker):
             link.ignore_signals()
         return status
 
+    def _defer(self, call: Callable[[], object]) -> None:
+        """Have the thread of `run` make a call."""
+        self._events.put(RunEvent(RunEventKind.CALL, call=call))
+
     def snapshot(self) -> Snapshot | None:
         """Return health and numbers of the running worker; ``None``: it does not run."""
         monitor = self._monitor
@@ -600,7 +594,7 @@ class Worker(DefinedWorker):
             return exit_status(error)
         finally:
             if link is not None:
-                link.close()
+                link.beat()  # with the final report
 
     def check(self, processes: int = 1) -> CheckResult:
         """
@@ -781,7 +775,9 @@ class Worker(DefinedWorker):
                 faulthandler.register(quits, all_threads=True)
         stops = (signal.SIGTERM, signal.SIGINT)
         try:
-            with signals(stops, lambda number: put(RunEvent("stop", signal_number=number))):
+            with signals(
+                stops, lambda number: put(RunEvent(RunEventKind.STOP, signal_number=number))
+            ):
                 yield
         finally:
             if quits is not None:

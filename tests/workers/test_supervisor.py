@@ -235,7 +235,7 @@ import threading
 stop = threading.Event()
 link.on_command(lambda command: stop.set())
 stop.wait()
-link.close()
+link.beat()
 """
 
 
@@ -250,14 +250,14 @@ def test_a_silent_process_is_killed(tmp_path, monkeypatch):
     observer = SimpleNamespace(
         report=lambda number, report: reports.append((number, report)), end=ended.append, stop=list
     )
-    supervisor = Supervisor([sys.executable, "-c", SILENT], 1, observer=observer)
+    command = [sys.executable, "-c", SILENT]
+    supervisor = Supervisor(command, 1, {}, RecycleRules(), observer, reload=False)
     statuses: list[int] = []
     thread = threading.Thread(target=lambda: statuses.append(supervisor.run()))
     thread.start()
     wait_until(lambda: reports, 25)
     assert ended == [1]
     assert reports[0] == (2, {"metrics": 1})
-    wait_until(lambda: supervisor.ready == 1)
     supervisor.stop()
     thread.join(20 * SCALE)
     assert statuses == [0]

@@ -9,20 +9,18 @@ their handlers, and not stopping.
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from ...locks import new_lock
+from ...net.clock import FOREVER, Deadline
 from ..deliveries import LeaseKeeper, lease_clock
-from ..events import spawn
-from ..logs import log
 from ..metrics import (
     GaugeSnapshot,
     HandlerSnapshot,
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
 _MAX_LEASE_CHECK_S: Final = 30.0
 #: Seconds without a report after which a process does not count as ready: it reports every second.
 _SILENCE_S: Final = 5.0
-#: Interval of the checks whether the server is closed, in seconds.
-_POLL_S: Final = 0.1
 
 
 class WorkerPhase(Enum):
@@ -83,11 +79,12 @@ class HealthSource:
         self._socket = f"\0{path[1:]}" if path.startswith("@") else path
         #: The last state that systemd was told.
         self._told = ""
-        self._watchdog_s = math.inf
-        self._watchdog_at = 0.0
+        self._watchdog_s = 0.0
+        self._watchdog_at = FOREVER
         with suppress(KeyError, ValueError):
             if environment.get("WATCHDOG_PID") in {None, str(os.getpid())}:
                 self._watchdog_s = int(environment["WATCHDOG_USEC"]) / 2e6
+                self._watchdog_at = Deadline(0)
 
     @property
     def is_stopping(self) -> bool:
@@ -111,9 +108,8 @@ class HealthSource:
         if state != self._told:
             self._told = state
             self._notify(state)
-        now = time.monotonic()
-        if self._watchdog_s < math.inf and now >= self._watchdog_at and not self.not_live():
-            self._watchdog_at = now + self._watchdog_s
+        if self._watchdog_at.expired() and not self.not_live():
+            self._watchdog_at = Deadline(self._watchdog_s)
             self._notify("WATCHDOG=1")
 
     def _notify(self, state: str) -> None:
@@ -292,27 +288,3 @@ class Processes(HealthSource):
                 "gauges": [],
             }
             return metrics_text([*self._current.values(), ended], self._ends)
-
-
-@contextmanager
-def monitoring(address: str | None, source: Monitor | Processes, name: str) -> Iterator[bool]:
-    """Serve health checks and metrics for the duration of a block; false: the address cannot be used."""
-    if address is None:
-        yield True
-        return
-    # Programs that only call tasks import this package, too; this module needs that of TLS.
-    from .http_server import MonitoringServer  # noqa: PLC0415 - for few programs
-
-    try:
-        server = MonitoringServer(address, source)
-    except OSError as error:
-        log.error("%s cannot serve http=%r: %s", name, address, error)  # noqa: TRY400
-        yield False
-        return
-    log.info("%s serves health checks and metrics at %s", name, server.url)
-    spawn("worker-http", lambda: server.serve_forever(_POLL_S), lambda _error: None)
-    try:
-        yield True
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -11,13 +11,11 @@ A supervised process has two pipes, whose descriptors are in the environment var
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -25,8 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from ... import codec
 from ...locks import new_lock
+from ...net.clock import Deadline
 from ...records import record
-from ..events import spawn
+from ..events import ignore_signals, spawn
 from ..logs import log
 
 if TYPE_CHECKING:
@@ -93,11 +92,7 @@ class SupervisorLink:
     def recycle(self, reason: str) -> None:
         """Ask the supervisor to replace this process."""
         self._recycle = reason
-        self._beat()
-
-    def close(self) -> None:
-        """Send a last heartbeat, with the final report."""
-        self._beat()
+        self.beat()
 
     def ignore_signals(self) -> None:
         """Let no signal change the status of this process, which is about to end; in the main thread."""
@@ -106,11 +101,10 @@ class SupervisorLink:
                 signal.signal(number, signal.SIG_IGN)
 
     def _run(self) -> None:
-        beat_at = time.monotonic()
+        next_beat = Deadline(0)
         buffer = b""
         while True:
-            wait = max(0.0, beat_at - time.monotonic())
-            if select.select([self._commands], [], [], wait)[0]:
+            if select.select([self._commands], [], [], next_beat.left())[0]:
                 data = os.read(self._commands, 4096)
                 if not data:
                     log.warning("the supervisor is gone")
@@ -119,9 +113,9 @@ class SupervisorLink:
                 *lines, buffer = (buffer + data).split(b"\n")
                 for line in lines:
                     self._command(line.decode())
-            if time.monotonic() >= beat_at:
-                beat_at = time.monotonic() + _INTERVAL_S
-                self._beat()
+            if next_beat.expired():
+                next_beat = Deadline(_INTERVAL_S)
+                self.beat()
 
     def _command(self, command: str) -> None:
         with self._lock:
@@ -131,7 +125,8 @@ class SupervisorLink:
         if function is not None:
             function(command)
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Send a heartbeat, with a report."""
         processes = [os.getpid(), *self.processes()]
         report, handled = None, 0
         if self.report is not None:
@@ -151,7 +146,7 @@ class SupervisorLink:
         )
 
     def _send(self, line: Heartbeat) -> None:
-        data = json.dumps(codec.encode(line)).encode() + b"\n"
+        data = codec.dumps(codec.encode(line)) + b"\n"
         # The other end is closed after the end of the supervisor, which the thread notices.
         with suppress(OSError), self._lock:
             while data:
@@ -170,16 +165,11 @@ def supervisor_link() -> SupervisorLink | None:
         _links.append(SupervisorLink(int(commands), int(beats), int(count), watch=bool(watch)))
         if threading.current_thread() is threading.main_thread():
             # Both are sent to all processes of a terminal; the supervisor decides what they mean.
-            for number in (signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, _ignore)
+            ignore_signals(signal.SIGINT, signal.SIGHUP)
     return _links[0] if _links else None
 
 
 _links: Final[list[SupervisorLink]] = []
-
-
-def _ignore(_number: int, _frame: object) -> None:
-    """Ignore a signal; unlike SIG_IGN, programs that this process starts do not inherit it."""
 
 
 def rss_of(process: int) -> int:

@@ -9,33 +9,25 @@ from __future__ import annotations
 
 import json
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from ..checks import parse_address
 from ..events import spawn
 from ..logs import log
-from ..metrics import CONTENT_TYPE, Snapshot
+from ..metrics import CONTENT_TYPE
 from ..observer import DURATIONS
+from .health import Monitor, Processes
 
 #: Maximum number of open connections, and seconds of silence after which one is closed.
 _MAX_CLIENTS: Final = 64
 _TIMEOUT_S: Final = 5.0
+#: Interval of the checks whether the server is closed, in seconds.
+_POLL_S: Final = 0.1
 _TEXT: Final = "text/plain; charset=utf-8"
-
-
-class _HealthView(Protocol):
-    """What is served: the health and the numbers of a worker, or of the processes of a supervisor."""
-
-    def not_live(self) -> list[str]: ...
-
-    def not_ready(self) -> list[str]: ...
-
-    def snapshots(self) -> list[Snapshot]: ...
-
-    def metrics(self) -> str: ...
 
 
 class MonitoringServer(ThreadingHTTPServer):
@@ -44,7 +36,7 @@ class MonitoringServer(ThreadingHTTPServer):
     allow_reuse_port = False
     request_queue_size = _MAX_CLIENTS
 
-    def __init__(self, address: str, source: _HealthView) -> None:
+    def __init__(self, address: str, source: Monitor | Processes) -> None:
         host, port = parse_address(address)
         self.source = source
         self._clients: list[socket.socket] = []
@@ -133,3 +125,24 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing: health checks are frequent."""
+
+
+@contextmanager
+def monitoring(address: str | None, source: Monitor | Processes, name: str) -> Iterator[bool]:
+    """Serve health checks and metrics for the duration of a block; false: the address cannot be used."""
+    if address is None:
+        yield True
+        return
+    try:
+        server = MonitoringServer(address, source)
+    except OSError as error:
+        log.error("%s cannot serve http=%r: %s", name, address, error)  # noqa: TRY400
+        yield False
+        return
+    log.info("%s serves health checks and metrics at %s", name, server.url)
+    spawn("worker-http", lambda: server.serve_forever(_POLL_S), lambda _error: None)
+    try:
+        yield True
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import queue
@@ -25,10 +24,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final, cast
 
 from ... import codec
-from ...net.clock import BackoffDelay
+from ...net.clock import FOREVER, BackoffDelay, Deadline
 from ..checks import check_count, check_option
 from ..events import signals, spawn
 from ..logs import log, status_text
@@ -87,6 +87,42 @@ class RecycleRules:
         return ""
 
 
+class ProcessPhase(Enum):
+    """What a worker process is doing."""
+
+    STARTING = "starting"
+    """It imports its modules, or waits for the server."""
+    READY = "ready"
+    """It handles messages."""
+    CANCELLED = "cancelled"
+    """It was asked to stop while it started, and holds no message."""
+    STOPPING = "stopping"
+    """It was asked to stop, and its handlers end."""
+
+
+class ProcessEventKind(Enum):
+    """What changes the phase of a worker process."""
+
+    READY = "ready"
+    """It reports that it handles messages."""
+    STOP = "stop"
+    """The supervisor asks it to stop."""
+
+
+#: The phase that follows each event.
+PROCESS_PHASES: Final = {
+    (ProcessPhase.STARTING, ProcessEventKind.READY): ProcessPhase.READY,
+    (ProcessPhase.STARTING, ProcessEventKind.STOP): ProcessPhase.CANCELLED,
+    (ProcessPhase.READY, ProcessEventKind.READY): ProcessPhase.READY,
+    (ProcessPhase.READY, ProcessEventKind.STOP): ProcessPhase.STOPPING,
+    # It became ready before it read the command.
+    (ProcessPhase.CANCELLED, ProcessEventKind.READY): ProcessPhase.STOPPING,
+    (ProcessPhase.CANCELLED, ProcessEventKind.STOP): ProcessPhase.CANCELLED,
+    (ProcessPhase.STOPPING, ProcessEventKind.READY): ProcessPhase.STOPPING,
+    (ProcessPhase.STOPPING, ProcessEventKind.STOP): ProcessPhase.STOPPING,
+}
+
+
 class _Process:
     """A worker process."""
 
@@ -94,20 +130,29 @@ class _Process:
         self.number = number
         self.popen = process
         self._commands: int | None = commands
-        self.started_at = self.heard_at = time.monotonic()
-        self.ready = False
+        self.started_at = time.monotonic()
+        #: When it counts as silent; each line from it puts that off.
+        self.silent_at: Deadline = Deadline(_SILENCE_S)
+        self.phase: ProcessPhase = ProcessPhase.STARTING
         #: The last heartbeat.
         self.beat: Heartbeat = Heartbeat()
-        #: Whether it was asked to stop.
-        self.stopping = False
-        #: When it is killed, and when its end was noticed.
-        self.kill_at: float | None = None
-        self.ended_at: float | None = None
+        #: When it is killed, and when its last lines are not awaited any more, after its end.
+        self.kill_at: Deadline = FOREVER
+        self.read_until: Deadline | None = None
         #: Whether everything was read from its pipe.
         self.read = False
 
     def __repr__(self) -> str:
         return f"worker process {self.number} (pid {self.popen.pid})"
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it may hold messages."""
+        return self.phase in {ProcessPhase.READY, ProcessPhase.STOPPING}
+
+    def enter(self, event: ProcessEventKind) -> None:
+        """Begin the phase that follows an event; most change nothing the second time."""
+        self.phase = PROCESS_PHASES[self.phase, event]
 
     def send(self, command: str) -> None:
         """Send a command; a process that has ended does not get it."""
@@ -117,9 +162,9 @@ class _Process:
 
     def stop(self) -> None:
         """Ask the process to stop after the handlers that run."""
-        self.stopping = True
+        self.enter(ProcessEventKind.STOP)
         self.send("stop")
-        if not self.ready:
+        if not self.was_ready:
             self.signal(signal.SIGTERM)  # it may be importing modules for a long time
 
     def signal(self, number: int) -> None:
@@ -142,14 +187,14 @@ class _Slot:
         self.successor: _Process | None = None
         self._delays = BackoffDelay(_FIRST_DELAY_S, _MAX_DELAY_S)
         #: When a process may be started here.
-        self.start_at = 0.0
+        self.start_at = Deadline(0)
 
     def postpone(self, uptime: float) -> float:
         """Delay the next start after an unexpected end; return the delay."""
         if uptime >= _RESET_S:
             self._delays.reset()
         delay = self._delays.next()
-        self.start_at = time.monotonic() + delay
+        self.start_at = Deadline(delay)
         return delay
 
 
@@ -165,17 +210,17 @@ class Supervisor:
         self,
         command: Sequence[str],
         processes: int,
+        environment: Mapping[str, str],
+        limits: RecycleRules,
+        observer: Processes,
         *,
-        environment: Mapping[str, str] | None = None,
-        limits: RecycleRules | None = None,
-        reload: bool = False,
-        observer: Processes | None = None,
+        reload: bool,
     ) -> None:
         check_count("processes", processes)
         check_option("processes", processes, os.name == "posix", "needs a POSIX system")
         self._command = list(command)
-        self._environment = dict(environment or {})
-        self._limits = RecycleRules() if limits is None else limits
+        self._environment = dict(environment)
+        self._limits = limits
         self._reload = reload
         self._observer = observer
         self._events: queue.SimpleQueue[_ProcessEvent] = queue.SimpleQueue()
@@ -190,14 +235,10 @@ class Supervisor:
         self._early_ends = 0
         self._stops = 0
         self._status = 0
-        self._ticked_at = 0.0
+        # When the supervisor has not checked its processes for long.
+        self._suspended_at = FOREVER
         #: Modification times of source files.
         self._files: dict[str, float] = {}
-
-    @property
-    def ready(self) -> int:
-        """The number of processes that handle messages; any thread may ask."""
-        return sum(item.ready and not item.stopping for item in tuple(self._alive))
 
     def stop(self) -> None:
         """Stop as SIGTERM does; any thread, and a signal handler, may call it."""
@@ -212,7 +253,6 @@ class Supervisor:
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
         with signals(numbers, lambda number: self._events.put(_ProcessEvent(signal_number=number))):
             log.info("supervisor: starting %d worker processes", len(self._slots))
-            self._ticked_at = time.monotonic()
             while not (self._stops and not self._alive):
                 self._tick()
                 with suppress(queue.Empty):
@@ -232,22 +272,22 @@ class Supervisor:
         elif event.signal_number == signal.SIGHUP:
             self._replace_all("SIGHUP")
         elif event.signal_number == signal.SIGQUIT:
-            for item in [item for item in self._alive if item.ready]:
+            for item in [item for item in self._alive if item.was_ready]:
                 item.signal(signal.SIGQUIT)
         else:
             self._stop(f"signal {event.signal_number}")
 
     def _heard(self, process: _Process, line: Heartbeat) -> None:
         """Handle a line from a process."""
-        process.heard_at = time.monotonic()
+        process.silent_at = Deadline(_SILENCE_S)
         for file in line.files:
             self._files.setdefault(file, _modified(file))
-        if line.report is not None and self._observer is not None:
+        if line.report is not None:
             self._observer.report(process.number, cast("Snapshot", line.report))
         if not line.ready:
             process.beat = line
             return
-        process.ready = True
+        process.enter(ProcessEventKind.READY)
         self._early_ends = 0
         slot = self._replacing
         if slot is not None and process is slot.successor:
@@ -260,14 +300,15 @@ class Supervisor:
         """Stop all processes; at the second time, at once."""
         self._stops += 1
         log.info("supervisor: stopping%s: %s", " at once" if self._stops > 1 else "", why)
-        if self._stops == 1 and self._observer is not None:
+        if self._stops == 1:
             self._observer.stop()
         for process in self._alive:
             if self._stops == 1:
                 process.stop()
             else:
                 process.send("now")
-                process.kill_at = process.kill_at or time.monotonic() + _KILL_S
+                if process.kill_at is FOREVER:
+                    process.kill_at = Deadline(_KILL_S)
 
     # --- processes ------------------------------------------------------------------------------
 
@@ -303,60 +344,58 @@ class Supervisor:
         """Add the lines of a process to the events; the function of a thread."""
         with open(beats, "rb") as pipe:
             for line in pipe:
-                beat = codec.decode(Heartbeat, json.loads(line))
+                beat = codec.decode(Heartbeat, codec.loads(line))
                 self._events.put(_ProcessEvent(process=process, line=beat))
         self._events.put(_ProcessEvent(process=process))
 
     def _tick(self) -> None:
         """Do what is due."""
-        now = time.monotonic()
-        if now - self._ticked_at > _SUSPENDED_S:
+        if self._suspended_at.expired():
             for process in self._alive:
-                process.heard_at = now  # it may have been suspended, too
-        self._ticked_at = now
+                process.silent_at = Deadline(_SILENCE_S)  # it may have been suspended, too
+        self._suspended_at = Deadline(_SUSPENDED_S)
         for process in tuple(self._alive):
-            self._check_alive(process, now)
+            self._check_alive(process)
         if os.getpid() == 1:
             self._reap_orphans()
         if self._stops:
             return
         for slot in self._slots:
-            if slot.process is None and now >= slot.start_at:
+            if slot.process is None and slot.start_at.expired():
                 slot.process = self._start()
                 if slot.process is None:
                     slot.postpone(0.0)
         if self._reload:
             self._check_files()
-        self._check_limits(now)
+        self._check_limits()
         self._replace_next()
 
-    def _check_alive(self, process: _Process, now: float) -> None:
+    def _check_alive(self, process: _Process) -> None:
         """Notice the end of a process; kill one that does not answer."""
         status = process.popen.poll()
         if status is not None:
-            process.ended_at = process.ended_at or now
             # Another process may have inherited the pipe, so its end does not always come.
-            if process.read or now - process.ended_at >= _LAST_LINES_S:
-                self._ended(process, status, now)
-        elif process.kill_at is not None:
-            if now >= process.kill_at:
+            process.read_until = process.read_until or Deadline(_LAST_LINES_S)
+            if process.read or process.read_until.expired():
+                self._ended(process, status)
+        elif process.kill_at is not FOREVER:
+            if process.kill_at.expired():
                 process.signal(signal.SIGKILL)
-        elif now - process.heard_at >= _SILENCE_S:
+        elif process.silent_at.expired():
             log.error("supervisor: %r is silent for %g s: killing it", process, _SILENCE_S)
-            process.kill_at = now + _STACKS_S
-            if process.ready:
+            process.kill_at = Deadline(_STACKS_S)
+            if process.was_ready:
                 process.signal(signal.SIGQUIT)
 
-    def _ended(self, process: _Process, status: int, now: float) -> None:
+    def _ended(self, process: _Process, status: int) -> None:
         """Handle the end of a process."""
         self._alive.remove(process)
         process.close()
-        if self._observer is not None:
-            self._observer.end(process.number)
+        self._observer.end(process.number)
         what = status_text(status)
         if self._stops:
             # Before it is ready it holds no message, and SIGTERM may end it.
-            if process.ready and status and not self._status:
+            if process.was_ready and status and not self._status:
                 self._status = 128 - status if status < 0 else status
             return
         if process is self._leaving:
@@ -365,7 +404,7 @@ class Supervisor:
             self._leaving = self._replacing = None
             return
         slot = next(slot for slot in self._slots if process in {slot.process, slot.successor})
-        delay = slot.postpone(now - process.started_at)
+        delay = slot.postpone(time.monotonic() - process.started_at)
         if process is slot.successor:
             log.error("supervisor: %r cannot replace the old process: %s", process, what)
             slot.successor = self._replacing = None
@@ -374,20 +413,13 @@ class Supervisor:
         slot.process = None
         if slot.successor is not None:
             slot.process, slot.successor, self._replacing = slot.successor, None, None
-        log.log(
-            logging.WARNING if status else logging.INFO,
-            "supervisor: %r has ended, starting another in %g s: %s",
-            process,
-            delay,
-            what,
-        )
-        if not process.ready:
+        text = "supervisor: %r has ended, starting another in %g s: %s"
+        log.log(logging.WARNING if status else logging.INFO, text, process, delay, what)
+        if not process.was_ready:
             self._early_ends += 1
             if self._early_ends >= _MAX_EARLY_ENDS and not self._reload:
                 self._status = (128 - status if status < 0 else status) or 1
-                self._stop(
-                    f"{_MAX_EARLY_ENDS} processes in a row have ended before they were ready"
-                )
+                self._stop(f"{_MAX_EARLY_ENDS} processes in a row ended before they were ready")
 
     def _reap_orphans(self) -> None:
         """Reap processes whose parents have ended: the first process of a container inherits them."""
@@ -408,16 +440,16 @@ class Supervisor:
             log.info("supervisor: replacing all processes: %s", why)
             self._outdated = deque(self._slots)
             for slot in self._slots:
-                slot.start_at = 0.0
+                slot.start_at = Deadline(0)
 
-    def _check_limits(self, now: float) -> None:
+    def _check_limits(self) -> None:
         for slot in self._slots:
             process = slot.process
-            if process is None or not process.ready or slot in self._outdated:
+            if process is None or not process.was_ready or slot in self._outdated:
                 continue
-            if slot is self._replacing or now < slot.start_at:
+            if slot is self._replacing or not slot.start_at.expired():
                 continue
-            why = self._limits.exceeded(now - process.started_at, process.beat)
+            why = self._limits.exceeded(time.monotonic() - process.started_at, process.beat)
             if why:
                 log.info("supervisor: replacing %r: %s", process, why)
                 self._outdated.append(slot)

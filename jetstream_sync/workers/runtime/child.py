@@ -33,7 +33,7 @@ from ...locks import new_rlock
 from ..context import Context, ContextActions
 from ..dead_letters import one_line
 from ..deliveries import DeliveryState, LeasedMessage, log_context
-from ..events import spawn
+from ..events import ignore_signals, spawn
 from ..handler import (
     CallHandler,
     Handler,
@@ -42,9 +42,9 @@ from ..handler import (
     Reply,
     check_returned,
     in_handler_process,
-    registered,
 )
 from ..logs import log, traceback_text
+from ..options import registered
 from ..tracing import traced, tracing_middleware
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class FailureReport:
 
 def main(connection: int, lifeline: int) -> None:
     """Run a handler for the messages that come through a pipe; the program of a handler process."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _ignore)
+    ignore_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with suppress(OSError, ValueError, AttributeError):  # stderr may be closed
         faulthandler.register(signal.SIGQUIT, all_threads=True)
     _end_with(lifeline)
@@ -130,10 +129,6 @@ def main(connection: int, lifeline: int) -> None:
     _forward_logs(child, job)
     conn.send("")
     child.run()
-
-
-def _ignore(_number: int, _frame: object) -> None:
-    """Ignore a signal; unlike SIG_IGN, programs that a handler starts do not inherit it."""
 
 
 def _end_with(lifeline: int) -> None:
@@ -319,11 +314,8 @@ class _RemoteMsg(JetStreamMsg):
             self._settled = True
 
     def _refuse(self, *_: object, **_options: object) -> NoReturn:
-        raise errors.InvalidOptionError(
-            "pool",
-            "processes",
-            "a handler process has no connection: return, raise, or use the context",
-        )
+        rule = "a handler process has no connection: return, raise, or use the context"
+        raise errors.InvalidOptionError("pool", "processes", rule)
 
     ack_sync = nak = term = in_progress = respond = _refuse
 

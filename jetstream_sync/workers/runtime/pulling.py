@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
@@ -445,7 +444,7 @@ class Puller:
     def run(self) -> None:
         """Receive messages until `stop`; the function of a thread."""
         delays = BackoffDelay(_FIRST_PULL_DELAY_S, _MAX_PULL_DELAY_S)
-        delay, logged_at = 0.0, -math.inf
+        delay, quiet = 0.0, Deadline(0)
         while not self._stopped.wait(delay):
             try:
                 self._pull_or_recreate()
@@ -463,8 +462,8 @@ class Puller:
                     delays.reset()  # it has received meanwhile
                 self.error = str(error)
                 delay = delays.next()
-                if time.monotonic() - logged_at >= _REPEAT_LOG_S:
-                    logged_at = time.monotonic()
+                if quiet.expired():
+                    quiet = Deadline(_REPEAT_LOG_S)
                     log.error("%s: cannot pull, trying again: %s", self._handler.name, error)  # noqa: TRY400
         self._shared.on_change()
 
@@ -567,7 +566,7 @@ class Puller:
         return deliveries
 
     def _without_foreign(
-        self, deliveries: list[LeasedMessage], accepts: Callable[[str], bool]
+        self, deliveries: list[LeasedMessage], accepts: Callable[[str], object]
     ) -> list[LeasedMessage]:
         """Return the messages of the filters of the handler; the others belong to newer processes."""
         foreign = [delivery for delivery in deliveries if not accepts(delivery.msg.subject)]

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from jetstream_sync import ConsumerConfig, InvalidOptionError
+from jetstream_sync.subjects import subject_matches
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 from jetstream_sync.workers.dead_letters import one_line
 from jetstream_sync.workers.deliveries import Lease, LeaseTimes
+from jetstream_sync.workers.handler import acceptor
 from jetstream_sync.workers.limits import rate_interval
 from jetstream_sync.workers.runtime.pulling import Window
 
@@ -340,3 +342,17 @@ def test_a_worker_keeps_its_own_connection_options():
     worker = Worker(connection=options)
     options["user"] = "b"
     assert worker.connection == {"user": "a"}
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [["tasks.shop.mail.*.*"], ["ORDERS.>"], ["A.*.b", "A+.c"], ["a", "b.>", "b.*.c"], [">"]],
+)
+def test_a_subject_is_accepted_as_the_server_matches_it(filters):
+    """A handler takes exactly the messages of its filters, whatever other clients have published."""
+    accepts = acceptor(filters)
+    subjects = ["tasks.shop.mail.send.1", "tasks.shop.mail.1", "ORDERS", "ORDERS.a.\n", "A.x.b"]
+    subjects += ["A+.c", "AA.c", "a", "b", "b.x.c", "b.\udcff", "A..b"]
+    for subject in subjects:
+        expected = any(subject_matches(item, subject) for item in filters)
+        assert bool(accepts(subject)) is expected, subject

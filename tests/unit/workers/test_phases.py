@@ -15,6 +15,11 @@ from jetstream_sync.workers.deliveries import (
     Origin,
 )
 from jetstream_sync.workers.operations.health import WORKER_PHASES, HealthSource, WorkerPhase
+from jetstream_sync.workers.operations.supervisor import (
+    PROCESS_PHASES,
+    ProcessEventKind,
+    ProcessPhase,
+)
 from jetstream_sync.workers.runtime.pulling import PHASES, HeldMessages, Phase
 
 
@@ -63,3 +68,18 @@ def test_a_lease_is_lost_once_and_a_settled_message_stays_settled(before, after,
     delivery.state = before
     assert delivery.lose() is is_new
     assert delivery.state is after
+
+
+def test_the_phases_of_a_process_are_complete():
+    """Each event has a phase that follows: a process that was ready is so until it has stopped."""
+    pairs = set(itertools.product(ProcessPhase, ProcessEventKind))
+    assert PROCESS_PHASES.keys() == pairs
+    held = {ProcessPhase.READY, ProcessPhase.STOPPING}
+    for before, event in pairs:
+        after = PROCESS_PHASES[before, event]
+        assert (after in held) is (before in held or event is ProcessEventKind.READY)
+        stops = event is ProcessEventKind.STOP or before not in {
+            ProcessPhase.STARTING,
+            ProcessPhase.READY,
+        }
+        assert (after in {ProcessPhase.CANCELLED, ProcessPhase.STOPPING}) is stops
