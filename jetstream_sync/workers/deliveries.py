@@ -203,10 +203,10 @@ class Origin(NamedTuple):
     handler: str
     """The name of the handler."""
     generation: str = ""
-    """The creation time of the stream."""
+    """The creation time of the stream, for the ids of the messages."""
     observer: DeliveryObserver = DeliveryObserver()
     clock_ahead: float = 0.0
-    """Seconds by which the server's clock is ahead of the local clock."""
+    """Seconds by which the server's clock, which sets `stored_ns`, is ahead of the local clock."""
 
 
 class LeasedMessage:
@@ -236,7 +236,7 @@ class LeasedMessage:
     ended_at: float = 0.0
     """Time of its end."""
     consumer: str = ""
-    """The name in `metadata` instead of that of the consumer; empty: none."""
+    """The name in `metadata` in place of the real consumer; empty: none."""
     task: str = ""
     """The name of the task that the message is a call of; empty: it is none."""
     is_suspicious: bool = False
@@ -245,29 +245,20 @@ class LeasedMessage:
     def __init__(self, msg: JetStreamMsg, lease: Lease, origin: Origin) -> None:
         self.msg: JetStreamMsg = msg
         self.lease: Lease = lease
-        self._origin = origin
-        #: The number of the attempt: that of the delivery, plus the retries in place.
+        #: What it has in common with the messages that were received together with it.
+        self.origin: Origin = origin
+        #: The number of the attempt: the number of the delivery, plus the retries in place.
         self.attempt: int = lease.delivered
 
     @cached_property
     def handler(self) -> str:
         """The name of the handler or, in a queue, of the task."""
-        return self._origin.handler
+        return self.origin.handler
 
     @cached_property
     def observer(self) -> DeliveryObserver:
         """Counts what happens to the message."""
-        return self._origin.observer
-
-    @property
-    def generation(self) -> str:
-        """The creation time of the stream, for the id of the message."""
-        return self._origin.generation
-
-    @property
-    def clock_ahead(self) -> float:
-        """Seconds by which the server's clock, which sets `stored_ns`, is ahead of the local clock."""
-        return self._origin.clock_ahead
+        return self.origin.observer
 
     @property
     def metadata(self) -> Metadata:
@@ -337,7 +328,7 @@ class LeaseKeeper:
             if delivery.is_lost():
                 self._report_lost(delivery)
             elif now >= delivery.give_up_at:
-                delivery.lease = copy(lease)  # that of the others may be renewed
+                delivery.lease = copy(lease)  # the lease of the other messages may be renewed
             else:
                 due.append(delivery)
         if due and self._nc.is_connected:

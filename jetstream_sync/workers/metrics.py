@@ -186,14 +186,14 @@ def _mismatches(runner: HandlerRunner) -> int:
 @_gauge("", absent={})
 def _unknown_tasks(runner: HandlerRunner) -> dict[str, int]:
     """Deliveries of calls of tasks that the worker does not have, by task."""
-    return runner.processor.unknown_tasks()
+    return dict(runner.processor.unknown_tasks)
 
 
 _ABSENT: Final = {key: gauge.absent for key, gauge in _GAUGES.items()}
 
 
 def handler_snapshots(runner: HandlerRunner) -> Iterator[HandlerSnapshot]:
-    """Yield the numbers of a handler; of a queue, also those of the tasks that have run."""
+    """Yield the numbers of a handler, and of the tasks of a queue that have run."""
     handler, observer = runner.handler, runner.observer
     where = {"handler": handler.name, "stream": handler.stream, "consumer": handler.consumer}
     read = {key: gauge.read(runner) for key, gauge in _GAUGES.items() if gauge.read is not None}

@@ -218,7 +218,7 @@ class HandlerObserver(DeliveryObserver):
                 self._add_durations(recent)
 
     def _add_durations(self, ended: Sequence[LeasedMessage]) -> None:
-        offset = self._clock_offset + ended[0].clock_ahead
+        offset = self._clock_offset + ended[0].origin.clock_ahead
         stored = stored_ns([item.msg for item in ended])
         ages = [item.started_at + offset - ns / 1e9 for item, ns in zip(ended, stored, strict=True)]
         durations = {

@@ -46,6 +46,7 @@ from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream
+    from .runtime.processes import HandlerProcesses
 
 #: Interval at which the lengths of the leases are read again, in seconds.
 _REFRESH_S: Final = 60.0
@@ -111,6 +112,7 @@ class WorkerRun:
         self._status = ExitStatus.OK
         self._ended = threading.Event()
         self._runners: list[HandlerRunner] = []
+        self._pools: list[HandlerProcesses] = []
         # What the consumers had delivered at the last check, if all of them were empty.
         self._delivered: list[int] = []
         self._reporter = RunningReporter(worker.name, worker.report, monitor)
@@ -165,6 +167,7 @@ class WorkerRun:
                     for step in create_missing(self._js, self._worker.resources(self._nc)):
                         log.warning("worker %r: setup would %s", name, step)
                 self._runners = [self._prepare(handler) for handler in self._worker.handlers]
+                self._pools = [item.processes for item in self._runners if item.processes]
                 if self._worker.ensure != "none":
                     self._schedules.store()
                 break
@@ -260,7 +263,7 @@ class WorkerRun:
         self._monitor.enter(WorkerPhase.RUNNING)
         self._observer.emit("ready")
         if self._link is not None:
-            self._link.processes = lambda: [pid for runner in self._runners for pid in runner.pids]
+            self._link.processes = lambda: [pid for pool in self._pools for pid in pool.pids]
             self._link.ready()
 
     def _is_drained(self) -> bool:
@@ -325,11 +328,11 @@ class WorkerRun:
             self._settlements.wait_confirmed(Deadline(_LAST_FLUSH_S))
         self._monitor.enter(WorkerPhase.STOPPED)
         self._reporter.stop()
-        for runner in self._runners:
-            runner.close()
+        for pool in self._pools:
+            pool.close()
         closing = Deadline(_CLOSE_S)  # the processes of all handlers end at the same time
-        for runner in self._runners:
-            runner.wait_closed(closing)
+        for pool in self._pools:
+            pool.wait_closed(closing)
         with suppress(errors.Error):
             # At the first error, the other pins are left to their timeouts: the server may be silent.
             for runner in self._runners if clean else ():

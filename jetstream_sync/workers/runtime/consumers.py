@@ -116,7 +116,7 @@ class HandlerConsumer(WorkerConsumer):
         self, js: JetStream, handler: Handler, *, may_change: bool, replaces: bool = False
     ) -> None:
         super().__init__(js, handler, may_change=may_change)
-        # Whether filters that were replaced by those of another version are made current again.
+        # Whether the filters of this version may replace those of a newer one.
         self._replaces = replaces
         self._stream_created: datetime | None = None
         self._open(None)

@@ -86,7 +86,7 @@ def is_managed(group: StaticConsumerGroup | ElasticConsumerGroup) -> bool:
 
 
 def check_member(group: StaticConsumerGroup | ElasticConsumerGroup, handler: Handler) -> None:
-    """Check that a group with fixed members has that of a handler."""
+    """Check that the member of a handler belongs to a group with fixed members."""
     names = group.config().member_names
     rule = f"must be a member of group {group.key!r}, whose members are fixed: {', '.join(names)}"
     check_option("member", handler.member, handler.member in names, rule)
@@ -147,18 +147,16 @@ class GroupConsumer(WorkerConsumer):
         group = cast("ElasticConsumerGroup", self.group)
         if self.member not in group.config().member_names:
             group.add_members(self.member)
-            log.info("%s: member %s has joined group %s", self._name, self.member, group.key)
+            log.info(
+                "%s: member %s has joined group %s", self._handler.name, self.member, group.key
+            )
         absent = group.absent_members()
         self._absent = {name: self._absent.get(name) or Deadline(_ABSENT_S) for name in absent}
         gone = [name for name, end in self._absent.items() if end.expired()]
         if gone:
             group.drop_members(*gone)
             text = "%s: dropped from group %s, because they are absent: %s"
-            log.warning(text, self._name, group.key, ", ".join(gone))
-
-    @property
-    def _name(self) -> str:
-        return self._handler.name
+            log.warning(text, self._handler.name, group.key, ", ".join(gone))
 
     def leave(self) -> None:
         """Give the partitions to other members; a member with a name of its own will come back."""

@@ -156,7 +156,7 @@ class Failures:
             origin = parked_header(delivery, _ORIGIN_HEADER)
             if origin.startswith(start) and _ORIGIN_END.fullmatch(origin, len(start)):
                 return origin
-        return f"{start}{where.stream_seq}/{delivery.generation}"
+        return f"{start}{where.stream_seq}/{delivery.origin.generation}"
 
     def decide(self, delivery: LeasedMessage, error: BaseException) -> Verdict:
         """Return what follows for a message whose attempt has failed."""
@@ -311,6 +311,8 @@ class Processor:
         self._state: RunState = state or _state_of(handler, shared.js)
         #: Pauses the handler while all messages fail.
         self.breaker: CircuitBreaker = breaker or CircuitBreaker(handler.name, handler.concurrency)
+        #: Number of deliveries of calls of unknown tasks, by task.
+        self.unknown_tasks: dict[str, int] = {}
         #: What follows for messages that fail.
         self.failures: Failures = Failures(handler, shared, dead_letters, self.breaker, self._state)
         self._processes = processes
@@ -339,10 +341,6 @@ class Processor:
     def failed_here(self, delivery: LeasedMessage) -> bool:
         """Return whether this process returned the message after its last attempt, which it survived."""
         return self.failures.happened_here(delivery)
-
-    def unknown_tasks(self) -> dict[str, int]:
-        """Return the number of deliveries of calls of unknown tasks, by task."""
-        return {}
 
     def process(self, delivery: LeasedMessage, now: float) -> float:
         """
@@ -600,11 +598,6 @@ class QueueProcessor(Processor):
             name: Processor(task, shared, dead_letters, processes, self.breaker)
             for name, task in handler.tasks.items()
         }
-        self._unknown: dict[str, int] = {}
-
-    def unknown_tasks(self) -> dict[str, int]:
-        """Return as `Processor.unknown_tasks`."""
-        return dict(self._unknown)
 
     def failed_here(self, delivery: LeasedMessage) -> bool:
         """Return as `Processor.failed_here`."""
@@ -624,12 +617,12 @@ class QueueProcessor(Processor):
 
     def _process_unknown(self, delivery: LeasedMessage, task: str) -> None:
         grace = self.handler.unknown_task_grace
-        now = datetime.now(timezone.utc).timestamp() + delivery.clock_ahead
+        now = datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead
         age = max(0.0, now - stored_ns([delivery.msg])[0] / 1e9)
-        if task not in self._unknown:
+        if task not in self.unknown_tasks:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
             log.error(text, self.handler.name, task, grace)
-        self._unknown[task] = self._unknown.get(task, 0) + 1
+        self.unknown_tasks[task] = self.unknown_tasks.get(task, 0) + 1
         self.observer.count("unknown_tasks")
         verdict = unknown_task_verdict(task, age, grace)
         if verdict.is_last:

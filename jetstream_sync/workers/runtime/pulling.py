@@ -338,7 +338,8 @@ class PullRequests:
         self.window: Window = Window(
             handler.concurrency * batch, handler.ahead, batch, adapts=adapts
         )
-        self._iterator: MessageIterator | None = None
+        #: What messages are requested from; ``None``: none are received now.
+        self.iterator: MessageIterator | None = None
         #: Number of messages that were requested from the iterator and have not arrived.
         self.awaited: int = 0
         #: Whether none may be requested although the worker receives messages.
@@ -349,14 +350,9 @@ class PullRequests:
         """Whether messages may be requested."""
         return self._held.phase is Phase.RECEIVING and not self.is_paused
 
-    @property
-    def iterator(self) -> MessageIterator | None:
-        """The iterator that messages are requested from; ``None``: none are received now."""
-        return self._iterator
-
-    @iterator.setter
-    def iterator(self, iterator: MessageIterator | None) -> None:
-        self._iterator, self.awaited = iterator, 0
+    def use(self, iterator: MessageIterator | None) -> None:
+        """Request messages from an iterator from now on; ``None``: none are received."""
+        self.iterator, self.awaited = iterator, 0
 
     def arrived(self, count: int) -> None:
         """Note that messages have arrived."""
@@ -365,10 +361,10 @@ class PullRequests:
     def next(self) -> tuple[MessageIterator, int] | None:
         """Count the messages to request now, and return the iterator and their number for `send`."""
         # One request at a time: they are fewer and larger.
-        if self._iterator is None or self.awaited or not self.may_receive:
+        if self.iterator is None or self.awaited or not self.may_receive:
             return None
         self.awaited = self._room()
-        return (self._iterator, self.awaited) if self.awaited else None
+        return (self.iterator, self.awaited) if self.awaited else None
 
     @staticmethod
     def send(request: tuple[MessageIterator, int] | None) -> None:
@@ -500,7 +496,7 @@ class Puller:
             with self._held.lock:
                 if not self.requests.may_receive:
                     return
-                self.requests.iterator = messages
+                self.requests.use(messages)
                 more = self.requests.next()
             try:
                 if more is not None:
@@ -511,7 +507,7 @@ class Puller:
                 return  # stopped
             finally:
                 with self._held.lock:
-                    self.requests.iterator = None
+                    self.requests.use(None)
 
     # --- receiving ------------------------------------------------------------------------------
 
@@ -665,8 +661,9 @@ class Pin:
 
     def follow(self, msg: JetStreamMsg) -> None:
         """Use the pin id of a message; the former one is lost if it is another."""
+        pin = msg.headers.get("Nats-Pin-Id") if msg.headers else None
         with self._lock:
-            known, self._id = self._id, _pin_of(msg)
+            known, self._id = self._id, pin
             lost = known is not None and known != self._id
         if lost:
             self._on_lost()
@@ -717,8 +714,3 @@ class Pin:
         group = self.options.get("group")
         states = self._consumer.read().priority_groups or ()
         return any(state.pinned_client_id == pin for state in states if state.group == group)
-
-
-def _pin_of(msg: JetStreamMsg) -> str | None:
-    headers = msg.headers
-    return headers.get("Nats-Pin-Id") if headers else None

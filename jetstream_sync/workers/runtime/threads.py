@@ -60,21 +60,22 @@ class HandlerRunner:
         self._shared = shared
         #: What all handlers have counted.
         self.observer: Observer = shared.observer
-        self._processes: HandlerProcesses | None = None
+        #: The processes of the handler; ``None``: it runs in this one.
+        self.processes: HandlerProcesses | None = None
         if handler.pool == "processes":
             # Loaded before the threads of the handler start.
             from .processes import HandlerProcesses  # noqa: PLC0415 - for few programs
 
-            self._processes = HandlerProcesses(
+            self.processes = HandlerProcesses(
                 handler, shared.js, shared.is_stopping, shared.process_setup
             )
         #: Runs the handler.
         self.processor: Processor
         if isinstance(handler, QueueHandler):
-            self.processor = QueueProcessor(handler, shared, dead_letters, self._processes)
+            self.processor = QueueProcessor(handler, shared, dead_letters, self.processes)
         else:
-            self.processor = Processor(handler, shared, dead_letters, self._processes)
-        isolates = self._processes is None and handler.max_messages is None
+            self.processor = Processor(handler, shared, dead_letters, self.processes)
+        isolates = self.processes is None and handler.max_messages is None
         #: The messages that were received and are not settled.
         self.held: HeldMessages = HeldMessages(
             isolates=isolates,
@@ -204,11 +205,11 @@ class HandlerRunner:
     def terminate(self, subject: str) -> bool:
         """End the process that runs the call with a subject, and record that; return whether one did."""
         handler = self.handler.of(subject)
-        if self._processes is None or not isinstance(handler, CallHandler):
+        if self.processes is None or not isinstance(handler, CallHandler):
             return False
         for delivery in self.running():
             if delivery.msg.subject == subject and handler.state.cancel(delivery.msg):
-                return self._processes.kill(delivery)
+                return self.processes.kill(delivery)
         return False
 
     def delivered_if_empty(self) -> int | None:
@@ -225,11 +226,6 @@ class HandlerRunner:
     def is_prepared(self) -> bool:
         """Whether all threads are ready to run the handler."""
         return self._prepared == self.handler.concurrency
-
-    @property
-    def pids(self) -> list[int]:
-        """The ids of the processes of the handler; empty: it runs in this one."""
-        return [] if self._processes is None else self._processes.pids
 
     @property
     def idle(self) -> bool:
@@ -270,16 +266,6 @@ class HandlerRunner:
     def _give_back(self, delivery: LeasedMessage, delay: float = 0) -> None:
         self.processor.failures.perform(delivery, given_back(delay))
 
-    def close(self) -> None:
-        """Kill the processes of the handler that have a message, and let the others end."""
-        if self._processes is not None:
-            self._processes.close()
-
-    def wait_closed(self, deadline: Deadline) -> None:
-        """Wait until the processes have ended; kill them at the deadline."""
-        if self._processes is not None:
-            self._processes.wait_closed(deadline)
-
     # --- handling -------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -296,8 +282,8 @@ class HandlerRunner:
     def _prepare(self) -> None:
         """Start the process of this thread, if the handler has processes."""
         try:
-            if self._processes is not None:
-                self._processes.prepare()
+            if self.processes is not None:
+                self.processes.prepare()
         except errors.InvalidArgumentError as error:
             self._shared.on_fatal(error)
             return
