@@ -58,15 +58,15 @@ _MONTHS: Final = (
     *("jan", "feb", "mar", "apr", "may", "jun"),
     *("jul", "aug", "sep", "oct", "nov", "dec"),
 )
-_DAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-#: Name, first and last value of the fields.
-_FIELDS: Final = (
-    ("second", 0, 59),
-    ("minute", 0, 59),
-    ("hour", 0, 23),
-    ("day of the month", 1, 31),
-    ("month", 1, 12),
-    ("day of the week", 0, 6),
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+#: Name, first and last value of the fields, and the names of their values.
+_FIELDS: Final[tuple[tuple[str, int, int, tuple[str, ...]], ...]] = (
+    ("second", 0, 59, ()),
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of the month", 1, 31, ()),
+    ("month", 1, 12, _MONTHS),
+    ("day of the week", 0, 6, _DAYS),
 )
 _LONGEST_MONTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
@@ -398,9 +398,9 @@ def check_cron(cron: object) -> list[set[int]]:
     rule = f"must have five or six fields, or be one of {', '.join(_NAMES)}"
     check_option("cron", cron, len(parts) == len(_FIELDS), rule)
     fields = []
-    for (name, first, last), text in zip(_FIELDS, parts, strict=True):
+    for (name, first, last, names), text in zip(_FIELDS, parts, strict=True):
         try:
-            fields.append(_values(text, name, first, last))
+            fields.append(_values(text, first, last, names))
         except ValueError:
             rule = f"the field {text!r} for the {name} must have values from {first} to {last}"
             raise errors.InvalidOptionError("cron", cron, rule) from None
@@ -412,7 +412,7 @@ def check_cron(cron: object) -> list[set[int]]:
     return fields
 
 
-def _values(text: str, name: str, first: int, last: int) -> set[int]:
+def _values(text: str, first: int, last: int, names: Sequence[str]) -> set[int]:
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         span, slash, step = part.partition("/")
@@ -420,8 +420,8 @@ def _values(text: str, name: str, first: int, last: int) -> set[int]:
         if begin in {"*", "?"}:
             low, high = first, last
         else:
-            low = _number(begin, name)
-            high = _number(end, name) if dash else (last if slash else low)
+            low = _number(begin, first, names)
+            high = _number(end, first, names) if dash else (last if slash else low)
         width = int(step) if slash and step.isdigit() else 1
         if (slash and not step.isdigit()) or width < 1 or not first <= low <= high <= last:
             raise ValueError(part)
@@ -431,11 +431,9 @@ def _values(text: str, name: str, first: int, last: int) -> set[int]:
     return found
 
 
-def _number(text: str, name: str) -> int:
-    if name == "month" and text.lower() in _MONTHS:
-        return _MONTHS.index(text.lower()) + 1
-    if name == "day of the week" and text.lower() in _DAYS:
-        return _DAYS.index(text.lower())
+def _number(text: str, first: int, names: Sequence[str]) -> int:
+    if text.lower() in names:
+        return names.index(text.lower()) + first
     if not text.isascii() or not text.isdigit():
         raise ValueError(text)
     return int(text)
