@@ -33,7 +33,14 @@ def connection() -> Connection:
 
 
 def jetstream() -> JetStream:
-    """Return a JetStream context of `connection`; raises what that raises."""
+    """
+    Return a JetStream context of `connection`.
+
+    Raises:
+        ImproperlyConfigured: the setting ``JETSTREAM`` is wrong.
+        Error: the connection cannot be opened.
+
+    """
     return connection().jetstream(timeout=Config.load().timeout)
 
 

@@ -161,7 +161,7 @@ class JetStreamBackend(BaseTaskBackend):
 
     def cancel(self, result_id: str) -> bool:
         """
-        Have a task not run that is not running; its result is then that of a failed one.
+        Cancel a task that does not run yet; it has failed then.
 
         Returns:
             Whether the task was cancelled; ``False``: it runs, has ended, or is unknown.

@@ -81,7 +81,7 @@ class JetStream:
         """
         Add the extension to an application; handlers run in the context of the last one.
 
-        The worker gets the name of the connection, or that of the application, also for tasks that are defined
+        The worker gets the name of the connection, or of the application, also for tasks that are defined
         already.
 
         Raises:
@@ -111,7 +111,14 @@ class JetStream:
         return shared_connection(**{"name": current_app.name, **current_app.config["JETSTREAM"]})
 
     def jetstream(self) -> JetStreamContext:
-        """Return a JetStream context of `connection`; raises what that raises."""
+        """
+        Return a JetStream context of `connection`.
+
+        Raises:
+            RuntimeError: there is no application context.
+            Error: the connection cannot be opened.
+
+        """
         return self.connection().jetstream()
 
     def _in_app_context(self, call: Callable[[], object], _ctx: Context) -> object:

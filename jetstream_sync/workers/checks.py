@@ -158,7 +158,7 @@ def short_digest(data: bytes) -> str:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``; without a host, that of the local machine."""
+    """Return host and port of ``HOST:PORT``; the default host is the local machine."""
     host, _, port = address.rpartition(":")
     ok = port.isascii() and port.isdigit() and int(port) <= 65535
     check_option("http", address, ok, "must be HOST:PORT, as in '127.0.0.1:9400'")

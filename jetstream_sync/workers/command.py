@@ -151,7 +151,7 @@ def configure_logging(options: RunOptions, stream: TextIO, *, with_process: bool
     else:
         log_format = _PROCESS_LOG_FORMAT if with_process else _LOG_FORMAT
         handler.setFormatter(logging.Formatter(log_format))
-    # The records of this package only; those of others are shown from the level WARNING on.
+    # Only this package logs from the level INFO on; other loggers do from WARNING on.
     logging.basicConfig(handlers=[handler])
     log.setLevel(logging.INFO)
 

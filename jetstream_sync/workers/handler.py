@@ -344,7 +344,7 @@ class Handler:
         return getattr(function, "__name__", None) or type(function).__name__
 
     def of(self, subject: str) -> Handler | None:
-        """Return the handler of the messages with a subject: of a queue, that of the task, if it is known."""
+        """Return the handler of a subject; a queue returns the handler of the task, if it is known."""
         del subject
         return self
 

@@ -105,7 +105,7 @@ def request_reports(
     nc: Connection, worker: str | None = None, *, stacks: bool = False, timeout: float = 2.0
 ) -> Listing[ProcessReport]:
     """
-    Return the reports of all worker processes, or of those of one worker, by name and process.
+    Return the reports of all worker processes, or of the processes of one worker, by name and process.
 
     A process that does not answer in time is left out: it is stopped, or a C function keeps its GIL. One
     that answers with something else is one of those that are missing.

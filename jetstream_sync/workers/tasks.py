@@ -286,7 +286,7 @@ class Task(Generic[P, R]):
 
         Raises:
             TaskArgumentsError: as `delay`.
-            InvalidOptionError: an option is wrong.
+            InvalidOptionError: an option is unknown or out of range, or excludes another one.
             ServerTooOldError: there is a time to start, and the server is older than 2.12.
             Error: as `delay`, and as `JetStream.schedule`.
 
@@ -300,7 +300,7 @@ class Task(Generic[P, R]):
         Return the call with this id, which another process may have sent.
 
         Raises:
-            InvalidOptionError: the id cannot be that of a call.
+            InvalidOptionError: the id is too long, or has other characters than those of a call.
 
         """
         _check_id(task_id)

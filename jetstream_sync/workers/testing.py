@@ -227,7 +227,7 @@ class TestClient:
         self._calls = calls
         self._worker = worker
         self._delivered = 0
-        # The ids of messages are those of no other client: an inbox may keep them.
+        # No other client uses the ids of these messages: an inbox may keep them.
         self._generation = uuid.uuid4().hex
 
     def deliver(

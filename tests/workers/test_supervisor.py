@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,9 +165,12 @@ def test_a_process_is_replaced_at_its_limits(js, stream, nats_server, tmp_path):
 def test_a_changed_source_file_reloads(js, stream, nats_server, tmp_path):
     """With --reload the new code runs soon after a file was written, also after a wrong one."""
     with WorkerProgram(code_of(stream), nats_server.url, tmp_path, ["--reload"]) as program:
-        time.sleep(1.5)  # files are reported with the next heartbeat
-        program.write("this is wrong")
-        program.wait_for("cannot replace the old process", 20)
+
+        def is_noticed() -> bool:
+            program.write("this is wrong")  # again: files are reported with a heartbeat
+            return "cannot replace the old process" in program.output
+
+        wait_until(is_noticed, 20)
         program.write(code_of(stream, "pass  # longer", version="new"))
         program.wait_for("was replaced", 20)
         publish_numbers(js, stream, 1)
