@@ -10,10 +10,6 @@
 
 #include "_speedups.h"
 
-typedef struct {
-    PyTypeObject *packed_type; /* of `_speedups` */
-} State;
-
 static int
 is_packed(PyObject *module, PyObject *object)
 {
@@ -949,55 +945,7 @@ static PyMethodDef module_functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, find_type},
-#ifdef Py_mod_multiple_interpreters
-    /* The module has no static state. */
-    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
-#endif
-#ifdef Py_mod_gil
-    /* There is no shared state. */
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL},
-};
-
-static int
-traverse_module(PyObject *module, visitproc visit, void *arg)
-{
-    State *state = PyModule_GetState(module);
-    if (state != NULL) {
-        Py_VISIT(state->packed_type);
-    }
-    return 0;
-}
-
-static int
-clear_module(PyObject *module)
-{
-    State *state = PyModule_GetState(module);
-    if (state != NULL) {
-        Py_CLEAR(state->packed_type);
-    }
-    return 0;
-}
-
-static void
-free_module(void *module)
-{
-    (void)clear_module((PyObject *)module);
-}
-
-static struct PyModuleDef module_definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_columns",
-    .m_size = sizeof(State),
-    .m_traverse = traverse_module,
-    .m_clear = clear_module,
-    .m_free = free_module,
-    .m_methods = module_functions,
-    .m_slots = module_slots,
-};
+DEFINE_MODULE("_columns", find_type);
 
 PyMODINIT_FUNC
 PyInit__columns(void)

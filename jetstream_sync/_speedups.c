@@ -250,10 +250,6 @@ static PyType_Spec packed_spec = {
     .slots = packed_slots,
 };
 
-typedef struct {
-    PyTypeObject *packed_type;
-} State;
-
 /* Append a run without messages to the operations. Return its list, or its packed run if it has data. */
 static PyObject *
 add_run(PyObject *module, PyObject *operations, PyObject *run_type, long long sid, PyObject *data)
@@ -1357,58 +1353,11 @@ static PyMethodDef module_functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, add_types},
-#ifdef Py_mod_multiple_interpreters
-    /* The module has no static state, and each interpreter has types of its own. */
-    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
-#endif
-#ifdef Py_mod_gil
-    /*
-     * The module has no shared state. Fields are read and set through member descriptors; the output buffer takes
-     * its lock, and what threads may share besides has critical sections.
-     */
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL},
-};
-
-static int
-traverse_module(PyObject *module, visitproc visit, void *arg)
-{
-    State *state = PyModule_GetState(module);
-    if (state != NULL) {
-        Py_VISIT(state->packed_type);
-    }
-    return 0;
-}
-
-static int
-clear_module(PyObject *module)
-{
-    State *state = PyModule_GetState(module);
-    if (state != NULL) {
-        Py_CLEAR(state->packed_type);
-    }
-    return 0;
-}
-
-static void
-free_module(void *module)
-{
-    (void)clear_module((PyObject *)module);
-}
-
-static struct PyModuleDef module_definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_speedups",
-    .m_size = sizeof(State),
-    .m_traverse = traverse_module,
-    .m_clear = clear_module,
-    .m_free = free_module,
-    .m_methods = module_functions,
-    .m_slots = module_slots,
-};
+/*
+ * Without the GIL: fields are read and set through member descriptors; the output buffer takes its lock, and what
+ * threads may share besides has critical sections.
+ */
+DEFINE_MODULE("_speedups", add_types);
 
 PyMODINIT_FUNC
 PyInit__speedups(void)

@@ -127,4 +127,62 @@ skip(Word *word, const char *text)
     return 1;
 }
 
+/* --- the modules ----------------------------------------------------------------------------------------- */
+
+/* The state of both modules. They have no other: what threads may share is guarded, see each module. */
+typedef struct {
+    PyTypeObject *packed_type; /* defined in `_speedups` */
+} State;
+
+static int
+traverse_module(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    if (state != NULL) {
+        Py_VISIT(state->packed_type);
+    }
+    return 0;
+}
+
+static int
+clear_module(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    if (state != NULL) {
+        Py_CLEAR(state->packed_type);
+    }
+    return 0;
+}
+
+static void
+free_module(void *module)
+{
+    (void)clear_module((PyObject *)module);
+}
+
+#ifdef Py_mod_multiple_interpreters
+#define PER_INTERPRETER {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#else
+#define PER_INTERPRETER
+#endif
+#ifdef Py_mod_gil
+#define WITHOUT_GIL {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#else
+#define WITHOUT_GIL
+#endif
+
+/* Define a module by its name and the function that sets its state; `module_functions` are its functions. */
+#define DEFINE_MODULE(name, set_state) \
+    static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, set_state}, PER_INTERPRETER WITHOUT_GIL{0, NULL}}; \
+    static struct PyModuleDef module_definition = { \
+        PyModuleDef_HEAD_INIT, \
+        .m_name = name, \
+        .m_size = sizeof(State), \
+        .m_traverse = traverse_module, \
+        .m_clear = clear_module, \
+        .m_free = free_module, \
+        .m_methods = module_functions, \
+        .m_slots = module_slots, \
+    }
+
 #endif
