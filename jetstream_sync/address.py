@@ -33,6 +33,7 @@ def missing_secret(option: str) -> errors.InvalidOptionError:
 _DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
+_PORT_RULE: Final = "the port must be from 1 to 65535"
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # The patterns of error texts are compiled on first use.
 _SCHEME: Final = r"(nats|tls|wss?):/*|[A-Za-z][A-Za-z0-9+.-]*://"
@@ -125,36 +126,38 @@ class ServerAddress(Frozen):
                 "servers", "...", "a server must be a URL such as nats://host:port"
             )
         shown = _without_login(text)
-        if any(character.isspace() for character in text):
-            raise errors.InvalidOptionError("servers", shown, "a URL must not contain white space")
+
+        def refuse_if(wrong: object, rule: str) -> None:
+            if wrong:
+                raise errors.InvalidOptionError("servers", shown, rule)
+
+        refuse_if(any(map(str.isspace, text)), "a URL must not contain white space")
         try:
             parts = urlsplit(text if _HAS_SCHEME.match(text) else f"nats://{text}")
             port = _DEFAULT_PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
         except ValueError:
             parts = None
+        # Raised outside of the except block: the context of the error would contain credentials.
         if parts is None:
-            # Raised outside of the except block: the context of the error would contain credentials.
-            raise errors.InvalidOptionError("servers", shown, "the port must be from 1 to 65535")
-        if parts.scheme not in _DEFAULT_PORTS:
-            raise errors.InvalidOptionError(
-                "servers", shown, "the scheme must be nats://, tls://, ws:// or wss://"
-            )
-        if not parts.hostname or not {"[", "]"}.isdisjoint(parts.hostname):
-            raise errors.InvalidOptionError("servers", shown, "the host name is missing")
-        if port == 0:
-            raise errors.InvalidOptionError("servers", shown, "the port must be from 1 to 65535")
+            raise errors.InvalidOptionError("servers", shown, _PORT_RULE)
+        refuse_if(
+            parts.scheme not in _DEFAULT_PORTS,
+            "the scheme must be nats://, tls://, ws:// or wss://",
+        )
+        host = parts.hostname or ""
+        refuse_if(not host or {*"[]"} & {*host}, "the host name is missing")
+        refuse_if(port == 0, _PORT_RULE)
         path = parts.path if parts.scheme in ("ws", "wss") and parts.path != "/" else ""
-        if parts.path not in ("", "/", path) or parts.query or parts.fragment:
-            raise errors.InvalidOptionError("servers", shown, "it must end after the port")
+        is_longer = parts.path not in ("", "/", path) or parts.query or parts.fragment
+        refuse_if(is_longer, "it must end after the port")
         user = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
         token = None
-        if user is None and password:
-            raise errors.InvalidOptionError("servers", shown, "a password requires a user")
+        refuse_if(user is None and password, "a password requires a user")
         if user is not None and password is None:
             user, token = None, user
         return cls(
-            parts.hostname,
+            host,
             port,
             scheme=parts.scheme,
             path=path,

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Nanoseconds in a second.
 NS_PER_S: Final = 1_000_000_000
+#: Maximum timeout in seconds that locks accept, about 292 years.
+MAX_TIMEOUT_S: Final = 9e9
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_NS: Final = 2**63 - 1
 _RFC3339: Final = re.compile(
@@ -73,6 +76,16 @@ class NanoTime(datetime):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         plain = datetime.combine(self.date(), self.timetz())
         return _with_nanoseconds, (plain, _sub_microseconds(self))
+
+
+def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
+    """Return a time span in seconds; raise `InvalidOptionError` if it is not a number or a `timedelta`."""
+    value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        raise errors.InvalidOptionError(
+            option, timeout, "must be a number of seconds or a timedelta"
+        )
+    return value
 
 
 def duration(value: timedelta | float, option: str = "duration") -> timedelta:

@@ -6,7 +6,6 @@ Names and defaults follow nats-py.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from . import errors
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
+from .durations import MAX_TIMEOUT_S, seconds
 from .records import Frozen, frozen
 from .subjects import check_publish_subject
 
@@ -89,9 +89,6 @@ ReconnectTo = Callable[[list[Server]], tuple[Server, float | timedelta] | None]
 
 DEFAULT_PENDING_MSGS_LIMIT: Final = 512 * 1024
 DEFAULT_PENDING_BYTES_LIMIT: Final = 128 * 1024 * 1024
-
-# Longest timeout that a lock accepts, about 292 years.
-_MAX_TIMEOUT_S: Final = 9e9
 
 _STRINGS: Final = ("name", "nkey", "tls_hostname")
 _SECRETS: Final = ("user", "password", "token", "nkeys_seed_str")
@@ -298,10 +295,11 @@ class ConnectionOptions(Frozen):
                 check_callback(item.name, value)
             positive = item.metadata.get("positive")
             if positive is not None and (value is not None or item.default is not None):
-                given = self._in_seconds(item.name)
-                if given < 0 or (positive and not given):
-                    limit = "above 0" if positive else "0 or above"
-                    raise errors.InvalidOptionError(item.name, given, f"must be {limit}")
+                given = float(min(seconds(value, item.name), MAX_TIMEOUT_S))
+                object.__setattr__(self, item.name, given)
+                limit = "above 0" if positive else "0 or above"
+                is_low = given < 0 or (positive and not given)
+                _refuse_if(is_low, item.name, f"must be {limit}", given)
         check_int("max_outstanding_pings", self.max_outstanding_pings, 1)
         check_int("pending_size", self.pending_size, 0)
         check_int("max_reconnect_attempts", self.max_reconnect_attempts, -1)
@@ -334,83 +332,56 @@ class ConnectionOptions(Frozen):
                 raise errors.InvalidOptionError(
                     given[1], "...", f"cannot be combined with {given[0]}"
                 )
-        if self.password is not None and self.user is None:
-            raise errors.InvalidOptionError("password", "...", "requires a user")
-        if self.nkey is not None and not self.nkey.startswith("U"):
-            raise errors.InvalidOptionError(
-                "nkey", "...", "must be the public nkey of a user, which begins with U"
-            )
-        if self.nkey is not None and self.signature_cb is None:
-            raise errors.InvalidOptionError("nkey", self.nkey, "requires a signature_cb")
-        if self.signature_cb is not None and self.nkey is None and self.user_jwt_cb is None:
-            raise errors.InvalidOptionError(
-                "signature_cb", "...", "requires an nkey or a user_jwt_cb"
-            )
-        credentials = self.user_credentials
+        nkey, credentials = self.nkey, self.user_credentials
+        _refuse_if(self.password is not None and self.user is None, "password", "requires a user")
+        if nkey is not None:
+            rule = "must be the public nkey of a user, which begins with U"
+            _refuse_if(not nkey.startswith("U"), "nkey", rule)
+            _refuse_if(self.signature_cb is None, "nkey", "requires a signature_cb", nkey)
+        elif self.user_jwt_cb is None:
+            rule = "requires an nkey or a user_jwt_cb"
+            _refuse_if(self.signature_cb is not None, "signature_cb", rule)
         if callable(credentials):
             check_callback("user_credentials", credentials)
         elif isinstance(credentials, tuple):
-            if len(credentials) != 2 or not all(map(_is_path, credentials)):
-                raise errors.InvalidOptionError(
-                    "user_credentials", "...", "a tuple must contain two paths"
-                )
-        elif credentials is not None and not _is_path(credentials):
-            raise errors.InvalidOptionError(
-                "user_credentials",
-                "...",
-                "must be a path, a pair of paths, or a function that returns the content",
-            )
-        if self.nkeys_seed is not None and not _is_path(self.nkeys_seed):
-            raise errors.InvalidOptionError(
-                "nkeys_seed", "...", "must be a path; pass the seed itself as nkeys_seed_str"
-            )
+            is_pair = len(credentials) == 2 and all(map(_is_path, credentials))
+            _refuse_if(not is_pair, "user_credentials", "a tuple must contain two paths")
+        elif credentials is not None:
+            rule = "must be a path, a pair of paths, or a function that returns the content"
+            _refuse_if(not _is_path(credentials), "user_credentials", rule)
+        if self.nkeys_seed is not None:
+            rule = "must be a path; pass the seed itself as nkeys_seed_str"
+            _refuse_if(not _is_path(self.nkeys_seed), "nkeys_seed", rule)
 
     def _check_secure(self) -> None:
         tls = self.tls
         # An SSLContext is recognized by its method, because this module does not import ssl.
-        if not isinstance(tls, (bool, TLSOptions, type(None))) and not hasattr(tls, "wrap_bio"):
-            raise errors.InvalidOptionError(
-                "tls", "...", "must be a bool, an SSLContext or TLSOptions"
-            )
-        if tls is False and self.tls_handshake_first:
-            raise errors.InvalidOptionError(
-                "tls_handshake_first", True, "cannot be combined with tls=False"
-            )
-        if tls not in (None, False) and self.tls_allow_downgrade:
-            raise errors.InvalidOptionError(
-                "tls_allow_downgrade",
-                True,
-                "cannot be combined with tls, which requires TLS from every server",
-            )
+        is_known = isinstance(tls, (bool, TLSOptions, type(None))) or hasattr(tls, "wrap_bio")
+        _refuse_if(not is_known, "tls", "must be a bool, an SSLContext or TLSOptions")
+        if tls is False:
+            rule = "cannot be combined with tls=False"
+            _refuse_if(self.tls_handshake_first, "tls_handshake_first", rule, True)
+        elif tls is not None:
+            rule = "cannot be combined with tls, which requires TLS from every server"
+            _refuse_if(self.tls_allow_downgrade, "tls_allow_downgrade", rule, True)
         headers: object = self.ws_connection_headers
         if headers is None or headers is left_out:
             return
         if not isinstance(headers, Mapping):
             raise errors.InvalidOptionError("ws_connection_headers", "...", "must be a mapping")
+        rule = "names and values must be strings without line breaks"
         for name, value in headers.items():
             values: Sequence[object] = [value] if isinstance(value, str) else value
-            if not isinstance(values, (list, tuple)):
-                values = [None]
-            if not all(
+            is_valid = isinstance(values, (list, tuple)) and all(
                 isinstance(item, str) and not _LINE_BREAKS & set(item) for item in [name, *values]
-            ):
-                raise errors.InvalidOptionError(
-                    "ws_connection_headers",
-                    "...",
-                    "names and values must be strings without line breaks",
-                )
-
-    def _in_seconds(self, option: str) -> float:
-        value = getattr(self, option)
-        if isinstance(value, timedelta):
-            value = value.total_seconds()
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise errors.InvalidOptionError(
-                option, value, "must be a number of seconds or a timedelta"
             )
-        value = float(min(value, _MAX_TIMEOUT_S))
-        object.__setattr__(self, option, value)
-        return value
+            _refuse_if(not is_valid, "ws_connection_headers", rule)
+
+
+def _refuse_if(wrong: bool, option: str, rule: str, value: object = "...") -> None:
+    """Raise `InvalidOptionError` if ``wrong``; by default without the value, which may be a secret."""
+    if wrong:
+        raise errors.InvalidOptionError(option, value, rule)
 
 
 def keyword_types() -> dict[str, str]:

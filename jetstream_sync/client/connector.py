@@ -108,7 +108,9 @@ class Connector:
             rounds = 1
             self._wait(rounds)
         if lost is not None:
-            self._note_loss(lost, cause)
+            self.pool.lost(lost)
+            if isinstance(cause, errors.AuthorizationError):
+                self.pool.refused(lost, str(cause))
         failures: dict[ServerAddress, Exception] = {}
         while not self._is_stopped:
             for following in self.pool.addresses():
@@ -190,11 +192,6 @@ class Connector:
         self.pool.is_new_failure(address, reason)
         if isinstance(error, errors.AuthorizationError):
             self.pool.refused(address, str(error))
-
-    def _note_loss(self, lost: ServerAddress, cause: BaseException) -> None:
-        self.pool.lost(lost)
-        if isinstance(cause, errors.AuthorizationError):
-            self.pool.refused(lost, str(cause))
 
     def _failed(self, address: ServerAddress, error: Exception) -> None:
         """Record a failure; raise it if the login was refused twice with the same error."""

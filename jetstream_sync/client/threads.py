@@ -70,8 +70,9 @@ class Waiters:
 
     def wake_all(self) -> None:
         """Let all waiting threads check their condition."""
-        with contextlib.suppress(IndexError):
-            deque(releases(self.gates), maxlen=0)
+        if self.gates:
+            with contextlib.suppress(IndexError):
+                deque(releases(self.gates), maxlen=0)
 
 
 class Signal(Waiters):

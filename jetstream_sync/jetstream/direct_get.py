@@ -149,7 +149,12 @@ def _direct_reply(
         route, payload = api.routes.to("DIRECT.GET", stream), request.encode()
     encoded = api.core.encoder.encode_subject(route)
     try:
-        reply = api.call(encoded, payload, deadline.sooner(_DIRECT_TIMEOUT_S), _read_reply)
+        reply = api.call(
+            encoded,
+            payload,
+            deadline.sooner(_DIRECT_TIMEOUT_S),
+            lambda reply: read_direct(reply[HEADER], reply[PAYLOAD]),
+        )
     except errors.NoRespondersError:
         return None  # the stream does not exist, or does not allow it any more
     except errors.TimeoutError:
@@ -166,10 +171,6 @@ def _check_requested(request: MsgGetRequest, subject: str, seq: int) -> None:
         raise errors.InvalidResponseError(
             f"asked for {request.to_json()!r:.100}, got {seq} with {subject!r:.60}"
         )
-
-
-def _read_reply(delivery: RawMessage) -> StoredReply:
-    return read_direct(delivery[HEADER], delivery[PAYLOAD])
 
 
 def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredReply:

@@ -180,15 +180,8 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
                     future.message = None  # no longer needed
         return others
 
-    def acknowledged(self, response: bytes) -> None:
-        """Settle the future with the server's reply."""
-        self._settle(response)
-
-    def failed(self, error: BaseException) -> None:
-        """Settle the future with an error."""
-        self._settle(error)
-
-    def _settle(self, outcome: bytes | BaseException) -> None:
+    def settle(self, outcome: bytes | BaseException) -> None:
+        """Settle the future with the server's reply, or an error."""
         with _lock:
             if self._outcome is not None:
                 raise InvalidStateError("the future is settled")
@@ -435,7 +428,7 @@ class _AckThread:
             if now >= check_at:
                 self._fail_overdue(now)
                 check_at = now + _OVERDUE_CHECK_INTERVAL_S
-            _make_room(self._room)
+            self._room.wake_all()
 
     def _settle(self, item: RawMessage | _AckEvent) -> None:
         if isinstance(item, _AckEvent):
@@ -454,9 +447,9 @@ class _AckThread:
         if future is None:
             return  # a late ack
         if no_responders:
-            future.failed(errors.NoStreamResponseError(future.subject))
+            future.settle(errors.NoStreamResponseError(future.subject))
         else:
-            future.acknowledged(payload)
+            future.settle(payload)
 
     def _fail_denied(self) -> None:
         """Fail the messages that the server did not permit."""
@@ -465,7 +458,7 @@ class _AckThread:
             # Only after its removal from _pending: the reader would otherwise choose it again.
             error = self.denied.pop(token)
             if future is not None:
-                future.failed(error)
+                future.settle(error)
 
     def _schedule_retry(self, token: bytes) -> bool:
         """Schedule a retry of a message (ADR-22); return whether there is one."""
@@ -488,7 +481,7 @@ class _AckThread:
                 self._core.writer.enqueue_message(*message)
             except errors.Error as error:
                 self._pending.pop(token, None)
-                future.failed(error)
+                future.settle(error)
 
     def _fail_overdue(self, now: float) -> None:
         """Fail the messages whose timeout has expired."""
@@ -499,21 +492,15 @@ class _AckThread:
                 and future.due <= now
                 and self._pending.pop(token, None) is not None
             ):
-                future.failed(self._core.state.timed_out(f"no ack for {future.subject!r} in time"))
+                future.settle(self._core.state.timed_out(f"no ack for {future.subject!r} in time"))
 
     def fail_all(self, error: errors.Error) -> None:
         """Fail every pending message."""
         for token in self._pending.copy():
             future = self._pending.pop(token, None)
             if future is not None:
-                future.failed(error)
-        _make_room(self._room)
-
-
-def _make_room(room: Waiters) -> None:
-    """Wake the threads that wait for pending acks."""
-    if room.gates:
-        room.wake_all()
+                future.settle(error)
+        self._room.wake_all()
 
 
 class Publisher(MessageReceiver):
@@ -654,7 +641,7 @@ class Publisher(MessageReceiver):
                 )
         except BaseException:
             self._pending.pop(token, None)
-            _make_room(self._room)
+            self._room.wake_all()
             raise
         if self._acks.asleep:
             # The thread resets it, so after an interrupt here the next publish wakes the thread.
@@ -726,7 +713,7 @@ class Publisher(MessageReceiver):
         others = PubAckFuture.settle_run(self._pending, deliveries, len(self._reply_prefix))
         if others:
             self._acks.add(others)
-        _make_room(self._room)
+        self._room.wake_all()
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Enqueue a marker among the acks when the connection is lost."""

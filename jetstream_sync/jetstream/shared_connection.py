@@ -205,7 +205,9 @@ class _SharedConnections:
                 pass
             self._record_result(key, opening)
             if opening.error is not None:
-                raise _copied(opening.error)
+                # The constructor of a user's error may have any parameters.
+                is_ours = isinstance(opening.error, errors.Error)
+                raise copy_exception(opening.error) if is_ours else opening.error
 
     def _record_result(self, key: Hashable, opening: _OpenAttempt) -> None:
         """Record the result of an attempt; its gate is open."""
@@ -239,11 +241,6 @@ class _SharedConnections:
 def _usable(connection: Connection) -> bool:
     """Return whether a connection is usable, as far as is known."""
     return not (connection.is_closed or connection.is_draining)
-
-
-def _copied(error: Exception) -> BaseException:
-    # The constructor of a user's error may have any parameters.
-    return copy_exception(error) if isinstance(error, errors.Error) else error
 
 
 _shared = _SharedConnections()

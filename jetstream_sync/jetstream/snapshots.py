@@ -194,7 +194,8 @@ def restore(
     final_timeout: float | timedelta | None,
 ) -> StreamInfo:
     """Restore a stream from a snapshot; see `JetStream.restore_stream`."""
-    file = cast("BinaryIO", data) if _is_seekable(data) else None
+    seekable = getattr(data, "seekable", None)
+    file = cast("BinaryIO", data) if callable(seekable) and seekable() else None
     start = file.tell() if file is not None else 0
     waits = iter(_RETRY_DELAYS_S)
     while True:
@@ -206,11 +207,6 @@ def restore(
                 raise
             api.core.wait_closed(wait)
             file.seek(start)
-
-
-def _is_seekable(data: object) -> bool:
-    seekable = getattr(data, "seekable", None)
-    return callable(seekable) and bool(seekable())
 
 
 def _restore(
@@ -257,16 +253,12 @@ def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> No
 
 
 def _is_partial(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> bool:
+    """Return whether there is a stream with restored messages only: none is newer than the snapshot."""
     name = info.config.name
     try:
         found = info_of(api.ask(api.routes.to("STREAM.INFO", name), None, deadline))
     except errors.NotFoundError:
         return name in api.names(api.routes.to("STREAM.NAMES"), "streams", deadline=deadline)
-    return _is_part(found, info)
-
-
-def _is_part(found: StreamInfo, info: SnapshotInfo) -> bool:
-    """Return whether a stream has only restored messages: none is newer than the snapshot."""
     if not found.state.messages:
         return found.config.subjects == info.config.subjects
     last, end = found.state.last_ts, info.state.last_ts

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from .. import errors
+from ..durations import MAX_TIMEOUT_S
+from ..durations import seconds as seconds  # noqa: PLC0414 - with the other times of a wait
 
 #: The clock that changes of the system time do not affect.
 monotonic: Callable[[], float] = time.monotonic
 
-# Maximum timeout in seconds that locks accept, about 292 years.
-_MAX_TIMEOUT_S: Final = 9e9
 # The number of failures after which a delay does not grow any more: 2.0 ** n overflows for a large n.
 _MAX_EXPONENT: Final = 64
 _NUMBERS: Final = (float, int)
-
-
-def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
-    """Return a time span in seconds; raise `InvalidOptionError` if it is not a number or a `timedelta`."""
-    value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise errors.InvalidOptionError(
-            option, timeout, "must be a number of seconds or a timedelta"
-        )
-    return value
 
 
 class Deadline:
@@ -43,8 +31,8 @@ class Deadline:
         self.at: float | None = None
         if timeout is not None:
             # Without calls for a usual number, as in `left()`: each request creates and reads several deadlines.
-            if type(timeout) not in _NUMBERS or not timeout < _MAX_TIMEOUT_S:  # type: ignore[operator]
-                timeout = min(seconds(timeout), _MAX_TIMEOUT_S)
+            if type(timeout) not in _NUMBERS or not timeout < MAX_TIMEOUT_S:  # type: ignore[operator]
+                timeout = min(seconds(timeout), MAX_TIMEOUT_S)
             self.at = monotonic() + timeout  # type: ignore[operator]
 
     def left(self) -> float | None:

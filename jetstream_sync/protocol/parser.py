@@ -421,9 +421,6 @@ def only_message(data: bytes, subject: bytes, sid: int) -> RawMessage | None:
 
 # The texts are those of nats-server's client.go, with subjects quoted by Go's %q; case is ignored.
 
-# A login that was valid before, of a user or of a whole account.
-_EXPIRED_WORDS: Final = ("authentication expired", "authentication revoked")
-_AUTH_WORDS: Final = ("authorization violation", "authentication timeout")
 # Compiling takes a millisecond, so the pattern is compiled on first use.
 _VIOLATION: Final = (
     r"permissions violation for (?P<operation>publish to|publish with reply of|subscription to) "
@@ -442,25 +439,28 @@ _LAST_CHARACTER: Final = 0x10FFFF
 
 #: The text of a server that refuses a subscription because of a limit.
 _OVER_LIMIT: Final = "maximum subscriptions exceeded"
+#: The texts after which a server keeps the connection. The last two: of a SUB, and in pedantic mode of a PUB.
+_SUBSCRIPTION_TEXTS: Final = (_OVER_LIMIT, "invalid subject", "invalid publish subject")
+#: What a text contains -> its error. An expired login, of a user or of a whole account, was valid before.
+_ERRORS: Final[tuple[tuple[str, type[errors.Error]], ...]] = (
+    ("authentication expired", errors.AuthenticationExpiredError),
+    ("authentication revoked", errors.AuthenticationExpiredError),
+    ("authorization violation", errors.AuthorizationError),
+    ("authentication timeout", errors.AuthorizationError),
+    ("stale connection", errors.StaleConnectionError),
+    ("secure connection", errors.SecureConnectionError),
+)
 
 
 def error_from_text(text: str) -> errors.Error:
     """Return the error for the text of a server's ``-ERR``."""
     lower = text.lower()
-    if any(words in lower for words in _EXPIRED_WORDS):
-        return errors.AuthenticationExpiredError(text)
-    if any(words in lower for words in _AUTH_WORDS):
-        return errors.AuthorizationError(text)
     if "permissions violation" in lower:
         return permissions_error(text)
-    # The last two texts: the subject of a SUB, and in pedantic mode of a PUB.
-    if lower in (_OVER_LIMIT, "invalid subject", "invalid publish subject"):
+    if lower in _SUBSCRIPTION_TEXTS:
         return errors.SubscriptionError(text)
-    if "stale connection" in lower:
-        return errors.StaleConnectionError(text)
-    if "secure connection" in lower:
-        return errors.SecureConnectionError(text)
-    return errors.ServerRefusedError(text)
+    made = (error for part, error in _ERRORS if part in lower)
+    return next(made, errors.ServerRefusedError)(text)
 
 
 def ends_connection(error: errors.Error) -> bool:

@@ -62,7 +62,7 @@ def test_a_future_that_is_not_settled(future):
 @pytest.mark.usefixtures("looked_at")
 def test_an_acknowledged_message(future):
     """The result is the stream's acknowledgement, however often it is read."""
-    future.acknowledged(STORED)
+    future.settle(STORED)
     assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
     assert future.cancel() is False
     assert "state=finished" in repr(future).lower()
@@ -74,7 +74,7 @@ def test_an_acknowledged_message(future):
 @pytest.mark.usefixtures("looked_at")
 def test_a_message_that_the_stream_refused(future):
     """The server's error is raised with its class, however often it is read."""
-    future.acknowledged(REFUSED)
+    future.settle(REFUSED)
     assert future.done()
     for _ in range(2):
         with pytest.raises(errors.WrongLastSequenceError, match="wrong last sequence: 3"):
@@ -86,7 +86,7 @@ def test_a_message_that_the_stream_refused(future):
 @pytest.mark.parametrize("response", [b"", b"+OK", b"[]", b"{}", b'{"stream":"","seq":1}', b"\xff"])
 def test_an_invalid_reply_is_an_error(future, response):
     """An invalid reply is an error, and never an acknowledgement."""
-    future.acknowledged(response)
+    future.settle(response)
     with pytest.raises(errors.InvalidResponseError):
         future.result(0)
 
@@ -94,11 +94,11 @@ def test_an_invalid_reply_is_an_error(future, response):
 @pytest.mark.usefixtures("looked_at")
 def test_a_future_is_settled_once(future):
     """Later results are refused, and the first one stays."""
-    future.failed(errors.NoStreamResponseError("a.b"))
+    future.settle(errors.NoStreamResponseError("a.b"))
     with pytest.raises(InvalidStateError):
-        future.acknowledged(STORED)
+        future.settle(STORED)
     with pytest.raises(InvalidStateError):
-        future.failed(errors.APIError(1, 1, "later"))
+        future.settle(errors.APIError(1, 1, "later"))
     with pytest.raises(errors.NoStreamResponseError):
         future.result(0)
 
@@ -110,7 +110,7 @@ def test_callbacks(future, response):
     future.add_done_callback(called.append)
     future.add_done_callback(lambda done: called.append(done.exception(0)))
     assert called == []
-    future.acknowledged(response)
+    future.settle(response)
     error = future.exception(0)
     assert called == [future, error]
     future.add_done_callback(called.append)
@@ -241,21 +241,21 @@ def test_threads_that_meet_in_a_new_future(core):
                     lambda future=future: list(concurrent.futures.as_completed([future], 10))
                 ),
             ]
-            future.acknowledged(STORED)
+            future.settle(STORED)
         assert [wait.result() for wait in waits] == [ACK, {future}, [future]]
 
 
 def test_waiting_for_several(core):
     """`concurrent.futures.wait` accepts settled and pending ones."""
     futures = [PubAckFuture("a", (b"", 0), None, core) for _ in range(4)]
-    futures[0].acknowledged(STORED)
+    futures[0].settle(STORED)
     done, open_ = concurrent.futures.wait(futures, 0, FIRST_COMPLETED)
     assert (done, open_) == ({futures[0]}, set(futures[1:]))
     done, open_ = concurrent.futures.wait(futures, 0.001, ALL_COMPLETED)
     assert (done, open_) == ({futures[0]}, set(futures[1:]))
-    futures[1].acknowledged(REFUSED)
-    futures[2].failed(errors.NoStreamResponseError("a"))
-    futures[3].acknowledged(STORED)
+    futures[1].settle(REFUSED)
+    futures[2].settle(errors.NoStreamResponseError("a"))
+    futures[3].settle(STORED)
     done, open_ = concurrent.futures.wait(futures)
     assert (done, open_) == (set(futures), set())
 
@@ -268,12 +268,12 @@ def test_from_asyncio(core, settled_first):
         good = PubAckFuture("a", (b"", 0), None, core)
         bad = PubAckFuture("a", (b"", 0), None, core)
         if settled_first:
-            good.acknowledged(STORED)
-            bad.acknowledged(REFUSED)
+            good.settle(STORED)
+            bad.settle(REFUSED)
         waiting = [asyncio.wrap_future(good), asyncio.wrap_future(bad)]
         if not settled_first:
-            good.acknowledged(STORED)
-            bad.acknowledged(REFUSED)
+            good.settle(STORED)
+            bad.settle(REFUSED)
         return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
 
     result, error = asyncio.run(both())
