@@ -331,9 +331,6 @@ class ServerPool:
         if randomize:
             random.shuffle(self._entries)
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def forked(self) -> None:
         """Replace the lock in a forked child, because a thread of the parent may have held it."""
         self._lock = new_lock()

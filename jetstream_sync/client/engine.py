@@ -86,13 +86,16 @@ class Engine:
         opener = TransportOpener(options, self._tracer.wrap if self._tracer is not None else None)
         self.connector: Connector = Connector(options, opener, self.events)
         self._threads: list[threading.Thread] = []
-        #: Whether this process has started the threads of the connection.
-        self.is_served: bool = False
         self._finished = False  # whether `_finish()` has run
         #: Objects of the layers above whose `forked()` is called in a forked child.
         self.fork_aware: WeakSet[ForkAware] = WeakSet()
         #: The error of the drain that ended the connection; ``None``: there was none.
         self.drain_error: BaseException | None = None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether this process has started a thread of the connection."""
+        return bool(self._threads)
 
     # --- opening and closing --------------------------------------------------------------------
 
@@ -121,7 +124,6 @@ class Engine:
                 ("flusher", lambda: self.writer.flusher(self.keepalive.due)),
             ):
                 self._threads.append(spawn(f"{name}-{self.name}", target, self._on_thread_error))
-                self.is_served = True
         except BaseException:
             # Too many threads, or a KeyboardInterrupt: the caller has no object to close.
             self._end(errors.ConnectionClosedError("connecting was interrupted"))
@@ -238,7 +240,6 @@ class Engine:
         self.connector.forked()
         self._finished = True
         self._threads = []
-        self.is_served = False
         self.state.forked()
         self.direct.forked()
         self.requests.forked(reason)

@@ -92,7 +92,7 @@ class Mailbox(Generic[T]):
     # `items` is the queue itself: reading threads may ``popleft()`` from it directly, and call `get()`
     # after an `IndexError`.
 
-    __slots__ = ("_gates", "_lock", "_reason", "_timed_out", "items")
+    __slots__ = ("_gates", "_lock", "_timed_out", "items", "reason")
 
     def __init__(
         self, timed_out: Callable[[str], errors.TimeoutError] = errors.TimeoutError
@@ -102,8 +102,8 @@ class Mailbox(Generic[T]):
         self._lock = new_lock()
         # One locked lock for each sleeping reader, released to wake it. Changed under the lock.
         self._gates: deque[threading.Lock] = deque()
-        # Why the mailbox was closed. Set once, under the lock.
-        self._reason: BaseException | None = None
+        #: The error that the mailbox was closed with; ``None`` while it is open. Set once, under the lock.
+        self.reason: BaseException | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -111,12 +111,7 @@ class Mailbox(Generic[T]):
     @property
     def closed(self) -> bool:
         """Whether the mailbox was closed; it may still contain items."""
-        return self._reason is not None
-
-    @property
-    def reason(self) -> BaseException | None:
-        """The error that the mailbox was closed with; ``None`` while it is open."""
-        return self._reason
+        return self.reason is not None
 
     def put(self, items: Iterable[T], count: int) -> None:
         """Add ``count`` items and wake as many readers."""
@@ -147,11 +142,11 @@ class Mailbox(Generic[T]):
             self._lock = new_lock()
             self._gates.clear()
             self.items.clear()
-            self._reason = reason
+            self.reason = reason
             return
         with self._lock:
             wake = releases(self._gates)
-            self._reason = self._reason or reason
+            self.reason = self.reason or reason
             try:  # noqa: SIM105 - without a call
                 deque(wake, maxlen=0)
             except IndexError:
@@ -159,8 +154,8 @@ class Mailbox(Generic[T]):
 
     def raise_reason(self) -> None:
         """Raise a copy of the reason if the mailbox is closed."""
-        if self._reason is not None:
-            raise copy_exception(self._reason)
+        if self.reason is not None:
+            raise copy_exception(self.reason)
 
     def wait(self, deadline: Deadline) -> None:
         """
@@ -179,8 +174,8 @@ class Mailbox(Generic[T]):
                 self._gates.append(gate)
                 if self.items:
                     return
-                if self._reason is not None:
-                    raise copy_exception(self._reason)
+                if self.reason is not None:
+                    raise copy_exception(self.reason)
             woken = gate.acquire(timeout=deadline.lock_timeout())
         finally:
             # An item was there, the deadline has passed, or a KeyboardInterrupt was raised. A second

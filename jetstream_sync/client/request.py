@@ -174,7 +174,7 @@ class RequestMux(MessageReceiver):
         for token in self._waiting.copy():
             self._fail(token, error)
 
-    def _fail(self, token: bytes, error: errors.Error) -> bool:
+    def _fail(self, token: bytes, error: BaseException) -> bool:
         """Fail a request; return whether it was still pending."""
         waiting = self._waiting.pop(token, None)
         if waiting is not None:
@@ -185,12 +185,8 @@ class RequestMux(MessageReceiver):
         """Fail every request; the connection is closed."""
         self._reason = reason
         failure = closed_before("the reply arrived; the request may have been processed", reason)
-        while self._waiting:
-            try:
-                _, waiting = self._waiting.popitem()
-            except KeyError:  # another thread settled the last one
-                break
-            waiting[0].fail(failure)
+        for token in self._waiting.copy():
+            self._fail(token, failure)
 
     def forked(self, reason: BaseException) -> None:
         """Fail every request in a forked child, and replace the lock that a thread may have held."""

@@ -34,7 +34,7 @@ class PendingLimits:
     # thread knows how many messages it added and how many are left, so it can tell which batches are
     # consumed, and their bytes. The sum is exact to one batch: a partly consumed batch counts in full.
 
-    __slots__ = ("_batches", "_bytes_limit", "_first", "_msgs_limit", "_put", "pending_bytes")
+    __slots__ = ("_batches", "_bytes_limit", "_first", "_msgs_limit", "admitted", "pending_bytes")
 
     def __init__(self, msgs_limit: int, bytes_limit: int) -> None:
         limits = {"pending_msgs_limit": msgs_limit, "pending_bytes_limit": bytes_limit}
@@ -43,17 +43,13 @@ class PendingLimits:
                 raise errors.InvalidOptionError(option, limit, "must be an integer; 0: no limit")
         self._msgs_limit = msgs_limit
         self._bytes_limit = bytes_limit
-        # Number of messages added so far, and how many of them came before the first batch.
-        self._put = 0
+        #: Number of messages admitted so far.
+        self.admitted: int = 0
+        # How many of them came before the first batch.
         self._first = 0
         # Message count and bytes of each batch that may not be consumed completely.
         self._batches: deque[tuple[int, int]] = deque()
         self.pending_bytes: int = 0
-
-    @property
-    def admitted(self) -> int:
-        """Number of messages admitted so far."""
-        return self._put
 
     def admit(self, deliveries: list[RawMessage], waiting: int) -> int:
         """Return how many of these messages may be added, and count them."""
@@ -65,7 +61,7 @@ class PendingLimits:
         if 0 < self._bytes_limit < self.pending_bytes + size or count < len(deliveries):
             count, size = self._cut(deliveries[:count])
         if count:
-            self._put += count
+            self.admitted += count
             self._batches.append((count, size))
             self.pending_bytes += size
         return count
@@ -73,7 +69,7 @@ class PendingLimits:
     def settle(self, waiting: int) -> None:
         """Remove the batches that are consumed."""
         batches = self._batches
-        taken = self._put - waiting
+        taken = self.admitted - waiting
         while batches and self._first + batches[0][0] <= taken:
             count, size = batches.popleft()
             self._first += count
@@ -88,7 +84,7 @@ class PendingLimits:
         if not self._batches:
             return 0
         count, size = self._batches[0]
-        left = self._first + count - (self._put - waiting)
+        left = self._first + count - (self.admitted - waiting)
         if left >= count:
             return self.pending_bytes
         half_read = first_items(items, left)

@@ -146,7 +146,8 @@ class _EndpointSubscription(Subscription):
 
     def _on_dropped(self, dropped: list[RawMessage]) -> None:
         super()._on_dropped(dropped)
-        self._endpoint.on_overload(dropped)
+        # The service refuses them: the reader must not wait.
+        self._endpoint._post(self._endpoint._refuse_overload, dropped)
 
     def _on_closed(self, reason: BaseException) -> None:
         super()._on_closed(reason)
@@ -298,10 +299,6 @@ class Endpoint:
             request.respond_error(_INTERNAL_ERROR.code, text)
         except errors.Error as failure:
             self._core.events.error(failure)
-
-    def on_overload(self, deliveries: list[RawMessage]) -> None:
-        """Have requests above the limit refused; called by the reader."""
-        self._post(self._refuse_overload, deliveries)
 
     def _refuse_overload(self, delivery: RawMessage) -> None:
         request = self._request(delivery)

@@ -179,7 +179,7 @@ def test_no_later_server_gets_the_login_without_tls(certificates, monkeypatch, h
         )
         with nc:
             assert nc.connected_url == secure.url
-            wait_until(lambda: len(engine_of(nc).connector.pool) == 2)
+            wait_until(lambda: len(engine_of(nc).connector.pool.servers()) == 2)
             secure.kill()
             if downgrade:
                 wait_until(lambda: nc.connected_url == plain.url)
