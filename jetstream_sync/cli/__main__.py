@@ -82,16 +82,12 @@ def _hide_interrupts() -> None:
 
     def unraisablehook(unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            _interrupt_again()
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, _RERAISE_DELAY_S)
         else:
             report(unraisable)
 
     sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
-
-
-def _interrupt_again() -> None:
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, _RERAISE_DELAY_S)
 
 
 def _bug(error: Exception) -> str:

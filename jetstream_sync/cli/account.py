@@ -12,7 +12,7 @@ from ..address import ServerAddress
 from ..durations import duration_to_ns
 from .output import Missing, count, counted, document, limit, ns_text, size
 from .render import Block, Field, show_blocks, show_rows
-from .settings import Settings, command
+from .settings import EffectiveLogin, Settings, command
 from .status import CommandError, exit_status, one_line
 from .values import option
 
@@ -34,7 +34,7 @@ def rtt(settings: Settings, *, count: int) -> None:
     """
     results: list[dict[str, Any] | Missing] = []
     failures: list[errors.Error] = []
-    urls = settings.login().servers
+    urls = EffectiveLogin.of(settings).servers
     for url in urls:
         try:
             with settings.with_options(servers=[url]).connection() as nc:

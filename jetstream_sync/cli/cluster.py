@@ -48,8 +48,8 @@ class _Group:
 
     name: str
     cluster: ClusterInfo | None
-    #: Returns the present state.
-    refresh: Callable[[], ClusterInfo | None]
+    #: Returns the present leader.
+    find_leader: Callable[[], str | None]
     #: Has the leader step down in favour of a server; ``None``: of any.
     step_down: Callable[[str | None], None]
 
@@ -61,7 +61,7 @@ class _Group:
     @property
     def leader(self) -> str | None:
         """The name of the leader, if there is one."""
-        return self.cluster.leader if self.cluster is not None else None
+        return _leader_of(self.cluster)
 
     def check(self) -> None:
         """Raise an error unless there are replicas that may become the leader."""
@@ -71,12 +71,11 @@ class _Group:
 
     def wait_leader(self, timeout: float) -> str:
         """Return the new leader; raise `CommandError` if the leader is the same after a timeout."""
+        return _new_leader(self.name, self.find_leader, self.leader, timeout)
 
-        def leader() -> str | None:
-            now = self.refresh()
-            return None if now is None else now.leader
 
-        return _new_leader(self.name, leader, self.leader, timeout)
+def _leader_of(cluster: ClusterInfo | None) -> str | None:
+    return None if cluster is None else cluster.leader
 
 
 def _new_leader(
@@ -101,7 +100,7 @@ def _stream_group(js: JetStream, info: StreamInfo) -> _Group:
     return _Group(
         name,
         info.cluster,
-        lambda: js.get_stream(name).cached_info.cluster,
+        lambda: _leader_of(js.get_stream(name).cached_info.cluster),
         lambda preferred: js.get_stream(name).step_down(preferred),
     )
 
@@ -111,7 +110,7 @@ def _consumer_group(js: JetStream, info: ConsumerInfo) -> _Group:
     return _Group(
         title(info),
         info.cluster,
-        lambda: js.consumer_info(stream, name).cluster,
+        lambda: _leader_of(js.consumer_info(stream, name).cluster),
         lambda preferred: js.get_stream(stream).step_down_consumer(name, preferred),
     )
 

@@ -63,8 +63,14 @@ if TYPE_CHECKING:
 
 def info_blocks(settings: Settings, info: ConsumerInfo) -> list[Block]:
     """Return the config and state of a consumer."""
-    state = Block("State", _state(settings), info)
-    return [config_block(info.config), Block("Cluster", CLUSTER, info), state]
+    mode = Field("Mode", lambda config: "push" if config.deliver_subject else "pull")
+    name = Field("Name", lambda config: config.name if config.name != config.durable_name else None)
+    others = display_fields(ConsumerConfig, without="name")
+    return [
+        Block("Configuration", [name, mode, *others], info.config),
+        Block("Cluster", CLUSTER, info),
+        Block("State", _state(settings), info),
+    ]
 
 
 def show(
@@ -75,14 +81,6 @@ def show(
     heading = f"Information for consumer {title(info)}"
     heading = f"Consumer {title(info)} {done}\n\n{heading}" if done else heading
     show_blocks(settings, info, *(blocks[-1:] if state_only else blocks), heading=heading)
-
-
-def config_block(config: ConsumerConfig) -> Block:
-    """Return the configuration of a consumer."""
-    mode = Field("Mode", lambda config: "push" if config.deliver_subject else "pull")
-    name = Field("Name", lambda config: config.name if config.name != config.durable_name else None)
-    others = display_fields(ConsumerConfig, without="name")
-    return Block("Configuration", [name, mode, *others], config)
 
 
 def _state(settings: Settings) -> list[Field]:

@@ -143,7 +143,7 @@ def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
 
 
 def _show_effective(settings: Settings, *, show_secrets: bool) -> None:
-    login = settings.login()
+    login = EffectiveLogin.of(settings)
     values = login.values if show_secrets else _without_secrets(login)
     parts = {
         part: {"value": value, "source": login.sources[part]} for part, value in values.items()

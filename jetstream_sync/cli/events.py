@@ -16,7 +16,7 @@ from ..subjects import check_subject
 from .env import json_text, readable, single_line
 from .long_running import reconnect_options, wait_interruptibly
 from .names import consumer_arguments, find_consumer, title
-from .output import announce, emit_line, note, ns_text, when
+from .output import announce, emit_item, emit_line, note, ns_text, when
 from .reading import CoreSource, check_received
 from .render import Block, Field, write_blocks
 from .settings import Settings, command
@@ -65,13 +65,9 @@ def events(
     def show(event: dict[str, Any]) -> bool:
         if matches is not None and not matches.search(json_text(event)):
             return False
-        if settings.json:
-            emit_line(settings, event)
-        else:
-            fields = (f"{name}={value}" for name, value in _fields(event).items())
-            line = f"{_moment(settings, event)} {_title(event)} {' '.join(fields)}"
-            settings.env.stdout.write(f"{single_line(line)}\n")
-            settings.env.stdout.flush()
+        fields = (f"{name}={value}" for name, value in _fields(event).items())
+        line = f"{_moment(settings, event)} {_title(event)} {' '.join(fields)}"
+        emit_item(settings, event, single_line(line))
         return True
 
     # API calls of this command would be events as well, so none is made while listening.

@@ -27,7 +27,7 @@ from .. import errors
 from ..exit_status import ExitStatus
 from ..version import __version__
 from .env import Environment, guard_standard_streams, json_text, readable_json
-from .output import to_json
+from .output import emit_text
 from .settings import Settings, common_options
 from .status import CommandError, document_of, exit_status, hint_of, is_about_output, one_line
 from .values import option
@@ -134,29 +134,26 @@ class NounGroup(click.Group):
             close = closest_match(typed, [*self.list_commands(ctx), *self.aliases])
             hint = f"; did you mean {close!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")
-        entry = self.entries.get(self.aliases.get(typed, typed))
-        implied = entry.shortcuts.get(typed, ()) if entry is not None else ()
+        implied = self.entries[self.aliases.get(typed, typed)].shortcuts.get(typed, ())
         return command.name, command, [*implied, *args[1:]]
-
-    def _summaries(self) -> dict[str, str]:
-        """Return the short help of each command, without importing any."""
-        return {name: entry.summary for name, entry in self.entries.items()}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, and then the options."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._summaries().items()))
+            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
         click.Command.format_options(self, ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete a command name, or an alias when no command name matches."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells only
 
-        rows = self._summaries()
-        names = [name for name in rows if name.startswith(incomplete)]
+        names = [name for name in self.entries if name.startswith(incomplete)]
         if incomplete and not names:
             names = [alias for alias in self.aliases if alias.startswith(incomplete)]
-        found = [CompletionItem(name, help=rows[self.aliases.get(name, name)]) for name in names]
+        entries = [self.entries[self.aliases.get(name, name)] for name in names]
+        found = [
+            CompletionItem(name, help=e.summary) for name, e in zip(names, entries, strict=True)
+        ]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
@@ -165,10 +162,8 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
     if not asked or context.resilient_parsing or settings is None:
         return
     python = ".".join(map(str, sys.version_info[:3]))
-    if settings.json:
-        settings.env.stdout.write(to_json({"version": __version__, "python": python}))
-    else:
-        settings.env.stdout.write(f"jsm {__version__} (Python {python})\n")
+    document = {"version": __version__, "python": python}
+    emit_text(settings, document, f"jsm {__version__} (Python {python})")
     context.exit()
 
 
@@ -530,8 +525,7 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> No
     if exit_status(error) is ExitStatus.BROKEN_PIPE:
         return
     # A usage error may be raised before the option is parsed.
-    as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
-    if as_json:
+    if settings.json or not {"-j", "--json"}.isdisjoint(args):
         text = f"{readable_json(json_text(document_of(error)))}\n"
     elif isinstance(error, click.exceptions.NoArgsIsHelpError):
         text = f"{error.message}\n"

@@ -140,14 +140,10 @@ def body_of(env: Environment, text: str | None, noun: str = "message") -> bytes:
 
 
 def _lines(env: Environment) -> Iterator[bytes]:
-    # readline() instead of iteration, which may wait until a buffer is full.
-    while line := _read_line(env):
-        yield line.rstrip(b"\n").removesuffix(b"\r")
-
-
-def _read_line(env: Environment) -> bytes:
     with file_errors("standard input"):
-        return env.stdin.readline()
+        # readline() instead of iteration, which may wait until a buffer is full.
+        while line := env.stdin.readline():
+            yield line.rstrip(b"\n").removesuffix(b"\r")
 
 
 _BRACES: Final = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
@@ -199,12 +195,9 @@ def fill_text(text: str, values: Values) -> str:
     return fill(text.encode("utf-8", "surrogateescape"), values).decode("utf-8", "surrogateescape")
 
 
-def _words(found: re.Match[bytes]) -> list[str]:
-    return re.sub("[,()]", " ", found[1].decode("utf-8", "replace")).split()
-
-
 def _value(found: re.Match[bytes], values: Values) -> str:
-    name, *arguments = _words(found) or [""]
+    words = re.sub("[,()]", " ", found[1].decode("utf-8", "replace")).split()
+    name, *arguments = words or [""]
     if name in _PLAIN and not arguments:
         return _PLAIN[name](values)
     if name in _PLAIN:

@@ -337,22 +337,14 @@ def _write_columns(console: Console, title: str, columns: list[_Column]) -> None
 
 
 def _total(widths: Iterable[int]) -> int:
-    listed = list(widths)
-    return sum(listed) + _GAP * len(listed)
+    return sum(width + _GAP for width in widths)
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     """Return the columns that remain when as few as possible are dropped."""
     first, *others = columns
-    while (
-        _total(
-            [
-                first.least_width(_FOLDED_NAME),
-                *(other.least_width(_FOLDED_TEXT) for other in others),
-            ]
-        )
-        > width
-    ):
+    least = first.least_width(_FOLDED_NAME)
+    while _total([least, *(other.least_width(_FOLDED_TEXT) for other in others)]) > width:
         most = max(others, key=lambda item: item.drop, default=None)
         if most is None or not most.drop:
             break

@@ -307,22 +307,10 @@ def info(settings: Settings, *, server: str | None) -> None:
 # --- what the servers report -----------------------------------------------------------------------
 
 
-_KINDS: Final = [
-    "varz",
-    "connz",
-    "routez",
-    "gatewayz",
-    "leafz",
-    "subsz",
-    "jsz",
-    "accountz",
-    "healthz",
-    "statsz",
-    "profilez",
-    "expvarz",
-    "ipqueuesz",
-    "raftz",
-]
+_KINDS: Final = (
+    *("varz", "connz", "routez", "gatewayz", "leafz", "subsz", "jsz"),
+    *("accountz", "healthz", "statsz", "profilez", "expvarz", "ipqueuesz", "raftz"),
+)
 
 
 @command()

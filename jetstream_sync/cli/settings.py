@@ -114,13 +114,9 @@ class Settings:
 
     # --- the connection -------------------------------------------------------------------------
 
-    def login(self) -> EffectiveLogin:
-        """Return the login from the options, the environment variables and the context."""
-        return EffectiveLogin.of(self)
-
     def worker_options(self) -> dict[str, Any]:
         """Return the servers and the other options of the connection of a `Worker`."""
-        login = self.login()
+        login = EffectiveLogin.of(self)
         return {"servers": login.servers, "connection": _with_password(self, login)}
 
     @contextlib.contextmanager
@@ -163,7 +159,7 @@ class Settings:
             env.stderr.write(f"jsm: warning: {text}\n")
             env.stderr.flush()
 
-        login = self.login()
+        login = EffectiveLogin.of(self)
         context = click.get_current_context(silent=True)
         wanted: dict[str, Any] = {
             "name": context.command_path if context else "jsm",
@@ -204,10 +200,12 @@ class Settings:
 
     def jetstream_on(self, connection: Connection, *, timeout: float | None = None) -> JetStream:
         """Return a JetStream context with the user's domain, prefix and timeout, unless another is given."""
-        login = self.login()
+        login = EffectiveLogin.of(self)
         try:
             return connection.jetstream(
-                domain=login.domain, prefix=login.api_prefix, timeout=timeout or self.timeout
+                domain=login.values.get("domain"),
+                prefix=login.values.get("api_prefix"),
+                timeout=timeout or self.timeout,
             )
         except errors.InvalidOptionError as error:
             raise login.named(error) from error
@@ -257,6 +255,11 @@ class LoginPart:
     def name(self) -> str:
         """The name of the option in `Settings.given`."""
         return self.option.replace("-", "_")
+
+    @property
+    def flag(self) -> str:
+        """The option as it is typed."""
+        return "--server" if self.option == "servers" else f"--{self.option}"
 
 
 def _part(help: str, option: str, variable: str, key: str = "", **more: str) -> LoginPart:  # noqa: A002
@@ -333,36 +336,36 @@ class EffectiveLogin:
 
     @classmethod
     def of(cls, settings: Settings) -> EffectiveLogin:
-        """Return the login for the settings; see `Settings.login`."""
+        """Return the login from the options, the environment variables and the context."""
         variables = settings.env.variables
         context = chosen_context(settings)
         fields = Contexts(variables).load(context) if context else {}
         wanted = unsupported_key(fields)
         if wanted is not None:
             raise CommandError(f"context {context}: jsm does not support {wanted!r}")
-        levels = (
-            _Level({part: settings.given.get(item.name) for part, item in LOGIN_PARTS.items()}),
-            _Level({part: variables.get(item.variable) for part, item in LOGIN_PARTS.items()}),
-            _Level({part: fields.get(item.key) for part, item in LOGIN_PARTS.items()}),
-            _Level({"url": variables.get("SERVERS")}),
-            _Level({"url": DEFAULT_SERVER}),
+        parts = LOGIN_PARTS.items()
+        levels: tuple[dict[str, tuple[Any, str]], ...] = (
+            {part: (settings.given.get(item.name), item.flag) for part, item in parts},
+            {part: (variables.get(item.variable), item.variable) for part, item in parts},
+            {part: (fields.get(item.key), f"context {context}") for part, item in parts},
+            {"url": (variables.get("SERVERS"), "SERVERS")},
+            {"url": (DEFAULT_SERVER, "default")},
         )
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
-        names = ("", "", f"context {context}", "SERVERS", "default")
         kinds: set[str] = set()
-        for level, name in zip(levels, names, strict=True):
-            allowed = kinds or level.kinds
-            for part, value in level.said.items():
-                kind = LOGIN_PARTS[part].kind
-                if part in values or (kind and kind not in allowed):
+        for level in levels:
+            given = {part: found for part, found in level.items() if found[0]}
+            # The first source with a login method decides for all of them.
+            kinds = kinds or {LOGIN_PARTS[part].kind for part in given} - {""}
+            for part, (value, source) in given.items():
+                of_context = source.startswith("context ")
+                if part in values or LOGIN_PARTS[part].kind not in {"", *kinds}:
                     continue
-                # A password is used only with a user from the same source.
-                if part == "password" and name and sources.get("user", name) != name:
+                # The password of a context is used only with its user.
+                if part == "password" and of_context and sources.get("user", source) != source:
                     continue
-                values[part] = value
-                sources[part] = name or _named(level is levels[0], LOGIN_PARTS[part])
-            kinds |= level.kinds
+                values[part], sources[part] = value, source
         values["url"] = _addresses(values["url"])
         if not values["url"]:
             raise CommandError(f"{sources['url']}: the server address is empty")
@@ -376,16 +379,6 @@ class EffectiveLogin:
         """The server addresses."""
         return list(self.values["url"])
 
-    @property
-    def domain(self) -> str | None:
-        """The JetStream domain; ``None``: that of the server."""
-        return self.values.get("domain")
-
-    @property
-    def api_prefix(self) -> str | None:
-        """The prefix of the JetStream API; ``None``: the default."""
-        return self.values.get("api_prefix")
-
     def named(self, error: errors.InvalidOptionError) -> Exception:
         """Return an error of the library as an error of the option, variable or context at fault."""
         part = next((name for name, option in _LIBRARY.items() if option == error.option), "")
@@ -396,10 +389,6 @@ class EffectiveLogin:
             source += f", {LOGIN_PARTS[part].key}"
         value = "" if error.value == "..." else f" {error.value!r}"
         return CommandError(f"{source}{value}: {error.reason}")
-
-    def files(self) -> list[str]:
-        """Return the files of the login."""
-        return [self.values[part] for part in _PATHS if part in self.values]
 
     def options(self) -> dict[str, Any]:
         """Return the options of `connect()` for this login."""
@@ -412,14 +401,6 @@ class EffectiveLogin:
         return options
 
 
-class _Level:
-    """The parts of a login from one source."""
-
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        self.said = {part: value for part, value in said.items() if value}
-        self.kinds = {LOGIN_PARTS[part].kind for part in self.said if LOGIN_PARTS[part].kind}
-
-
 def chosen_context(settings: Settings) -> str | None:
     """Return the name of the context to use: the given one, else the selected one."""
     if settings.given.get("no_context"):
@@ -427,12 +408,6 @@ def chosen_context(settings: Settings) -> str | None:
     variables = settings.env.variables
     named = settings.given.get("context") or variables.get("NATS_CONTEXT")
     return str(named) if named else Contexts(variables).selected
-
-
-def _named(by_option: bool, part: LoginPart) -> str:
-    if not by_option:
-        return part.variable
-    return "--server" if part.option == "servers" else f"--{part.option}"
 
 
 def _file(text: str) -> str:

@@ -192,7 +192,8 @@ def view(
             for msg in messages:
                 if not _matches(msg, grep, headers):
                     continue
-                if paged and number and number % page == 0 and not _ask_next_page(ask):
+                is_full = paged and number and number % page == 0
+                if is_full and not ask.agrees("Next page?", default=True):
                     break
                 writer.write(msg)
                 number += 1
@@ -241,10 +242,6 @@ def _check_same(stream: Stream, following: int) -> None:
         raise errors.StreamRecreatedError(stream.name)
     if found.state.last_seq + 1 < following:
         raise errors.StreamRecreatedError(stream.name, reason="it was restored to an earlier state")
-
-
-def _ask_next_page(ask: Asker) -> bool:
-    return ask.agrees("Next page?", default=True)
 
 
 @command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -251,15 +252,11 @@ _GAPS: Final = tuple(Field(name.capitalize(), name) for name in ("first", "last"
 
 def _ranges(sequences: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last of each run of consecutive sequences."""
-    first = last = None
-    for seq in sorted(sequences):
-        if first is None or last is None or seq != last + 1:
-            if first is not None and last is not None:
-                yield first, last
-            first = seq
-        last = seq
-    if first is not None and last is not None:
-        yield first, last
+    # In a run, the sequence minus its position is constant.
+    pairs = enumerate(sorted(sequences))
+    for _, run in itertools.groupby(pairs, lambda pair: pair[1] - pair[0]):
+        found = [seq for _, seq in run]
+        yield found[0], found[-1]
 
 
 InfoT = TypeVar("InfoT")

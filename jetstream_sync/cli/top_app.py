@@ -349,8 +349,8 @@ class TopApp(App[None]):
         Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
         Binding("slash", "filter", "Filter", key_display="/"),
-        Binding("R", "requeue", "Requeue"),
-        Binding("D", "discard", "Discard"),
+        Binding("R", "change('requeue')", "Requeue"),
+        Binding("D", "change('discard')", "Discard"),
         Binding("p", "pause", "Pause"),
         Binding("v", "next_view", "View"),
         Binding("question_mark,h", "help", "Help", key_display="?"),
@@ -571,22 +571,15 @@ class TopApp(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Return whether an action is possible: dead letters are changed in their tab only."""
-        if action in {"requeue", "discard"}:
+        if action == "change":
             tabs = self.query(TabbedContent)
             return (
                 self._options.may_change and bool(tabs) and tabs.first().active == DEAD_LETTERS.name
             )
         return True
 
-    def action_requeue(self) -> None:
-        """Requeue the selected dead letter."""
-        self._choose("requeue")
-
-    def action_discard(self) -> None:
-        """Discard the selected dead letter."""
-        self._choose("discard")
-
-    def _choose(self, what: str) -> None:
+    def action_change(self, what: str) -> None:
+        """Requeue or discard the selected dead letter."""
         row = self.table.selected
         if row is not None:
             self._chosen(what, row)

@@ -233,15 +233,7 @@ SERVERS: Final = View(
 #: All views by name.
 VIEWS: Final = {
     view.name: view
-    for view in (
-        STREAMS,
-        CONSUMERS,
-        WORKERS,
-        DEAD_LETTERS,
-        BUCKETS,
-        QUERIES,
-        SERVERS,
-    )
+    for view in (STREAMS, CONSUMERS, WORKERS, DEAD_LETTERS, BUCKETS, QUERIES, SERVERS)
 }
 
 #: The name of the first screen, with streams and consumers.

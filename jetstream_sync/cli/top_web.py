@@ -30,7 +30,7 @@ from textual_serve.server import Server
 
 from .. import errors
 from ..workers.checks import parse_address
-from .output import announce, emit_line
+from .output import announce, emit_item
 from .settings import Settings
 
 _COOKIE: Final = "jsm_top"
@@ -184,11 +184,8 @@ def serve(settings: Settings, address: WebAddress) -> NoReturn:
     server = TopServer(address, f"exec {command}")
 
     def listening(*_: Any) -> None:
-        if settings.json:
-            emit_line(settings, {"url": server.link})
-        else:
-            settings.env.stdout.write(f"{server.link}\n")
-            settings.env.stdout.flush()
+        emit_item(settings, {"url": server.link}, server.link)
+        if not settings.json:
             announce(settings, "Open the address in a browser; it works once. Ctrl-C ends it.")
 
     web.run_app(

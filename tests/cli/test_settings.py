@@ -187,8 +187,11 @@ def test_where_the_server_is_from(tmp_path):
     assert effective(**everything)["url"] == default
 
 
-def test_a_login_by_option_leaves_no_login_of_the_context(tmp_path):
+def test_a_login_by_option_leaves_no_login_of_the_context(guarded, tmp_path):
     """A login method with higher precedence replaces those of other sources."""
+    save(tmp_path, "t", token="other")
+    login = ("--user", "me", "--password", "open sesame", "--context", "t")
+    info(guarded, *login, NATS_TOKEN="third", XDG_CONFIG_HOME=str(tmp_path)).ok()
     save(tmp_path, "c", user="other", password="theirs", creds="x.creds")
     home = str(tmp_path)
     said = effective("--context", "c", "--token", "mine", XDG_CONFIG_HOME=home)
