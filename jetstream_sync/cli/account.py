@@ -10,7 +10,7 @@ import click
 from .. import errors
 from ..address import ServerAddress
 from ..durations import duration_to_ns
-from .output import Missing, count, counted, document, limit, ns_text, size
+from .output import Missing, count, counted, limit, ns_text, size
 from .render import Block, Field, show_blocks, show_rows
 from .settings import EffectiveLogin, Settings, command
 from .status import CommandError, exit_status, one_line
@@ -113,7 +113,7 @@ def account_info(settings: Settings) -> None:
         connection = _connection(nc)
     show_blocks(
         settings,
-        {"connection": connection, "jetstream": document(usage)},
+        {"connection": connection, "jetstream": usage},
         Block("", _USAGE, usage),
         *(Block(f"Tier {name}", _USAGE, tier) for name, tier in (usage.tiers or {}).items()),
         Block("Connection", _CONNECTION, connection),

@@ -59,7 +59,7 @@ _COMPARED_FIELDS: Final = ("messages", "first_seq", "last_seq", "num_deleted")
 _PARTIAL: Final = ".partial-"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
     """A backup on disk that has passed the integrity checks."""
 

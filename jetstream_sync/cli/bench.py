@@ -53,7 +53,7 @@ _ACK_WAIT_S: Final = 120.0
 _CONSUMER: Final = "bench"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The work of one client, or of all clients together."""
 
@@ -90,7 +90,7 @@ class Meter:
 TimedWork = Callable[[], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BenchKind:
     """One kind of work."""
 
@@ -290,14 +290,13 @@ def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterat
             # A Ctrl-C may interrupt the creation after the server has created the stream.
             # The name is generated, so the stream cannot belong to another program.
             try:
-                js.delete_stream(workload.name)
-            except errors.StreamNotFoundError:
-                pass
+                with contextlib.suppress(errors.StreamNotFoundError):
+                    js.delete_stream(workload.name)
             except errors.Error as error:
                 note(settings, f"warning: stream {workload.name} could not be deleted: {error}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
     """The result of all clients."""
 

@@ -53,7 +53,7 @@ _STATE: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BucketKind(Generic[_B]):
     """Key-value buckets or object stores, and the commands that they share."""
 

@@ -50,7 +50,7 @@ class Level(enum.IntEnum):
 _WORDS: Final = {Level.CRITICAL: "Crit", Level.WARNING: "Warn", Level.OK: "OK"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Thresholds:
     """The values at which a measurement is bad; without any, it is not judged."""
 
@@ -76,7 +76,7 @@ class Thresholds:
         return None if critical is warning is None else Level.OK
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A measurement and its thresholds."""
 

@@ -42,7 +42,7 @@ _CHECK_INTERVAL_S: Final = 0.2
 _preferred_option = option("--preferred SERVER", "Elect this server. (2.11)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
     """The replicas of a stream or consumer."""
 
@@ -98,20 +98,20 @@ def _new_leader(
 def _stream_group(js: JetStream, info: StreamInfo) -> _Group:
     name = info.config.name
     return _Group(
-        name,
-        info.cluster,
-        lambda: _leader_of(js.get_stream(name).cached_info.cluster),
-        lambda preferred: js.get_stream(name).step_down(preferred),
+        name=name,
+        cluster=info.cluster,
+        find_leader=lambda: _leader_of(js.get_stream(name).cached_info.cluster),
+        step_down=lambda preferred: js.get_stream(name).step_down(preferred),
     )
 
 
 def _consumer_group(js: JetStream, info: ConsumerInfo) -> _Group:
     stream, name = info.stream_name, info.name
     return _Group(
-        title(info),
-        info.cluster,
-        lambda: _leader_of(js.consumer_info(stream, name).cluster),
-        lambda preferred: js.get_stream(stream).step_down_consumer(name, preferred),
+        name=title(info),
+        cluster=info.cluster,
+        find_leader=lambda: _leader_of(js.consumer_info(stream, name).cluster),
+        step_down=lambda preferred: js.get_stream(stream).step_down_consumer(name, preferred),
     )
 
 
@@ -169,7 +169,7 @@ def peer_remove(settings: Settings, *, name: str | None, peer: str | None, force
         group.check()
         servers = [*([group.leader] if group.leader else []), *group.replicas]
         if peer is None:
-            peer = ask.choose("Select a server", servers, "PEER")
+            peer = ask.choose("Select a server", lambda: servers, "PEER")
         if peer not in servers:
             text = f"{peer!r} has no replica of {stream.name}; the servers are {', '.join(servers)}"
             raise CommandError(text, ExitStatus.NOT_FOUND)

@@ -23,7 +23,7 @@ from .status import MEANINGS, CommandError
 from .values import ANY_CASE_PATTERN
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A command and its position in the tree."""
 
@@ -54,7 +54,7 @@ def walk(group: click.Group, context: click.Context) -> Iterator[Node]:
         below = click.Context(found, info_name=name, parent=context)
         aliases = group.aliases_of(name) if isinstance(group, NounGroup) else []
         path = tuple(below.command_path.split()[1:])
-        yield Node(path, found, below, tuple(aliases))
+        yield Node(path=path, command=found, context=below, aliases=tuple(aliases))
         if isinstance(found, click.Group):
             yield from walk(found, below)
 

@@ -89,7 +89,7 @@ _SOURCE_KEYS: Final = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ConfigField:
     """A field of a config record."""
 
@@ -119,14 +119,10 @@ class ConfigField:
         flags: str = self.metadata.get("flags", f"--{self.name.replace('_', '-')}")
         return flags.split()
 
-    def help(self) -> str:
-        """Return the help of the option, from the file that is made of the docstrings of the fields."""
-        return _field_helps().get(self.owner.__name__, {}).get(self.name, "")
-
 
 @functools.cache
 def _field_helps() -> dict[str, dict[str, str]]:
-    # Docstrings of fields are in the source only, and take long to read.
+    # The file is made of the docstrings of the fields, which are in the source only and take long to read.
     found: dict[str, dict[str, str]] = parse_json(pkgutil.get_data(__package__, HELP_FILE) or b"{}")
     return found
 
@@ -290,7 +286,7 @@ class FieldOption(click.Option):
     @property
     def help(self) -> str:
         """The help text; it is read when help is shown."""
-        return self.field.help()
+        return _field_helps().get(self.field.owner.__name__, {}).get(self.field.name, "")
 
     @help.setter  # noqa: A003 - the name in click
     def help(self, _value: str | None) -> None:

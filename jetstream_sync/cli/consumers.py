@@ -369,7 +369,7 @@ def unpin(
         if group is None and len(groups) == 1:
             group = groups[0]
         if group is None:
-            group = ask.choose("Select a group", groups, "GROUP")
+            group = ask.choose("Select a group", lambda: groups, "GROUP")
         client = next(
             (item.pinned_client_id for item in info.priority_groups or () if item.group == group),
             None,

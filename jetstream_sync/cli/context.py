@@ -85,7 +85,7 @@ _NAME = click.argument("name", required=False, shell_complete=complete_context)
 
 
 def _ask(settings: Settings) -> str:
-    return Asker(settings).choose("Select a context", _contexts(settings).names(), "NAME")
+    return Asker(settings).choose("Select a context", _contexts(settings).names, "NAME")
 
 
 _LIST: Final = (

@@ -23,7 +23,7 @@ from .names import (
     find_stream,
     names_of,
 )
-from .output import count, document, emit, emit_text, note, size
+from .output import count, emit, emit_text, note, size
 from .prompts import Asker
 from .render import Block, Field, bad, show_rows, write_blocks
 from .settings import Settings, command
@@ -52,7 +52,7 @@ def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | 
     done = "already stores the advisories"
     if not known:
         done = "stores the advisories of dead letters from now on"
-    emit_text(settings, document(stream.cached_info), f"Stream {stream.name} {done}")
+    emit_text(settings, stream.cached_info, f"Stream {stream.name} {done}")
 
 
 # --- ls -------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def _gone(stream: str, sequences: Sequence[int]) -> CommandError:
 # --- requeue --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Requeued:
     """A dead letter that was published again."""
 

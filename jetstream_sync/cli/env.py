@@ -178,7 +178,7 @@ def _guarded(stream: TextIO | None, kind: type[io.FileIO]) -> TextIO:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """
     The streams and variables of one command.

@@ -6,10 +6,9 @@ import contextlib
 import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .. import errors
-from ..codec import loads
 from ..durations import time_from_text
 from ..net.clock import Deadline
 from ..subjects import check_subject
@@ -21,10 +20,8 @@ from .reading import CoreSource, check_received
 from .render import Block, Field, write_blocks
 from .settings import Settings, command
 from .status import CommandError
+from .system import parsed
 from .values import ANY_CASE_PATTERN, option, stop_options
-
-if TYPE_CHECKING:
-    from .. import Msg
 
 _ADVISORIES: Final = "$JS.EVENT.ADVISORY.>"
 _METRICS: Final = "$JS.EVENT.METRIC.>"
@@ -96,21 +93,12 @@ def _listen(
                 break
             if msg is None:
                 break
-            event = _read(msg)
-            if event is None:
+            try:
+                seen += show(parsed(msg.data, "event"))
+            except errors.InvalidResponseError:
                 about = f"{readable(msg.subject)}: {readable(msg.data[:200])}"
                 note(settings, f"warning: {about}: not an event")
-            else:
-                seen += show(event)
     check_received(seen, count, noun)
-
-
-def _read(msg: Msg) -> dict[str, Any] | None:
-    try:
-        event = loads(msg.data)
-    except errors.InvalidResponseError:
-        return None
-    return event if isinstance(event, dict) else None
 
 
 # --- output --------------------------------------------------------------------------------------

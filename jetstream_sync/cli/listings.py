@@ -59,7 +59,7 @@ def is_internal(name: str) -> bool:
     return name.startswith(_INTERNAL_PREFIXES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
     """The items of a listing, and those whose state is not known."""
 
@@ -308,7 +308,7 @@ def show_listed(
 
     `key`: the name of an item. `sortable`: the columns by which it may be sorted.
     """
-    listed = Listed[T]("")
+    listed: Listed[T] = Listed("")
 
     def rows() -> list[Any]:
         nonlocal listed

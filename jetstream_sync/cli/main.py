@@ -51,7 +51,7 @@ def examples_of(path: str) -> list[str]:
     return [line for line in text.splitlines() if is_example(path, line)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A command in a table of commands, or a group with a table of its own."""
 

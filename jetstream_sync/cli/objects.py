@@ -30,7 +30,7 @@ from .status import CommandError, file_errors
 from .values import DURATION, FILE, FROM_1, Decorator, force_option, names_option, option
 from .view import write_bytes
 
-OBJECTS: Final = BucketKind[ObjectStore](
+OBJECTS: Final[BucketKind[ObjectStore]] = BucketKind(
     noun="Object Store Bucket",
     config=ObjectStoreConfig,
     open=lambda js, name: js.object_store(name),

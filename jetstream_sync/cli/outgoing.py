@@ -153,7 +153,7 @@ _LETTERS: Final = string.ascii_letters + string.digits
 _MAX_RANDOM_LENGTH: Final = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
     """
     The values of template names for one message: its subject, headers and body share them.

@@ -11,19 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..durations import duration_from_ns, seconds_text
 from .env import json_text, readable_json, single_line
 from .settings import Settings
 
-if TYPE_CHECKING:
-    from ..codec import Record
-
 # --- what is not known ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Missing:
     """A record that could not be read, as a row of a listing: its name, and why its values are not known."""
 
@@ -42,13 +39,6 @@ class Missing:
 def to_json(document: object) -> str:
     """Return a document as indented JSON with a final line break, safe to show on a terminal."""
     return readable_json(json_text(document, indent=2)) + "\n"
-
-
-def document(record: Record) -> dict[str, Any]:
-    """Return a record as the server sent it, with unknown fields included."""
-    from ..codec import encode  # noqa: PLC0415 - the help of a command needs no JSON
-
-    return encode(record)
 
 
 def emit(settings: Settings, result: object, human: Callable[[], object]) -> None:
@@ -112,9 +102,10 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, (str, int, float, type(None))):
         return value
-    from ..codec import Record  # noqa: PLC0415 - the help of a command needs no JSON
+    from ..codec import Record, encode  # noqa: PLC0415 - the help of a command needs no JSON
 
-    return document(value) if isinstance(value, Record) else value
+    # As the server sent it, with unknown fields included.
+    return encode(value) if isinstance(value, Record) else value
 
 
 # --- text ----------------------------------------------------------------------------

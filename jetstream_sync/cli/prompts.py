@@ -87,14 +87,12 @@ class Asker:
         )
         return convert(answer.strip() or default or "")
 
-    def select(
-        self, label: str, names: Sequence[str] | Callable[[], Sequence[str]], flag: str
-    ) -> str:
+    def select(self, label: str, names: Callable[[], Sequence[str]], flag: str) -> str:
         """Return a name chosen from a list, or raise `CommandError` for an empty list."""
         if not self.interactive:
             self.missing.append(flag)
             return ""
-        known = list(names() if callable(names) else names)
+        known = names()
         if not known:
             raise CommandError(
                 f"there is nothing to choose from: {label.lower()}", ExitStatus.NOT_FOUND
@@ -111,9 +109,7 @@ class Asker:
             )
         )
 
-    def choose(
-        self, label: str, names: Sequence[str] | Callable[[], Sequence[str]], flag: str
-    ) -> str:
+    def choose(self, label: str, names: Callable[[], Sequence[str]], flag: str) -> str:
         """Return a name chosen from a list; without a terminal, raise that it is missing."""
         name = self.select(label, names, flag)
         self.done()
@@ -123,12 +119,12 @@ class Asker:
         """Return the answer to a question; the default without a terminal."""
         return bool(self._ask("confirm", text, default=default)) if self.interactive else default
 
-    def confirm(self, text: str, *, force: bool, flag: str = "--force") -> None:
+    def confirm(self, text: str, *, force: bool) -> None:
         """Require confirmation, or raise `CommandError`."""
         if force:
             return
         if not self.interactive:
-            raise CommandError(f"{text} Cannot prompt without a terminal: use {flag} to confirm")
+            raise CommandError(f"{text} Cannot prompt without a terminal: use --force to confirm")
         if not self.agrees(text):
             raise CommandError("nothing was done")
 

@@ -222,7 +222,7 @@ class MatchingSource:
         self._source.end()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStart:
     """The start position in a stream, and the messages to read."""
 
@@ -278,7 +278,7 @@ def stream_source(
 # --- the loop ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
     """The acknowledgement of a message after it was shown."""
 

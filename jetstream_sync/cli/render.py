@@ -41,7 +41,7 @@ _FOLDED_TEXT: Final = 16
 _GAP: Final = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A value with a colour on terminals; 0 has none."""
 
@@ -67,7 +67,7 @@ def _names_of(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Field:
     """A column of a table, or a line of a block."""
 
@@ -377,7 +377,7 @@ def sort_key(value: Any) -> tuple[int, Any]:
     return (0, value) if isinstance(value, (int, float)) else (1, str(value).lower())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """The columns and the texts of a table."""
 
@@ -387,7 +387,7 @@ class Table:
     """The line that is written instead of a table without rows."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
     """The values of `report_options`; one that a command does not have has its default."""
 
@@ -476,7 +476,7 @@ def write_reports(
 # --- blocks -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """Lines of label and value for one record, under an optional title."""
 

@@ -327,7 +327,7 @@ def request(
     cluster: str | None,
 ) -> None:
     """Show what the servers report of KIND, as JSON."""
-    selection = Selection(host, cluster)
+    selection = Selection(host=host, cluster=cluster)
     body = selection.fields()
     for key, text in filter:
         try:

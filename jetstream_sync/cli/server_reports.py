@@ -51,7 +51,7 @@ class Answering(enum.Enum):
     """A user of an account does not learn which servers there are."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReportOptions(ReportOptions):
     """The options of a report of servers."""
 
@@ -61,7 +61,7 @@ class ServerReportOptions(ReportOptions):
     """The number of rows to show; ``None``: all of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReport:
     """A table with the rows that are made of the replies of the servers."""
 
@@ -110,7 +110,7 @@ class ServerReport:
 
         The report is not complete if a known server does not answer.
         """
-        selection = Selection(options.host, options.cluster)
+        selection = Selection(host=options.host, cluster=options.cluster)
         request = {**(body or {}), **selection.fields()}
         answered: Replies = []
         silent: list[Missing] = []

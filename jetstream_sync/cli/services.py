@@ -107,18 +107,15 @@ def ping(settings: Settings, *, name: str | None) -> None:
     """Measure the time until each instance of all services, or of one, replies."""
     subject = ".".join([SERVICES_PREFIX, "PING", *([] if name is None else [name])])
     count = 0
-    with settings.connection() as nc:
+    with settings.connection() as nc, contextlib.suppress(errors.NoRespondersError):
         started = monotonic()
-        try:
-            for reply in nc.request_many(subject, timeout=settings.timeout, stall=_STALL_S):
-                took = (monotonic() - started) * 1000
-                found = decode(ServicePing, loads(reply.data))
-                count += 1
-                shown = single_line(f"{found.name} {found.version} {found.id}")
-                document = {**encode(found), "rtt_ms": round(took, 3)}
-                emit_item(settings, document, f"{shown} in {took:.2f} ms")
-        except errors.NoRespondersError:
-            pass
+        for reply in nc.request_many(subject, timeout=settings.timeout, stall=_STALL_S):
+            took = (monotonic() - started) * 1000
+            found = decode(ServicePing, loads(reply.data))
+            count += 1
+            shown = single_line(f"{found.name} {found.version} {found.id}")
+            document = {**encode(found), "rtt_ms": round(took, 3)}
+            emit_item(settings, document, f"{shown} in {took:.2f} ms")
     if not count:
         raise CommandError(
             "no services" if name is None else f"no service {visible(name)!r}", ExitStatus.NOT_FOUND

@@ -236,7 +236,7 @@ class Settings:
 # --- the login -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoginPart:
     """One part of a login and its sources, in order of precedence: an option, a variable, a context."""
 
@@ -323,7 +323,7 @@ _LIBRARY: Final = {
 _PATHS: Final = tuple(name for name, part in LOGIN_PARTS.items() if part.metavar == "FILE")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveLogin:
     """The parts of a login that are set, with the source of each."""
 

@@ -99,7 +99,7 @@ def meta_of(response: JSONObject) -> JSONObject:
     return found or {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """The servers that a request asks; by default all."""
 
@@ -121,7 +121,7 @@ class Selection:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetaGroup:
     """The members of the meta group, from the replies of servers."""
 
@@ -147,11 +147,11 @@ class MetaGroup:
         if len(views) < size // 2 + 1:
             leader = None
         return cls(
-            leader,
-            size,
-            sorted(views),
-            sorted(peers - {server_name(item) for item in found}),
-            views[leader] if leader else {},
+            leader=leader,
+            size=size,
+            answering=sorted(views),
+            silent=sorted(peers - {server_name(item) for item in found}),
+            leaders_view=views[leader] if leader else {},
         )
 
     def problem(self) -> str:

@@ -49,7 +49,7 @@ _BUCKETS: Final = {KV_PREFIX: "key-value", OBJECT_PREFIX: "object"}
 # --- views --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A row of a view."""
 
@@ -68,7 +68,7 @@ class Row:
         return isinstance(self.record, Missing)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """A table: its columns, of which the first is the name, and its graph."""
 
@@ -240,7 +240,7 @@ VIEWS: Final = {
 BOTH: Final = "both"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions:
     """The options of ``jsm top``, for each of its forms."""
 
@@ -260,7 +260,7 @@ class TopOptions:
 # --- reading ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccountSnapshot:
     """The state of all streams and consumers at one time."""
 
@@ -277,7 +277,7 @@ class AccountSnapshot:
         return cls(taken=monotonic(), streams=streams, consumers=consumers)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """Everything that one screen or table shows."""
 

@@ -54,7 +54,7 @@ _REFUSED: Final = "The link was used already, or is not complete: start 'jsm top
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WebAddress:
     """Where the server listens, and the address that browsers use."""
 
@@ -84,7 +84,7 @@ class WebAddress:
                 f"--listen {listen!r} serves other machines: put a proxy with TLS in front, and give "
                 "its address as --public-url https://..."
             )
-        return cls(host, port, url)
+        return cls(host=host, port=port, url=url)
 
     @property
     def origin(self) -> str:
