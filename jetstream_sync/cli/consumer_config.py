@@ -40,7 +40,7 @@ from .output import note
 from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError
-from .values import UNTIL, Parsed, option, parse_time
+from .values import UNTIL, Parsed, allow_one, option, parse_time
 
 if TYPE_CHECKING:
     from .. import JetStream, PullConsumer
@@ -109,8 +109,7 @@ def _fields_of(options: dict[str, Any], *, pull: bool = False) -> dict[str, Any]
     if fields.get("deliver_subject", "").lower() in ("", "pull") and "deliver_subject" in fields:
         fields["deliver_subject"] = None
     if pull:
-        if fields.get("deliver_subject"):
-            raise click.UsageError("--pull and --target exclude each other")
+        allow_one({"--pull": pull, "--target": fields.get("deliver_subject")})
         fields["deliver_subject"] = None
     return fields
 

@@ -20,7 +20,7 @@ from .prompts import Asker
 from .render import Field, show_rows
 from .settings import Settings, command
 from .status import CommandError
-from .values import DURATION, FROM_1, TIMEOUT, Decorator, force_option, option
+from .values import DURATION, FROM_1, TIMEOUT, Decorator, allow_one, force_option, option
 from .view import body_fields, header_fields, write_bytes
 
 if TYPE_CHECKING:
@@ -189,8 +189,7 @@ def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bo
     and the value as text. A KEY with '*' or '>' is a pattern, as for 'jsm kv ls': the keys that match are a
     table, or with --raw their values with a line break after each.
     """
-    if raw and settings.json:
-        raise click.UsageError("--raw and --json exclude each other")
+    allow_one({"--raw": raw, "--json": settings.json})
     pattern = not {"*", ">"}.isdisjoint(key.split("."))
     if pattern and revision is not None:
         raise click.UsageError("--revision needs a single key")
@@ -284,8 +283,7 @@ def watch(
     A KEY may be a pattern, as for 'jsm kv ls'; without any, all keys are shown. The watch continues
     after a restart of the server.
     """
-    if sum((history, updates, revision is not None)) > 1:
-        raise click.UsageError("--history, --updates and --revision exclude each other")
+    allow_one({"--history": history, "--updates": updates, "--revision": revision})
     KV.show_changes(
         settings,
         bucket,

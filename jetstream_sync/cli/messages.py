@@ -36,6 +36,7 @@ from .values import (
     TIME,
     TIMEOUT,
     Parsed,
+    allow_one,
     option,
     parse_duration,
     stop_options,
@@ -258,13 +259,12 @@ def _start(
 ) -> StreamStart | None:
     """Return the start position that was given; ``None`` without one."""
     values = {name: options.pop(name) for name in _STARTS}
-    given = [_STARTS[name] for name, value in values.items() if value not in (None, False)]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(flag for flag, _ in given)} exclude each other")
-    if not given:
+    allow_one({_STARTS[name][0]: value for name, value in values.items()})
+    policies = [policy for name, (_, policy) in _STARTS.items() if values[name]]
+    if not policies:
         return None
     return StreamStart(
-        policy=given[0][1],
+        policy=policies[0],
         sequence=values["start_sequence"],
         since=values["since"],
         filters=subjects,

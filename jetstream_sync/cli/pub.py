@@ -20,7 +20,7 @@ from .output import counted, emit_item, emit_line, say, to_json
 from .reading import raise_if_ended
 from .settings import Settings, command
 from .status import CommandError, hint_of, one_line
-from .values import DURATION, FROM_0, FROM_1, TIMEOUT, UNTIL, option, with_options
+from .values import DURATION, FROM_0, FROM_1, TIMEOUT, UNTIL, allow_one, option, with_options
 from .view import MessageWriter, header_lines
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def pub(
     jetstream = jetstream or atomic or schedule is not None
     if atomic and schedule is not None:
         raise click.UsageError("--atomic excludes schedules")
-    if atomic and sleep:
-        raise click.UsageError("--atomic and --sleep exclude each other")
+    allow_one({"--atomic": atomic, "--sleep": sleep})
     if reply and jetstream:
         raise click.UsageError(
             "--reply and --jetstream exclude each other: the acknowledgement uses the reply subject"

@@ -41,6 +41,7 @@ from .names import find_stream
 from .output import counted, say
 from .settings import Settings
 from .status import CommandError
+from .values import allow_one
 from .view import MessageWriter, is_delivery
 
 #: Timeout for messages in flight when reading ends, in seconds.
@@ -337,12 +338,9 @@ class Settle:
             "--term": ("term", term),
             "--double-ack": ("ack", confirmed),
         }
-        given = [(flag, word) for flag, (word, value) in options.items() if value]
-        if len(given) > 1:
-            names = " and ".join(flag for flag, _ in given[:2])
-            raise CommandError(f"{names} exclude each other")
+        allow_one({flag: value for flag, (_, value) in options.items()})
         return cls(
-            word=given[0][1] if given else "ack",
+            word=next((word for word, value in options.values() if value), "ack"),
             delay=nak or None,
             confirmed=confirmed,
             wanted=policy not in (AckPolicy.NONE, AckPolicy.FLOW_CONTROL),

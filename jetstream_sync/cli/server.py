@@ -22,7 +22,7 @@ from ..exit_status import ExitStatus
 from ..net.clock import monotonic
 from .config import PAIR, read_text
 from .env import parse_json
-from .output import announce, counted, emit_line, emit_list, ns_text, size
+from .output import announce, emit_line, emit_list, ns_text, size
 from .render import (
     Block,
     Field,
@@ -172,11 +172,7 @@ def _ping(
                 break
         silent = silent_servers(settings, nc, found, found)
     show_rows(settings, [*order(found), *silent], _SERVERS, title="Servers", none="No servers")
-    most = max(expect or 0, len(found) + len(silent))
-    if len(found) < most:
-        names = f"; {', '.join(item.name for item in silent)} did not" if silent else ""
-        text = f"{len(found)} of {counted(most, 'server')} answered{names}"
-        raise CommandError(text, ExitStatus.TIMED_OUT)
+    check_replies(found, silent, expected=expect or 0, status=ExitStatus.TIMED_OUT)
 
 
 def _uptime(row: JSONObject) -> timedelta:

@@ -422,24 +422,13 @@ def _listed(key: str) -> Callable[[Replies], list[JSONObject]]:
 def _gateways(found: Replies) -> list[JSONObject]:
     rows = []
     for response in found:
-        inbound = [
-            (name, "in", item)
-            for name, several in (response["data"].get("inbound_gateways") or {}).items()
-            for item in several
-        ]
-        outbound = [
-            (name, "out", item)
-            for name, item in (response["data"].get("outbound_gateways") or {}).items()
-        ]
-        rows += [
-            {
-                "server": server_name(response),
-                "gateway": name,
-                "direction": direction,
-                **(item.get("connection") or {}),
-            }
-            for name, direction, item in [*outbound, *inbound]
-        ]
+        outbound = response["data"].get("outbound_gateways") or {}
+        inbound = response["data"].get("inbound_gateways") or {}
+        links = [(name, "out", item) for name, item in outbound.items()]
+        links += [(name, "in", item) for name, items in inbound.items() for item in items]
+        for name, direction, item in links:
+            row = {"server": server_name(response), "gateway": name, "direction": direction}
+            rows.append(row | (item.get("connection") or {}))
     return rows
 
 

@@ -35,7 +35,7 @@ from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError
 from .streams import show_info
-from .values import STREAM_NAME, force_option, option
+from .values import STREAM_NAME, allow_one, force_option, option
 
 if TYPE_CHECKING:
     from .. import JetStream, Stream
@@ -89,8 +89,7 @@ def add(
     On a terminal, asks for the options that are not given; elsewhere the defaults of the server
     apply. Succeeds without a change if the stream already exists with the same config.
     """
-    if if_not_exists and update:
-        raise click.UsageError("--if-not-exists and --update exclude each other")
+    allow_one({"--if-not-exists": if_not_exists, "--update": update})
     fields = take_fields(StreamConfig, options)
     if file is not None:
         base = config_of_file(settings, StreamConfig, file, {"name": name} if name else {})

@@ -25,7 +25,7 @@ from .output import emit_text, note, when
 from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError, about
-from .values import FROM_1, PATTERN, TIME, Parsed, force_option, option, with_options
+from .values import FROM_1, PATTERN, TIME, Parsed, allow_one, force_option, option, with_options
 from .view import FORMAT_HELP, MessageWriter, header_lines
 
 if TYPE_CHECKING:
@@ -176,8 +176,7 @@ def view(
     On a terminal, pauses after each page of PAGE messages, by default 10. Elsewhere, writes all
     messages; with -j as one line of JSON each.
     """
-    if sum(item is not None for item in (seq, since, last)) > 1:
-        raise click.UsageError("--id, --since and --last exclude each other")
+    allow_one({"--id": seq, "--since": since, "--last": last})
     writer = _writer(settings, **writing)
     ask = Asker(settings)
     paged = settings.interactive and not (follow or limit or last)

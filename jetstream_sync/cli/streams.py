@@ -57,6 +57,7 @@ from .values import (
     FROM_0,
     FROM_1,
     STREAM_NAME,
+    allow_one,
     force_option,
     names_option,
     option,
@@ -546,8 +547,7 @@ def purge(
     force: bool,
 ) -> None:
     """Delete all or some messages of a stream; the stream remains."""
-    if seq is not None and keep is not None:
-        raise click.UsageError("--seq and --keep exclude each other")
+    allow_one({"--seq": seq, "--keep": keep})
     with stream_of(settings, name) as stream:
         held = counted(stream.cached_info.state.messages, "message")
         part = "" if (subject, seq, keep) == (None, None, None) else "some of "

@@ -191,7 +191,12 @@ def silent_servers(
 
 
 def check_replies(
-    found: Sequence[JSONObject], silent: Sequence[Missing], problem: str = ""
+    found: Sequence[JSONObject],
+    silent: Sequence[Missing],
+    problem: str = "",
+    *,
+    expected: int = 0,
+    status: ExitStatus = ExitStatus.FAILED,
 ) -> None:
     """
     Fail if a server did not answer, or for another problem with what did.
@@ -203,9 +208,10 @@ def check_replies(
     if not found:
         raise CommandError("no server answered", ExitStatus.TIMED_OUT)
     texts = [problem] if problem else []
+    total = max(expected, len(found) + len(silent))
+    if len(found) < total:
+        texts.append(f"{len(found)} of {counted(total, 'server')} answered")
     if silent:
-        names = ", ".join(item.name for item in silent)
-        total = counted(len(found) + len(silent), "server")
-        texts.append(f"{len(found)} of {total} answered; {names} did not")
+        texts.append(f"{', '.join(item.name for item in silent)} did not")
     if texts:
-        raise CommandError("; ".join(texts), ExitStatus.FAILED)
+        raise CommandError("; ".join(texts), status)

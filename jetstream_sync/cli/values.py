@@ -8,7 +8,7 @@ Parsers and option types for sizes, durations, times and names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -255,6 +255,13 @@ force_option: Decorator = force_option_for("Do not ask for confirmation.")
 
 #: Options of listings and reports.
 names_option: Decorator = option("-n, --names", "Show only the names, one per line.")
+
+
+def allow_one(options: Mapping[str, object]) -> None:
+    """Raise an error if several options were given; the mapping has the value of each, by its flag."""
+    given = [flag for flag, value in options.items() if value is not None and value is not False]
+    if len(given) > 1:
+        raise click.UsageError(f"{given[0]} and {given[1]} exclude each other")
 
 
 def with_options(*options: Callable[[Any], Any]) -> Decorator:

@@ -20,6 +20,7 @@ from .env import Environment, readable, visible
 from .output import emit_line, to_json
 from .settings import Settings
 from .status import CommandError
+from .values import allow_one
 
 if TYPE_CHECKING:
     from .. import Headers, Metadata, Msg
@@ -134,8 +135,7 @@ class MessageWriter:
         layout: str | None = None,
         single: bool = False,
     ) -> None:
-        if raw and layout is not None:
-            raise CommandError("--raw and --format exclude each other")
+        allow_one({"--raw": raw, "--format": layout})
         self.number: int = 0
         """The number of messages, including the current one."""
         self._settings = settings

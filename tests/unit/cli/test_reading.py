@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import click
 import pytest
 
 from jetstream_sync import AckPolicy, DeliverPolicy
@@ -37,7 +38,7 @@ def test_one_option_selects_the_acknowledgement(given, word):
 
 def test_two_options_exclude_each_other():
     """The error names both."""
-    with pytest.raises(CommandError, match="--nak and --term exclude each other"):
+    with pytest.raises(click.UsageError, match="--nak and --term exclude each other"):
         Settle.of(AckPolicy.EXPLICIT, 5, **{**NONE, "nak": timedelta(0), "term": True})
 
 
