@@ -50,7 +50,7 @@ _SUMS: Final = "SHA256SUMS"
 #: The file in the backup of an account with the names of the streams that are not saved.
 # A name that no stream can have.
 _INCOMPLETE: Final = "INCOMPLETE.txt"
-_BUFFER_SIZE: Final = 1024 * 1024
+_BUFFER_BYTES: Final = 1024 * 1024
 #: Maximum time of the server's check of all messages, which precedes the first chunk.
 _CHECK_TIMEOUT_S: Final = 600.0
 #: Fields of the state that a restore must reproduce.
@@ -212,7 +212,7 @@ def _sums(directory: Path) -> dict[str, str]:
 def _digest(path: Path) -> tuple[str, int]:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BUFFER_SIZE):
+        while block := file.read(_BUFFER_BYTES):
             digest.update(block)
         return digest.hexdigest(), file.tell()
 

@@ -329,8 +329,7 @@ def stream(
     check.add("subjects", info.state.num_subjects or 0, "Subjects", levels="subjects")
     check.critical(_replica_problem(info, peer_lag_critical, peer_seen_critical, peer_expect))
     origins = list(info.sources or ()) if info.mirror is None else [info.mirror]
-    lag, seen = lag_critical, seen_critical
-    if not origins and (lag is not None or seen is not None):
+    if not origins and (lag_critical is not None or seen_critical is not None):
         check.critical("the stream has no mirror and no sources")
     for origin in origins:
         if origin.error is not None:
@@ -339,10 +338,10 @@ def stream(
         if origin.seen_ago is None:
             check.critical(f"{origin.name} was not seen yet")
             continue
-        if lag is not None and origin.lag >= lag:
+        if lag_critical is not None and origin.lag >= lag_critical:
             check.critical(f"{origin.name} is {origin.lag:,} messages behind")
-        if seen is not None and _is_unseen(origin, seen):
-            check.critical(f"{origin.name} was not seen for {seen:g}s")
+        if seen_critical is not None and _is_unseen(origin, seen_critical):
+            check.critical(f"{origin.name} was not seen for {seen_critical:g}s")
 
 
 def _is_unseen(origin: StreamSourceInfo | PeerInfo, seconds: float | None) -> bool:

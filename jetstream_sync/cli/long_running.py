@@ -92,7 +92,7 @@ def reconnect_options(settings: Settings) -> dict[str, Any]:
 _MAX_SLICE_S: Final = 0.5
 _STANDARD_OUTPUT: Final = 1
 #: The maximum number of bytes of one read.
-_READ_SIZE: Final = 128 * 1024
+_READ_BYTES: Final = 128 * 1024
 
 
 def check_reader() -> None:
@@ -140,7 +140,7 @@ def read_interruptibly(file: BinaryIO) -> Iterator[bytes]:
         while descriptor is not None and not select.select([descriptor], [], [], _MAX_SLICE_S)[0]:
             pass
         # At most one read of the descriptor: the buffer stays empty.
-        data: bytes = file.read1(_READ_SIZE)  # type: ignore[attr-defined]
+        data: bytes = file.read1(_READ_BYTES)  # type: ignore[attr-defined]
         if not data:
             return
         yield data

@@ -196,7 +196,7 @@ def _line(settings: Settings, info: ObjectInfo) -> str:
 
 #: The argument that means standard input or standard output.
 _STANDARD: Final = "-"
-_BUFFER_SIZE: Final = 128 * 1024
+_BUFFER_BYTES: Final = 128 * 1024
 
 
 @command()
@@ -345,7 +345,7 @@ def _copy(settings: Settings, store: ObjectStore, name: str, show: Callable[[int
     """Write the data of an object to standard output, in parts."""
     done = 0
     with store.open(name) as source:
-        while data := source.read(_BUFFER_SIZE):
+        while data := source.read(_BUFFER_BYTES):
             write_bytes(settings.env, data)
             done += len(data)
             show(done)

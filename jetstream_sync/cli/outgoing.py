@@ -150,7 +150,7 @@ _BRACES: Final = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LETTERS: Final = string.ascii_letters + string.digits
 #: The largest payload that a server can be configured to accept, in bytes.
-_MAX_RANDOM_LENGTH: Final = 64 * 1024 * 1024
+_MAX_RANDOM_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _value(found: re.Match[bytes], values: Values) -> str:
         reason = f"did you mean {close}?" if close else f"expected one of {', '.join(_NAMES)}"
     elif len(arguments) != 2 or not all(argument.isdecimal() for argument in arguments):
         reason = "Random takes two lengths, as in {{Random 5 20}}"
-    elif (low := int(arguments[0])) <= (high := int(arguments[1])) <= _MAX_RANDOM_LENGTH:
+    elif (low := int(arguments[0])) <= (high := int(arguments[1])) <= _MAX_RANDOM_BYTES:
         return "".join(random.choices(_LETTERS, k=random.randint(low, high)))  # noqa: S311
     else:
         reason = (

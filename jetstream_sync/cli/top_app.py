@@ -69,7 +69,7 @@ _MAX_ROWS: Final = 500
 #: Interval of the checks for a new frame, in seconds.
 _POLL_S: Final = 0.1
 #: Maximum number of bytes of a body in the details.
-_MAX_BODY: Final = 16 * 1024
+_MAX_BODY_BYTES: Final = 16 * 1024
 
 _HELP: Final = (
     ("1 to 8, v", "switch to a tab, to the next tab"),
@@ -565,7 +565,7 @@ class TopApp(App[None]):
         if msg is None:
             return Text("The message is no longer stored.")
         lines = [f"Subject: {single_line(msg.subject)}", *header_lines(msg.headers), ""]
-        return Text("\n".join([*lines, readable(msg.data[:_MAX_BODY])]))
+        return Text("\n".join([*lines, readable(msg.data[:_MAX_BODY_BYTES])]))
 
     # --- changes --------------------------------------------------------------------------------
 

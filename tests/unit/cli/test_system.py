@@ -69,3 +69,5 @@ def test_replies_are_complete_if_each_known_server_answered():
     silent = [Missing("b", {}, "offline", "it does not answer")]
     with pytest.raises(CommandError, match="no leader; 1 of 2 servers answered; b did not"):
         check_replies([reply("a")], silent, "no leader")
+    with pytest.raises(CommandError, match="^1 of 3 servers answered$"):
+        check_replies([reply("a")], [], expected=3)
