@@ -134,7 +134,8 @@ class NounGroup(click.Group):
             close = closest_match(typed, [*self.list_commands(ctx), *self.aliases])
             hint = f"; did you mean {close!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")
-        implied = self.entries[self.aliases.get(typed, typed)].shortcuts.get(typed, ())
+        entry = self.entries.get(self.aliases.get(typed, typed))  # none for an added command
+        implied = entry.shortcuts.get(typed, ()) if entry is not None else ()
         return command.name, command, [*implied, *args[1:]]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
