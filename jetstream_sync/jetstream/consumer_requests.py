@@ -156,12 +156,7 @@ def reset_consumer(
 
 
 def check_consumer_server(
-    api: APIRequests,
-    stream: str,
-    name: str,
-    feature: str,
-    needs: tuple[int, int],
-    deadline: Deadline,
+    api: APIRequests, stream: str, name: str, what: str, needs: tuple[int, int], deadline: Deadline
 ) -> None:
     """Raise if the consumer's server would not reply to a request."""
     # Since 2.11 the consumer's server puts its version into the metadata; the connected server may
@@ -169,9 +164,7 @@ def check_consumer_server(
     metadata = consumer_info(api, stream, name, deadline).config.metadata
     version = (metadata or {}).get("_nats.ver", "")
     if (release(version) or (0, 0)) < needs:
-        raise errors.ServerTooOldError(
-            feature, f"{needs[0]}.{needs[1]}", version or "older than 2.11"
-        )
+        raise errors.ServerTooOldError(what, f"{needs[0]}.{needs[1]}", version or "older than 2.11")
 
 
 def release_consumer(api: APIRequests, stream: str, name: str, *, shared: bool) -> None:

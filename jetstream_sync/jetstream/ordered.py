@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -38,19 +39,14 @@ from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import consumer_info
 from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
-from .ordered_cursor import (
-    CursorOptions,
-    OrderedCursor,
-    OrderedOptions,
-    check_options,
-    log,
-    pull_cursor,
-)
+from .ordered_cursor import CursorOptions, OrderedCursor, OrderedOptions, check_options, pull_cursor
 from .pull import NO_REPLY, Fetch, GapError, PullInbox, PullRequester, RetryPolicy
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
+
+log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
 #: Default of ``max_messages``. It is higher than for other consumers: dropping buffered messages causes
 #: no redelivery, and larger requests are faster.

@@ -431,12 +431,8 @@ class OrderedCursor:
     def _after(self, error: errors.Error, attempts: _Attempts, deadline: Deadline) -> None:
         """Prepare another attempt to create a consumer after one that failed; raise if there is none."""
         core = self._api.core
-        step = next_attempt(
-            error,
-            is_closed=core.closed_reason is not None,
-            is_late=deadline.expired(),
-            is_stopping=self.stopping,
-        )
+        is_closed, is_late = core.closed_reason is not None, deadline.expired()
+        step = next_attempt(error, is_closed=is_closed, is_late=is_late, is_stopping=self.stopping)
         if step is NextAttempt.NONE:
             raise error
         if step is NextAttempt.IF_STREAM_RETURNS:
