@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
 from .. import errors
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
+
+T = TypeVar("T")
 
 #: Default of ``max_messages``. It is higher than for other consumers: dropping buffered messages causes
 #: no redelivery, and larger requests are faster.
@@ -259,7 +261,7 @@ class OrderedConsumer:
     `consume()` starts at the position of the options; `fetch()` and `next()` continue from one call to
     the next. `close()`, or the end of a ``with`` block, deletes the server's consumers at once, and so does
     the end of the last reference to this object for the consumer of `fetch()`. Any thread may call the
-    methods; one thread at a time fetches.
+    methods; one thread at a time fetches, and the others wait for it until their timeouts.
     """
 
     def __init__(
@@ -332,7 +334,7 @@ class OrderedConsumer:
             ConsumerNotFoundError: it was deleted; the next read creates another one.
             StreamNotFoundError: the stream does not exist.
             IteratorClosedError: the ordered consumer was closed.
-            TimeoutError: the server did not reply in time.
+            TimeoutError: the server did not reply in time, or another thread was fetching all the time.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -340,13 +342,30 @@ class OrderedConsumer:
         deadline = self._api.deadline(timeout)
         info = self.cached_info
         if info is None:
-            with self._lock:
-                info = self.cached_info
-                if info is None:
-                    self._requester = self._renewed(deadline)
-                    info = self._cursor.info
-            assert info is not None
+            info = self._alone(self._created, deadline)
         return consumer_info(self._api, self._stream, info.name, deadline)
+
+    def _created(self, deadline: Deadline) -> ConsumerInfo:
+        """Return the last used consumer, which is created if there is none; ``_lock`` is held."""
+        info = self.cached_info
+        if info is None:
+            self._requester = self._renewed(deadline)
+            info = self._cursor.info
+        assert info is not None
+        return info
+
+    def _alone(self, step: Callable[[Deadline], T], deadline: Deadline) -> T:
+        """Call a function with ``_lock`` held; raise `TimeoutError` if another thread has it until the deadline."""
+        acquired: list[bool] = []
+        try:
+            call_and_record(acquired, self._lock.acquire, True, deadline.lock_timeout())
+            if not acquired[0]:
+                raise errors.TimeoutError("another thread is still fetching with this consumer")
+            self._check_open()
+            return step(deadline)
+        finally:
+            if True in acquired:
+                self._lock.release()
 
     def messages(self, **options: Unpack[ContinuousOptions]) -> OrderedMessages:
         """
@@ -456,6 +475,7 @@ class OrderedConsumer:
             The messages in order; ``[]`` when no message arrived in time.
 
         Raises:
+            TimeoutError: another thread was fetching all the time.
             InvalidOptionError: an option is out of range, or neither batch nor max_bytes is given.
             StreamNotFoundError, StreamRecreatedError, BadRequestError, OrderedConsumerResetError: it cannot go on.
             IteratorClosedError: it was closed.
@@ -479,7 +499,8 @@ class OrderedConsumer:
             The messages in order; ``[]`` when the server says that there are none.
 
         Raises:
-            TimeoutError: the server did not reply within the timeout of the `JetStream` object.
+            TimeoutError: the server did not reply within the timeout of the `JetStream` object, or another thread
+                was fetching all the time.
             InvalidOptionError, StreamNotFoundError, StreamRecreatedError, BadRequestError, OrderedConsumerResetError,
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
@@ -492,17 +513,20 @@ class OrderedConsumer:
         """Pull until there are messages, the server reports that there are none, or the deadline."""
         # After an error the next fetch returns the messages that this one has received.
         self._check_open()
+        return self._alone(partial(self._fetch_alone, request), deadline)
+
+    def _fetch_alone(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
+        """Pull as `_fetch()`; ``_lock`` is held."""
         messages: list[JetStreamMsg] = []
-        with self._lock:
-            self._last_used = self._cursor
-            start = self._cursor.sequence.reply
-            try:
-                self._pull_all(request, deadline, messages)
-            except BaseException:
-                if messages:
-                    self._cursor.sequence.reply = start
-                    self._requester = None
-                raise
+        self._last_used = self._cursor
+        start = self._cursor.sequence.reply
+        try:
+            self._pull_all(request, deadline, messages)
+        except BaseException:
+            if messages:
+                self._cursor.sequence.reply = start
+                self._requester = None
+            raise
         return messages
 
     def _pull_all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from fixtures.faults import Toward
@@ -185,3 +186,18 @@ def test_a_fetch_whose_limit_no_message_fits_raises_at_once(js, stream):
     with pytest.raises(errors.RequestLimitError, match="max_bytes=100"):
         ordered.fetch(max_bytes=100, timeout=5)
     assert stream.info().state.consumer_count <= created + 1
+
+
+@pytest.mark.parametrize("method", ["fetch", "next"])
+def test_a_fetch_of_another_thread_does_not_extend_the_timeout(js, stream, method):
+    """A call waits for the fetch of another thread until its own timeout, and then says so."""
+    ordered = stream.ordered_consumer()
+    call = ordered.next if method == "next" else partial(ordered.fetch, 1)
+    with ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(ordered.fetch, 1, timeout=60)
+        wait_until(lambda: ordered.name is not None)
+        wait_until(lambda: ordered.info().num_waiting == 1)
+        with between(0.2, 2), pytest.raises(errors.TimeoutError, match="another thread"):
+            call(timeout=0.2)
+        js.publish(f"{stream.name}.x", b"7")
+        assert numbers(fetching.result(10)) == [7]
