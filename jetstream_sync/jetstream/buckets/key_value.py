@@ -36,7 +36,7 @@ from .entries import (
 from .lock import Lock
 from .replica import Replica
 from .watch import Markers, Watch
-from .watch_handle import WatchHandle, new_watch
+from .watch_handle import WatchHandle, watch_with_callbacks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -778,7 +778,9 @@ class KeyValue(ForeignNames):
             options.get("ignore_deletes", False),
             timeout=options.get("timeout"),
         )
-        return new_watch(self._api, make, cb, current_cb)
+        if cb is None and current_cb is None:
+            return make()
+        return watch_with_callbacks(self._api, make, cb, current_cb)
 
     def _watch(
         self,

@@ -51,7 +51,7 @@ from .object_writing import (
     pieces_of,
 )
 from .watch import Markers, Watch
-from .watch_handle import WatchHandle, new_watch
+from .watch_handle import WatchHandle, watch_with_callbacks
 
 if TYPE_CHECKING:
     from ...protocol.parser import RawMessage
@@ -640,7 +640,9 @@ class ObjectStore(ForeignNames):
         """
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
         make = partial(self._watch, policy, ignore_deletes)
-        return new_watch(self._api, make, cb, current_cb)
+        if cb is None and current_cb is None:
+            return make()
+        return watch_with_callbacks(self._api, make, cb, current_cb)
 
     def _watch(
         self,

@@ -106,16 +106,14 @@ class WatchHandle(ConsumeHandle):
             self._current_event.set()
 
 
-def new_watch(
+def watch_with_callbacks(
     api: APIRequests,
     make: Callable[[], Watch[E]],
     cb: Callable[[E], object] | None,
     current_cb: Callable[[], object] | None,
-) -> Watch[E] | WatchHandle:
-    """Return a new watch, or a handle of it with ``cb``; raise `InvalidOptionError` for other callbacks."""
+) -> WatchHandle:
+    """Return a handle of a new watch; raise `InvalidOptionError` if a callback is not callable."""
     if cb is None:
-        if current_cb is None:
-            return make()
         raise errors.InvalidOptionError("current_cb", current_cb, "requires cb")
     check_callback("cb", cb)
     if current_cb is not None:
