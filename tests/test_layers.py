@@ -186,6 +186,14 @@ MANY_PARAMETERS = {
 # a user's callback, where it records and reports the error.
 BROAD_HANDLERS = {
     "cli/__main__.py main": "the top of the process: an unexpected error is one line, too",
+    "codec.py text_of": "the text of an exception of a user may fail",
+    "workers/logs.py _encodable": "the values that a program adds to a record may fail",
+    "workers/logs.py format": "the same",
+    "workers/operations/heartbeat.py beat": "an error in a report must not end the heartbeats",
+    "workers/runtime/child.py enqueue": "a log record with objects that cannot be pickled is sent as text",
+    "workers/runtime/child.py _report": "an exception of a user that cannot be pickled is sent as text",
+    "workers/runtime/processes.py _error_of": "the class of an exception may not exist in the main process",
+    "workers/runtime/processes.py _log": "the class of an object in a log record may not exist in the main process",
     "client/events.py _run": "a user's callback for connection events may raise anything",
     "client/events.py counted": "the top of a thread for callbacks: it ends what it reads from",
     "client/mailbox.py copy_exception": "an exception of the user may take any arguments",
@@ -592,12 +600,23 @@ def test_the_wall_clock_is_not_used(file):
         for node in file.nodes
         if (isinstance(node, ast.Attribute) and ast.unparse(node) in {"time.time", "time.time_ns"})
         or (
+            isinstance(node, ast.Import)
+            and any(item.name == "time" and item.asname for item in node.names)
+        )
+        or (
             isinstance(node, ast.ImportFrom)
             and node.module == "time"
             and {"time", "time_ns"} & {alias.name for alias in node.names}
         )
     ]
     assert not wrong
+
+
+@every_file
+def test_pure_parts_are_told_the_time(file):
+    """The protocol and the records of the API read no clock: a caller passes the time."""
+    if file.part in {"protocol", "api"}:
+        assert not calls_of(file, {"now", "utcnow", "today", "monotonic"})
 
 
 def calls_of(file: File, names: set[str]) -> list[str]:
@@ -631,11 +650,15 @@ def broad_handlers(file: File) -> Iterator[tuple[str, int]]:
         for node in ast.walk(function)
     }
     for node in file.nodes:
-        if not isinstance(node, ast.ExceptHandler):
+        if isinstance(node, ast.ExceptHandler):
+            caught = [ast.Name("BaseException") if node.type is None else node.type]
+            again = isinstance(node.body[-1], ast.Raise)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+            caught, again = node.args, False
+        else:
             continue
-        caught = "BaseException" if node.type is None else ast.unparse(node.type)
-        again = isinstance(node.body[-1], ast.Raise)
-        if {"Exception", "BaseException"} & set(caught.strip("()").split(", ")) and not again:
+        names = {ast.unparse(item) for part in caught for item in ast.walk(part)}
+        if {"Exception", "BaseException"} & names and not again:
             yield owner.get(id(node), ""), node.lineno
 
 

@@ -11,7 +11,7 @@ import binascii
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
@@ -321,11 +321,11 @@ def parse_digest(text: str | None) -> bytes | None:
     return digest if len(digest) == 32 else None
 
 
-def description_of(meta: ObjectMeta) -> dict[str, Any]:
-    """Return what an info that is stored now takes over from a meta."""
+def description_of(meta: ObjectMeta, now: datetime) -> dict[str, Any]:
+    """Return what an info takes over from a meta that is stored now."""
     names = "name", "description", "headers", "metadata"
     fields: dict[str, Any] = {name: getattr(meta, name) for name in names}
-    return {**fields, "mtime": datetime.now(timezone.utc)}
+    return {**fields, "mtime": now}
 
 
 # --- configs ------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ Any client with permission to publish or to create a stream chooses bodies, subj
 They may contain invalid UTF-8 or characters that move the cursor, change terminal colours or reverse the
 direction of the text.
 
-No command touches ``sys.stdout`` or ``os.environ``; a test passes an `Environment` of its own.
+No command writes to ``sys.stdout`` or reads ``os.environ``; a test passes an `Environment` of its own. `jsm worker run`
+replaces a closed ``sys.stdout``, which is that of the handlers.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ..contexts import OPTIONS, TLS_OPTIONS, connect_options, unsupported_key
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped
 from .status import CommandError, file_errors, one_line
-from .values import TIMEOUT, Decorator, allow_one, option
+from .values import TIMEOUT, Decorator, option
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream
@@ -426,7 +426,8 @@ def read_password(settings: Settings) -> str | None:
     """Return the password from the options or a file, or that was typed; ``None`` without these."""
     given, kept = settings.given, settings.kept
     path = given.get("password_file")
-    allow_one({"--password": given.get("password"), "--password-file": path})
+    if path and "password" in given:
+        raise CommandError("--password and --password-file exclude each other")
     if path and not kept:  # it may be a pipe
         with file_errors(path), open(_file(path), encoding="utf-8") as file:  # noqa: PTH123
             kept["password"] = file.read().rstrip("\r\n")

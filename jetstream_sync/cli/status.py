@@ -140,7 +140,9 @@ def _usage_text(error: click.ClickException) -> str:
     # The text of an invalid value says so.
     if isinstance(error, click.BadParameter) and re.search(r"\binvalid\b", error.message):
         param = error.param
-        if isinstance(param, click.Argument):
+        if isinstance(param, click.Argument) and re.match(
+            r"(?:\w+ )?name .*\binvalid\b", error.message
+        ):
             return error.message  # it says also what is invalid
         hint = error.param_hint or (param and param.get_error_hint(error.ctx))
         return f"{hint}: {error.message}" if hint else error.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -31,16 +31,18 @@ def check_count(option: str, value: object, least: int = 1) -> None:
 
 
 def check_seconds(option: str, value: Any, least: float = 0) -> None:
-    """Raise `InvalidOptionError` unless a value is a number of seconds of at least ``least``."""
-    ok = is_number(value) and value >= least
+    """Raise `InvalidOptionError` unless a value is a number of seconds, or a `timedelta`, of at least ``least``."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    ok = is_number(seconds) and seconds >= least
     check_option(option, value, ok, f"must be a number of seconds, {least:g} or above")
 
 
 def check_configs(option: str, value: Collection[Any]) -> None:
     """Raise `InvalidOptionError` unless a value has only configs of streams and buckets."""
-    kinds = (StreamConfig, KeyValueConfig)
-    ok = not isinstance(value, str) and all(isinstance(item, kinds) for item in value)
-    check_option(option, value, ok, "must be a list of configs of streams and buckets")
+    rule = "must be a list of configs of streams and buckets"
+    check_option(option, value, not isinstance(value, str), rule)
+    for item in value:
+        check_option(option, item, isinstance(item, (StreamConfig, KeyValueConfig)), rule)
 
 
 def check_time(option: str, value: datetime | None) -> datetime | None:

@@ -19,6 +19,7 @@ from .logs import JsonLogFormatter, log, outcome_log
 from .operations.health import Processes
 from .operations.heartbeat import supervisor_link
 from .operations.supervisor import RecycleRules, Supervisor
+from .run import monitoring
 from .worker import Worker
 
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
@@ -217,8 +218,6 @@ def run_worker(
 
 
 def _run_supervisor(options: RunOptions, program: Sequence[str]) -> int:
-    from .operations.http_server import monitoring  # noqa: PLC0415 - for few programs
-
     command = [*program, options.target] if options.target else [*program]
     drain_timeout = options.drain_timeout
     if drain_timeout is None and options.reload:

@@ -475,7 +475,7 @@ def _advisory_of(data: bytes, stored: tuple[str, int]) -> DeadLetter | None:
     except errors.InvalidResponseError:
         return None
     kind = _ADVISORY_KINDS.get(event.type)
-    if kind is None:
+    if kind is None or event.stream_seq < 1:  # any client can publish one without a sequence
         return None
     return DeadLetter(
         stream=event.stream,

@@ -39,8 +39,8 @@ class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named lik
         super().__init__(reason)
         self.delay: float | None = None
         if delay is not None:
+            check_seconds("delay", delay)
             seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-            check_seconds("delay", seconds)
             # Another server may have sent it, as in a header Retry-After: it must not stop the worker.
             self.delay = min(max(MIN_DELAY_S, seconds), MAX_DELAY_S)
 

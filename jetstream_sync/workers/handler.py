@@ -548,7 +548,8 @@ def acceptor(filters: Sequence[str]) -> Callable[[str], object] | None:
     """Return a function whose result is true for subjects of the filters; ``None``: there are none."""
     if not filters:
         return None
-    # A pattern is as fast as a Python function that knows the usual filters.
+    if not any(token in _WILDCARDS for item in filters for token in item.split(".")):
+        return frozenset(filters).__contains__
     patterns = (
         r"\.".join(_WILDCARDS.get(token) or re.escape(token) for token in item.split("."))
         for item in filters

@@ -18,7 +18,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ from .handler import Handler
 from .limits import Limit
 from .logs import log
 from .observer import Observer
-from .operations.health import Monitor, WorkerPhase
+from .operations.health import Monitor, Processes, WorkerPhase
 from .operations.heartbeat import SupervisorLink
 from .options import DefinedWorker
 from .resources import create_missing
@@ -429,3 +429,15 @@ class _Upkeep:
             self._refresh_at = Deadline(self._interval)
             if self._nc.is_connected:
                 self._schedules.refresh()
+
+
+def monitoring(
+    address: str | None, source: Monitor | Processes, name: str
+) -> AbstractContextManager[bool]:
+    """Return a context that serves health checks and metrics; it is false if the address cannot be used."""
+    if address is None:
+        return nullcontext(True)
+    # It loads the module of TLS, which takes memory and time.
+    from .operations.http_server import serving  # noqa: PLC0415 - for workers with ``http``
+
+    return serving(address, source, name)

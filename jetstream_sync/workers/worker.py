@@ -47,7 +47,7 @@ from .options import (
 )
 from .queues import TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, occupied_buckets, plan_resources, resources_of
-from .run import WorkerRun, existing_objects_kept
+from .run import WorkerRun, existing_objects_kept, monitoring
 from .runtime.consumers import plan_consumer, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
@@ -538,9 +538,6 @@ class Worker(DefinedWorker):
                 of a handler imports a module that calls this.
 
         """
-        # It needs the module of TLS, and programs that only call tasks import this package, too.
-        from .operations.http_server import monitoring  # noqa: PLC0415 - for few programs
-
         refuse_to_run()
         rule = "the worker has none: add one with @handler"
         check_option("handlers", self.handlers, bool(self.handlers), rule)

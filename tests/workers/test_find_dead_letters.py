@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -89,6 +90,27 @@ def test_advisories_of_both_kinds_are_found(js, consumer, letters):
     assert (last.kind, last.seq, last.reason) == ("terminated", 2, "no address")
     assert last == second
     assert letters.find(stream, "OTHER") == letters.find("OTHER") == []
+
+
+@pytest.mark.parametrize("seq", [{}, {"stream_seq": None}, {"stream_seq": 0}])
+def test_an_advisory_without_a_sequence_is_no_letter(js, nc, consumer, letters, seq):
+    """Any client can publish one; the other letters are found."""
+    letter = terminate(js, consumer, letters, payload=b"x")
+    kind = "MAX_DELIVERIES"
+    advisory = {
+        "type": "io.nats.jetstream.advisory.v1.max_deliver",
+        "id": "1",
+        "timestamp": "2026-01-01T00:00:00Z",
+        "stream": letter.stream,
+        "consumer": letter.consumer,
+        "deliveries": 1,
+    }
+    stored = js.get_stream(letters.advisory_streams()[0])
+    before = stored.info().state.messages
+    subject = f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.{letter.stream}.{letter.consumer}"
+    nc.publish(subject, json.dumps(advisory | seq).encode())
+    wait_until(lambda: stored.info().state.messages == before + 1)
+    assert letters.find() == [letter]
 
 
 def test_a_letter_of_an_earlier_stream_has_no_message(js, consumer, letters):

@@ -266,6 +266,36 @@ def test_a_silent_process_is_killed(tmp_path, monkeypatch):
     assert ended == [1, 2]
 
 
+ODD = """
+import time
+from jetstream_sync.workers.operations.heartbeat import supervisor_link
+
+link = supervisor_link()
+link.report = lambda: {"handlers": [], "gauges": [["na\\udcffme", 2**70, float("inf")]]}
+link.beat()
+time.sleep(60)
+"""
+
+
+def test_a_report_may_have_any_text_and_number(tmp_path, monkeypatch):
+    """The names of tasks are those of subjects, which another client chooses; it ends no process."""
+    monkeypatch.chdir(tmp_path)
+    reports, ended = [], []
+    observer = SimpleNamespace(
+        report=lambda number, report: reports.append((number, report)), end=ended.append, stop=list
+    )
+    command = [sys.executable, "-c", ODD]
+    supervisor = Supervisor(command, 1, {}, RecycleRules(), observer, reload=False)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    wait_until(lambda: len(reports) > 1 or ended, 25)
+    supervisor.stop()
+    thread.join(20 * SCALE)
+    assert (
+        reports[:2] == [(1, {"handlers": [], "gauges": [["na\udcffme", 2**70, float("inf")]]})] * 2
+    )
+
+
 def test_limits_name_what_is_exceeded():
     """A limit holds for the age, or for the last heartbeat, of a process."""
     limits = RecycleRules(max_messages=5, max_age=60, max_rss=2**20)

@@ -447,7 +447,7 @@ class ObjectStore(ForeignNames):
 
         def change() -> ObjectInfo:
             info, sequence = _existing(self._bucket, name, deadline)
-            changed = replace(info, **description_of(meta))
+            changed = replace(info, **description_of(meta, datetime.now(timezone.utc)))
             if meta.name == name:
                 self._bucket.store_info(changed, sequence, deadline)
             else:
@@ -543,7 +543,7 @@ class ObjectStore(ForeignNames):
         meta = _meta_of(name)
         deadline = self._api.deadline(timeout)
         info = ObjectInfo(
-            **description_of(meta),
+            **description_of(meta, datetime.now(timezone.utc)),
             options=ObjectMetaOptions(link=link),
             bucket=self.bucket,
             nuid=os.urandom(11).hex(),

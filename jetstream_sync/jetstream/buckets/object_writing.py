@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, NoReturn, TypeAlias, cast
 
 from ... import errors
@@ -290,7 +290,7 @@ class Upload:
     def _make_info(self) -> ObjectInfo:
         meta = self.meta
         return ObjectInfo(
-            **description_of(meta),
+            **description_of(meta, datetime.now(timezone.utc)),
             options=meta.options,
             bucket=self._bucket.name,
             nuid=self._nuid,

@@ -11,6 +11,7 @@ A supervised process has two pipes, whose descriptors are in the environment var
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -146,7 +147,8 @@ class SupervisorLink:
         )
 
     def _send(self, line: Heartbeat) -> None:
-        data = codec.dumps(codec.encode(line)) + b"\n"
+        # Not `codec.dumps`: names of tasks and of files may have half pairs of surrogates, and gauges be NaN.
+        data = json.dumps(codec.encode(line)).encode() + b"\n"
         # The other end is closed after the end of the supervisor, which the thread notices.
         with suppress(OSError), self._lock:
             while data:

@@ -128,11 +128,8 @@ class _Request(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def monitoring(address: str | None, source: Monitor | Processes, name: str) -> Iterator[bool]:
+def serving(address: str, source: Monitor | Processes, name: str) -> Iterator[bool]:
     """Serve health checks and metrics for the duration of a block; false: the address cannot be used."""
-    if address is None:
-        yield True
-        return
     try:
         server = MonitoringServer(address, source)
     except OSError as error:

@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
@@ -344,7 +345,7 @@ class Supervisor:
         """Add the lines of a process to the events; the function of a thread."""
         with open(beats, "rb") as pipe:
             for line in pipe:
-                beat = codec.decode(Heartbeat, codec.loads(line))
+                beat = codec.decode(Heartbeat, json.loads(line))
                 self._events.put(_ProcessEvent(process=process, line=beat))
         self._events.put(_ProcessEvent(process=process))
 

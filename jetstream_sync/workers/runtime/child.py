@@ -314,6 +314,7 @@ class _RemoteMsg(JetStreamMsg):
             self._settled = True
 
     def _refuse(self, *_: object, **_options: object) -> NoReturn:
+        self._open()  # it may raise `MsgAlreadyAckdError`
         rule = "a handler process has no connection: return, raise, or use the context"
         raise errors.InvalidOptionError("pool", "processes", rule)
 

@@ -23,7 +23,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, ParamSpec
 
-from ... import errors
+from ... import codec, errors
 from ...locks import new_lock
 from ..context import Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterWriter, copied_headers, one_line
@@ -619,10 +619,11 @@ class QueueProcessor(Processor):
         grace = self.handler.unknown_task_grace
         now = datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead
         age = max(0.0, now - stored_ns([delivery.msg])[0] / 1e9)
-        if task not in self.unknown_tasks:
+        if codec.encodable(task) not in self.unknown_tasks:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
             log.error(text, self.handler.name, task, grace)
-        self.unknown_tasks[task] = self.unknown_tasks.get(task, 0) + 1
+        name = codec.encodable(task)  # it is reported as JSON
+        self.unknown_tasks[name] = self.unknown_tasks.get(name, 0) + 1
         self.observer.count("unknown_tasks")
         verdict = unknown_task_verdict(task, age, grace)
         if verdict.is_last:
