@@ -75,9 +75,9 @@ _AWAKE, _TICKING, _ASLEEP = FlusherState
 class _Stall:
     """How long a thread waits for a socket that is full, see rule 4."""
 
-    def __init__(self, deadline: Deadline | None) -> None:
+    def __init__(self, deadline: Deadline | None, progress: object) -> None:
         self._is_limited_by_progress = deadline is None
-        self._progress: object = None
+        self._progress = progress
         #: The end of the wait, unless there is progress.
         self.deadline: Deadline = deadline or Deadline(_STALL_LIMIT_S)
 
@@ -329,7 +329,7 @@ class Writer:
             ConnectionClosedError: the writer is closed.
 
         """
-        stall = _Stall(deadline)
+        stall = _Stall(deadline, self._progress())
         is_over = False
         while self._size > _SEND_ABOVE_BYTES and self._stream is not None:
             if is_over:
@@ -345,11 +345,15 @@ class Writer:
                     "a signal handler interrupted this thread while it was sending and cannot wait "
                     "for that; the message is buffered. Do not publish in signal handlers"
                 )
-            is_over = stall.is_over((id(self._batch), sum(self._sent)))
+            is_over = stall.is_over(self._progress())
         if self.closed is not None:
             raise copy_exception(self.closed)
         # Other threads may have added data while this one was sending.
         self.send_buffered()
+
+    def _progress(self) -> tuple[int, int]:
+        """Return a value that changes with every byte that the socket accepts."""
+        return id(self._batch), sum(self._sent)
 
     def _send_if_free(self, lock_timeout_s: float, deadline: Deadline) -> bool:
         """Send if ``_sending`` is free in time; return whether all data was sent before the deadline."""

@@ -239,7 +239,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         on_error: Any = "omit",
         **kw: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Yield each directory with the directories and files in it; see fsspec."""
+        """Yield each directory with the directories and files in it; raise `ValueError` for a ``maxdepth`` below 1."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         path = self._strip_protocol(path)
@@ -275,7 +275,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         return sum(sizes.values()) if total else sizes
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Return name, size and type of a file or directory; see fsspec."""
+        """Return name, size and type of a file or directory; raise `FileNotFoundError` if there is none."""
         path = self._strip_protocol(path)
         store, name = self._find(path) if path else (None, "")
         if store is None or not name:
@@ -324,7 +324,12 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
     created = modified
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
-        """Create the store of a path; directories in it exist as long as they have files."""
+        """
+        Create the store of a path; directories in it exist as long as they have files.
+
+        Raises `FileExistsError` if the path exists, and without ``create_parents`` `FileNotFoundError` if its store
+        does not.
+        """
         if self.exists(path):
             raise _error(errno.EEXIST, path)
         bucket, _, name = self._strip_protocol(path).partition("/")
@@ -341,7 +346,11 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             self.mkdir(where)
 
     def rmdir(self, path: str) -> None:
-        """Delete a store that is empty; what another client writes to it meanwhile is lost."""
+        """
+        Delete a store that is empty; what another client writes to it meanwhile is lost.
+
+        Raises `FileNotFoundError`, `NotADirectoryError`, or `OSError` for a directory that is not empty.
+        """
         store, name = self._find(path)
         if name or store.list():
             codes = {"": errno.ENOENT, "file": errno.ENOTDIR, "directory": errno.ENOTEMPTY}

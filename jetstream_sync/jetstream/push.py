@@ -31,7 +31,7 @@ from ..api.subscribing import SubscribeRequest, ordered_config
 from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, Subscription, SubscriptionReceiver
 from ..client.threads import spawn
-from ..codec import encode
+from ..codec import decode, encode
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
@@ -652,12 +652,11 @@ class OrderedPushSubscription(PushSubscription):
         check = EchoCheck(self._api, f"the consumer of stream {self._stream!r}", self._config)
         deadline, is_created = self._api.deadline(), False
         while not is_created:
-            self._cursor.renew(deadline, self._next_inbox)
+            # What it delivers, or a reconnect, may replace it as soon as the renewal has ended.
+            response = self._cursor.renew(deadline, self._next_inbox).response
             with self._receive_lock:
                 is_created = self._end_renewal(FeedEvent.CREATED)
-        info = self._cursor.info
-        assert info is not None
-        check.verify(info.config, self._cursor.drop)
+        check.verify(decode(ConsumerInfo, response).config, self._cursor.drop)
         self._end.owns_consumer = True
         heartbeat = self._config.idle_heartbeat
         assert heartbeat is not None
@@ -714,7 +713,7 @@ class OrderedPushSubscription(PushSubscription):
     # --- called by the reader -------------------------------------------------------------------
 
     def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[RawMessage]) -> None:
-        """Enqueue messages and statuses unless the feed is retired."""
+        """Enqueue messages and statuses of the current feed, hold them back or drop them, see `FeedState`."""
         with self._receive_lock:
             if receiver is not self._receiver:
                 return
@@ -821,9 +820,9 @@ class OrderedPushSubscription(PushSubscription):
         with self._receive_lock:
             if self._cursor.stopping:
                 raise errors.IteratorClosedError("the subscription has ended")
-            self._change_feed(FeedEvent.SUBSCRIBED)
             if self._unused:
                 self._unused = False
+                self._change_feed(FeedEvent.SUBSCRIBED)
                 return self.subject
             old = self._state
             feed = SubscriptionReceiver(self, core.internal, weak=self._callback is None)
@@ -831,6 +830,7 @@ class OrderedPushSubscription(PushSubscription):
             core.table.add(inbox, "", feed)
             core.table.remove_deferred(old)
             self._receiver = self._feeds[0] = feed
+            self._change_feed(FeedEvent.SUBSCRIBED)
             self._held = []
             self.subject = inbox
             self._cursor.sequence.last = 0

@@ -47,7 +47,11 @@ def dial_with(
     deadline: Deadline,
     tcp_timeout: float,
 ) -> TCPStream:
-    """Connect with a function of the user; raise `InvalidOptionError` if it returns no socket, or fails."""
+    """
+    Connect with a function of the user.
+
+    Raises `InvalidOptionError` if it returns no socket, or raises anything but an `Error` or an `OSError`.
+    """
     left = deadline.left()
     try:
         dialed: object = dialer(host, port, tcp_timeout if left is None else left)

@@ -45,7 +45,7 @@ def find_jwt(content: bytes | bytearray) -> str:
 
 
 def find_seed(content: bytes | bytearray) -> bytearray:
-    """Return the seed of a user in a ``.creds`` file or in a file of its own; raise `BadCredentialsError`."""
+    """Return the seed of a user in a ``.creds`` file or its own file; raise `BadCredentialsError` without one."""
     parts = re.findall(_PART, content)
     if len(parts) > 1:
         seed = bytearray(parts[1])

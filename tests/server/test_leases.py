@@ -15,6 +15,7 @@ from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
+    AckPolicy,
     ConsumerConfig,
     InvalidOptionError,
     JetStream,
@@ -119,12 +120,43 @@ def test_a_lease_that_has_become_longer_is_noticed(js, stream):
         assert deliveries(messages, 2) == [(1, 1), (2, 1)]
 
 
+@pytest.mark.parametrize("policy", [AckPolicy.ALL, AckPolicy.NONE])
+def test_ack_policies_all_and_none_drop_no_message(js, stream, policy):
+    """With ack policy all a later ack covers a dropped message; with none there is no lease."""
+    consumer = start(stream, js, ack_policy=policy, ack_wait=0.2)
+    with consumer.messages(stop_after=2) as messages:
+        wait_for_buffered(messages, 2)
+        time.sleep(0.3)
+        assert deliveries(messages, 2) == [(1, 1), (2, 1)]
+
+
+def test_each_delivery_has_the_lease_of_its_step(js, stream):
+    """The first delivery uses the first step of the back-off, the second one the second."""
+    consumer = start(stream, js, backoff=[0.3, 30.0], max_deliver=5)
+    with consumer.messages() as messages:
+        wait_for_buffered(messages, 4)  # both deliveries of both messages
+        time.sleep(0.4)
+        assert deliveries(messages, 2) == [(1, 2), (2, 2)]
+
+
 def test_a_message_refused_by_nak_is_returned_again(js, stream):
     """A message that is redelivered after a nak is not a late copy."""
     consumer = start(stream, js, count=1, ack_wait=0.3)
     with consumer.messages() as messages:
         messages.next(5).nak(delay=0.5)
         assert deliveries(messages, 1) == [(1, 2)]
+
+
+def test_a_message_without_metadata_has_no_lease(nc, js, stream):
+    """A message that was published to the deliver subject directly is returned at any time."""
+    fill(js, stream, 1)
+    subject = f"{stream.cached_info.config.name}.a"
+    with js.subscribe(subject, durable="C", config=ConsumerConfig(ack_wait=0.2)) as sub:
+        sub.next_msg(5).ack_sync(5)
+        for payload in (b"one", b"two", b"three"):
+            time.sleep(0.3)
+            nc.publish(sub.subject, payload)
+            assert sub.next_msg(5).data == payload
 
 
 # --- renewing -------------------------------------------------------------------------------------

@@ -311,6 +311,31 @@ def test_deliveries_of_a_replaced_consumer_are_dropped(js, stream, monkeypatch):
     sub.unsubscribe()
 
 
+def test_a_gap_in_the_first_deliveries_is_filled(js, stream, monkeypatch):
+    """The first message may be lost before ``subscribe()`` returns: another consumer delivers it."""
+    fill(js, stream.name, 3)
+    deliver, create = OrderedPushSubscription._deliver, OrderedCursor._create
+    first = [True]
+
+    def lossy(sub, receiver, deliveries):
+        if first:
+            deliveries = deliveries[first.pop() :]
+        if deliveries:
+            deliver(sub, receiver, deliveries)
+
+    def slow(cursor, *arguments):
+        created = create(cursor, *arguments)
+        wait_until(lambda: not first)  # the reader has the first message before the caller goes on
+        return created
+
+    monkeypatch.setattr(OrderedPushSubscription, "_deliver", lossy)
+    monkeypatch.setattr(OrderedCursor, "_create", slow)
+    sub = js.subscribe(f"{stream.name}.>", ordered_consumer=True)
+    assert numbers(sub, 3) == [0, 1, 2]
+    sub.unsubscribe()
+    wait_until(lambda: stream.consumer_names() == [])
+
+
 # --- the end ------------------------------------------------------------------------------------
 
 

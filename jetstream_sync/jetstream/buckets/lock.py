@@ -123,6 +123,8 @@ class Lock:
         self._writing = new_lock()
         self._released = Signal()
         self._released.set()
+        # Guards changes of the state; it is never held during a request.
+        self._changing = new_lock()
         self._state = LockState.FREE
         self._pid = 0
         self._token = 0
@@ -137,12 +139,12 @@ class Lock:
     @property
     def held(self) -> bool:
         """Whether this object holds the lock."""
-        return self._state is LockState.HELD and not self.lost
+        return self._state is LockState.HELD and not (self._released.is_set() or self.lost)
 
     @property
     def lost(self) -> bool:
         """Whether the lock was acquired and is over without a release; another client may hold it."""
-        if self._state is not LockState.HELD:
+        if self._state is not LockState.HELD or self._released.is_set():
             return self._state is LockState.LOST
         late = monotonic() - self._renewed_at >= self._ttl * _LOST_FRACTION
         return late or self._pid != os.getpid()
@@ -219,8 +221,8 @@ class Lock:
 
     def _take_back(self) -> None:
         """Delete the key if this object has written it."""
-        self._change(LockEvent.RELEASE)
         self._released.set()
+        self._change(LockEvent.RELEASE)
         with suppress(errors.Error):
             # A write that was interrupted is stored before this one is answered.
             with suppress(errors.KeyExistsError):
@@ -304,12 +306,14 @@ class Lock:
 
     def _lose(self, released: Signal) -> None:
         """Regard the lock as lost, also because its thread has failed."""
-        if released is self._released:  # otherwise it was released and acquired again meanwhile
-            self._change(LockEvent.LOSE)
+        self._change(LockEvent.LOSE, released)
         released.wake_all()  # the threads in `wait_lost`
 
-    def _change(self, event: LockEvent) -> None:
-        self._state = LOCK_TRANSITIONS[self._state, event]
+    def _change(self, event: LockEvent, released: Signal | None = None) -> None:
+        """Change the state; with ``released``, unless the lock was acquired again since that was made."""
+        with self._changing:
+            if released is None or released is self._released:
+                self._state = LOCK_TRANSITIONS[self._state, event]
 
     def _renew(self, released: Signal) -> bool:
         """Write the key again; return false if another client has written it."""
@@ -343,10 +347,12 @@ class Lock:
         """
         if self._pid != os.getpid() or self._released.is_set():
             return
-        if self.lost:
+        was_lost = self.lost
+        # First: after a Ctrl-C the renewals have ended, and `held` is false.
+        self._released.set()
+        if was_lost:
             self._change(LockEvent.LOSE)
         self._change(LockEvent.RELEASE)
-        self._released.set()
         with self._writing, suppress(errors.WrongLastRevisionError):
             entry = self._entry_of(self._owner)
             if entry is not None:

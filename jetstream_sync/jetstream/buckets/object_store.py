@@ -132,9 +132,13 @@ class ObjectStore(ForeignNames):
         """
         total = check_data(data)
         upload = Upload(self._bucket, _meta_of(meta), total, progress, timeout)
-        with ObjectWriter(upload) as writer:
-            for piece in pieces_of(data, upload.chunk_size):
-                writer.write(piece)
+        try:
+            with ObjectWriter(upload) as writer:
+                for piece in pieces_of(data, upload.chunk_size):
+                    writer.write(piece)
+        except BaseException:
+            upload.abort()  # a Ctrl-C may have ended the end of the block
+            raise
         assert writer.info is not None
         return writer.info
 

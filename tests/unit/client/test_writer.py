@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import weakref
+from time import thread_time
 
 import pytest
 from fixtures.memory import MemoryStream
@@ -289,7 +290,8 @@ def test_an_enqueued_message_never_waits(writer):
 
 def test_without_a_deadline_a_stall_ends_the_back_pressure(writer, monkeypatch):
     """A thread waits as long as the socket accepts some data, and no longer than the limit without."""
-    monkeypatch.setattr("jetstream_sync.client.writer._STALL_LIMIT_S", 0.05)
+    limit = 0.2
+    monkeypatch.setattr("jetstream_sync.client.writer._STALL_LIMIT_S", limit)
     stream = Narrow.attached(writer, *[0, 1] * 3, *[0] * 1_000_000)
     writer.enqueue_message(b"x" * (_SEND_ABOVE_BYTES + 1), 0)
     writer.send_buffered()
@@ -297,6 +299,11 @@ def test_without_a_deadline_a_stall_ends_the_back_pressure(writer, monkeypatch):
     with pytest.raises(TimeoutError, match="accepts no more data"):
         writer.apply_backpressure()
     assert stream.sent == b"xxx"
+    began = thread_time()
+    with pytest.raises(TimeoutError, match="accepts no more data"):
+        writer.apply_backpressure()
+    # `Narrow` does not sleep, so that this thread has used the whole time itself.
+    assert thread_time() - began < 1.5 * limit
 
 
 # --- links ------------------------------------------------------------------------------------------
