@@ -96,7 +96,10 @@ class MemberConsumer:
         open_run: Callable[[PullConsumer], MemberRun],
     ) -> None:
         self._api = api
-        self.key, self._stream, self.member, self._consumer, self.ack_wait = membership
+        self.key: str = membership.key
+        self.member: str = membership.member
+        self.ack_wait: float = membership.ack_wait
+        self._stream, self._consumer = membership.stream, membership.consumer
         self._name = self._consumer.durable_name or self._consumer.name or ""
         self._open_run = open_run
         self._pull: PullConsumer | None = None
