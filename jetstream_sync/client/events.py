@@ -79,11 +79,11 @@ class Events:
 
     def error(self, error: BaseException, callback: ErrorCallback | None = None) -> None:
         """Report an asynchronous error to a callback, else to ``error_cb``, else to the log."""
-        callback = callback or self._error_cb
-        if callback is None:
+        chosen = callback or self._error_cb
+        if chosen is None:
             log.error("%s: %s: %s", self.name, type(error).__name__, codec.text_of(error))
             return
-        self._add(partial(callback, error))
+        self._add(lambda: chosen(error))
 
     def callback_raised(
         self, what: str, error: BaseException, callback: ErrorCallback | None = None
