@@ -29,7 +29,7 @@ from jetstream_sync.spark import (
 from jetstream_sync.spark.reading import pull
 from jetstream_sync.spark.reading.arrow import to_batch
 from jetstream_sync.spark.reading.chunks import Chunk
-from jetstream_sync.spark.reading.direct import count_from
+from jetstream_sync.spark.reading.direct import count_from_each
 from jetstream_sync.spark.reading.range_reader import ReadPlan, read_chunks
 from jetstream_sync.spark.schema import READ_COLUMNS, READ_TYPES
 
@@ -599,7 +599,7 @@ def test_a_stream_without_direct_gets(nc, js, stream_name):
     with pytest.raises(DirectGetRefusedError):
         sequences(nc, whole(queue), "auto")
     with pytest.raises(DirectGetRefusedError):
-        count_from(js, queue.name, 1, None)
+        count_from_each(js, queue.name, [1], [None])
 
 
 def test_reading_a_work_queue_removes_nothing(nc, js, stream_name, nats_server):
@@ -612,7 +612,7 @@ def test_reading_a_work_queue_removes_nothing(nc, js, stream_name, nats_server):
     assert sequences(nc, whole(stream, *two), "auto") == [n for n in range(1, 31) if n % 3]
     with RawClient(nats_server.port) as raw:
         assert len(raw.stored(stream_name)) == 30
-    assert count_from(js, stream_name, 1, None) == (1, 30)
+    assert count_from_each(js, stream_name, [1], [None]) == [(1, 30)]
 
 
 # --- counts -------------------------------------------------------------------------------------
@@ -623,15 +623,12 @@ def test_counts_from_a_sequence(js, stream_name, allow_direct):
     """A probe returns the first match from a sequence on and the number of matches."""
     stream = new_stream(js, stream_name, allow_direct=allow_direct)
     even = f"{stream_name}.0"
-    assert count_from(js, stream_name, 1, None) == (None, 0)
+    assert count_from_each(js, stream_name, [1], [None]) == [(None, 0)]
     fill(js, lambda number: f"{stream_name}.{number % 2}", 20)
     js.publish(even, b"", headers={"Nats-Sequence": "3", "Nats-Num-Pending": "99"})
     stream.delete_msg(1)
     stream.delete_msg(10)
-    assert count_from(js, stream_name, 0, None) == (2, 19)
-    assert count_from(js, stream_name, 10, None) == (11, 11)
-    assert count_from(js, stream_name, 10, even) == (12, 6)
-    assert count_from(js, stream_name, 21, even) == (21, 1)
-    assert count_from(js, stream_name, 22, even) == (None, 0)
-    assert count_from(js, stream_name, 1, f"{stream_name}.none") == (None, 0)
+    assert count_from_each(js, stream_name, [0, 10], [None]) == [(2, 19), (11, 11)]
+    assert count_from_each(js, stream_name, [10, 21, 22], [even]) == [(12, 6), (21, 1), (None, 0)]
+    assert count_from_each(js, stream_name, [1], [f"{stream_name}.none"]) == [(None, 0)]
     assert stream.consumer_names() == []

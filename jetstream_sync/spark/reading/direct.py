@@ -186,11 +186,6 @@ def _time_ns(text: bytes) -> int:
     return time_to_ns(time_from_text(text.decode()))
 
 
-def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tuple[int | None, int]:
-    """Count the messages of a stream from a sequence on; see `count_from_each`."""
-    return count_from_each(js, stream, [seq], [subject])[0]
-
-
 def count_from_each(
     js: JetStream,
     stream: str,
@@ -270,7 +265,7 @@ def _count_in(replies: Sequence[RawMessage], route: bytes) -> tuple[int | None, 
 def _count_by_consumer(
     js: JetStream, stream: str, seq: int, subject: str | None
 ) -> tuple[int | None, int]:
-    """Count like `count_from()` where direct gets do not."""
+    """Count the messages from one sequence on where direct gets do not."""
     found = js.get_stream(stream)
     config, state = found.cached_info.config, found.cached_info.state
     is_queue = config.retention == RetentionPolicy.WORK_QUEUE
