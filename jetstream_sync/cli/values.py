@@ -261,7 +261,7 @@ def allow_one(options: Mapping[str, object]) -> None:
     """Raise an error if several options were given; the mapping has the value of each, by its flag."""
     given = [flag for flag, value in options.items() if value is not None and value is not False]
     if len(given) > 1:
-        raise click.UsageError(f"{given[0]} and {given[1]} exclude each other")
+        raise click.UsageError(f"{', '.join(given[:-1])} and {given[-1]} exclude each other")
 
 
 def with_options(*options: Callable[[Any], Any]) -> Decorator:
