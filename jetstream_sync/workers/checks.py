@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
@@ -31,9 +31,8 @@ def check_count(option: str, value: object, least: int = 1) -> None:
 
 
 def check_seconds(option: str, value: Any, least: float = 0) -> None:
-    """Raise `InvalidOptionError` unless a value is a number of seconds, or a `timedelta`, of at least ``least``."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    ok = is_number(seconds) and seconds >= least
+    """Raise `InvalidOptionError` unless a value is a number of seconds of at least ``least``."""
+    ok = is_number(value) and value >= least
     check_option(option, value, ok, f"must be a number of seconds, {least:g} or above")
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from .. import errors
-from .checks import check_option, check_seconds
+from .checks import check_option, is_number
 from .retries import MAX_DELAY_S, MIN_DELAY_S
 
 # --- raised by handlers, to decide what follows -------------------------------------------------
@@ -39,8 +39,9 @@ class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named lik
         super().__init__(reason)
         self.delay: float | None = None
         if delay is not None:
-            check_seconds("delay", delay)
             seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+            ok = is_number(seconds) and seconds >= 0
+            check_option("delay", delay, ok, "must be a number of seconds, 0 or above")
             # Another server may have sent it, as in a header Retry-After: it must not stop the worker.
             self.delay = min(max(MIN_DELAY_S, seconds), MAX_DELAY_S)
 
