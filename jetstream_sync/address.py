@@ -117,7 +117,7 @@ class ServerAddress(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
-        """Return the address of a URL; raise `InvalidOptionError` if it is not that of a server."""
+        """Return the address of a URL; raise `InvalidOptionError` if it is not the URL of a server."""
         # Imported late to keep the import time of the package low.
         from urllib.parse import unquote, urlsplit  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """
 Exceptions raised by jetstream_sync: every one that the client raises deliberately is an `Error`.
 
-Those of handlers of workers, which are not errors of a client, are in `jetstream_sync.workers.errors`.
+The exceptions of worker handlers are not errors of the client; they are in `jetstream_sync.workers.errors`.
 
 `APIError` has a subclass for each error that a program is likely to catch, chosen by the server's
 ``err_code``, or by ``code`` if the ``err_code`` has no class. Every exception can be pickled.

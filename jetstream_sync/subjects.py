@@ -249,7 +249,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_writable(key: str) -> str:
-    """Return a key that is not reserved; raise `InvalidNameError` for others."""
+    """Return a key; raise `InvalidNameError` if it is reserved."""
     if key.startswith(_RESERVED_KEYS):
         raise errors.InvalidNameError(
             "key", key, f"keys that start with {_RESERVED_KEYS!r} are reserved"
@@ -396,7 +396,7 @@ def consumer_sequence(reply: bytes) -> int:
 
 
 def metadata_of(reply: bytes) -> Metadata:
-    """Read a reply subject; raise `NotJSMessageError` if it is not that of a message from a stream."""
+    """Read the reply subject of a message from a stream; raise `NotJSMessageError` for another subject."""
     stream, consumer, delivered, stream_seq, consumer_seq, timestamp, pending = ack_tokens(reply)
     domain = b"_"
     if reply.count(b".") > 8:

@@ -6,7 +6,7 @@ They may contain invalid UTF-8 or characters that move the cursor, change termin
 direction of the text.
 
 No command writes to ``sys.stdout`` or reads ``os.environ``; a test passes an `Environment` of its own. `jsm worker run`
-replaces a closed ``sys.stdout``, which is that of the handlers.
+replaces a closed ``sys.stdout``, to which the handlers may print.
 """
 
 from __future__ import annotations

@@ -62,9 +62,8 @@ def events(
     def show(event: dict[str, Any]) -> bool:
         if matches is not None and not matches.search(json_text(event)):
             return False
-        fields = (f"{name}={value}" for name, value in _fields(event).items())
-        line = f"{_moment(settings, event)} {_title(event)} {' '.join(fields)}"
-        emit_item(settings, event, single_line(line))
+        line = "" if settings.json else single_line(_line(settings, event))
+        emit_item(settings, event, line)
         return True
 
     # API calls of this command would be events as well, so none is made while listening.
@@ -111,6 +110,11 @@ def _title(event: dict[str, Any]) -> str:
     if found is None:
         return kind
     return f"{found[1].capitalize()}: {found[2].replace('_', ' ').title()}"
+
+
+def _line(settings: Settings, event: dict[str, Any]) -> str:
+    fields = (f"{name}={value}" for name, value in _fields(event).items())
+    return f"{_moment(settings, event)} {_title(event)} {' '.join(fields)}"
 
 
 def _moment(settings: Settings, event: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ class RequestMux(MessageReceiver):
         """
         Publish a request and return the first reply.
 
-        With ``repeat_after``, the request is sent again after so many seconds without a reply, then after twice
+        With ``repeat_after`` seconds, the request is sent again after that time without a reply, then after twice
         the time, and so on.
 
         Raises:

@@ -27,7 +27,7 @@ from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from .. import errors
-from ..net.clock import BackoffDelay, Deadline
+from ..net.clock import NO_WAIT, BackoffDelay, Deadline
 from ..workers.events import spawn
 from ..workers.logs import log
 from .config import Config
@@ -61,8 +61,6 @@ _NOT_CONNECTED: Final = (
     errors.TimeoutError,
 )
 
-#: A deadline that has expired.
-_NOW: Final = Deadline(0)
 _GAUGES: Final = (
     ("outbox_messages", "messages", "Messages of the outbox that wait."),
     ("outbox_age_seconds", "age", "Age of the oldest message of the outbox that waits."),
@@ -135,7 +133,7 @@ class OutboxRelay:
 
     def _publish_all(self, alias: str) -> None:
         """Publish what is in the outbox, and read its state for the metrics if that is due."""
-        if self._sample_at.get(alias, _NOW).expired():
+        if self._sample_at.get(alias, NO_WAIT).expired():
             self._sample_at[alias] = Deadline(_SAMPLE_S)
             try:
                 self._states[alias] = Outbox.state(alias)
@@ -147,7 +145,7 @@ class OutboxRelay:
 
     def _report(self, key: tuple[str, str], text: str) -> None:
         """Log an error, unless there was one with this key in the last minute."""
-        if self._quiet.get(key, _NOW).expired():
+        if self._quiet.get(key, NO_WAIT).expired():
             self._quiet = {key: end for key, end in self._quiet.items() if not end.expired()}
             self._quiet[key] = Deadline(_REPEAT_LOG_S)
             log.error(text)

@@ -33,7 +33,14 @@ class TLSStream(Layer):
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
 
     def handshake(self, deadline: Deadline) -> None:
-        """Do the TLS handshake and verify the certificate, first and once; raises what `explain()` explains."""
+        """
+        Do the TLS handshake and verify the server's certificate; must be called first, and once.
+
+        Raises:
+            SecureConnectionError: the server closed the connection.
+            OSError: the link failed; an `ssl.SSLError` if the handshake did, for which `explain()` has the words.
+
+        """
         while not self._handshake_step():
             self._push(deadline)
             data = self._receive_by(deadline)

@@ -36,7 +36,7 @@ _SEED: Final = rb"(?m)^[ \t]*(S[A-Z][A-Z2-7]*)[ \t\r]*$"
 
 
 def find_jwt(content: bytes | bytearray) -> str:
-    """Return the JWT of a ``.creds`` file, or of a file with only a JWT; raise `BadCredentialsError` without."""
+    """Return the JWT of a ``.creds`` file, or of a file with only a JWT; raise `BadCredentialsError` if it has none."""
     part = re.search(_PART, content)
     found = re.fullmatch(_JWT, part[1] if part else bytes(content).strip())
     if found is None:
@@ -45,7 +45,7 @@ def find_jwt(content: bytes | bytearray) -> str:
 
 
 def find_seed(content: bytes | bytearray) -> bytearray:
-    """Return the seed of a user in a ``.creds`` file or its own file; raise `BadCredentialsError` without one."""
+    """Return the seed in a ``.creds`` file, or in a file of its own; raise `BadCredentialsError` if it has none."""
     parts = re.findall(_PART, content)
     if len(parts) > 1:
         seed = bytearray(parts[1])
@@ -120,7 +120,7 @@ _FROM_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 
 
 def read_signature(given: object) -> str:
-    """Return what a user's function signed, in the form of CONNECT; raise `BadCredentialsError` if it did not."""
+    """Return the signature of a user's function, as CONNECT has it; raise `BadCredentialsError` if it is not one."""
     raw = b""
     if isinstance(given, (bytes, bytearray)) and len(given) == _SIGNATURE_SIZE:
         raw = bytes(given)

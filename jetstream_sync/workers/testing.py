@@ -266,8 +266,9 @@ class TestClient:
         found = self._find(handler, batches=False)
         if isinstance(payload, dict) and _has_results(found):
             subject = subject or f"tasks.test.test.{found.name}.{uuid.uuid4().hex}"
-        place = subject, headers
-        return self._process(found, [payload], attempt, stopping, place, lease_lost=lease_lost)[0]
+        return self._process(
+            found, [payload], attempt, stopping, subject, headers, lease_lost=lease_lost
+        )[0]
 
     def deliver_batch(
         self,
@@ -303,7 +304,8 @@ class TestClient:
         payloads: Sequence[object],
         attempt: int,
         stopping: bool,
-        place: tuple[str | None, Headers | Mapping[str, Any] | None] = (None, None),
+        subject: str | None = None,
+        headers: Headers | Mapping[str, Any] | None = None,
         *,
         lease_lost: bool = False,
     ) -> list[Outcome]:
@@ -314,7 +316,7 @@ class TestClient:
         origin = Origin(handler.name, self._generation)
         for payload in payloads:
             outcome = Outcome()
-            message = self._message(handler, payload, *place, attempt, outcome)
+            message = self._message(handler, payload, subject, headers, attempt, outcome)
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
             delivery = LeasedMessage(message, lease, origin)
             outcomes[delivery] = outcome

@@ -619,10 +619,10 @@ class QueueProcessor(Processor):
         grace = self.handler.unknown_task_grace
         now = datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead
         age = max(0.0, now - stored_ns([delivery.msg])[0] / 1e9)
-        if codec.encodable(task) not in self.unknown_tasks:
+        name = codec.encodable(task)  # it is reported as JSON
+        if name not in self.unknown_tasks:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
             log.error(text, self.handler.name, task, grace)
-        name = codec.encodable(task)  # it is reported as JSON
         self.unknown_tasks[name] = self.unknown_tasks.get(name, 0) + 1
         self.observer.count("unknown_tasks")
         verdict = unknown_task_verdict(task, age, grace)
