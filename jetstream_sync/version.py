@@ -14,21 +14,36 @@ _NAME: Final = "jetstream-sync"
 
 
 def install_command(extras: str) -> str:
-    """Return the command that installs this package with extras such as ``cli,server``."""
-    # It names the distribution, which pip also finds if it was installed from a clone. A source tree
-    # that runs without an installation is named by its path.
+    """
+    Return the command that installs this package with extras such as ``cli,server``.
+
+    It names the source of the present installation: the folder or the file that pip recorded, or the
+    distribution if it came from an index.
+    """
     # Slow to import, and needed for an error only.
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
+    from urllib.parse import urlsplit  # noqa: PLC0415
+    from urllib.request import url2pathname  # noqa: PLC0415
 
-    source = _NAME
-    try:
-        distribution(_NAME)
-    except PackageNotFoundError:
-        tree = Path(__file__).parents[1]
-        if (tree / "pyproject.toml").is_file():
-            source = str(tree)
-    return f"pip install '{source}[{extras}]'"
+    from .codec import loads  # noqa: PLC0415
+
+    source = Path(__file__).resolve().parents[1]  # an editable installation has links
+    found = (source / "pyproject.toml").is_file()  # a source tree, perhaps not installed
+    if not found:
+        try:
+            recorded = distribution(_NAME).read_text("direct_url.json")
+        except PackageNotFoundError:  # modules that were copied, as in a zip file for Spark
+            pass
+        else:
+            if recorded is None:
+                return f"pip install '{_NAME}[{extras}]'"
+            url = urlsplit(loads(recorded)["url"])
+            source = Path(url2pathname(url.path))
+            found = url.scheme == "file" and source.exists()
+    if found:
+        return f"pip install '{source}[{extras}]'"
+    return f"pip install '.[{extras}]' in a clone of the repository"
 
 
 @contextmanager
@@ -49,5 +64,6 @@ def needs_extra(extra: str) -> Iterator[None]:
         # A module with a dot belongs to a package that is there, in another version.
         if error.name is None or "." in error.name:
             raise
-        text = f"No module named {error.name!r}: {install_command(extra)}"
+        # A requirement of the missing package can be imported before the package itself.
+        text = f"the extra {extra!r} is not installed (no module {error.name!r}): {install_command(extra)}"
         raise ModuleNotFoundError(text, name=error.name) from None

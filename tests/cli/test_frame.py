@@ -27,6 +27,7 @@ from jetstream_sync.cli.settings import Settings, common_options
 from jetstream_sync.cli.status import CommandError, exit_status, one_line
 from jetstream_sync.exit_status import ExitStatus
 from jetstream_sync.server import NatsServer
+from jetstream_sync.version import install_command
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_process_without_click_names_the_extra():
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.decode() == "jsm needs click: pip install 'jetstream-sync[cli]'\n"
+    assert done.stderr.decode() == f"jsm needs click: {install_command('cli')}\n"
 
 
 @pytest.mark.parametrize(

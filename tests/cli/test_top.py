@@ -39,6 +39,7 @@ from jetstream_sync.cli.top_data import (
 )
 from jetstream_sync.codec import decode
 from jetstream_sync.server import NatsCluster, NatsServer
+from jetstream_sync.version import install_command
 from jetstream_sync.workers import DeadLetter, DeadLetters, Reject, Worker
 
 CREATED = "2026-01-02T03:04:05Z"
@@ -567,5 +568,5 @@ def test_without_the_extra(jsm, monkeypatch):
     monkeypatch.delitem(sys.modules, "jetstream_sync.cli.top_app")
     result = run_jsm("top", tty=True, TERM="xterm", NATS_URL=jsm.url)
     assert result.status == 1
-    assert "pip install 'jetstream-sync[top]'" in result.err
+    assert install_command("top") in result.err
     assert jsm("top", "--once", "--interval", "10ms").ok().out
