@@ -60,6 +60,7 @@ from .durations import (
     time_from_text,
     time_to_text,
 )
+from .exact import exact
 from .records import RecordBase, record
 
 _loads: Callable[[bytes | str], Any]
@@ -454,7 +455,7 @@ def _int(value: Any) -> int:
         return value
     # Subclasses of int come from users only, never from JSON.
     if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
+        return exact(value)
     raise _expected("an int", value)
 
 
@@ -465,8 +466,10 @@ def _float(value: Any) -> float:
 
 
 def _str(value: Any) -> str:
-    if isinstance(value, str):
+    if type(value) is str:
         return value
+    if isinstance(value, str):
+        return exact(value)
     raise _expected("a string", value)
 
 
@@ -490,7 +493,7 @@ def _encode_bytes(value: bytes) -> str:
 
 def _accept_bytes(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
+        return exact(value)  # type: ignore[return-value]
     raise _expected("bytes", value)
 
 
@@ -541,8 +544,9 @@ def _enum_codec(enum: type[Enum]) -> _TypeCodec:
     def accept_enum(value: Any) -> Enum | UnknownEnumValue:
         if isinstance(value, (enum, UnknownEnumValue)):
             return value
-        if isinstance(value, str) and value in members:
-            return members[value]
+        text = exact(value)
+        if type(text) is str and text in members:
+            return members[text]
         raise _expected(f"one of {', '.join(map(repr, members))}", value)
 
     def encode_enum(value: Enum | UnknownEnumValue) -> str:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from . import errors
+from .exact import exact
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,7 +81,7 @@ class NanoTime(datetime):
 
 def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
     """Return a time span in seconds; raise `InvalidOptionError` if it is not a number or a `timedelta`."""
-    value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    value = timeout.total_seconds() if isinstance(timeout, timedelta) else exact(timeout)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise errors.InvalidOptionError(
             option, timeout, "must be a number of seconds or a timedelta"
@@ -94,6 +95,7 @@ def duration(value: timedelta | float, option: str = "duration") -> timedelta:
         if abs(duration_to_ns(value)) > _MAX_NS:
             raise errors.InvalidOptionError(option, value, "must not exceed 292 years")
         return value
+    value = exact(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise errors.InvalidOptionError(option, value, "must be a timedelta or a number of seconds")
     # The negated form also catches NaN.

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from . import errors
+from .exact import exact
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -149,8 +150,7 @@ class Headers(MutableMapping[str, str]):
             InvalidHeaderError: the name or the value is invalid.
 
         """
-        _check(name, value)
-        self._append(name, value)
+        self._append(*_check(name, value))
 
     def get_all(self, name: str) -> list[str]:
         """Return all values of a name in order, or ``[]``."""
@@ -182,7 +182,7 @@ class Headers(MutableMapping[str, str]):
         return self._entries[name.lower()][1][0]
 
     def __setitem__(self, name: str, value: str) -> None:
-        _check(name, value)
+        name, value = _check(name, value)
         self._entries[name.lower()] = (name, [value])
 
     def __delitem__(self, name: str) -> None:
@@ -219,17 +219,20 @@ class Headers(MutableMapping[str, str]):
 HeadersLike: TypeAlias = Headers | Mapping[str, str | Sequence[str]]
 
 
-def _check(name: str, value: str) -> None:
-    if not isinstance(name, str) or not _NAME_PATTERN.fullmatch(name):
+def _check(name: str, value: str) -> tuple[str, str]:
+    """Return a name and a value; raise `InvalidHeaderError` if one is invalid."""
+    name, value = exact(name), exact(value)
+    if type(name) is not str or not _NAME_PATTERN.fullmatch(name):
         raise errors.InvalidHeaderError(
             str(name), "a name must be printable ASCII without colons and spaces"
         )
-    if not isinstance(value, str):
+    if type(value) is not str:
         raise errors.InvalidHeaderError(name, f"a value must be a str, not {type(value).__name__}")
     if _FORBIDDEN_IN_VALUES.search(value) or not _is_encodable(value):
         raise errors.InvalidHeaderError(
             name, "a value must not contain line breaks, NULs or surrogates"
         )
+    return name, value
 
 
 def _is_encodable(value: str) -> bool:
@@ -273,8 +276,7 @@ def encode_headers(headers: HeadersLike) -> bytes:
     else:
         for name, values in check_headers(headers).items():
             for value in (values,) if isinstance(values, str) else _values_of(name, values):
-                _check(name, value)
-                lines.append(f"{name}: {value}\r\n")
+                lines.append("{}: {}\r\n".format(*_check(name, value)))
     lines.append("\r\n")
     return "".join(lines).encode("utf-8", "surrogateescape")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from . import errors
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
 from .durations import MAX_TIMEOUT_S, seconds
+from .exact import exact
 from .records import Frozen, frozen
 from .subjects import check_publish_subject
 
@@ -288,7 +289,8 @@ class ConnectionOptions(Frozen):
             elif not isinstance(value, (str, type(None))):
                 raise errors.InvalidOptionError(option, "...", "must be a str or a function")
         for item in fields(self):
-            value = getattr(self, item.name)
+            value = exact(getattr(self, item.name))
+            object.__setattr__(self, item.name, value)
             if item.type == "bool" and not isinstance(value, bool):
                 raise errors.InvalidOptionError(item.name, value, "must be True or False")
             if (item.name.endswith("_cb") or item.name == "dialer") and value is not None:
@@ -430,12 +432,13 @@ def _restore(made: type[Any], values: dict[str, Any]) -> Any:
     return made(**values)
 
 
-def check_int(option: str, value: object, least: int, most: int | None = None) -> None:
-    """Raise `InvalidOptionError` unless a value is an int within its limits."""
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    if not is_int or value < least or (most is not None and value > most):  # type: ignore[operator]
+def check_int(option: str, value: object, least: int, most: int | None = None) -> int:
+    """Return an int within its limits; raise `InvalidOptionError` for another value."""
+    number = exact(value)
+    if type(number) is not int or number < least or (most is not None and number > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise errors.InvalidOptionError(option, value, f"must be an integer {limits}")
+    return number
 
 
 def check_known(

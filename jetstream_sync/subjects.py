@@ -27,6 +27,7 @@ from itertools import combinations, takewhile
 from typing import Any, Final, NamedTuple
 
 from . import errors
+from .exact import exact
 from .records import Frozen, frozen
 
 #: Maximum length of a protocol command in bytes, without line end and payload: the default of
@@ -76,7 +77,7 @@ _RESERVED: Final = frozenset({"$JS", "$SYS", "_INBOX"})
 
 def check_publish_subject(subject: str) -> str:
     """Return a subject to publish to; raise `BadSubjectError` if it is invalid."""
-    check_subject(subject)
+    subject = check_subject(subject)
     # "a*b" and "a>b" are literal tokens; only "*" and ">" as whole tokens are wildcards.
     if ("*" in subject or ">" in subject) and not {"*", ">"}.isdisjoint(subject.split(".")):
         raise errors.BadSubjectError(subject, "a subject to publish to must not contain wildcards")
@@ -85,7 +86,8 @@ def check_publish_subject(subject: str) -> str:
 
 def check_subject(subject: str) -> str:
     """Return a subject that may contain wildcards; raise `BadSubjectError` if it is invalid."""
-    if not isinstance(subject, str):
+    subject = exact(subject)
+    if type(subject) is not str:
         raise errors.BadSubjectError(repr(subject), f"must be a str, not {type(subject).__name__}")
     if not subject:
         raise errors.BadSubjectError(subject, "must not be empty")
@@ -110,7 +112,8 @@ def is_reserved(subject: str, api_prefix: str | None = None) -> bool:
 
 def check_queue(queue: str) -> str:
     """Return the name of a queue group; raise `BadSubjectError` if it is invalid."""
-    if not isinstance(queue, str):
+    queue = exact(queue)
+    if type(queue) is not str:
         raise errors.BadSubjectError(
             repr(queue), f"a queue group must be a str, not {type(queue).__name__}"
         )
@@ -150,13 +153,9 @@ def check_consumer_name(name: str, *, new: bool = False) -> str:
     return _check_name("consumer", name, new)
 
 
-def is_formatted(text: str) -> bool:
-    """Return whether formatting a str changes it, as for a member of an enum that is also a str."""
-    return type(text) is not str and f"{text}" != text
-
-
 def _check_name(kind: str, name: str, new: bool) -> str:
-    if not isinstance(name, str) or is_formatted(name):
+    name = exact(name)
+    if type(name) is not str:
         raise errors.InvalidNameError(kind, repr(name), f"must be a str, not {type(name).__name__}")
     if not name:
         raise errors.InvalidNameError(kind, name, "must not be empty")
@@ -215,6 +214,7 @@ _KEY_RULE: Final = "must consist of letters, digits and '-', '/', '_', '=', in t
 
 def check_bucket(bucket: str) -> str:
     """Return the name of a bucket; raise `InvalidNameError` if it is invalid."""
+    bucket = exact(bucket)
     if not is_bucket_name(bucket):
         shown = bucket if type(bucket) is str else repr(bucket)
         raise errors.InvalidNameError(
@@ -225,7 +225,7 @@ def check_bucket(bucket: str) -> str:
 
 def is_bucket_name(name: object) -> bool:
     """Return whether a bucket may have a name."""
-    return isinstance(name, str) and _BUCKET.fullmatch(name) is not None and not is_formatted(name)
+    return isinstance(name, str) and _BUCKET.fullmatch(name) is not None
 
 
 def chunk_subject(bucket: str, nuid: str) -> str:
@@ -235,15 +235,17 @@ def chunk_subject(bucket: str, nuid: str) -> str:
 
 def check_key(key: str) -> str:
     """Return a key; raise `InvalidNameError` if it is invalid."""
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise errors.InvalidNameError("key", key if isinstance(key, str) else repr(key), _KEY_RULE)
+    key = exact(key)
+    if type(key) is not str or not _KEY.fullmatch(key):
+        raise errors.InvalidNameError("key", key if type(key) is str else repr(key), _KEY_RULE)
     return key
 
 
 def check_pattern(pattern: str) -> str:
     """Return a key with wildcards, ``*`` for a token, ``>`` for the rest; raise `InvalidNameError` if invalid."""
-    if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
-        shown = pattern if isinstance(pattern, str) else repr(pattern)
+    pattern = exact(pattern)
+    if type(pattern) is not str or not _PATTERN.fullmatch(pattern):
+        shown = pattern if type(pattern) is str else repr(pattern)
         raise errors.InvalidNameError("key", shown, f"{_KEY_RULE}; wildcards are whole tokens")
     return pattern
 
@@ -305,7 +307,7 @@ class Routes(Frozen):
             if domain is not None:
                 return cls(f"$JS.{check_stream_name(domain)}.API")
             if prefix is not None:
-                root = prefix.rstrip(".") if isinstance(prefix, str) else prefix
+                root = exact(prefix).rstrip(".") if isinstance(prefix, str) else prefix
                 return cls(check_publish_subject(root))
         except ValueError as error:
             option = "domain" if domain is not None else "prefix"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import errors
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
+from ..exact import exact
 from ..records import record
 from ..subjects import (
     MAX_REQUEST_SUBJECT,
@@ -222,7 +223,8 @@ def infos_subject(bucket: str) -> str:
 
 def info_subject(bucket: str, name: str) -> str:
     """Return the subject of the info of an object."""
-    if not isinstance(name, str):
+    name = exact(name)
+    if type(name) is not str:
         raise errors.InvalidNameError(
             "object", repr(name), f"must be a str, not {type(name).__name__}"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
 from .. import errors, speedups
 from ..codec import loads
 from ..durations import NS_PER_S, check_time, duration, duration_to_ns, time_to_text
+from ..exact import exact
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
@@ -107,7 +108,7 @@ class Retries(NamedTuple):
     def of(cls, options: PublishOptions) -> Self:
         """Return the retries that publish options ask for."""
         attempts = options.get("retry_attempts", DEFAULT_RETRIES.attempts)
-        check_int("retry_attempts", attempts, -1)
+        attempts = check_int("retry_attempts", attempts, -1)
         wait = duration(options.get("retry_wait", DEFAULT_RETRIES.wait_s), "retry_wait")
         if wait < timedelta(0):
             raise errors.InvalidOptionError(
@@ -174,14 +175,14 @@ def option_headers(
 
 
 def _text(value: str, option: str) -> str:
-    if not isinstance(value, str) or not value:
+    text = exact(value)
+    if type(text) is not str or not text:
         raise errors.InvalidOptionError(option, value, "must be a str that is not empty")
-    return value
+    return text
 
 
 def _number(value: int, option: str) -> str:
-    check_int(option, value, 0, LAST_SEQUENCE)
-    return str(value)
+    return str(check_int(option, value, 0, LAST_SEQUENCE))
 
 
 def ttl_text(value: float | timedelta | Literal["never"], option: str = "msg_ttl") -> str:
@@ -376,7 +377,7 @@ def schedule_headers(
     if time_zone is not None:
         if cron is None:
             raise errors.InvalidOptionError("time_zone", time_zone, "needs 'cron'")
-        headers[SCHEDULE_TIME_ZONE] = time_zone
+        headers[SCHEDULE_TIME_ZONE] = _text(time_zone, "time_zone")
     if source is not None:
         headers[SCHEDULE_SOURCE] = check_publish_subject(source)
     if rollup:
@@ -399,7 +400,7 @@ def _every(value: float | timedelta) -> str:
 
 def _cron(value: str) -> str:
     # Names such as @daily, but not the prefixes of the other rules.
-    fields = value.split() if isinstance(value, str) else []
+    fields = exact(value).split() if isinstance(value, str) else []
     if len(fields) == _CRON_FIELDS - 1:
         fields = ["0", *fields]  # as in a crontab, at the second 0
     elif len(fields) != _CRON_FIELDS and not (len(fields) == 1 and fields[0].startswith("@")):

@@ -71,7 +71,7 @@ class SubscribeRequest(Frozen):
         """Create a request, with all checks that need no server."""
         # `bind`: the name of a consumer that must exist.
         if stream is not None:
-            check_stream_name(stream)
+            stream = check_stream_name(stream)
         if not subject and not stream:
             raise errors.InvalidOptionError("subject", subject, "is required to find the stream")
         if config is not None and not isinstance(config, ConsumerConfig):
@@ -80,7 +80,7 @@ class SubscribeRequest(Frozen):
         given = {name: value for name, value in (options or {}).items() if value is not None}
         requested.update(given)
         if durable is not None:
-            check_consumer_name(durable)
+            durable = check_consumer_name(durable)
             _same("durable", durable, "durable_name", requested)
             requested["durable_name"] = durable
         group = _same(

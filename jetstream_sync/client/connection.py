@@ -184,8 +184,7 @@ class CoreConnection(ForeignNames):
             ConnectionClosedError: it is closed.
 
         """
-        check_subject(subject)
-        check_queue(queue)
+        subject, queue = check_subject(subject), check_queue(queue)
         if cb is not None:
             check_callback("cb", cb)
         return Subscription(self._core, subject, queue, cb, pending_msgs_limit, pending_bytes_limit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import errors, speedups
+from ..exact import exact
 from ..headers import VERSION_LINE, HeadersLike, encode_headers
 from ..protocol.parser import ServerInfo
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
@@ -129,7 +130,7 @@ class MessageEncoder:
                 raise errors.InvalidArgumentError(
                     f"a payload must be bytes, not {type(payload).__name__}; encode it first"
                 )
-            payload = bytes(payload)
+            payload = exact(payload)
         header = encode_headers(headers) if headers else b""
         size = len(header) + len(payload)
         if size > self.max_payload:
@@ -150,7 +151,7 @@ class MessageEncoder:
 
     def _check(self, subject: str) -> bytes:
         """Return the bytes of a subject that is not in the cache, and add it; raise as `encode_subject()`."""
-        check_publish_subject(subject)
+        subject = check_publish_subject(subject)
         try:
             checked = subject.encode()
         except UnicodeEncodeError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .. import errors
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
+from ..options import check_int
 from ..protocol.parser import RawMessage
 from .core import ConnectionCore
 from .events import is_deliberate_close
@@ -277,8 +278,7 @@ class Subscription:
             InvalidOptionError: ``limit`` is below 0.
 
         """
-        if limit < 0:
-            raise errors.InvalidOptionError("limit", limit, "must be 0 or above")
+        limit = check_int("limit", limit, 0)
         if self._limit_is_reached():
             if not limit:
                 self._mailbox.items.clear()

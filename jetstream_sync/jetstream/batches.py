@@ -33,6 +33,7 @@ from ..client.encoder import batch_heads, publish_with_headers_command
 from ..client.message import Msg
 from ..client.replies import QueueInbox
 from ..codec import loads
+from ..exact import exact
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
@@ -43,7 +44,7 @@ from ..headers import (
     encode_header_lines,
     is_no_responders,
 )
-from ..net.clock import BackoffDelay, Deadline
+from ..net.clock import BackoffDelay, Deadline, seconds
 from ..protocol.parser import RawMessage
 from ..subjects import check_stream_name
 from .api_requests import APIRequests
@@ -224,7 +225,7 @@ class Batch:
     ) -> None:
         self._api = api
         self._core = api.core
-        self._timeout = timeout
+        self._timeout = None if timeout is None else seconds(timeout)
         self._stream = b""
         if stream is not None:
             self._stream = f"{EXPECTED_STREAM}: {check_stream_name(stream)}\r\n".encode()
@@ -279,7 +280,7 @@ class Batch:
         if headers or payload.__class__ is not bytes:
             # For its checks. Such a message is encoded twice, which is less code than another encoder.
             self._core.encoder.encode_command(where, payload, b"", headers)
-            payload = bytes(payload)
+            payload = exact(payload)
         if len(payload) > self._core.max_payload:
             raise errors.MaxPayloadError(len(payload), self._core.max_payload)
         if headers:

@@ -26,8 +26,7 @@ def consumer_info(
     api: APIRequests, stream: str, name: str, deadline: Deadline | None = None
 ) -> ConsumerInfo:
     """Request a consumer's config and state."""
-    check_stream_name(stream)
-    check_consumer_name(name)
+    stream, name = check_stream_name(stream), check_consumer_name(name)
     info = api.ask_for(
         ConsumerInfo, api.routes.to("CONSUMER.INFO", stream, name), deadline=deadline
     )
@@ -94,7 +93,7 @@ def add_consumer(
     """Create or update a consumer of any kind."""
     # `pedantic`: whether the server rejects a config instead of silently correcting it.
     # `is_ours`: whether the name was chosen for this call.
-    check_stream_name(stream)
+    stream = check_stream_name(stream)
     config, own_name = with_name(config)
     if own_name is not None and action == UPDATE:
         raise errors.InvalidOptionError("name", None, "an update requires the name of the consumer")
@@ -117,8 +116,7 @@ def add_consumer(
 
 def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
     """Delete a consumer."""
-    check_stream_name(stream)
-    check_consumer_name(name)
+    stream, name = check_stream_name(stream), check_consumer_name(name)
     api.command(api.routes.to("CONSUMER.DELETE", stream, name))
 
 

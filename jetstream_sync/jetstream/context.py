@@ -377,7 +377,8 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             Error: otherwise as `Stream.get_msg` and `Stream.purge`.
 
         """
-        name = self.find_stream_name_by_subject(check_publish_subject(subject))
+        subject = check_publish_subject(subject)
+        name = self.find_stream_name_by_subject(subject)
         stream = self.get_stream(name)
         try:
             msg = stream.get_msg(last_by_subject=subject, consistent=True)

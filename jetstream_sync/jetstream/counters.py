@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from .. import errors
 from ..api.publish import PubAck
 from ..codec import loads
+from ..exact import exact
 from ..headers import COUNTER_SOURCES, INCREMENT, Headers
 from ..subjects import check_publish_subject, check_subject
 from .direct_get import StoredMsg
@@ -97,9 +98,10 @@ class Counters:
         timeout: float | timedelta | None = None,
     ) -> tuple[int, int]:
         """Add to a counter; return the total, and the sequence of the message."""
-        if isinstance(value, bool) or not isinstance(value, int):
+        number = exact(value)
+        if type(number) is not int:
             raise errors.InvalidOptionError("value", value, "must be an int")
-        headers = {INCREMENT: f"{value:+d}"}
+        headers = {INCREMENT: f"{number:+d}"}
         # Without the header for the expected stream, which a server refuses in an increment.
         ack = self._publish(subject, b"", timeout, None, headers, msg_id)
         if ack.stream != self.stream:

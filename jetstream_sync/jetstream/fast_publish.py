@@ -31,6 +31,7 @@ from ..client.core import ConnectionCore
 from ..client.replies import Inbox
 from ..client.threads import Waiters
 from ..codec import loads
+from ..exact import exact
 from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, seconds
 from ..options import check_callback, check_int
@@ -186,10 +187,11 @@ class FastPublisher:
         gap_cb: GapCallback | None,
         timeout: float | timedelta | None,
     ) -> None:
+        gaps = exact(gaps)
         if gaps not in {"fail", "ok"}:
             raise errors.InvalidOptionError("gaps", gaps, "must be 'fail' or 'ok'")
-        check_int("flow", flow, 1, _MAX_FLOW)
-        check_int("outstanding", outstanding, 1, _MAX_OUTSTANDING)
+        flow = check_int("flow", flow, 1, _MAX_FLOW)
+        outstanding = check_int("outstanding", outstanding, 1, _MAX_OUTSTANDING)
         if gap_cb is not None:
             check_callback("gap_cb", gap_cb)
         wait = api.timeout if timeout is None else timeout

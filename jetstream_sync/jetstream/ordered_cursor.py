@@ -31,6 +31,7 @@ from ..api.stream import MsgGetRequest
 from ..client.mailbox import copy_exception
 from ..codec import decode, encode
 from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
+from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline, monotonic
 from ..options import check_int, check_known
 from ..subjects import DeliverySequence, ack_tokens, check_consumer_name, filter_fields
@@ -687,7 +688,7 @@ def pull_cursor(
     **further: Unpack[CursorOptions],
 ) -> OrderedCursor:
     """Return the cursor of an ordered pull consumer, before its first message."""
-    prefix = options.get("name_prefix")
+    prefix = exact(options.get("name_prefix"))
     unique = os.urandom(11).hex()
     attempts = options.get("max_reset_attempts", 0)
     filters = options.get("filter_subjects") or ()

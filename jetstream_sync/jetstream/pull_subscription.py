@@ -336,7 +336,7 @@ class PullSubscribeAPI:
 
         """
         request = SubscribeRequest.of(
-            subject=subject if subject == "" else check_subject(subject),
+            subject=check_subject(subject) if subject else "",
             stream=stream,
             durable=durable,
             pull=True,

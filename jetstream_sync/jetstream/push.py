@@ -29,12 +29,13 @@ from ..api.enums import AckPolicy
 from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
 from ..api.subscribing import SubscribeRequest, ordered_config
 from ..client.events import is_deliberate_close
-from ..client.subscription import MsgCallback, Subscription, SubscriptionReceiver
+from ..client.subscription import MsgCallback, PendingLimits, Subscription, SubscriptionReceiver
 from ..client.threads import spawn
 from ..codec import decode, encode
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
+from ..options import check_int
 from ..protocol.parser import HEADER, PAYLOAD, REPLY, SUBJECT, RawMessage
 from ..records import Frozen, frozen
 from ..subjects import DeliverySequence, ack_tokens
@@ -70,7 +71,8 @@ class PushOptions(Frozen):
     """Whether an ordered subscription starts again when its stream was recreated."""
 
     def __post_init__(self) -> None:
-        if not self.heartbeat_intervals >= 1:
+        PendingLimits(self.pending_msgs_limit, self.pending_bytes_limit)  # for its checks
+        if isinstance(self.heartbeat_intervals, bool) or not self.heartbeat_intervals >= 1:
             raise errors.InvalidOptionError(
                 "heartbeat_intervals", self.heartbeat_intervals, "must be at least 1"
             )
@@ -320,6 +322,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             APIError, TimeoutError: the subscription has ended, but the consumer was not deleted.
 
         """
+        limit = check_int("limit", limit, 0)
         if not self._limit_is_reached():
             if limit > 0:
                 self._end_after(limit)
@@ -684,7 +687,7 @@ class OrderedPushSubscription(PushSubscription):
 
     def unsubscribe(self, limit: int = 0) -> None:
         """End the subscription, at once or after a number of messages, and delete its consumer."""
-        if limit == 0 and not self._limit_is_reached():
+        if check_int("limit", limit, 0) == 0 and not self._limit_is_reached():
             self._give_up()
         super().unsubscribe(limit)
 

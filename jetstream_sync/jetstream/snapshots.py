@@ -194,6 +194,7 @@ def restore(
     final_timeout: float | timedelta | None,
 ) -> StreamInfo:
     """Restore a stream from a snapshot; see `JetStream.restore_stream`."""
+    Deadline(final_timeout)  # refuses another value before the first request
     seekable = getattr(data, "seekable", None)
     file = cast("BinaryIO", data) if callable(seekable) and seekable() else None
     start = file.tell() if file is not None else 0

@@ -872,7 +872,7 @@ def _get_request(
             "seq", None, "one of seq, last_by_subject and next_by_subject is required"
         )
     if seq is not None:
-        check_int("seq", seq, 1, LAST_SEQUENCE)
+        seq = check_int("seq", seq, 1, LAST_SEQUENCE)
     if next_by_subject is not None:
-        check_subject(next_by_subject)
+        next_by_subject = check_subject(next_by_subject)
     return MsgGetRequest(seq, next_by_subj=next_by_subject)

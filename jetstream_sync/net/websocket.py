@@ -11,6 +11,7 @@ from typing import Final
 
 from .. import errors
 from ..address import ServerAddress
+from ..exact import exact
 from ..version import install_command
 from .clock import Deadline
 from .layer import ByteStream, Layer
@@ -58,7 +59,7 @@ class WebSocketStream(Layer):
             if name in request.headers:
                 del request.headers[name]
             for item in [value] if isinstance(value, str) else value:
-                request.headers[name] = item
+                request.headers[exact(name)] = exact(item)
         self._protocol.send_request(request)
 
     def handshake(self, deadline: Deadline) -> None:

@@ -106,11 +106,11 @@ class ServiceRequest(Msg):
             Error: as `respond()`.
 
         """
-        check_int("code", code, 1, _MAX_CODE)
+        code = check_int("code", code, 1, _MAX_CODE)
         merged = Headers(headers or ())
         merged.update({ERROR_HEADER: description, ERROR_CODE_HEADER: str(code)})
         self.respond(data, merged)
-        self._error = f"{code}:{description}"
+        self._error = f"{code}:{merged[ERROR_HEADER]}"
 
 
 #: Lets another thread call a function with each message.

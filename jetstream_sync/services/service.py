@@ -25,6 +25,7 @@ from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Signal, in_callback, join
 from ..codec import dumps, encode
+from ..exact import exact
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import check_callback, check_int
@@ -91,7 +92,7 @@ class EndpointGroup:
 
         """
         if name:
-            check_subject(name)
+            name = check_subject(name)
             if ">" in name.split("."):
                 raise errors.BadSubjectError(name, "a group must not contain '>'")
         prefix = ".".join(filter(None, (self._prefix, name)))
@@ -156,7 +157,7 @@ class EndpointGroup:
             TimeoutError: the server did not confirm the subscription in time; the endpoint was removed.
 
         """
-        check_service_name(name, "endpoint")
+        name = check_service_name(name, "endpoint")
         full = ".".join(filter(None, (self._prefix, name if subject is None else subject)))
         check_callback("handler", handler)
         check_int("workers", workers, 1)
@@ -200,7 +201,7 @@ class Service(EndpointGroup):
         )
         if not isinstance(description, str):
             raise errors.InvalidOptionError("description", description, "must be a str")
-        self._description = description
+        self._description = exact(description)
         for option, callback in (("stats_handler", stats_handler), ("stop_cb", stop_cb)):
             if callback is not None:
                 check_callback(option, callback)
@@ -225,7 +226,7 @@ class Service(EndpointGroup):
                     core.table.add(verb_subject(self._root, verb, *scope), "", receiver)
             core.flush(Deadline(_FLUSH_TIMEOUT_S))
             self._thread = core.callbacks.spawn(
-                f"service-{name}", self._run_control, self._end_with
+                f"service-{self._ping.name}", self._run_control, self._end_with
             )
         except BaseException:
             self._end_control()

@@ -12,6 +12,7 @@ from ..client.core import ConnectionCore
 from ..client.message import Msg
 from ..client.replies import ReplyIterator
 from ..codec import Record, decode, loads
+from ..exact import exact
 from ..net.clock import Deadline
 from ..records import record
 from ..subjects import SERVICES_PREFIX
@@ -139,7 +140,7 @@ def check_service_name(name: str, kind: str = "service") -> str:
         raise errors.InvalidNameError(
             kind, str(name), "must consist of letters, digits, '-' and '_', and must not be empty"
         )
-    return name
+    return exact(name)
 
 
 def check_version(version: str) -> str:
@@ -148,7 +149,7 @@ def check_version(version: str) -> str:
         raise errors.InvalidOptionError(
             "version", version, "must be a semantic version, such as '1.0.0'"
         )
-    return version
+    return exact(version)
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
@@ -158,7 +159,7 @@ def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
         isinstance(text, str) for item in given.items() for text in item
     ):
         raise errors.InvalidOptionError("metadata", metadata, "must be a mapping of str to str")
-    return dict(given)
+    return {exact(key): exact(value) for key, value in given.items()}
 
 
 def verb_subject(prefix: str, verb: str, *scope: str | None) -> str:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 import pytest
 from fixtures.internals import core_of
 
 from jetstream_sync import Connection, JetStream, KeyValue, ObjectStore, Stream, errors
-
-
-class Name(str, Enum):
-    """Its members are other texts in a subject."""
-
-    ONE = "one"
 
 
 class Objects:
@@ -95,15 +87,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
         "filters",
         lambda on: on.js.consumer_groups.create_elastic(on.stream.name, "g", 2, ["orders.*"]),
     ),
-    "name of a bucket": ("bucket", lambda on: on.js.create_key_value(bucket=Name.ONE)),
-    "name of a store": ("bucket", lambda on: on.js.create_object_store(bucket=Name.ONE)),
-    "name of a stream": ("stream", lambda on: on.js.get_stream(Name.ONE)),
 }
-
-
-if sys.version_info < (3, 11):  # the text of such an enum in a subject is its value
-    for _kind in ("bucket", "store", "stream"):
-        del CALLS[f"name of a {_kind}"]
 
 
 @pytest.mark.parametrize(("name", "call"), CALLS.values(), ids=CALLS)

@@ -153,8 +153,9 @@ class BucketAdmin(StreamAdmin):
             require_level(self._api, 1, "limit_marker_ttl")
 
     def _bucket_info(self, bucket: str) -> StreamInfo:
+        bucket = check_bucket(bucket)
         with _missing_as(bucket_not_found(bucket)):
-            info = stream_info(self._api, KV_PREFIX + check_bucket(bucket))
+            info = stream_info(self._api, KV_PREFIX + bucket)
         if not is_bucket(info.config):
             name = info.config.name
             text = f"stream {name!r} is not a key-value bucket: it has no subjects '$KV.<bucket>.>'"
@@ -190,7 +191,8 @@ class BucketAdmin(StreamAdmin):
             Error: otherwise as `key_value()`.
 
         """
-        stream = KV_PREFIX + check_bucket(bucket)
+        bucket = check_bucket(bucket)
+        stream = KV_PREFIX + bucket
         self._delete_bucket(stream, partial(self._bucket_info, bucket), bucket_not_found(bucket))
 
     def _delete_bucket(
@@ -330,12 +332,14 @@ class BucketAdmin(StreamAdmin):
             Error: otherwise as `account_info()`.
 
         """
+        bucket = check_bucket(bucket)
         self._object_store_info(bucket)
         return self._object_store(bucket)
 
     def _object_store_info(self, bucket: str) -> StreamInfo:
+        bucket = check_bucket(bucket)
         with _missing_as(object_store_not_found(bucket)):
-            info = stream_info(self._api, stream_name(check_bucket(bucket)))
+            info = stream_info(self._api, stream_name(bucket))
         if not is_object_store(info.config):
             name = info.config.name
             text = f"stream {name!r} is not an object store: it has no subjects {infos_subject(bucket)!r}"
@@ -351,7 +355,8 @@ class BucketAdmin(StreamAdmin):
             Error: as `object_store()`.
 
         """
-        stream = stream_name(check_bucket(bucket))
+        bucket = check_bucket(bucket)
+        stream = stream_name(bucket)
         check = partial(self._object_store_info, bucket)
         self._delete_bucket(stream, check, object_store_not_found(bucket))
 

@@ -196,7 +196,7 @@ class KeyValue(ForeignNames):
         """
         stored = self._subjects.encoded(key)
         if revision is not None:
-            check_int("revision", revision, 1, LAST_SEQUENCE)
+            revision = check_int("revision", revision, 1, LAST_SEQUENCE)
         entry = self._read(stored, revision, consistent=consistent)
         if entry is None or not entry.has_value:
             marker = None if entry is None else entry.revision
@@ -652,7 +652,7 @@ class KeyValue(ForeignNames):
         ttl: float | timedelta | None = None,
     ) -> int:
         if last is not None:
-            check_int("last", last, 0, LAST_SEQUENCE)
+            last = check_int("last", last, 0, LAST_SEQUENCE)
         try:
             return self._write(stored, value, headers, last, ttl)
         except errors.WrongLastSequenceError as error:

@@ -10,6 +10,7 @@ from ... import errors
 from ...client.mailbox import copy_exception
 from ...client.threads import Waiters
 from ...net.clock import Deadline, monotonic
+from ...options import check_int
 from ..api_requests import APIRequests
 from .watch import Watch, is_made_up
 from .watch_handle import WatchHandle
@@ -154,6 +155,7 @@ class Replica(Mapping[str, bytes]):
             Error: the error that ended the watch.
 
         """
+        revision = check_int("revision", revision, 0)
         self._check_open()
         copy, handle = self._copy, self._handle
         if not copy.changed.wait_for(

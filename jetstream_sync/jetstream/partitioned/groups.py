@@ -366,9 +366,8 @@ class ElasticConsumerGroup(ConsumerGroup):
             Error: otherwise as `config()` and `KeyValue.modify`.
 
         """
-        for member in members:
-            check_consumer_name(member, new=True)
-        return self._change(lambda known: [*known, *members])
+        added = [check_consumer_name(member, new=True) for member in members]
+        return self._change(lambda known: [*known, *added])
 
     def drop_members(self, *members: str) -> list[str]:
         """Remove members, and return the names of the remaining ones; raises as `add_members()`."""
@@ -542,8 +541,7 @@ class ConsumerGroups:
         self, cls: type[_G], stream: str, name: str, config: GroupConfig
     ) -> tuple[_G, GroupConfig | None]:
         """Store the config of a group; return the group, and the config that existed before."""
-        check_stream_name(stream)
-        check_stream_name(name, new=True)
+        stream, name = check_stream_name(stream), check_stream_name(name, new=True)
         for member in config.member_names:
             check_consumer_name(member, new=True)
         config.check()
@@ -580,8 +578,7 @@ class ConsumerGroups:
             Error: otherwise as `KeyValue.get`.
 
         """
-        check_stream_name(stream)
-        check_stream_name(name)
+        stream, name = check_stream_name(stream), check_stream_name(name)
         for cls in (ElasticConsumerGroup, StaticConsumerGroup):
             with suppress(errors.BucketNotFoundError, errors.ConsumerGroupNotFoundError):
                 group = cls(self._js, self._api, self._js.key_value(cls._bucket), stream, name)

@@ -1,0 +1,26 @@
+"""The exact built-in values of a caller's str, bytes and int."""
+
+# A member of an enum that is also a str, or an object of another subclass, passes each check by its value, but may be
+# formatted as another text. Each check of an argument that is sent therefore returns the exact value.
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+_V = TypeVar("_V")
+
+
+def exact(value: _V) -> _V:
+    """Return the value of a subclass of str, bytes or int as an object of exactly that type; others as they are."""
+    kind: Any = type(value)
+    if kind is str or kind is bytes or kind is int or kind is bool:
+        return value
+    plain: Any = value
+    if isinstance(value, str):
+        plain = str.__str__(value)
+    elif isinstance(value, int):
+        plain = int.__int__(value)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        # The constructor of bytes would call a method of the subclass.
+        plain = memoryview(value).tobytes()
+    return plain  # type: ignore[no-any-return]
