@@ -166,7 +166,7 @@ def test_ci_runs_the_readmes_test_command():
     """CI runs the test command of the README word for word."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"```sh\n(.*?)\n```", readme, re.DOTALL)
-    assert commands[0].endswith("/jsm demo")
+    assert commands[0].endswith("jsm demo")
     (run_tests,) = [command for command in commands if command.endswith("/tox")]
     assert run_tests in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import NoReturn
 
 from .. import errors
@@ -24,7 +22,7 @@ from .reader import Reader
 from .request import RequestMux
 from .state import ConnectionState, ConnectionStatus
 from .subscription_table import SubscriptionTable
-from .threads import ForkAware, spawn_from_finalizer
+from .threads import ForkAware, caller, spawn_from_finalizer
 from .writer import Writer
 
 
@@ -61,7 +59,7 @@ class ConnectionCore:
         """Return a core for public objects; when it is collected, the connection closes."""
         handle = ConnectionCore(self.engine, self)
         weakref.finalize(
-            handle, _in_any_case, _close_dropped, self.engine, *_caller()
+            handle, _in_any_case, _close_dropped, self.engine, *caller()
         ).atexit = False
         return handle
 
@@ -71,7 +69,7 @@ class ConnectionCore:
         """Stop an object of this connection when it is collected while it is open; return what does that."""
         # The functions must not hold the owner. `is_open` takes no lock; `stop` runs on a thread of its own.
         # `what`: the object, for a warning; empty: dropping it is a usual end.
-        arguments = self.engine, is_open, stop, what, *_caller()
+        arguments = self.engine, is_open, stop, what, *caller()
         finalizer = weakref.finalize(owner, _in_any_case, _stop_dropped, *arguments)
         finalizer.atexit = False
         return finalizer
@@ -162,15 +160,6 @@ class ConnectionCore:
     def closed_reason(self) -> BaseException | None:
         """The error that closed the connection; ``None`` while it is open."""
         return self.writer.closed
-
-
-def _caller() -> tuple[str, int]:
-    """Return the file and line that called this package, for the warning about a dropped connection."""
-    package = __name__.partition(".client.")[0]
-    frame: FrameType = sys._getframe()  # noqa: SLF001 - documented
-    while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(f"{package}."):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
 
 
 def _in_any_case(function: Callable[..., object], *args: object) -> None:

@@ -29,7 +29,15 @@ from .reader import Reader
 from .request import RequestMux
 from .state import ConnectionState, ConnectionStatus, StateEvent, closed_error_for
 from .subscription_table import SubscriptionTable
-from .threads import ForkAware, after_fork, at_exit, check_patches, join, spawn
+from .threads import (
+    ForkAware,
+    after_fork,
+    at_exit,
+    check_patches,
+    join,
+    spawn,
+    warn_in_event_loop,
+)
 from .tracing import Tracer
 from .transport import Transport, TransportOpener
 from .writer import FastWriter, KeepAlive, Writer
@@ -103,6 +111,7 @@ class Engine:
         """Connect to the first server that accepts, and start the threads; raises as `Connector.first()`."""
         # If no server accepts and ``retry_on_failed_connect`` is set, the reader continues to try.
         check_patches()
+        warn_in_event_loop()
         after_fork(self)
         try:
             transport, failure = self._connect_first()

@@ -24,6 +24,7 @@ from .events import closed_before
 from .mailbox import MessageReceiver, ResultSlot, SubscriptionState, copy_exception
 from .state import ConnectionState
 from .subscription_table import SubscriptionTable
+from .threads import warn_in_event_loop
 from .writer import Writer
 
 
@@ -89,6 +90,7 @@ class RequestMux(MessageReceiver):
             Error: otherwise as `MessageEncoder.encode_command` and `Writer.send`.
 
         """
+        warn_in_event_loop()
         token = b"%x" % next(self._tokens)
         slot: ResultSlot[RawMessage] = ResultSlot()
         self._waiting[token] = slot, subject

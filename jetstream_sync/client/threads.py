@@ -16,9 +16,11 @@ import logging
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, Protocol
 
 from .. import errors
@@ -26,6 +28,32 @@ from ..locks import releases
 from ..net.clock import FOREVER, Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.threads")
+
+#: The lines for which `warn_in_event_loop` has warned.
+_warned: dict[str | tuple[str, type[Warning], int], int] = {}
+
+
+def caller() -> tuple[str, int]:
+    """Return the file and line that called this package, for a warning."""
+    package = __name__.partition(".client.")[0]
+    frame: FrameType = sys._getframe()  # noqa: SLF001 - documented
+    while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(f"{package}."):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def warn_in_event_loop() -> None:
+    """Warn if this thread runs an asyncio event loop, which a call that waits stops."""
+    loops = sys.modules.get("asyncio.events")
+    # In a notebook, a cell runs in the event loop, and nothing else has to run meanwhile.
+    if loops is None or loops._get_running_loop() is None or "ipykernel" in sys.modules:  # noqa: SLF001
+        return
+    warnings.warn_explicit(
+        "a blocking call in an event loop stops all of its tasks; use asyncio.to_thread() or nats-py",
+        RuntimeWarning,
+        *caller(),
+        registry=_warned,
+    )
 
 
 class ForkAware(Protocol):

@@ -116,6 +116,22 @@ def test_the_worker_handles_orders_in_the_application_context(fresh_server, tmp_
             assert raw.api("CONSUMER.INFO.ORDERS.BILLING")["num_ack_pending"] == 0
 
 
+def test_the_worker_runs_the_task_that_a_view_calls(fresh_server, tmp_path):
+    """The view of tasks.py stores the call while no worker runs, and the worker runs it."""
+    folder = copied("flask", tmp_path)
+    call = (
+        "from tasks import app; client = app.test_client(); "
+        "response = client.post('/contact', data={'address': 'ada@example.com', 'text': 'tea'}); "
+        "print(response.status_code)"
+    )
+    assert run(["-c", call], fresh_server.url, folder).split() == ["202"]
+    command = ["-m", "flask", "--app", "tasks", "jetstream", "worker"]
+    with Program(command, fresh_server.url, folder) as worker:
+        worker.wait_for("mail to ada@example.com: tea")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+
+
 def test_the_context_of_a_handler_is_torn_down(nats_server, js, stream):
     """After each run, also a failed one, functions for the teardown are called with the error."""
     from flask import Flask, current_app, g
