@@ -267,7 +267,12 @@ class NoRespondersError(Error, transient=True):
     """The subject of a request has no subscriber."""
 
     subject: str
-    _template = "no responders on {subject!r}"
+    hint: str = ""
+    """What to do about it, if that is known."""
+
+    def __str__(self) -> str:
+        text = f"no responders on {self.subject!r}"
+        return f"{text}: {self.hint}" if self.hint else text
 
 
 @_with_fields

@@ -259,13 +259,18 @@ def check_writable(key: str) -> str:
     return key
 
 
+def is_pattern(subject: str) -> bool:
+    """Return whether a subject may match others."""
+    return "*" in subject or subject.endswith(">")
+
+
 def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], bool] | None]:
     """Return patterns that do not overlap, which the server requires of the filters of a consumer."""
     given = list(dict.fromkeys(patterns)) or [">"]
     if len(given) == 1:
         return given, None
     # Keys overlap only with wildcards: the cost of thousands of keys must not grow with their square.
-    wild = [pattern for pattern in given if "*" in pattern or pattern.endswith(">")]
+    wild = list(filter(is_pattern, given))
     kept = [
         pattern
         for pattern in given

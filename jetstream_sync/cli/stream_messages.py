@@ -72,6 +72,11 @@ class MessageReader:
             return []
         found: list[StoredMsg] = []
         end, width = state.last_seq, number
+        if subject is not None:
+            try:
+                end = self._stream.get_msg(last_by_subject=subject, consistent=True).seq
+            except errors.MessageNotFoundError:
+                return []
         # Deleted messages and other subjects leave gaps: go back in increasing steps.
         while len(found) < number and end >= state.first_seq:
             start = max(state.first_seq, end - width + 1)
@@ -87,7 +92,7 @@ class MessageReader:
         while low < high:
             middle = (low + high) // 2
             try:
-                msg = self._stream.get_msg(seq=middle, next_by_subject=_ALL_SUBJECTS)
+                msg = self._stream.get_msg(middle, None, _ALL_SUBJECTS, consistent=True)
             except errors.MessageNotFoundError:
                 high = middle
                 continue

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
-from ..api.echo import release
 from ..api.publish import LAST_SEQUENCE, Schedule
 from ..api.stream import MsgGetRequest, SnapshotRequest, StreamInfo
 from ..durations import check_message_time, check_time, time_to_text
@@ -23,11 +22,11 @@ from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_consumer, c
 from .direct_get import (
     MAX_BYTES,
     StoredMsg,
-    direct_get_last,
     direct_get_many,
     get_stored,
     leader_get,
 )
+from .last_msgs import direct_last_msgs, leader_last_msgs, proven_last_msgs
 from .listing import Listing
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
@@ -510,8 +509,8 @@ class Stream(StreamConsumers):
         Select it with exactly one of the arguments, or with ``next_by_subject`` and ``seq``.
 
         If the stream has ``allow_direct`` (according to `cached_info`), any replica may reply
-        (ADR-31), and a message that was stored a moment ago may be missing. Otherwise, and if there are no
-        responders for a direct get, the leader replies.
+        (ADR-31), which may have an earlier last message of a subject. The leader replies otherwise, if a mirror
+        of the stream has replied, and before a message is reported as missing.
 
         Args:
             seq: the sequence of the message; with ``next_by_subject``, the sequence to start at.
@@ -546,8 +545,8 @@ class Stream(StreamConsumers):
         Return the messages from a sequence or time on, without a consumer.
 
         If the stream has ``allow_direct`` and its server supports batches (2.11), one request returns a
-        batch (ADR-31). Any replica may reply, and a message that was stored a moment ago may be missing.
-        Otherwise each call returns one message.
+        batch (ADR-31), which any replica may send. Otherwise, and if a mirror of the stream has replied, a call
+        returns one message of the leader.
 
         Args:
             max_messages: maximum number of messages, from 1 to 10,000.
@@ -611,9 +610,9 @@ class Stream(StreamConsumers):
         """
         Return the last message of each of many subjects, at one point in time and without a consumer.
 
-        Any replica or mirror may answer (ADR-31), so a message that was stored a moment ago may be
-        missing; `StoredMsg.stream` names the stream that answered. Needs server 2.11, and a stream
-        with ``allow_direct``.
+        Any replica may answer (ADR-31), so a message that was stored a moment ago may be missing. Needs
+        server 2.11, and a stream with ``allow_direct``. If mirrors of the stream answer, or there seem to be no
+        messages, the leader is asked for each subject: then each message was the last one during the call.
 
         The first page is requested by this call, each other page when the iteration gets there. All
         pages show the stream as it was at the first one, or the iteration raises.
@@ -666,17 +665,14 @@ class Stream(StreamConsumers):
         if batch is not None:
             check_int("batch", batch, 1)
             request = request._replace(batch=min(batch, _MAX_BATCH))
-        if (release(self._api.core.info.version) or (2, 11)) < (2, 11):
-            # Such a server does not reply at all. Another one may have the stream.
-            require_level(self._api, 1, "get_last_msgs()", self._api.deadline())
         try:
-            return direct_get_last(self._api, self._name, request)
+            return direct_last_msgs(self._api, self._name, request)
         except errors.NoRespondersError as error:
             config = self.info().config  # raises an error if the stream does not exist
             if config.allow_direct or config.mirror_direct:
-                raise
+                return proven_last_msgs(self._api, self._name, request)
             hint = f"stream {self._name!r} needs allow_direct=True, see update_stream()"
-            raise errors.NoRespondersError(f"{error.subject}: {hint}") from None
+            raise errors.NoRespondersError(error.subject, hint) from None
 
     def delete_msg(self, seq: int, secure: bool = False) -> None:
         """
@@ -844,11 +840,8 @@ def every_last_msg(stream: Stream, subject: str) -> Iterator[StoredMsg]:
         ):
             found = stream.get_last_msgs(subject)
         if found is not None:
-            yield from found
-            return
-    for name in sorted(stream.info(subjects_filter=subject).state.subjects or ()):
-        with suppress(errors.MessageNotFoundError):
-            yield stream.get_msg(last_by_subject=name)
+            return found
+    return leader_last_msgs(stream._api, stream.name, [subject])  # noqa: SLF001 - as a method
 
 
 def _without_details(info: StreamInfo) -> StreamInfo:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
@@ -13,6 +14,7 @@ from ...api.key_value import OPERATION, bucket_of
 from ...api.stream import StreamConfig, StreamSource
 from ...durations import duration_from_text, time_from_ns, time_to_ns
 from ...headers import Headers, parse_headers
+from ...protocol.parser import SUBJECT, RawMessage
 from ...records import Frozen, frozen
 from ...subjects import (
     KEYS_PREFIX,
@@ -299,3 +301,32 @@ def entry_of_message(subjects: BucketSubjects, message: StoredMsg) -> KeyValueEn
     """Return the entry of a message that was read without a consumer."""
     subject = message.subject.encode("utf-8", "surrogateescape")
     return KeyValueEntry(subjects, (subject, b"", message.headers, message.data), message)
+
+
+def decoded_entries(entries: Iterable[KeyValueEntry]) -> Iterator[tuple[str, KeyValueEntry]]:
+    """Yield entries with their keys, other than those whose key the codec cannot decode."""
+    for entry in entries:
+        try:
+            key = entry.key
+        except ValueError:
+            continue
+        yield key, entry
+
+
+def entry_maker(
+    subjects: BucketSubjects, select: Callable[[str], bool] | None, ignore_deletes: bool
+) -> Callable[[RawMessage], KeyValueEntry | None]:
+    """Return the function that makes the entries of a watch."""
+    if select is None and not ignore_deletes:
+        return partial(KeyValueEntry, subjects)
+    start = len(subjects.read)
+
+    def make(delivery: RawMessage) -> KeyValueEntry | None:
+        if select is not None:
+            key = delivery[SUBJECT].decode("utf-8", "surrogateescape")[start:]
+            if not select(key):
+                return None
+        entry = KeyValueEntry(subjects, delivery)
+        return entry if entry.has_value or not ignore_deletes else None
+
+    return make

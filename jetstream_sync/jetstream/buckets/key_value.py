@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -19,16 +19,26 @@ from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
 from ...net.clock import BackoffDelay, monotonic, seconds
 from ...options import check_callback, check_int, check_known
-from ...protocol.parser import SUBJECT, RawMessage
-from ...subjects import API_PREFIX, KEYS_PREFIX, KV_PREFIX, Routes, check_writable, merge_patterns
+from ...subjects import (
+    API_PREFIX,
+    KEYS_PREFIX,
+    KV_PREFIX,
+    Routes,
+    check_writable,
+    is_pattern,
+    merge_patterns,
+)
 from ..api_requests import APIRequests, limited, with_one_deadline
-from ..direct_get import StoredReply, get_stored
+from ..direct_get import MAX_BYTES, StoredReply, get_stored
+from ..last_msgs import direct_last_msgs
 from ..ordered_cursor import OrderedOptions
 from ..publish import Publisher
 from .codecs import KeyCodec, ValueCodec, codec_of
 from .entries import (
     BucketSubjects,
     KeyValueEntry,
+    decoded_entries,
+    entry_maker,
     entry_of_message,
     listed_keys,
     source_of,
@@ -92,8 +102,8 @@ class KeyValue(ForeignNames):
     It can be used like a dict for single keys: ``kv["a"]``, ``kv["a"] = b"v"``, ``del kv["a"]``,
     ``"a" in kv``, and iteration over the keys. It has no length: `KeyValueStatus.values` counts messages.
 
-    A read may be answered by a replica that is behind, so a value that was written a moment ago may not be
-    seen yet; `get()` with ``consistent`` and `modify()` read from the leader.
+    A read may be answered by a replica that is behind, with an earlier value than the last one; `get()` with
+    ``consistent`` and `modify()` read from the leader. That a key is missing is always said by the leader.
     """
 
     def __init__(
@@ -261,9 +271,9 @@ class KeyValue(ForeignNames):
         """
         Return the current values of many keys with one request, as they were at one point in time.
 
-        More than 1,024 keys are read with several requests, and patterns with more than 1,024 keys and those
-        of servers before 2.11 by watches: each value was current during the call, but not all of them at the
-        same moment.
+        More than 1,024 keys are read with several requests. Patterns with more than 1,024 keys, keys that seem to
+        be missing, and those of servers before 2.11 or that mirrors answered are read by watches: each value was
+        current during the call, but not all of them at the same moment.
 
         Args:
             keys: keys and patterns: ``*`` is any token, a final ``>`` the rest.
@@ -289,11 +299,15 @@ class KeyValue(ForeignNames):
         for start in range(0, len(patterns), size):
             group = patterns[start : start + size]
             entries = self._last_entries(group, up_to_revision)
-            if entries is None:
-                for first in range(0, len(group), _MAX_WATCHED_KEYS):
-                    found |= self._watched(group[first : first + _MAX_WATCHED_KEYS])
-            else:
-                found.update((key, entry) for key, entry in _decoded(entries) if entry.has_value)
+            known = dict(decoded_entries(entries or ()))
+            found.update((key, entry) for key, entry in known.items() if entry.has_value)
+            missing = group
+            if entries is not None:
+                # A replica that is behind may not have a key yet.
+                missing = [key for key in group if key not in known and not is_pattern(key)]
+            if up_to_revision is None:
+                for first in range(0, len(missing), _MAX_WATCHED_KEYS):
+                    found |= self._watched(missing[first : first + _MAX_WATCHED_KEYS])
         return found
 
     def _last_entries(
@@ -301,17 +315,19 @@ class KeyValue(ForeignNames):
     ) -> list[KeyValueEntry] | None:
         """Return the last entries of keys, with markers; ``None``: they have to be read by a watch."""
         subjects = [self._subjects.read + pattern for pattern in self._subjects.patterns(patterns)]
+        request = MsgGetRequest(multi_last=subjects, max_bytes=MAX_BYTES)
         # The batch has several replies.
         attempts = 0 if self._api.single_replies and up_to_revision is None else _READ_ATTEMPTS
         for attempt in range(attempts):
             try:
-                stored = list(self._stream.get_last_msgs(subjects, up_to_seq=up_to_revision))
+                if up_to_revision is None:
+                    stored = list(direct_last_msgs(self._api, self._stream.name, request))
+                else:
+                    stored = list(self._stream.get_last_msgs(subjects, up_to_seq=up_to_revision))
             except errors.MessagesChangedError:
                 if up_to_revision is not None and attempt == _READ_ATTEMPTS - 1:
                     raise
                 continue
-            except errors.MessageNotFoundError:
-                return []
             except errors.StreamNotFoundError as error:
                 raise bucket_not_found(self.bucket) from error
             except (
@@ -320,7 +336,7 @@ class KeyValue(ForeignNames):
                 errors.NoRespondersError,
                 errors.TimeoutError,
             ):
-                # Servers before 2.11 do not respond for a stream that does not exist.
+                # Also if no reply proves what the bucket has, or it does not exist on a server before 2.11.
                 if up_to_revision is not None:
                     raise
                 break
@@ -331,7 +347,7 @@ class KeyValue(ForeignNames):
         """Return the current values of keys as a watch finds them."""
         found: dict[str, KeyValueEntry] = {}
         with self.watch(patterns) as watch:
-            for key, entry in _decoded(watch.initial(self._api.timeout)):
+            for key, entry in decoded_entries(watch.initial(self._api.timeout)):
                 if entry.has_value:
                     found[key] = entry
                 else:
@@ -388,7 +404,7 @@ class KeyValue(ForeignNames):
         stored = self._subjects.patterns(patterns or ">")
         with self._watch(stored, options, ignore_deletes=True, follows=False) as watch:
             known: set[str] = set()
-            for key, _ in _decoded(watch.initial(self._api.timeout)):
+            for key, _ in decoded_entries(watch.initial(self._api.timeout)):
                 if key not in known:  # it was changed meanwhile
                     known.add(key)
                     yield key
@@ -805,7 +821,7 @@ class KeyValue(ForeignNames):
             self._api,
             f"{KV_PREFIX}{subjects.bucket}",
             options,
-            _entry_maker(subjects, select, ignore_deletes),
+            entry_maker(subjects, select, ignore_deletes),
             partial(bucket_not_found, subjects.bucket),
             markers,
             timeout,
@@ -840,16 +856,6 @@ class KeyValue(ForeignNames):
         return f"<{type(self).__name__} {bucket_of(self._stream.name)!r}>"
 
 
-def _decoded(entries: Iterable[KeyValueEntry]) -> Iterator[tuple[str, KeyValueEntry]]:
-    """Yield entries with their keys, other than those whose key the codec cannot decode."""
-    for entry in entries:
-        try:
-            key = entry.key
-        except ValueError:
-            continue
-        yield key, entry
-
-
 def _consumer_options(options: WatchOptions) -> OrderedOptions:
     """Return the options of the consumer of a watch."""
     if options:
@@ -872,22 +878,3 @@ def _consumer_options(options: WatchOptions) -> OrderedOptions:
     else:
         given["deliver_policy"] = DeliverPolicy.ALL if history else DeliverPolicy.LAST_PER_SUBJECT
     return given
-
-
-def _entry_maker(
-    subjects: BucketSubjects, select: Callable[[str], bool] | None, ignore_deletes: bool
-) -> Callable[[RawMessage], KeyValueEntry | None]:
-    """Return the function that makes the entries of a watch."""
-    if select is None and not ignore_deletes:
-        return partial(KeyValueEntry, subjects)
-    start = len(subjects.read)
-
-    def make(delivery: RawMessage) -> KeyValueEntry | None:
-        if select is not None:
-            key = delivery[SUBJECT].decode("utf-8", "surrogateescape")[start:]
-            if not select(key):
-                return None
-        entry = KeyValueEntry(subjects, delivery)
-        return entry if entry.has_value or not ignore_deletes else None
-
-    return make

@@ -9,7 +9,8 @@ Behaviour of nats-server 2.15 (``server/stream.go``, ``getDirectRequest``) that 
 2. ``max_bytes`` ends a response after the message that reaches it. ``up_to_seq`` is ignored.
 3. A response ends with status 204 and the number of remaining matches. If there is no match at all, the
    response is status 404 alone. If the stream does not allow direct gets, there are no responders.
-4. Any replica or mirror may respond, and it may lag behind. There is no flow control.
+4. Any replica or mirror may respond, and it may lag behind. There is no flow control. What a mirror sends, which has
+   another ``Nats-Stream``, is not read, and a response without a message proves nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from ...api.enums import RetentionPolicy
 from ...api.stream import MsgGetRequest
 from ...client.replies import ReplyCollector
 from ...durations import time_from_text, time_to_ns
-from ...headers import StatusCode, is_no_responders, parse_headers, parse_status
+from ...headers import StatusCode, parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
-from ...jetstream.direct_get import MAX_BYTES, is_direct_status
+from ...jetstream.direct_get import MAX_BYTES, is_direct_status, is_from, is_unproven
 from ...net.clock import Deadline
 from ...protocol.parser import HEADER, PAYLOAD, RawMessage
 from ...speedups import split_direct
@@ -55,6 +56,7 @@ class DirectReader:
     def __init__(self, api: APIRequests, task: ReadTask) -> None:
         self._api = api
         self._task = task
+        self._stream = task.range.stream
         self._route = api.routes.to("DIRECT.GET", task.range.stream).encode()
         filters = task.range.filters
         self._filter = filters[0] if len(filters) == 1 else None
@@ -72,6 +74,9 @@ class DirectReader:
             while True:
                 items = gathering.wait(self._task.silence_timeout)
                 gathering.close()
+                first = items[0]
+                if not is_direct_status(first) and not is_from(self._stream, first[HEADER]):
+                    raise errors.NoRespondersError(self._route.decode())  # a mirror has answered
                 pending = _remaining_messages(items.pop(), self._route)
                 server_headers = _parse_server_headers(items.column(HEADER))
                 sequences = server_headers.sequences
@@ -105,6 +110,8 @@ class DirectReader:
                 # A replica that lags behind has no message from there on, where another one may have some.
                 if is_direct_status(reply) and _remaining_messages(reply, self._route) == 0:
                     break
+                if not is_from(self._stream, reply[HEADER]):
+                    break  # a mirror has answered
                 headers = _parse_server_headers(BytesColumn.of([reply[2]]), _SINGLE_LINES)
                 found[headers.sequences[0]] = reply
             if not found:
@@ -210,8 +217,8 @@ def count_from_each(
             for seq, subject in pairs
         ]
         replies = ask_all(api, requests, _is_status)
-        # A stream without direct gets has no responders.
-        if not any(is_no_responders(*reply[-1][2:]) for reply in replies):
+        # A stream without direct gets has no responders, and a mirror may have other messages.
+        if not any(is_unproven(stream, reply[0]) for reply in replies):
             counts = [_count_in(reply, route.encode()) for reply in replies]
             found = [count for count in counts if count is not None]
     if len(found) < len(pairs):
@@ -237,8 +244,9 @@ def matching_seqs(
     requests = [(route, first._replace(next_by_subj=subject).encode()) for subject in subjects]
     seqs: list[int] = []
     for found in ask_all(api, requests, _is_status):
+        is_other = is_unproven(stream, found[0])
         status = found.pop()
-        if not is_direct_status(status) or is_no_responders(*status[2:]):
+        if is_other or not is_direct_status(status):
             return None
         if len(found) < count and _remaining_messages(status, route.encode()):
             return None
