@@ -180,6 +180,7 @@ MANY_PARAMETERS = {
     "cli/messages.py sub": "click passes each option of the command",
     "cli/stream_messages.py view": "click passes each option of the command",
     "jetstream/context.py schedule": "the public options of a schedule and of a message",
+    "workers/worker.py schedule": "the public options of a schedule and of a call",
 }
 
 # A handler of Exception or BaseException must raise again, except at the top of a thread and around

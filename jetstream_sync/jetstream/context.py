@@ -374,7 +374,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             StreamNotFoundError: no stream has the subject.
             BadSubjectError: the subject is invalid.
             InvalidOptionError: the last message of the subject is not a schedule; nothing was deleted.
-            Error: otherwise as `Stream.get_msg` and `Stream.purge`.
+            Error: otherwise as `Stream.get_msg` and `Stream.delete_msg`.
 
         """
         subject = check_publish_subject(subject)
@@ -387,7 +387,11 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         if msg.headers is None or SCHEDULE not in msg.headers:
             rule = "its last message is not a schedule: give the subject of the schedule, not its target"
             raise errors.InvalidOptionError("subject", subject, rule)
-        return stream.purge(subject=subject, seq=msg.seq + 1) > 0
+        try:
+            stream.delete_msg(msg.seq)
+        except errors.MessageNotFoundError:
+            return False
+        return True
 
     # --- asynchronous publishing ----------------------------------------------------------------
 

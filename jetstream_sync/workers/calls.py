@@ -36,7 +36,7 @@ from .checks import check_option, check_token, is_number
 from .context import Context, RunState
 from .errors import CallEndedError, NoCallError, Reject, ReturnValueError, StateUnknownError
 from .logs import log, traceback_text
-from .resources import Resource, has_schedules
+from .resources import Resource, delete_on_subject, has_schedules
 from .tracing import publishing
 
 if TYPE_CHECKING:
@@ -441,7 +441,8 @@ class CallQueue:
         except errors.StreamNotFoundError:
             return False
         target = self.subject_of(task, call)
-        return stream.purge(target) + stream.purge(f"{target}.later") > 0
+        found = delete_on_subject(stream, target)
+        return delete_on_subject(stream, f"{target}.later") or found
 
 
 def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, owner: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
 from ..subjects import check_consumer_name, check_stream_name
@@ -410,12 +410,21 @@ class CallHandler(Handler):
     """Records the runs."""
 
 
+class TickRule(NamedTuple):
+    """Which calls of a schedule run; see `Worker.schedule`."""
+
+    missed: str = "all"
+    overlap: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueueHandler(CallHandler):
     """The handler of a queue, whose calls are run by its tasks; ``state`` is for calls of unknown ones."""
 
     tasks: dict[str, CallHandler] = field(repr=False)
     """The handlers of the tasks, by name."""
+    ticks: dict[str, TickRule] = field(repr=False)
+    """The rules of the schedules that call them, by the last two tokens of the subjects of the calls."""
     owner: str = field(repr=False)
     """The program to which the consumer belongs."""
     unknown_task_grace: float

@@ -61,6 +61,7 @@ class TaskFields(TypedDict, total=False):
     every: float | timedelta | None
     time_zone: str | None
     missed: str
+    overlap: bool
     retry: Backoff | None
     timeout: float
     soft_timeout: float | None

@@ -265,13 +265,17 @@ class TaskOptions:
     time_zone: str | None = None
     """The time zone of ``cron``; ``None``: UTC."""
     missed: str = "last"
-    """``"last"``: at most one call of the schedule waits, a later one replaces it; ``"all"``: all wait."""
+    """``"last"``: a call of the schedule that has not started is skipped if a newer one is stored; ``"all"``: all
+    of them run."""
+    overlap: bool = False
+    """Whether a call of the schedule may run while another one runs, in any process; otherwise it is skipped, or
+    with ``missed="all"`` it waits in its thread."""
 
     def __post_init__(self) -> None:
         """Check the options that no other part checks."""
         if self.results is not None:
             check_bucket("results", self.results)
-        for option, default in (("time_zone", None), ("missed", "last")):
+        for option, default in (("time_zone", None), ("missed", "last"), ("overlap", False)):
             value, is_scheduled = (
                 getattr(self, option),
                 self.cron is not None or self.every is not None,

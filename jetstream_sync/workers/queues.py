@@ -17,10 +17,10 @@ from .. import errors
 from .calls import DONE, CallQueue, CallStates, TaskState, call_id
 from .checks import check_option, check_plain, check_token
 from .context import RunState
-from .handler import TASK_OPTIONS, CallHandler, Handler, HandlerFunction, QueueHandler
+from .handler import TASK_OPTIONS, CallHandler, Handler, HandlerFunction, QueueHandler, TickRule
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided, refuse_unknown
 from .resources import Resource, create_missing, resources_of
-from .schedules import module_of
+from .schedules import LEASES, module_of
 from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class TaskQueues:
             "unknown_task_grace": where.unknown_task_grace,
             "state": _UnknownCalls(self._states),
             "tasks": tasks,
+            "ticks": {},
         }
         handler = self._new_handler(QueueHandler, _queue_function(name), {**others, **own})
         self._queues[name] = _Queue(calls, handler)
@@ -176,6 +177,11 @@ class TaskQueues:
             self._states.setdefault(states.bucket, states)
         return found
 
+    def set_ticks(self, task: Task[..., Any], name: str, rule: TickRule) -> None:
+        """Have the calls of a schedule of a task follow a rule."""
+        if rule != TickRule():
+            self._queues[task.queue.name].handler.ticks[f"{task.name}.{name}"] = rule
+
     def rename(self, name: str) -> None:
         """Give the worker another name, also in the subjects and consumers of what is defined already."""
         owner = self._owner
@@ -213,7 +219,11 @@ class TaskQueues:
             if queue.handler.tasks
             for resource in queue.calls.resources(nc)
         ]
-        return [*streams, *(states.resource() for states in self._states.values())]
+        schedules = [
+            item for queue in self._queues.values() for item in queue.handler.ticks.values()
+        ]
+        leases = () if all(schedule.overlap for schedule in schedules) else (LEASES,)
+        return [*streams, *(states.resource() for states in self._states.values()), *leases]
 
     # --- sending --------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from ..subjects import KV_PREFIX
 from .dead_letters import DEAD_LETTER_SUBJECTS, MAX_AGE
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStream
+    from .. import Connection, JetStream, Stream
     from .handler import Handler
 
 Resource = StreamConfig | KeyValueConfig
@@ -30,6 +30,19 @@ def has_schedules(nc: Connection) -> bool:
     """Return whether the server publishes messages at a time (2.12)."""
     version = [int(number) for number in re.findall(r"\d+", nc.server_info.version)]
     return version[:2] >= [2, 12]
+
+
+def delete_on_subject(stream: Stream, subject: str) -> bool:
+    """Delete the messages of a subject; return whether there were any."""
+    # Not with a purge: the server would forget other messages that a consumer has delivered.
+    found = False
+    with suppress(errors.MessageNotFoundError):
+        while True:
+            seq = stream.get_msg(last_by_subject=subject, consistent=True).seq
+            with suppress(errors.MessageNotFoundError):  # it was acknowledged meanwhile
+                stream.delete_msg(seq)
+                found = True
+    return found
 
 
 def name_of(resource: Resource) -> str:

@@ -28,12 +28,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from .. import RetentionPolicy, errors
+from .. import KeyValueConfig, RetentionPolicy, errors
 from ..net.clock import FOREVER, Deadline
 from ..subjects import subject_matches
 from .checks import check_option, check_time, is_number, short_digest, unwrapped
 from .handler import Handler
 from .logs import log
+from .resources import delete_on_subject
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -52,6 +53,10 @@ _TOKEN: Final = re.compile(r"[-\w]+")
 #: Levels of the API from which the server knows ``@at``, and the other rules.
 AT_LEVEL: Final = 2
 _LEVEL: Final = 4
+#: The bucket with the leases of calls that must not overlap, and how long the one of a process that has stopped is
+#: kept, in seconds.
+LEASE_S: Final = 30.0
+LEASES: Final = KeyValueConfig(bucket="TASK_LEASES", ttl=timedelta(seconds=LEASE_S))
 #: The names of cron rules, of months, and of days.
 _NAMES: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 _MONTHS: Final = (
@@ -82,8 +87,6 @@ class Schedule:
     every: float | timedelta | None = None
     at: datetime | None = None
     time_zone: str | None = None
-    rollup: bool = False
-    """Whether each message replaces the earlier ones of its subject."""
 
     def __post_init__(self) -> None:
         """Check the options that do not need the server."""
@@ -118,8 +121,6 @@ class Schedule:
     def rule_digest(self) -> str:
         """A text that differs between schedules with different rules."""
         rule: tuple[object, ...] = (self.subject, self.cron, self.every, self.at, self.time_zone)
-        if self.rollup:
-            rule += (self.rollup,)
         return short_digest(repr(rule).encode())
 
     def digest(self, payload: bytes) -> str:
@@ -249,7 +250,6 @@ class _StoredSchedule:
             every=schedule.every,
             cron=schedule.cron,
             time_zone=schedule.time_zone,
-            rollup=schedule.rollup,
             headers={_DIGEST: self._digest, _MODULE: schedule.module},
         )
 
@@ -335,7 +335,7 @@ def _unused_state(stream: Stream, subject: str, modules: set[str]) -> str:
 def delete_schedules(js: JetStream, schedules: Iterable[ScheduleState]) -> None:
     """Delete stored schedules; raise `Error` if the server refuses."""
     for schedule in schedules:
-        js.get_stream(schedule.stream).purge(subject=schedule.subject)
+        delete_on_subject(js.get_stream(schedule.stream), schedule.subject)
 
 
 def check_schedules(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .retries import Backoff
 
 #: The outcome of a delivery; the label ``outcome`` of a metric.
-DeliveryOutcome = Literal["ack", "retry", "dead", "rejected", "lost", "given_back"]
+DeliveryOutcome = Literal["ack", "retry", "dead", "rejected", "lost", "given_back", "skipped"]
 
 #: The shortest time for which a call of an unknown task is given back, in seconds.
 _MIN_UNKNOWN_DELAY_S: Final = 1.0
@@ -64,6 +64,8 @@ class Verdict(NamedTuple):
 LOST: Final = Verdict(VerdictAction.NOTHING, "lost")
 ACKED: Final = Verdict(VerdictAction.ACK, "ack")
 SETTLED: Final = Verdict(VerdictAction.NOTHING, "ack")
+#: A tick of a schedule that does not run.
+SKIPPED: Final = Verdict(VerdictAction.ACK, "skipped")
 
 
 class FailedAttempt(NamedTuple):

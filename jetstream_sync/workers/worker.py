@@ -28,6 +28,7 @@ from .handler import (
     TASK_OPTIONS,
     Handler,
     HandlerFunction,
+    TickRule,
     refuse_to_run,
 )
 from .logs import log
@@ -258,7 +259,7 @@ class Worker(DefinedWorker):
             task = self.queues.add_task(function, own, others)
             if own.cron is not None or own.every is not None:
                 times = {"cron": own.cron, "every": own.every, "time_zone": own.time_zone}
-                self.schedule(task, missed=own.missed, **times)
+                self.schedule(task, missed=own.missed, overlap=own.overlap, **times)
             return task
 
         return decorate if function is None else decorate(function)
@@ -348,6 +349,7 @@ class Worker(DefinedWorker):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         missed: str = "last",
+        overlap: bool = False,
         schedule_name: str | None = None,
     ) -> Callable[[Callable[[], bytes]], Callable[[], bytes]]:
         """
@@ -374,8 +376,11 @@ class Worker(DefinedWorker):
             time_zone: the time zone of ``cron``; ``None``: UTC.
             args: the positional arguments of the task.
             kwargs: the keyword arguments of the task; ``None``: none.
-            missed: of a task: ``"last"``: at most one call of the schedule waits, a later one replaces it;
-                ``"all"``: all wait.
+            missed: of a task with ``cron`` or ``every``: ``"last"``: a call that has not started is skipped if
+                a newer one of the schedule is stored; ``"all"``: all calls run. A call that has started keeps
+                its attempts and its dead letter.
+            overlap: of such a task: whether a call may run while another one of the schedule runs, in any
+                process. Otherwise it is skipped, or waits if it must not be skipped.
             schedule_name: the name of the schedule of a task; ``None``: that of the task.
 
         Raises:
@@ -387,8 +392,10 @@ class Worker(DefinedWorker):
         times: dict[str, Any] = {"cron": cron, "every": every, "at": at, "time_zone": time_zone}
         if isinstance(name, Task):
             check_option("missed", missed, missed in {"last", "all"}, "must be 'last' or 'all'")
-            times["rollup"] = missed == "last" and at is None
-            self._schedule_call(name, schedule_name or name.name, args, kwargs or {}, times)
+            check_option("overlap", overlap, isinstance(overlap, bool), "must be True or False")
+            ticks = TickRule() if at is not None else TickRule(missed, overlap)
+            call = name, schedule_name or name.name, args, kwargs or {}
+            self._schedule_call(call, times, ticks)
             return lambda function: function
         if subject is None:
             rule = "is needed unless a task is scheduled"
@@ -404,12 +411,11 @@ class Worker(DefinedWorker):
 
     def _schedule_call(
         self,
-        task: Task[..., Any],
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        call: tuple[Task[..., Any], str, Sequence[Any], Mapping[str, Any]],
         times: Mapping[str, Any],
+        rule: TickRule,
     ) -> None:
+        task, name, args, kwargs = call
         record, _ = task.record(args, kwargs)
         data = to_json({"args": record.args, "kwargs": record.kwargs})
 
@@ -419,6 +425,7 @@ class Worker(DefinedWorker):
         payload.__module__ = unwrapped(task.function).__module__
         subject = task.queue.subject_of(task.name, name)
         self._add_schedule(Schedule(function=payload, name=name, subject=subject, **times))
+        self.queues.set_ticks(task, name, rule)
 
     def _add_schedule(self, schedule: Schedule) -> None:
         ok = all(item.name != schedule.name for item in self.schedules)

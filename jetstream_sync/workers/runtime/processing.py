@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -44,6 +45,7 @@ from ..handler import (
     Middleware,
     QueueHandler,
     Reply,
+    TickRule,
     check_returned,
     end_fork,
     forks,
@@ -67,6 +69,7 @@ from ..verdicts import (
     verdict_of,
 )
 from .once import Once
+from .ticks import Ticks
 
 if TYPE_CHECKING:
     from ... import JetStream
@@ -598,6 +601,7 @@ class QueueProcessor(Processor):
             name: Processor(task, shared, dead_letters, processes, self.breaker)
             for name, task in handler.tasks.items()
         }
+        self._ticks = Ticks(shared.js, handler.stream, handler.ticks, shared.is_stopping)
 
     def failed_here(self, delivery: LeasedMessage) -> bool:
         """Return as `Processor.failed_here`."""
@@ -613,7 +617,32 @@ class QueueProcessor(Processor):
             return lease_clock()
         delivery.handler = delivery.task = task
         delivery.observer = processor.observer
-        return processor.process(delivery, now)
+        rule = self._ticks.rule_of(delivery, task)
+        if rule is None:
+            return processor.process(delivery, now)
+        self._process_tick(delivery, rule, processor)
+        return lease_clock()
+
+    def _process_tick(self, delivery: LeasedMessage, rule: TickRule, processor: Processor) -> None:
+        """Process a call that a schedule has made, if it may run now."""
+        started = delivery.attempt > 1 or parked_attempts(delivery) > 0
+        try:
+            verdict, lease = self._ticks.admit(delivery, rule, started=started)
+        except errors.Error as error:
+            delivery.failure = StateUnknownError(
+                f"the server does not tell whether it may run: {error}"
+            )
+            processor.failures.failed(delivery, delivery.failure)
+            return
+        if verdict is not None:
+            processor.failures.perform(delivery, verdict)
+            return
+        try:
+            processor.process(delivery, lease_clock())
+        finally:
+            if lease is not None:
+                with suppress(errors.Error):  # it expires
+                    lease.release()
 
     def _process_unknown(self, delivery: LeasedMessage, task: str) -> None:
         grace = self.handler.unknown_task_grace

@@ -1,0 +1,113 @@
+"""
+Ticks: the calls that the schedules of tasks make; which of them run, and when.
+
+Rules:
+
+1. A tick that has been delivered before may have started: it is run like any other call, until it has succeeded
+   or is a dead letter.
+2. With ``missed="last"``, a tick that is delivered for the first time is skipped if a newer one of its schedule
+   was stored. The newest one is never skipped for that.
+3. Without ``overlap``, a run holds the lease of its schedule. A tick that finds it taken is skipped if rule 2
+   permits that, because the schedule has run since the tick before it; otherwise it waits in its thread. The lease
+   is a key of a bucket, and expires if its process stops.
+4. Nothing is deleted from the stream: a purge by subject, or a rollup, would make the server forget other messages
+   of the consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from ... import errors
+from ..calls import SCHEDULE_HEADER
+from ..handler import TickRule
+from ..schedules import LEASE_S, LEASES
+from ..verdicts import LOST, SKIPPED, Verdict, given_back
+
+if TYPE_CHECKING:
+    from ... import KeyValue, Lock, Stream
+    from ..context import Publishing
+    from ..deliveries import LeasedMessage
+
+#: Time of one attempt to get a lease that another run has, in seconds: the worker may have to stop.
+_WAIT_S: Final = 1.0
+
+
+class Ticks:
+    """
+    Admits the ticks of the tasks of a queue.
+
+    Args:
+        js: the JetStream context of the worker.
+        stream: the name of the stream of the queue.
+        rules: the rules by the last two tokens of the subjects of the ticks.
+        is_stopping: returns whether the worker is stopping.
+
+    """
+
+    def __init__(
+        self,
+        js: Publishing,
+        stream: str,
+        rules: Mapping[str, TickRule],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._js = js
+        self._stream_name = stream
+        self._rules = rules
+        self._is_stopping = is_stopping
+        self._stream: Stream | None = None
+        self._bucket: KeyValue | None = None
+        # When the newest known tick of a subject was stored. Sequences repeat in a stream that is restored.
+        self._newest: dict[str, int] = {}
+
+    def rule_of(self, delivery: LeasedMessage, task: str) -> TickRule | None:
+        """Return the rule of a call of a task that a schedule has made; ``None``: there is none here."""
+        if not self._rules:
+            return None
+        msg = delivery.msg
+        found = self._rules.get(f"{task}.{msg.subject.rpartition('.')[2]}")
+        return found if found is not None and SCHEDULE_HEADER in (msg.headers or {}) else None
+
+    def admit(
+        self, delivery: LeasedMessage, rule: TickRule, *, started: bool
+    ) -> tuple[Verdict | None, Lock | None]:
+        """
+        Return what follows for a tick that is not run now, ``None`` if it is run, and the lease that it holds then.
+
+        Raises `Error` if the server does not tell.
+        """
+        may_skip = rule.missed == "last" and not started
+        if may_skip and self._has_newer(delivery):
+            return SKIPPED, None
+        if rule.overlap:
+            return None, None
+        lease = self._lease(delivery.msg.subject)
+        while not lease.acquire(0 if may_skip else _WAIT_S):
+            if may_skip:
+                return SKIPPED, None
+            if self._is_stopping():
+                return given_back(), None
+            if delivery.is_lost():
+                return LOST, None
+        return None, lease
+
+    def _has_newer(self, delivery: LeasedMessage) -> bool:
+        subject, stored = delivery.msg.subject, delivery.metadata.timestamp_ns
+        if self._newest.get(subject, 0) <= stored:
+            if self._stream is None:
+                self._stream = self._js.get_stream(self._stream_name)
+            try:
+                last = self._stream.get_msg(last_by_subject=subject, consistent=True)
+            except errors.MessageNotFoundError:
+                return False
+            self._newest[subject] = last.time_ns
+        return self._newest[subject] > stored
+
+    def _lease(self, subject: str) -> Lock:
+        if self._bucket is None:
+            self._bucket = self._js.key_value(LEASES.bucket)
+        # The name of a worker may have letters that a key must not have.
+        return self._bucket.lock(quote(subject, safe="").replace("%", "="), ttl=LEASE_S)
