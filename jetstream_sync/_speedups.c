@@ -30,6 +30,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <time.h>
 #ifndef MSG_NOSIGNAL /* macOS; Python ignores SIGPIPE */
 #define MSG_NOSIGNAL 0
 #endif
@@ -776,6 +777,7 @@ typedef struct {
     Py_ssize_t size;
     long long out_msgs, out_bytes, awaited, taken, taken_before;
     int flusher, fd;
+    double sent_at;
 } OutputBuffer;
 
 /* The size of the buffer above which a thread that appends a message sends it: `_SEND_ABOVE_BYTES` in Python. */
@@ -803,6 +805,7 @@ static PyMemberDef output_members[] = {
     {"_taken", T_LONGLONG, offsetof(OutputBuffer, taken), 0, NULL},
     {"_taken_before", T_LONGLONG, offsetof(OutputBuffer, taken_before), 0, NULL},
     {"_flusher", T_INT, offsetof(OutputBuffer, flusher), 0, NULL},
+    {"_sent_at", T_DOUBLE, offsetof(OutputBuffer, sent_at), 0, NULL},
     {"_fd", T_INT, offsetof(OutputBuffer, fd), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -930,6 +933,19 @@ output_enqueue_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t cou
 }
 
 #if USES_SOCKETS && WITH_GIL
+/* Return the time of Python's `time.monotonic()`. */
+static double
+monotonic(void)
+{
+    struct timespec now;
+#ifdef __APPLE__
+    (void)clock_gettime(CLOCK_UPTIME_RAW, &now);
+#else
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+#endif
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 /* Return whether this thread may send without taking the locks, see `begin_change`; -1 after an error. */
 static int
 may_send(OutputBuffer *self)
@@ -1024,6 +1040,7 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
     /* As `Writer._take`: everything that was counted has been taken from the buffer. */
     self->taken_before = self->taken;
     self->taken = self->out_msgs - self->awaited;
+    self->sent_at = monotonic();
     Py_DECREF(no_chunks);
     *batch = data;
     return sent;

@@ -76,6 +76,8 @@ PIN_ID: Final = "Nats-Pin-Id"
 REQUIRED_API_LEVEL: Final = "Nats-Required-Api-Level"
 
 _VERSION: Final = b"NATS/1.0"
+#: The beginning of a header block with a status.
+STATUS_START: Final = _VERSION + b" "
 #: The first line of a header block without a status.
 VERSION_LINE: Final = b"NATS/1.0\r\n"
 # Printable ASCII without the colon, as in nats-server and RFC 7230.
@@ -298,9 +300,9 @@ def parse_status(block: bytes) -> Status | None:
     """Parse the status line of a header block."""
     # Returns the status, or ``None`` if the first line has no status or its code is not a number of up
     # to three digits.
-    line = block.partition(b"\r\n")[0][len(_VERSION) :].strip()
-    if not line or not block.startswith(_VERSION):
+    if not block.startswith(STATUS_START):
         return None
+    line = block.partition(b"\r\n")[0][len(STATUS_START) :].strip()
     code, _, text = line.partition(b" ")
     if not code.isdigit() or len(code) > 3:
         return None

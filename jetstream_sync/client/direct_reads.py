@@ -9,7 +9,8 @@
 # 1. ``_reading`` is held while reading the socket: by the reader always, except while it pauses, and by a
 #    caller for one ``recv``. In Python this does not wait; in C it waits ``_WAIT_S`` at most, the limit that
 #    a pause sets at the socket, and no signal handler runs meanwhile. ``_turn`` is held by the one caller
-#    that waits for bytes; a second caller waits for the reader.
+#    that waits for bytes; a second caller waits for the reader. Only the reader blocks at ``_turn``, so
+#    there ``locked()`` is exact for the reader: of a lock at which other threads block it would say nothing.
 # 2. A caller takes its own reply, if it received exactly that. Everything else stays in ``_received``, and
 #    the reader continues with it: other messages, pings, errors, the end of the stream. So recovery,
 #    keep-alive and all receivers involve only the reader.

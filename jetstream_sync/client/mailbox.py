@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from .. import errors
 from ..locks import new_lock, releases
@@ -24,6 +24,9 @@ from ..net.clock import Deadline
 from ..protocol.parser import RawMessage
 
 T = TypeVar("T")
+
+#: The value of a slot without a result.
+_UNSET: Final[Any] = object()
 
 
 def copy_exception(error: BaseException) -> BaseException:
@@ -49,7 +52,7 @@ class ResultSlot(Generic[T]):
     def __init__(self) -> None:
         self._gate = threading.Lock()
         self._gate.acquire()
-        self._value: T | None = None
+        self._value: T = _UNSET
         self._error: BaseException | None = None
 
     def set(self, value: T) -> None:
@@ -64,7 +67,7 @@ class ResultSlot(Generic[T]):
 
     def is_set(self) -> bool:
         """Return whether there is a result or an error."""
-        return not self._gate.locked()
+        return self._value is not _UNSET or self._error is not None
 
     def arrived(self, deadline: Deadline) -> bool:
         """Wait for a result or an error; return whether one arrived before the deadline."""
@@ -74,7 +77,7 @@ class ResultSlot(Generic[T]):
         """Return the result, or raise a copy of the error, after `arrived()` has returned ``True``."""
         if self._error is not None:
             raise copy_exception(self._error)
-        return self._value  # type: ignore[return-value]  # set() came first
+        return self._value
 
 
 def first_items(items: Iterable[T], count: int | None = None) -> list[T]:

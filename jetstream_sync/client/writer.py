@@ -6,7 +6,8 @@
 #    reader may append a PONG at any time and is never blocked by a full socket.
 # 2. The sending thread holds ``_sending``. A thread that cannot take the lock returns at once; the holder
 #    re-checks the buffer after releasing it, so no command is left behind. A thread that releases the
-#    lock with unsent data (the socket is full, or a KeyboardInterrupt) wakes the flusher.
+#    lock with unsent data (the socket is full, or a KeyboardInterrupt) wakes the flusher. ``locked()`` says
+#    nothing: a blocked thread owns the lock before it can run, and again when it is released.
 # 3. A command is sent completely and once. Data taken from the buffer is kept in ``_batch`` with the
 #    number of bytes sent, so a KeyboardInterrupt in the middle of a send loses nothing.
 # 4. Back-pressure (`_Stall`): a thread that appends to a buffer above its limit waits until the socket accepts
@@ -18,6 +19,8 @@
 # 7. A KeyboardInterrupt is raised in the main thread only, and only at a call. So the flusher is woken
 #    first, the size is raised next and the chunk is appended last: wherever the sequence is cut off,
 #    a buffered command has been counted and will be sent.
+# 8. A message after a silence is sent by its own thread: to wake the flusher for it costs several times as much.
+#    A thread that is interrupted before it has sent wakes the flusher.
 #
 # Pings (`KeepAlive`) detect a dead connection, and confirm that the server has processed all earlier commands.
 # A server answers them in order. Each ping adds an entry to ``_waiters``, and each pong removes the first one:
@@ -47,7 +50,7 @@ _SEND_ABOVE_BYTES = 64 * 1024
 #: Maximum delay before a deferred command is flushed, in seconds.
 _FLUSH_DELAY_S = 0.001
 #: Number of flush delays without data after which the flusher sleeps until it is woken.
-_MAX_IDLE_TICKS = 20
+_MAX_IDLE_TICKS = 2
 
 #: Seconds without any progress after which a thread without a deadline stops waiting for a full socket.
 _STALL_LIMIT_S = 10.0
@@ -105,6 +108,7 @@ class Writer:
         self._size = 0
         self._stream: ByteStream | None = None
         self._flusher: int = _AWAKE  # a `FlusherState`
+        self._sent_at = 0.0  # when data was last taken from the buffer, by the monotonic clock
         self.out_msgs: int = 0
         self.out_bytes: int = 0
         self._awaited = 0  # messages whose callers wait for a reply, and those of the client itself
@@ -157,16 +161,29 @@ class Writer:
         # The C extension calls it for what it does not append itself.
         if self.closed is not None:
             raise copy_exception(self.closed)
-        with self._lock:
-            if self._flusher >= wake_from:
-                self._wake()
-            length = len(command)
-            if self._stream is None and self._size + length > self._pending_size:
-                raise errors.OutboundBufferLimitError(self._pending_size)
-            self.out_msgs += 1
-            self.out_bytes += size
-            self._size += length
-            self._chunks.append(command)
+        is_lone = False
+        try:
+            with self._lock:
+                if self._flusher >= wake_from:
+                    is_lone = (
+                        self._flusher == _ASLEEP
+                        and not self._size
+                        and monotonic() - self._sent_at > _FLUSH_DELAY_S
+                    )
+                    if not is_lone:
+                        self._wake()
+                length = len(command)
+                if self._stream is None and self._size + length > self._pending_size:
+                    raise errors.OutboundBufferLimitError(self._pending_size)
+                self.out_msgs += 1
+                self.out_bytes += size
+                self._size += length
+                self._chunks.append(command)
+            if is_lone:
+                self.send_buffered()
+        finally:
+            if is_lone and self._size:
+                self._wake_flusher()
         return self._size > _SEND_ABOVE_BYTES
 
     def count_internal(self, messages: int) -> None:
@@ -245,9 +262,13 @@ class Writer:
 
     def send_buffered(self, deadline: Deadline = NO_WAIT) -> None:
         """Send the buffer, unless another thread is sending; wait for a full socket until the deadline."""
-        while (self._size or self._batch) and self._stream is not None:
-            if not self._send_if_free(0.0, deadline):
-                return
+        try:
+            while (self._size or self._batch) and self._stream is not None:
+                if not self._send_if_free(0.0, deadline):
+                    return
+        except BaseException:
+            self._wake_flusher()  # other threads rely on this one
+            raise
 
     # --- sending the buffer ---------------------------------------------------------------------
 
@@ -260,10 +281,9 @@ class Writer:
             with self._lock:
                 if self.closed is not None:
                     return
-                unsent = (self._size or self._batch) and self._stream is not None
-                if unsent and not self._sending.locked():
-                    continue
                 self._flusher = _TICKING if ticks else _ASLEEP
+            # A thread that holds the lock from now on wakes this one if it leaves data.
+            self.send_buffered()
             timeout = schedule.lock_timeout()
             woken = self._work.acquire(timeout=min(timeout, _FLUSH_DELAY_S) if ticks else timeout)
             with self._lock:
@@ -420,6 +440,7 @@ class Writer:
             sent: list[int] = []
             self._taken_before, self._taken = self._taken, self.out_msgs - self._awaited
             self._batch, self._sent, self._chunks, self._size = batch, sent, [], 0
+            self._sent_at = monotonic()
         return bool(batch)
 
     # --- streams --------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.replies import QueueInbox
 from ..durations import NS_PER_S
-from ..headers import PIN_ID, StatusCode, parse_headers
+from ..headers import PIN_ID, STATUS_START, StatusCode, parse_headers
 from ..net.clock import BackoffDelay, Deadline, monotonic
 from ..protocol.parser import HEADER, PAYLOAD, REPLY, RawMessage
 from ..subjects import DeliverySequence
@@ -44,9 +44,9 @@ from .message import JetStreamMsg
 
 #: Enqueued when the connection is lost: open requests are lost with it. Both markers look like a
 #: status, so that messages need no extra check, and are compared by identity.
-DISCONNECTED: Final[RawMessage] = (b"", b"", b"down", b"")
+DISCONNECTED: Final[RawMessage] = (b"", b"", STATUS_START + b"down", b"")
 #: Enqueued after a reconnect.
-RECONNECTED: Final[RawMessage] = (b"", b"", b"up", b"")
+RECONNECTED: Final[RawMessage] = (b"", b"", STATUS_START + b"up", b"")
 
 
 _header_of: Final = itemgetter(2)
@@ -58,7 +58,7 @@ def arrived_messages(deliveries: deque[RawMessage], count: int) -> list[RawMessa
     run = first_items(deliveries, count)
     if not all(map(_payload_of, run)) and any(map(_header_of, run)):
         for index, (_, _, header, payload) in enumerate(run):
-            if header and not payload:
+            if not payload and header.startswith(STATUS_START):
                 return run[:index]
     return run
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from jetstream_sync.client.mailbox import Mailbox
+from jetstream_sync.client.mailbox import Mailbox, ResultSlot
 from jetstream_sync.errors import ConnectionClosedError, ForkedConnectionError, TimeoutError
 from jetstream_sync.net.clock import FOREVER, Deadline
 
@@ -139,3 +139,16 @@ def test_a_forked_child_has_an_empty_mailbox(mailbox):
     with pytest.raises(ForkedConnectionError):
         mailbox.get(FOREVER)
     assert mailbox._lock.acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    "settle", [lambda slot: slot.set(None), lambda slot: slot.fail(TimeoutError("late"))]
+)
+def test_result_slot_stays_set_after_the_wait(settle):
+    """The thread that has waited still sees that there is a result."""
+    slot = ResultSlot()
+    assert not slot.is_set()
+    settle(slot)
+    assert slot.is_set()
+    assert slot.arrived(NOW)
+    assert slot.is_set()

@@ -24,7 +24,7 @@ from jetstream_sync.client.writer import (
     Writer,
 )
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
-from jetstream_sync.net.clock import FOREVER, Deadline
+from jetstream_sync.net.clock import FOREVER, Deadline, monotonic
 
 
 class Narrow(MemoryStream):
@@ -135,6 +135,7 @@ def test_what_wakes_the_flusher(writer, stream, state, how):
     """A deferred message waits for the next tick; what is urgent wakes a flusher that sleeps or ticks."""
     del stream  # attached
     writer._flusher = state
+    writer._sent_at = monotonic()  # not after a silence
     getattr(writer, how)(*ARGUMENTS[how])
     wakes = state in WAKES[how]
     assert writer._work.acquire(blocking=False) == wakes
@@ -196,6 +197,67 @@ def test_a_dropped_writer_is_collected(writer, stream):
     assert gone() is None
 
 
+@pytest.mark.parametrize("how", ["publish", "send_deferred", "enqueue_message"])
+def test_message_after_a_silence_is_sent_by_its_own_thread(writer, stream, how):
+    """The sleeping flusher is not woken for it, but for one that follows at once."""
+    writer._flusher = _ASLEEP
+    getattr(writer, how)(b"one", 1)
+    assert stream.sent == b"one"
+    assert writer._flusher == _ASLEEP
+    writer._sent_at = monotonic()
+    getattr(writer, how)(b"two", 1)
+    assert stream.sent == b"one"
+    assert writer._flusher == _AWAKE
+
+
+def test_interrupt_before_a_lone_message_is_sent_wakes_the_flusher(writer, monkeypatch):
+    """The buffered message is sent by the flusher then."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    Narrow.attached(writer)
+    writer._flusher = _ASLEEP
+    monkeypatch.setattr(type(writer), "_send_if_free", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.send_deferred(b"one", 1)
+    assert writer.pending_bytes == 3
+    assert writer._flusher == _AWAKE
+
+
+def test_lone_message_for_a_full_socket_wakes_the_flusher(writer):
+    """Its thread does not wait for the socket."""
+    stream = Narrow.attached(writer, 0)
+    writer._flusher = _ASLEEP
+    writer.publish(b"one", 1)
+    assert stream.sent == b""
+    assert writer._flusher == _AWAKE
+
+
+def test_flusher_sleeps_while_another_thread_sends(writer, stream):
+    """A thread that holds the lock sends everything, or wakes the flusher: that must not try again and again."""
+    passes = []
+
+    def next_wake():
+        passes.append(None)
+        return 30.0
+
+    with writer._sending:
+        writer.enqueue_deferred(b"one")
+        thread = threading.Thread(target=writer.flusher, args=(next_wake,), daemon=True)
+        thread.start()
+        wait_until(lambda: writer._flusher == _ASLEEP)
+        assert len(passes) == 1
+    try:
+        assert stream.sent == b""
+        writer.send(b"two", 1, 1)
+        assert stream.sent == b"onetwo"
+    finally:
+        writer.close(ConnectionClosedError("done"))
+        thread.join(10.0)
+    assert not thread.is_alive()
+
+
 def test_a_flusher_that_was_woken_in_vain_stays_ready(writer, stream):
     """
     It looks into the buffer for some time, before it sleeps until it is woken.
@@ -215,7 +277,7 @@ def test_a_flusher_that_was_woken_in_vain_stays_ready(writer, stream):
         wait_until(lambda: writer._flusher == _ASLEEP)
         assert len(passes) == 1
         writer._wake_flusher()
-        wait_until(lambda: len(passes) > 10)
+        wait_until(lambda: len(passes) > 2)
         assert stream.sent == b""
         wait_until(lambda: writer._flusher == _ASLEEP)
     finally:
