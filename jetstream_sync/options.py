@@ -102,7 +102,7 @@ _EXCLUSIVE_LOGINS: Final = (
 )
 _LINE_BREAKS: Final = frozenset("\r\n\0")
 # An nkey seed or a JWT that was passed as a path by mistake; error texts must not repeat it.
-_SEED_OR_JWT: Final = r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)"
+SEED_OR_JWT: Final = r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)"
 
 
 @frozen(kw_only=True)
@@ -413,7 +413,7 @@ def _is_path(value: object) -> bool:
     return (
         isinstance(path, str)
         and bool(path)
-        and not (_LINE_BREAKS & set(path) or re.match(_SEED_OR_JWT, path))
+        and not (_LINE_BREAKS & set(path) or re.match(SEED_OR_JWT, path))
     )
 
 

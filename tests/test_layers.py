@@ -116,7 +116,12 @@ ONLY_IN: dict[str, set[str]] = {
     },
     "ssl": {"net"},
     # Workers run in several processes, and handlers in processes of their own.
-    "subprocess": {"server", "workers/operations/supervisor.py", "workers/runtime/processes.py"},
+    "subprocess": {
+        "server",
+        "contexts.py",  # programs that print a secret
+        "workers/operations/supervisor.py",
+        "workers/runtime/processes.py",
+    },
     "threading": {
         "locks.py",
         "client",

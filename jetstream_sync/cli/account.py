@@ -12,7 +12,7 @@ from ..address import ServerAddress
 from ..durations import duration_to_ns
 from .output import Missing, count, counted, limit, ns_text, size
 from .render import Block, Field, show_blocks, show_rows
-from .settings import EffectiveLogin, Settings, command
+from .settings import Settings, command
 from .status import CommandError, exit_status, one_line
 from .values import option
 
@@ -34,10 +34,10 @@ def rtt(settings: Settings, *, count: int) -> None:
     """
     results: list[dict[str, Any] | Missing] = []
     failures: list[errors.Error] = []
-    urls = EffectiveLogin.of(settings).servers
+    urls = settings.login.servers
     for url in urls:
         try:
-            with settings.with_options(servers=[url]).connection() as nc:
+            with settings.connection(servers=[url]) as nc:
                 times = sorted(nc.rtt(settings.timeout) for _ in range(count))
                 results.append(_times(nc, times))
         except errors.Error as error:

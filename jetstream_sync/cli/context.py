@@ -10,7 +10,7 @@ import click
 
 from .. import errors
 from ..address import parse_servers
-from ..contexts import KEYS, fault_in
+from ..contexts import KEYS, fault_in, scheme_of
 from ..exit_status import ExitStatus
 from .context_store import Contexts, complete_context, redacted
 from .env import json_text, parse_json
@@ -63,7 +63,8 @@ def add(
         value = given.get(part.name)
         if value is None or not part.key:
             continue
-        if part.metavar == "FILE" and not value.startswith(("~", "$")):
+        is_path = part.metavar == "FILE" and not scheme_of(value)
+        if is_path and not value.startswith(("~", "$")):
             # The context is used from other directories as well.
             value = str(Path(value).absolute())
         fields[part.key] = ",".join(value) if isinstance(value, list) else value
@@ -143,7 +144,7 @@ def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
 
 
 def _show_effective(settings: Settings, *, show_secrets: bool) -> None:
-    login = EffectiveLogin.of(settings)
+    login = settings.login
     values = login.values if show_secrets else _without_secrets(login)
     parts = {
         part: {"value": value, "source": login.sources[part]} for part, value in values.items()

@@ -9,12 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..contexts import KEYS, contexts_root, fault_in, is_context_name
+from .. import errors
+from ..address import parse_servers
+from ..contexts import (
+    FILES,
+    KEYS,
+    SECRETS,
+    contexts_root,
+    fault_in,
+    is_context_name,
+    is_reference,
+    scheme_of,
+)
 from ..exit_status import ExitStatus
 from .env import json_text, parse_json
 from .status import CommandError, did_you_mean
@@ -22,8 +34,6 @@ from .status import CommandError, did_you_mean
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Keys whose values are masked in output.
-SECRETS: Final = frozenset({"token", "password", "user_jwt", "user_seed"})
 _MASK: Final = "*********"
 #: The files with the names of the selected context, and of the one that was selected before.
 _SELECTED: Final = "context.txt"
@@ -153,20 +163,29 @@ class Contexts:
 
 
 def redacted(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields with secrets masked, also those in URLs."""
+    """Return the fields with secrets masked, also those in URLs; a reference to a secret is shown."""
+    from ..options import SEED_OR_JWT  # noqa: PLC0415 - its import takes long
+
     shown = dict(fields)
-    for key in SECRETS & set(shown):
-        if shown[key]:
+    for key in SECRETS:
+        value = shown.get(key)
+        # A file of credentials is named by its path.
+        is_path = (
+            key in FILES and not scheme_of(value or "") and not re.match(SEED_OR_JWT, value or "")
+        )
+        if value and not is_path and not is_reference(value):
             shown[key] = _MASK
-    if isinstance(shown.get("url"), str):
-        shown["url"] = ",".join(_without_login(url) for url in shown["url"].split(","))
+    if "@" in (url := shown.get("url") or ""):
+        try:
+            shown["url"] = ",".join(
+                address.url.replace(
+                    "://", f"://{_MASK}@" if address.user or address.token else "://"
+                )
+                for address in parse_servers(url)
+            )
+        except errors.InvalidOptionError:
+            shown["url"] = _MASK
     return shown
-
-
-def _without_login(url: str) -> str:
-    scheme, separator, rest = url.rpartition("://")
-    login, at, place = rest.rpartition("@")
-    return f"{scheme}{separator}{_MASK}@{place}" if at and login else url
 
 
 def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -125,8 +125,7 @@ def announce(settings: Settings, text: str) -> None:
 
 def note(settings: Settings, text: str) -> None:
     """Write a warning or hint to ``stderr`` in one line."""
-    settings.env.stderr.write(f"jsm: {text}\n")
-    settings.env.stderr.flush()
+    settings.note(text)
 
 
 @contextmanager

@@ -19,7 +19,14 @@ import click
 from click.core import ParameterSource
 
 from .. import errors
-from ..contexts import OPTIONS, TLS_OPTIONS, connect_options, unsupported_key
+from ..contexts import (
+    OPTIONS,
+    TLS_OPTIONS,
+    connect_options,
+    is_server_of,
+    local_path,
+    used_fields,
+)
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped
 from .status import CommandError, file_errors, one_line
@@ -46,9 +53,9 @@ class Settings:
 
     env: Environment
     #: The values of the common options that were given, by option name; see `common_options`.
-    given: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict, repr=False)
     #: The command line arguments, for errors that quote them.
-    words: Sequence[str] = ()
+    words: Sequence[str] = field(default=(), repr=False)
     #: The password that was read from a file or typed: once, also for several connections.
     kept: dict[str, str] = field(default_factory=dict, repr=False)
 
@@ -116,8 +123,23 @@ class Settings:
 
     def worker_options(self) -> dict[str, Any]:
         """Return the servers and the other options of the connection of a `Worker`."""
+        return {"servers": self.login.servers, "connection": _with_password(self, self.login)}
+
+    @functools.cached_property
+    def login(self) -> EffectiveLogin:
+        """The login from the options, the environment variables and the context, which is read once."""
         login = EffectiveLogin.of(self)
-        return {"servers": login.servers, "connection": _with_password(self, login)}
+        # Without a command, names are being completed.
+        if login.elsewhere and click.get_current_context(silent=True):
+            self.note(
+                f"context {login.context} is used for servers that are not its own: {login.elsewhere}"
+            )
+        return login
+
+    def note(self, text: str) -> None:
+        """Write a warning or hint to ``stderr`` in one line."""
+        self.env.stderr.write(f"jsm: {text}\n")
+        self.env.stderr.flush()
 
     @contextlib.contextmanager
     def connection(
@@ -127,7 +149,7 @@ class Settings:
         Open a connection for a ``with`` block, and close it.
 
         It does not reconnect unless ``allow_reconnect`` is set. `on_error`: is called with each error of the
-        connection, beside the warning.
+        connection, beside the warning. ``servers``: some of the servers of the login.
         """
         import logging  # noqa: PLC0415 - not needed for help
 
@@ -153,18 +175,15 @@ class Settings:
             ):
                 warnings.append(text)
                 if long_running:
-                    note(text)
+                    self.note(f"warning: {text}")
 
-        def note(text: str) -> None:
-            env.stderr.write(f"jsm: warning: {text}\n")
-            env.stderr.flush()
-
-        login = EffectiveLogin.of(self)
+        login = self.login
         context = click.get_current_context(silent=True)
+        servers = options.pop("servers", login.servers)
         wanted: dict[str, Any] = {
             "name": context.command_path if context else "jsm",
             # The servers share the timeout.
-            "connect_timeout": self.timeout / len(login.servers),
+            "connect_timeout": self.timeout / len(servers),
             "allow_reconnect": False,
             # The end of the block waits for the server, too.
             "drain_timeout": self.timeout,
@@ -177,7 +196,14 @@ class Settings:
             wanted["trace_cb"] = _Trace(SafeText(unescaped(env.stderr))).line
         try:
             try:
-                opened = connect(login.servers, **wanted)
+                opened = connect(servers, **wanted)
+            except errors.AuthorizationError:
+                if login.unused:
+                    self.note(
+                        f"the login of context {login.unused} is for its own servers only: "
+                        f"add --context {login.unused} to send it to these"
+                    )
+                raise
             except errors.InvalidOptionError as error:
                 raise login.named(error) from error
             with opened as connection:
@@ -190,7 +216,7 @@ class Settings:
             raise
         finally:
             for text in [] if long_running else warnings:
-                note(text)
+                self.note(f"warning: {text}")
 
     @contextlib.contextmanager
     def jetstream(self, **options: Any) -> Iterator[JetStream]:
@@ -200,7 +226,7 @@ class Settings:
 
     def jetstream_on(self, connection: Connection, *, timeout: float | None = None) -> JetStream:
         """Return a JetStream context with the user's domain, prefix and timeout, unless another is given."""
-        login = EffectiveLogin.of(self)
+        login = self.login
         try:
             return connection.jetstream(
                 domain=login.values.get("domain"),
@@ -332,20 +358,38 @@ class EffectiveLogin:
     sources: dict[str, str]
     """The source of each part: an option, a variable, or ``context NAME``."""
     context: str | None = None
-    """The context that was read."""
+    """The context that is used."""
+    unused: str | None = None
+    """The context that is not used, because a server is not one of its own."""
+    elsewhere: str = ""
+    """The parts of the context that are used for a server that is not one of its own."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The environment variables, which ``env://`` in a value names."""
 
     @classmethod
     def of(cls, settings: Settings) -> EffectiveLogin:
-        """Return the login from the options, the environment variables and the context."""
-        variables = settings.env.variables
+        """
+        Return the login from the options, the environment variables and the context.
+
+        A context is used for its own servers, and for others if the option ``--context`` names it.
+        """
+        variables, given_options = settings.env.variables, settings.given
         context = chosen_context(settings)
         fields = Contexts(variables).load(context) if context else {}
-        wanted = unsupported_key(fields)
-        if wanted is not None:
-            raise CommandError(f"context {context}: jsm does not support {wanted!r}")
+        url = given_options.get("servers") or variables.get("NATS_URL")
+        if not (url or fields.get("url")):
+            url = variables.get("SERVERS")
+        unused = None
+        is_elsewhere = bool(context and url) and not _is_server_of(fields, url)
+        if is_elsewhere and not given_options.get("context"):
+            context, unused, fields, is_elsewhere = None, context, {}, False
+        try:
+            fields = used_fields(fields)
+        except errors.InvalidOptionError as error:
+            raise CommandError(f"context {context}: {error.reason}") from None
         parts = LOGIN_PARTS.items()
         levels: tuple[dict[str, tuple[Any, str]], ...] = (
-            {part: (settings.given.get(item.name), item.flag) for part, item in parts},
+            {part: (given_options.get(item.name), item.flag) for part, item in parts},
             {part: (variables.get(item.variable), item.variable) for part, item in parts},
             {part: (fields.get(item.key), f"context {context}") for part, item in parts},
             {"url": (variables.get("SERVERS"), "SERVERS")},
@@ -370,9 +414,17 @@ class EffectiveLogin:
         if not values["url"]:
             raise CommandError(f"{sources['url']}: the server address is empty")
         for part in _PATHS:
-            if part in values:
-                values[part] = _file(os.path.expandvars(values[part]))
-        return cls(values=values, sources=sources, context=context)
+            if part in values and (path := local_path(values[part])) is not None:
+                values[part] = _file(path)
+        used = [name for name, source in sources.items() if source == f"context {context}"]
+        return cls(
+            values=values,
+            sources=sources,
+            context=context,
+            unused=unused,
+            elsewhere=", ".join(used) if is_elsewhere else "",
+            variables=variables,
+        )
 
     @property
     def servers(self) -> list[str]:
@@ -393,9 +445,8 @@ class EffectiveLogin:
     def options(self) -> dict[str, Any]:
         """Return the options of `connect()` for this login."""
         values = self.values
-        options = connect_options(
-            {item.key: values[part] for part, item in LOGIN_PARTS.items() if part in values}
-        )
+        fields = {item.key: values[part] for part, item in LOGIN_PARTS.items() if part in values}
+        options = connect_options(fields, self.variables)
         if "name" in values:
             options["name"] = values["name"]
         return options
@@ -408,6 +459,13 @@ def chosen_context(settings: Settings) -> str | None:
     variables = settings.env.variables
     named = settings.given.get("context") or variables.get("NATS_CONTEXT")
     return str(named) if named else Contexts(variables).selected
+
+
+def _is_server_of(fields: Mapping[str, Any], url: Any) -> bool:
+    try:
+        return is_server_of(fields, _addresses(url))
+    except errors.InvalidOptionError:
+        return False  # `connect` names the wrong one
 
 
 def _file(text: str) -> str:

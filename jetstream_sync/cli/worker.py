@@ -373,7 +373,8 @@ def _load(target: str, settings: Settings) -> Worker:
     """Import the worker that ``MODULE:ATTRIBUTE`` names."""
     servers = _servers(settings)
     found = _imported(target)
-    found.servers = servers or found.servers or settings.env.variables.get("NATS_URL")
+    default = None if "context" in found.connection else settings.env.variables.get("NATS_URL")
+    found.servers = servers or found.servers or default
     return found
 
 

@@ -472,6 +472,8 @@ class Login:
         """Call a user's function, which may raise any exception."""
         try:
             return function()
+        except errors.CredentialsError:
+            raise  # of a context
         except BaseException as error:
             # SystemExit and KeyboardInterrupt may only reach the thread that called connect().
             if not isinstance(error, Exception) and threading.get_ident() == self._opener:

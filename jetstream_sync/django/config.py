@@ -29,8 +29,8 @@ class Config:
     ``program=""``, the program is the top package of the setting ``ROOT_URLCONF``.
     """
 
-    servers: str | Sequence[str] = "nats://127.0.0.1:4222"
-    """As for `jetstream_sync.connect`."""
+    servers: str | Sequence[str] | None = "nats://127.0.0.1:4222"
+    """As for `jetstream_sync.connect`; by default those of the ``context`` of ``connection``, if it has one."""
     name: str = "django"
     """The name of the connections."""
     connection: Mapping[str, Any] = field(default_factory=dict)
@@ -72,9 +72,10 @@ class Config:
                 hint = f": did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
                 raise ImproperlyConfigured(f"unknown key {key!r} in the setting JETSTREAM{hint}")
         # None is the default of each key, as in the options of a worker.
-        found = cls(
-            **{key: value for key, value in given.items() if key in own and value is not None}
-        )
+        values = {key: value for key, value in given.items() if key in own and value is not None}
+        if "context" in (given.get("connection") or ()):
+            values.setdefault("servers", None)
+        found = cls(**values)
         found.others.update((key, value) for key, value in given.items() if key not in own)
         days = f"a number of days, from 0 to {_MAX_DAYS}"
         for key, ok, rule in (

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class Connection(CoreConnection):
     """A connection to NATS with access to JetStream."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, routes: Routes) -> None:
         super().__init__(engine)
+        self._routes = routes
         self._caches = ConnectionCaches()
 
     def _confirmations(self) -> Confirmations:
@@ -48,9 +49,9 @@ class Connection(CoreConnection):
         Return a JetStream context of this connection, without a request to the server.
 
         Args:
-            domain: the JetStream domain; ``None``: that of the server.
+            domain: the JetStream domain; ``None``: that of the context of the connection, else of the server.
             prefix: the subject prefix of the API, for an account that imports it under another subject;
-                excludes ``domain``; ``None``: ``$JS.API``.
+                excludes ``domain``; ``None``: that of the context, else ``$JS.API``.
             timeout: how long calls wait for a reply, in seconds; ``None``: no limit.
             publish_async_max_pending: maximum number of unacknowledged messages of
                 `JetStream.publish_async`; at the limit the call waits.
@@ -71,7 +72,7 @@ class Connection(CoreConnection):
             seconds(timeout)
         api = APIRequests(
             self._core,
-            Routes.of(domain, prefix),
+            self._routes if domain is prefix is None else Routes.of(domain, prefix),
             timeout,
             required_level=required_api_level,
             callback=api_cb,
@@ -213,8 +214,9 @@ def connect(
         servers: a URL (``nats://127.0.0.1:4222``), comma-separated URLs, or a list of URLs; ``None``: those
             of the context, else ``nats://127.0.0.1:4222``.
         context: the name of a context of the ``nats`` and ``jsm`` commands, a file with servers and login
-            (ADR-21); options that are given replace those of the context. Its JetStream domain and prefix
-            are not used: see `Connection.jetstream`. ``None``: no context.
+            (ADR-21); options that are given replace those of the context, and a login replaces its login.
+            Its JetStream domain and prefix are the defaults of `Connection.jetstream`. Its login is for
+            its own servers: other ``servers`` raise `InvalidOptionError`. ``None``: no context.
         **options: all options are documented in `ConnectOptions`.
 
     Returns:
@@ -229,23 +231,22 @@ def connect(
         InvalidOptionError: an option is unknown or invalid.
 
     """
-    chosen, given = with_context(servers, context, options)
+    chosen, given, routes = with_context(servers, context, options)
     engine = Engine(ConnectionOptions.of(parse_servers(chosen), given))
     # In this order, so that a Ctrl-C after the opening cannot lose the connection.
-    connection = Connection(engine)
+    connection = Connection(engine, routes)
     engine.open()
     return connection
 
 
 def with_context(
     servers: str | Sequence[str] | None, context: str | None, options: ConnectOptions
-) -> tuple[str | Sequence[str], Mapping[str, Any]]:
-    """Return the servers and options with those of a context that are not given."""
-    given: Mapping[str, Any] = options
-    if context is not None:
-        from ..contexts import read_context  # noqa: PLC0415 - most programs have no context
+) -> tuple[str | Sequence[str], Mapping[str, Any], Routes]:
+    """Return the servers and options with those of a context that are not given, and its routes."""
+    if context is None:
+        return DEFAULT_SERVER if servers is None else servers, options, Routes()
+    from ..contexts import read_context  # noqa: PLC0415 - most programs have no context
 
-        urls, login = read_context(context)
-        servers = urls if servers is None else servers
-        given = {**login, **options}
-    return DEFAULT_SERVER if servers is None else servers, given
+    urls, given, route = read_context(context, servers, options)
+    chosen = urls if servers is None else servers
+    return chosen or DEFAULT_SERVER, given, Routes.of(**route)

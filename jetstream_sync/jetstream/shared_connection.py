@@ -26,6 +26,7 @@ from ..client.threads import in_each_child
 from ..locks import new_rlock
 from ..options import ConnectionOptions, ConnectOptions
 from ..records import Frozen
+from ..subjects import Routes
 from .connection import Connection, with_context
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def shared_connection(
         Error: as `connect()`.
 
     """
-    chosen, given = with_context(servers, context, options)
+    chosen, given, routes = with_context(servers, context, options)
     try:
         key, checked = _check_options_cached(
             chosen if isinstance(chosen, str) else tuple(chosen), tuple(given.items())
@@ -79,7 +80,7 @@ def shared_connection(
     except TypeError:
         # A value cannot be hashed, or is invalid, which raises here.
         key, checked = _check_options(chosen, given)
-    return _shared.get(key, checked)
+    return _shared.get((key, routes), checked, routes)
 
 
 class _IdentityKey:
@@ -146,10 +147,10 @@ class _OpenAttempt:
         self.error: Exception | None = None
 
 
-def _open(opening: _OpenAttempt, options: ConnectionOptions) -> Connection:
+def _open(opening: _OpenAttempt, options: ConnectionOptions, routes: Routes) -> Connection:
     """Open the connection; raises as `shared_connection()`."""
     engine = Engine(options)
-    connection = Connection(engine)
+    connection = Connection(engine, routes)
     try:
         engine.open()
         opening.connection = connection
@@ -173,7 +174,7 @@ class _SharedConnections:
         self._open: dict[Hashable, Connection] = {}
         self._openings: dict[Hashable, _OpenAttempt] = {}
 
-    def get(self, key: Hashable, options: ConnectionOptions) -> Connection:
+    def get(self, key: Hashable, options: ConnectionOptions, routes: Routes) -> Connection:
         """Return the connection of this key; open it if there is no usable one."""
         while True:
             connection = self._open.get(key)
@@ -192,7 +193,7 @@ class _SharedConnections:
                         continue
                     self._openings[key] = opening
                 if opening is own:
-                    return _open(own, options)
+                    return _open(own, options, routes)
             finally:
                 own.has_ended = True
                 own.gate.release()

@@ -90,7 +90,7 @@ class RunningWorker:
     A worker that runs in a thread; the fixture `jetstream_worker` returns it.
 
     Args:
-        worker: the worker; its servers are replaced while it runs.
+        worker: the worker; its servers are replaced while it runs, and it uses no context.
         url: the server.
         js: a JetStream context of the test.
 
@@ -101,8 +101,10 @@ class RunningWorker:
         #: The exit status; ``None``: the worker runs.
         self.status: int | None = None
         self._js = js
-        self._servers = worker.servers
+        self._settings = worker.servers, worker.connection
         worker.servers = url
+        # The login of a context is for its own servers.
+        worker.connection = {k: v for k, v in worker.connection.items() if k != "context"}
         self._thread = threading.Thread(target=self._run, name="jetstream-worker", daemon=True)
         self._thread.start()
 
@@ -154,7 +156,7 @@ class RunningWorker:
         if self._thread.is_alive():
             self.worker.stop()
             self._thread.join(timeout)
-        self.worker.servers = self._servers
+        self.worker.servers, self.worker.connection = self._settings
         if self.status is None:
             pytest.fail(f"the worker did not end within {timeout:g} s, or has crashed")
         if self.status:

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from .option_fields import HandlerFields, QueueFields, TaskFields, WorkerFields
     from .testing import EagerCalls, Outcome, TestClient
 
-_DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Options of the connection that differ from the defaults of `connect`.
 _CONNECTION: Final[dict[str, Any]] = {
     "retry_on_failed_connect": True,
@@ -96,8 +95,8 @@ class Worker(DefinedWorker):
     Creating a worker opens no connection.
 
     Args:
-        servers: as for `jetstream_sync.connect`; ``None``: the environment variable ``NATS_URL``, or
-            the local server.
+        servers: as for `jetstream_sync.connect`; ``None``: those of the ``context`` of ``connection``, else
+            of the environment variable ``NATS_URL``, else the local server.
         **options: the attributes of `WorkerOptions`, where they are explained.
 
     Raises:
@@ -762,8 +761,10 @@ class Worker(DefinedWorker):
         return connect(self._servers, **options)
 
     @property
-    def _servers(self) -> str | Sequence[str]:
-        return self.servers or os.environ.get("NATS_URL") or _DEFAULT_SERVER
+    def _servers(self) -> str | Sequence[str] | None:
+        # The login of a context is for its own servers.
+        default = None if "context" in self.connection else os.environ.get("NATS_URL")
+        return self.servers or default
 
     def _connect_once(self) -> Connection:
         return self._connect(retry_on_failed_connect=False, allow_reconnect=False)

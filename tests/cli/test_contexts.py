@@ -155,10 +155,12 @@ def test_info_hides_secrets(home):
 def test_info_without_a_name_says_where_values_are_from(home):
     """The effective values are shown with their sources."""
     home("add", "a", "-s", "nats://a", "--creds", "x.creds", "--select").ok()
-    out = home("info", "--timeout", "1s", NATS_URL="nats://b").ok().out
+    out = home("info", "--timeout", "1s", NATS_URL="nats://a:4222", NATS_USER="").ok().out
     assert out.startswith("Context a\n")
-    assert "url: nats://b (NATS_URL)" in out
+    assert "url: nats://a:4222 (NATS_URL)" in out
     assert f"creds: {Path('x.creds').absolute()} (context a)" in out
+    elsewhere = home("info", NATS_URL="nats://b").ok().out
+    assert elsewhere == "No context\n\n  url: nats://b (NATS_URL)\n"
 
 
 def test_selecting(home):
@@ -249,7 +251,8 @@ def test_a_broken_file_hides_no_others(home):
     [
         ("{", "a.json"),
         ('{"url": 5}', "url: expected text, not 5"),
-        ('{"creds": ["x"]}', "creds: expected text, not ['x']"),
+        ('{"creds": ["x"]}', "creds: expected text, not list"),
+        ('{"password": 1234}', "password: expected text, not int"),
         ('{"tls_first": 1.5}', "tls_first: expected true or false, not 1.5"),
         ("[]", "expected a JSON object"),
     ],
@@ -323,3 +326,72 @@ def test_a_context_that_no_command_could_use_is_not_saved(tmp_path):
     run_jsm("context", "add", "mine", "-s", "nats://h:4222", **home).ok()
     assert run_jsm("context", "add", "mine", "-s", "nats://h:99999", **home).status == 2
     assert "nats://h:4222" in run_jsm("context", "info", "mine", **home).ok().out
+
+
+def test_a_name_may_have_spaces(home, nats_server):
+    """A context of another tool whose name has spaces is listed, selected and used."""
+    home("add", "my lab", "-s", nats_server.url).ok()
+    home("select", "my lab").ok()
+    assert home("ls", "-n").ok().out == "my lab\n"
+    run_jsm("--context", "my lab", "rtt", "-n", "1", XDG_CONFIG_HOME=str(home.path)).ok()
+    run_jsm("rtt", "-n", "1", XDG_CONFIG_HOME=str(home.path)).ok()
+    assert home("add", " ").status == 2
+
+
+#: Values with a secret for each key, and references, which may be shown.
+PLANTED = {
+    "user": "me",
+    "password": "GEHEIM1",
+    "token": "data:;base64,R0VIRUlNMg==",
+    "creds": "data:;base64,R0VIRUlNMw==",
+    "nkey": "SUAGEHEIM4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+    "user_jwt": "eyJGEHEIM5",
+    "user_seed": "vault://GEHEIM6",
+    "url": "nats://u:GEHEIM7@127.0.0.1:1,nats://GEHEIM8@127.0.0.1:2",
+}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("context", "info", "a"),
+        ("context", "info", "a", "-j"),
+        ("context", "info"),
+        ("context", "info", "-j"),
+        ("context", "ls"),
+        ("context", "ls", "-j"),
+        ("--context", "a", "stream", "ls"),
+        ("--context", "a", "stream", "ls", "-j", "--trace"),
+        ("--context", "a", "rtt", "-n", "1"),
+        ("--context", "a", "server", "check", "connection"),
+        ("--context", "a", "-s", "nats://127.0.0.1:3", "stream", "ls"),
+        ("-s", "nats://127.0.0.1:3", "stream", "ls"),
+    ],
+)
+@pytest.mark.parametrize("dropped", ["", "user", "creds", "nkey", "user_jwt"])
+def test_no_output_has_a_secret(home, args, dropped):
+    """Nothing that a command writes has a planted secret or its encoded form, whatever method logs in."""
+    methods = ["user", "creds", "nkey", "user_jwt"]
+    fields = {
+        k: v for k, v in PLANTED.items() if k not in methods[: methods.index(dropped or "user")]
+    }
+    if args[:2] == ("context", "ls"):
+        fields["url"] += ",nats://u:GEHEIM9,x@h"
+    home("add", "a", "--select").ok()
+    home.file("a").write_text(json.dumps(fields))
+    result = run_jsm(*args, "--timeout", "0.5s", XDG_CONFIG_HOME=str(home.path))
+    shown = result.out + result.err
+    assert "GEHEIM" not in shown
+    assert "R0VIRUlN" not in shown
+    assert result.status != 70
+
+
+def test_a_reference_to_a_secret_is_kept_and_shown(home):
+    """``context add`` saves references as they are, and ``context info`` shows them without reading them."""
+    home("add", "a", "--user", "me", "--password", "env://NOT_SET", "--creds", "op://v/i/f").ok()
+    home("add", "a", "--nkey", "file:///k", "--token", "nsc://o/a/u").ok()
+    fields = home.fields("a")
+    assert (fields["creds"], fields["nkey"]) == ("op://v/i/f", "file:///k")
+    shown = home("info", "a", "-j").ok().json
+    for key in ("password", "creds", "nkey", "token"):
+        assert shown[key] == fields[key]
