@@ -1,7 +1,7 @@
 """
 Every public call that can wait for a server: what its result means, and how to measure its time limit.
 
-The table of docs/topics/reliability.rst is made from this list: run ``python tests/blocking_calls.py``.
+The table and the list of docs/topics/waiting.rst are made from this list: run ``python tests/blocking_calls.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jetstream_sync
 from jetstream_sync.codec import Record
 
-PAGE = Path(__file__).parents[1] / "docs/topics/reliability.rst"
+PAGE = Path(__file__).parents[1] / "docs/topics/waiting.rst"
 _BEGIN = ".. The table is made by tests/blocking_calls.py.\n"
 _END = ".. End of the table.\n"
 
@@ -26,6 +26,8 @@ _END = ".. End of the table.\n"
 class Kind(NamedTuple):
     """What calls of one kind promise."""
 
+    title: str
+    """The kind, in the plural."""
     returns: str
     """What is true when the call returns."""
     unknown: str
@@ -40,18 +42,21 @@ _TIMEOUT = "``TimeoutError``"
 
 KINDS: dict[str, Kind] = {
     "read": Kind(
+        "Reads",
         "the server's reply",
         f"{_TIMEOUT}; the request is repeated every second or two until then",
         "nothing",
         "server/test_repeated_reads.py::test_reads_end_at_their_deadline",
     ),
     "listing": Kind(
+        "Listings",
         "every item that the server counts, or `Listing.missing` names the others",
         f"``IncompleteListingError`` at the end of the iteration; {_TIMEOUT}",
         "nothing",
         "server/test_listings.py::test_a_stopped_server_hides_no_stream_consumer_or_bucket",
     ),
     "change": Kind(
+        "Changes of streams, consumers and buckets",
         "the leader has made the change",
         f"{_TIMEOUT}, ``ConnectionClosedError``: the change may have been made",
         "nothing that matters: a second create or update finds the same config, a second delete raises "
@@ -59,6 +64,7 @@ KINDS: dict[str, Kind] = {
         "server/test_blocking_calls.py::test_a_change_without_a_reply_may_have_been_made",
     ),
     "publish": Kind(
+        "Publishing",
         "the message is stored, or ``PubAck.duplicate``: an earlier one with this ``msg_id`` is",
         f"{_TIMEOUT}, ``ConnectionClosedError``: the message may be stored, and one that is still "
         "buffered is sent later",
@@ -66,6 +72,7 @@ KINDS: dict[str, Kind] = {
         "server/test_publish.py",
     ),
     "publish_async": Kind(
+        "Publishing without waiting",
         "the message is buffered; its future has a result when it is stored",
         f"{_TIMEOUT}: the server accepts no data, and the message is buffered; "
         "``TooManyStalledMsgsError``: nothing was sent",
@@ -73,48 +80,56 @@ KINDS: dict[str, Kind] = {
         "server/test_blocking_calls.py::test_publishing_without_waiting_is_limited",
     ),
     "completed": Kind(
+        "Waiting for futures",
         "every future of the context is settled, some perhaps with an error",
         _TIMEOUT,
         "nothing",
         "server/test_publish_async.py",
     ),
     "batch": Kind(
+        "Atomic batches",
         "all messages of the batch are stored",
         "``BatchUncertainError``: all, some or none may be stored",
         "the messages are stored twice, unless an expectation prevents it",
         "server/test_publish_batch.py",
     ),
     "fast": Kind(
+        "Fast publishing",
         "``commit``: all messages are stored; ``add``: the message is on its way",
         "``FastPublishError``: the messages up to ``acked`` are stored, later ones may be",
         "messages after ``acked`` are stored twice",
         "server/test_fast_publish.py",
     ),
     "write": Kind(
+        "Writes to a bucket",
         "the value, marker or object is stored with the revision that is returned",
         f"{_TIMEOUT}, ``ConnectionClosedError``: it may be stored",
         "another revision with the same value; ``create`` and ``update`` raise instead",
         "server/test_key_value.py",
     ),
     "lock": Kind(
+        "Locks",
         "``acquire``: the lock is held until ``lost``; ``release``: it is free",
         f"``acquire``: false at its timeout; {_TIMEOUT}: the lock may be held until its ``ttl``",
         "nothing",
         "server/test_locks.py",
     ),
     "fetch": Kind(
+        "Fetches",
         "messages; ``[]`` if the server said that there are none, or none came in time",
         "``PullError``, ``NoHeartbeatError``: nothing is known of the consumer",
         "a message is delivered again after ``ack_wait``",
         "server/test_fetch.py",
     ),
     "next": Kind(
+        "The next message",
         "one message",
         f"{_TIMEOUT}: none came in time; the call can be repeated",
         "a message is delivered again after ``ack_wait``",
         "server/test_next.py",
     ),
     "buffered": Kind(
+        "Core publishing and acknowledgements",
         "the message or acknowledgement is buffered, not sent",
         f"{_TIMEOUT} after 10 seconds in which the server accepts no data: it is buffered and may "
         "be sent later",
@@ -122,54 +137,63 @@ KINDS: dict[str, Kind] = {
         "server/test_blocking_calls.py::test_publishing_without_waiting_is_limited",
     ),
     "confirmed": Kind(
+        "Confirmed acknowledgements",
         "the server has processed the acknowledgement",
         f"{_TIMEOUT}: it may have",
         "nothing: a second acknowledgement of a message has no effect",
         "server/test_acks.py",
     ),
     "request": Kind(
+        "Requests to services",
         "the reply of the service",
         f"{_TIMEOUT}, ``ConnectionLostError``: the service may have processed the request",
         "the service processes the request twice",
         "server/test_core_requests.py",
     ),
     "flush": Kind(
+        "Flushes",
         "the server has processed everything that was sent before",
         f"{_TIMEOUT}, ``ConnectionLostError``",
         "nothing",
         "server/test_closing.py",
     ),
     "drain": Kind(
+        "Drains",
         "all callbacks have returned, and what they sent is with the server",
         "``DrainTimeoutError``: messages, replies or acknowledgements may be lost",
         "a message is delivered again after ``ack_wait``",
         "server/test_drain_close.py",
     ),
     "stop": Kind(
+        "Ends",
         "no further message is delivered to the caller",
         "nothing: it does not wait for the server",
         "a buffered message is delivered again after ``ack_wait``",
         "server/test_consume.py",
     ),
     "wait": Kind(
+        "Waiting for a state",
         "true, or the state that was waited for",
         f"false or {_TIMEOUT}",
         "nothing",
         "server/test_watch.py",
     ),
     "reader": Kind(
+        "Starts of readers",
         "the subscription, iterator or watch exists; a new consumer is on the server",
         f"{_TIMEOUT}: a consumer may exist, until its ``inactive_threshold``",
         "nothing",
         "server/test_blocking_calls.py::test_every_call_ends_at_its_timeout_when_the_server_is_silent",
     ),
     "object": Kind(
+        "Objects",
         "``put``, ``close``: the object is stored; ``get``: the data has the digest of the object",
         f"{_TIMEOUT}: the object may be stored, or parts of it, which ``purge_orphans`` removes",
         "the object is replaced by the same data",
         "server/test_object_store_faults.py",
     ),
     "snapshot": Kind(
+        "Snapshots",
         "``write_to``: the whole snapshot was received; ``restore_stream``: the stream exists",
         f"``SnapshotBrokenError``, ``RestoreBrokenError``, {_TIMEOUT}: the file is not usable, or the "
         "stream may exist",
@@ -529,25 +553,30 @@ def public_calls() -> set[str]:
     return found
 
 
+def rows() -> list[tuple[str, str, str, str]]:
+    """Return the cells of the table, a row for each kind."""
+    return [(kind.title, kind.returns, kind.unknown, kind.twice) for kind in KINDS.values()]
+
+
 def table() -> str:
-    """Return the table of the reliability page."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 30 22 26 22", ""]
+    """Return the table of promises, and the calls with each of them."""
     heads = ("Calls", "A return means", "If it cannot know", "What may happen twice")
-    lines += [f"   {'*' if not at else ' '} - {head}" for at, head in enumerate(heads)]
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 16 28 30 26", ""]
+    for cells in (heads, *rows()):
+        lines += [f"   {'*' if not at else ' '} - {cell}" for at, cell in enumerate(cells)]
     for name, kind in KINDS.items():
+        lines += ["", kind.title]
         calls: dict[str, list[str]] = {}
         for call, row in CALLS.items():
             if row.kind == name and not call.endswith("__next__"):
                 owner, method = call.split(".")
                 calls.setdefault(owner, []).append(f"``{method}``")
-        text = "; ".join(f"{owner}: {', '.join(methods)}" for owner, methods in calls.items())
-        cells = (text, kind.returns, kind.unknown, kind.twice)
-        lines += [f"   {'*' if not at else ' '} - {cell}" for at, cell in enumerate(cells)]
+        lines += [f"   | {owner}: {', '.join(methods)}" for owner, methods in calls.items()]
     return "\n".join(lines) + "\n"
 
 
 def page_with_table() -> str:
-    """Return the reliability page with the current table."""
+    """Return the page with the current table."""
     text = PAGE.read_text()
     begin, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
     return f"{text[:begin]}\n{table()}\n{text[end:]}"

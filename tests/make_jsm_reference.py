@@ -33,6 +33,9 @@ _NOTE = (
     ".. This page is made by tests/make_jsm_reference.py, of what the commands say of themselves.\n"
 )
 
+#: The commands without a group that share a page.
+MESSAGE_COMMANDS = frozenset({"pub", "req", "reply", "sub", "trace"})
+
 HEAD = f"""\
 jsm reference
 =============
@@ -40,10 +43,6 @@ jsm reference
 {_NOTE}
 :doc:`../howto/jsm` shows how to use the commands, and what they have in common.
 """
-
-
-#: The groups with a page of their own.
-OWN_PAGES = frozenset({"stream", "consumer", "kv", "object", "server"})
 
 
 def root() -> click.Context:
@@ -60,10 +59,10 @@ def pages() -> dict[Path, str]:
     """Return the pages: the common part with the commands without a group, and each group."""
     page = _Reference(nodes())
     common = [HEAD, *_exit_statuses(), *_common_options(), *page.shared_options()]
-    groups: dict[str, list[str]] = {}
+    groups = {"messages": [_title("jsm pub, req, reply, sub, trace", "=")]}
     for node in page.nodes:
-        name = node.path[0]
-        if node.is_group and len(node.path) == 1 and name in OWN_PAGES:
+        name = "messages" if node.path[0] in MESSAGE_COMMANDS else node.path[0]
+        if _is_top_group(node):
             groups[name] = []
         section = groups.get(name, common)
         section += page.about(node)
@@ -112,8 +111,7 @@ class _Reference:
     def about(self, node: Node) -> Iterator[str]:
         """Yield the section of a command or group."""
         name = " ".join(("jsm", *node.path))
-        own_page = len(node.path) == 1 and node.path[0] in OWN_PAGES
-        yield _title(name, "=" if own_page else "-")
+        yield _title(name, "=" if _is_top_group(node) else "-")
         if node.aliases and self._common_aliases.get(node.path[-1]) != node.aliases:
             yield f"Also: {_literals(node.aliases)}.\n"
         yield from _help(node.command)
@@ -157,6 +155,11 @@ class _Reference:
             if place:
                 title = f"Options of ``jsm {' '.join(place)}``"
             yield f"{title}: {_literals(flags)}.\n"
+
+
+def _is_top_group(node: Node) -> bool:
+    """Return whether a command is a group with a page of its own."""
+    return node.is_group and len(node.path) == 1
 
 
 def _literals(names: Iterable[str]) -> str:

@@ -197,6 +197,11 @@ def test_each_row_names_its_test(kind):
     assert re.search(rf"^def {name}\(", text, re.MULTILINE) if name else "def test_" in text
 
 
+def test_the_cells_of_the_table_are_short():
+    """A cell has less than 200 characters, so that a row is readable on a phone."""
+    assert [cell for row in blocking_calls.rows() for cell in row if len(cell) >= 200] == []
+
+
 def test_the_table_of_the_documentation_is_the_list():
     """``python tests/blocking_calls.py`` has nothing to change."""
     assert blocking_calls.page_with_table() == blocking_calls.PAGE.read_text()
