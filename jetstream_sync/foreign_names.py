@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 #: For each class the names of nats-py, with their replacement.
 FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -36,20 +36,34 @@ FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
+class _ForeignName:
+    """An attribute that does not exist, whose error names the replacement."""
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: object, owner_type: type) -> NoReturn:
+        text = f"{owner_type.__name__!r} object has no attribute {self._name!r}: {self._hint}"
+        raise AttributeError(text, name=self._name, obj=owner)
+
+
 class ForeignNames:
     """Base class that explains missing attributes known from other clients."""
 
+    # Not by `__getattr__`: with that, Python does not cache the lookup of any attribute of the class.
+
     __slots__ = ()
 
-    # Hidden from type checkers, which would otherwise accept every attribute.
-    if not TYPE_CHECKING:
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in FOREIGN_NAMES.get(cls.__name__, {}).keys() - vars(cls).keys():
+            foreign = _ForeignName(FOREIGN_NAMES[cls.__name__][name])
+            foreign.__set_name__(cls, name)
+            setattr(cls, name, foreign)
 
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise an error that names the replacement of the attribute."""
-            for base in type(self).__mro__:
-                hint = FOREIGN_NAMES.get(base.__name__, {}).get(name)
-                if hint is not None:
-                    text = f"{type(self).__name__!r} object has no attribute {name!r}: {hint}"
-                    raise AttributeError(text, name=name, obj=self)
-            # Raise the usual error, or the one raised in a property.
-            return object.__getattribute__(self, name)
+    def __dir__(self) -> list[str]:
+        """Return the names that exist."""
+        return [name for name in super().__dir__() if hasattr(type(self), name)]

@@ -57,7 +57,7 @@ _MAX_SKIPPED: Final = 63
 #: Number of subscriptions above which the reader does not pause, because it checks each of them: after
 #: every read, and after reads that were replies.
 _MAX_SUBSCRIPTIONS: Final = 8
-_MAX_SHARED_SUBSCRIPTIONS: Final = 256
+_MAX_SHARED_SUBSCRIPTIONS: Final = 4096
 
 _RECEIVER: Final = attrgetter("receiver")
 _AWAITED: Final = attrgetter("receiver.awaited")

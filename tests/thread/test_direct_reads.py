@@ -169,6 +169,21 @@ def test_a_thread_with_many_requests_reads_them_itself(nc):
     assert nc.stats["in_bytes"] - size == 1500
 
 
+def test_many_subscriptions_do_not_end_direct_reads(nats_server: NatsServer) -> None:
+    """A connection with 1,000 subscriptions reads its replies as one with few."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        for number in range(1000):
+            nc.subscribe(f"quiet.{number}")
+        with jetstream_sync.connect(nats_server.url) as other:
+            other.subscribe("far", cb=lambda msg: msg.respond(msg.data))
+            other.flush()
+            start_reading_directly(nc, "far")
+            before = direct_of(nc).count
+            for number in range(300):
+                assert nc.request("far", b"%d" % number, timeout=5 * SCALE).data == b"%d" % number
+            assert direct_of(nc).count - before > 100
+
+
 def test_the_threads_wait_for_each_other_at_most_a_tick(nc):
     """After a caller has left, the reader answers a ping by itself."""
     for _ in range(20):
