@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import re
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -182,6 +183,29 @@ def shorten_record(
     return f"({', '.join(['*', *needed, '...'])})", None
 
 
+def shorten_function(
+    _app: Sphinx,
+    _what: str,
+    _name: str,
+    obj: object,
+    _options: object,
+    _signature: str | None,
+    returns: str | None,
+) -> tuple[str, str | None] | None:
+    """Leave the fields of a config out of the signature of a function; a page describes them once."""
+    if not hasattr(obj, "__signature__") or isinstance(obj, type) or ".workers" in obj.__module__:
+        return None
+    code = inspect.unwrap(obj).__code__
+    *named, options = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
+    shown = []
+    for parameter in map(inspect.signature(obj).parameters.get, named):
+        if parameter.name != "self":
+            if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
+                shown.append("*")
+            shown.append(f"{parameter.name}: {parameter.annotation} = {parameter.default!r}")
+    return f"({', '.join([*shown, f'**{options}'])})", returns
+
+
 def resolve_types(_app: Sphinx, page: nodes.document) -> None:
     """
     Give the types in signatures the names under which they are found.
@@ -237,6 +261,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", add_release, priority=600)
     app.connect("autodoc-process-docstring", add_example, priority=600)
     app.connect("autodoc-process-signature", shorten_record)
+    app.connect("autodoc-process-signature", shorten_function)
     app.connect("doctree-read", resolve_types)
     # Before Sphinx collects the contents, with the priority 500.
     app.connect("doctree-read", shorten_contents, priority=400)

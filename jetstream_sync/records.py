@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 _INT64_MAX = 2**63 - 1
 
@@ -205,6 +206,49 @@ def _wrapped(name: str, text: str) -> str:
     return textwrap.fill(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
 
 
+def _parameters(cls: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a record class or dataclass, by name, with their true defaults."""
+    parameters = {}
+    for field in dataclasses.fields(cls):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        elif default is dataclasses.MISSING:
+            default = inspect.Parameter.empty
+        if field.init:
+            kind = inspect.Parameter.KEYWORD_ONLY if field.kw_only else _POSITIONAL
+            parameters[field.name] = inspect.Parameter(
+                field.name, kind, default=default, annotation=field.type
+            )
+    return parameters
+
+
+def shows_fields(*sources: tuple[type[Any], Collection[str]]) -> Callable[[_F], _F]:
+    """
+    Show fields in place of ``**options`` in the signature of a function, as `help` prints it.
+
+    Args:
+        sources: classes with the names of the fields that are options of the function; no name: all of them.
+
+    """
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        shown = {
+            name: parameter
+            for name, parameter in signature.parameters.items()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        }
+        for cls, names in sources:
+            for name, parameter in _parameters(cls).items():
+                if (name in names or (not names and name != "extra")) and name not in shown:
+                    shown[name] = parameter.replace(kind=parameter.KEYWORD_ONLY)
+        function.__signature__ = signature.replace(parameters=list(shown.values()))  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
 class _Signature:
     """Compute the signature of a record class from its fields, for `inspect.signature`."""
 
@@ -212,26 +256,7 @@ class _Signature:
         if not dataclasses.is_dataclass(cls):
             # A base class: on this error `inspect` and `pydoc` fall back to the usual lookup.
             raise AttributeError(f"{cls.__name__} has no fields and therefore no signature")
-        parameters = []
-        for field in dataclasses.fields(cls):
-            if not field.init:
-                continue
-            default = field.default
-            if field.default_factory is not dataclasses.MISSING:
-                default = field.default_factory()
-            elif default is dataclasses.MISSING:
-                default = inspect.Parameter.empty
-            parameters.append(
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY
-                    if field.kw_only
-                    else inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                    default=default,
-                    annotation=field.type,
-                )
-            )
-        return inspect.Signature(parameters)
+        return inspect.Signature(list(_parameters(cls).values()))
 
 
 class RecordBase:

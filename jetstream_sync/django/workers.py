@@ -13,11 +13,12 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from .. import Headers, errors, workers
+from ..records import shows_fields
 from ..workers import Context, Handler, TaskResult
 from ..workers.events import RunEvent, RunEventKind
 from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction
 from ..workers.logs import log
-from ..workers.options import OPTIONS, TaskOptions, WorkerOptions, with_options
+from ..workers.options import OPTIONS, TaskOptions, WorkerOptions
 from ..workers.queues import TaskQueues
 from ..workers.tracing import publishing
 from .config import Config
@@ -125,7 +126,7 @@ class Worker(workers.Worker):
     task_class: type[workers.Task[..., Any]] = Task
     queues_class: type[TaskQueues] = _TaskQueues
 
-    @with_options((WorkerOptions, OPTIONS["worker"]))
+    @shows_fields((WorkerOptions, OPTIONS["worker"]))
     def __init__(
         self, servers: str | Sequence[str] | None = None, **given: Unpack[WorkerFields]
     ) -> None:
@@ -142,7 +143,7 @@ class Worker(workers.Worker):
         self.atomic: dict[tuple[str, str, str], str] = {}
         self._relay: OutboxRelay | None = None
 
-    @with_options((Handler, HANDLER_OPTIONS))
+    @shows_fields((Handler, HANDLER_OPTIONS))
     def handler(
         self,
         *,
@@ -193,7 +194,7 @@ class Worker(workers.Worker):
             **options: Unpack[TaskFields],
         ) -> TaskDecorator: ...
 
-    @with_options((TaskOptions, OPTIONS["task"]), (Handler, TASK_OPTIONS))  # type: ignore[misc]
+    @shows_fields((TaskOptions, OPTIONS["task"]), (Handler, TASK_OPTIONS))  # type: ignore[misc]
     def task(
         self,
         function: Callable[..., Any] | None = None,

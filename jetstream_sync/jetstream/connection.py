@@ -10,7 +10,8 @@ from ..address import DEFAULT_SERVER, parse_servers
 from ..client.connection import CoreConnection
 from ..client.engine import Engine
 from ..net.clock import seconds
-from ..options import ConnectionOptions, ConnectOptions
+from ..options import ConnectionOptions, ConnectOptions, keyword_types
+from ..records import shows_fields
 from ..services.service import Service, StatsHandler, StopCallback
 from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
 from ..subjects import Routes
@@ -183,6 +184,7 @@ class Connection(CoreConnection):
         return discover(self._core, ServiceStats, "STATS", name, id, timeout, stall, prefix)
 
 
+@shows_fields((ConnectionOptions, keyword_types()))
 def connect(
     servers: str | Sequence[str] | None = None,
     *,

@@ -24,8 +24,8 @@ from ..client.engine import Engine
 from ..client.mailbox import copy_exception
 from ..client.threads import in_each_child
 from ..locks import new_rlock
-from ..options import ConnectionOptions, ConnectOptions
-from ..records import Frozen
+from ..options import ConnectionOptions, ConnectOptions, keyword_types
+from ..records import Frozen, shows_fields
 from ..subjects import Routes
 from .connection import Connection, with_context
 
@@ -39,6 +39,7 @@ _WARN_COUNT: Final = 10
 _CACHE_SIZE: Final = 128
 
 
+@shows_fields((ConnectionOptions, keyword_types()))
 def shared_connection(
     servers: str | Sequence[str] | None = None,
     *,

@@ -15,6 +15,7 @@ from ..api.stream import MsgGetRequest, SnapshotRequest, StreamInfo
 from ..durations import check_message_time, check_time, time_to_text
 from ..headers import SCHEDULE
 from ..options import check_int
+from ..records import shows_fields
 from ..subjects import check_consumer_name, check_subject
 from . import consumer_requests
 from .api_requests import APIRequests, resolve_config, stream_info
@@ -50,6 +51,7 @@ class StreamConsumers:
         self._api = api
         self._name = name
 
+    @shows_fields((ConsumerConfig, ()))
     def create_consumer(
         self,
         config: ConsumerConfig | None = None,

@@ -10,6 +10,7 @@ from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.stream import StreamConfig, StreamInfo
 from ..codec import encode
+from ..records import shows_fields
 from ..subjects import check_stream_name, check_subject
 from .api_requests import (
     APIRequests,
@@ -41,6 +42,7 @@ class StreamAdmin:
 
     _api: APIRequests
 
+    @shows_fields((StreamConfig, ()))
     def create_stream(
         self,
         config: StreamConfig | None = None,
@@ -240,6 +242,7 @@ class StreamAdmin:
     def _on(self, stream_name: str) -> StreamConsumers:
         return StreamConsumers(self._api, check_stream_name(stream_name))
 
+    @shows_fields((ConsumerConfig, ()))
     def create_consumer(
         self,
         stream_name: str,

@@ -2,7 +2,7 @@
 The options of workers, tasks and queues, each declared once; those of handlers are in `handler`.
 
 `Worker` and its decorators take them as keywords. Type checkers see the types of `option_fields`, which are made
-from these classes by ``tests/make_option_fields.py``; `with_options` shows them in signatures.
+from these classes by ``tests/make_option_fields.py``; `shows_fields` shows them in signatures.
 
 An unknown option is refused with the closest known one, or, if it is a word of Celery, with what to use here. The
 page "From Celery" has the same table.
@@ -10,10 +10,9 @@ page "From Celery" has the same table.
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -323,34 +322,6 @@ def divided(kind: type[Any], options: Mapping[str, Any]) -> tuple[Any, dict[str,
     own = own_names(kind)
     others = {name: value for name, value in options.items() if name not in own}
     return kind(**{name: options[name] for name in options if name in own}), others
-
-
-def with_options(*sources: tuple[type[Any], Collection[str]]) -> Callable[[F], F]:
-    """Show options in place of ``**options`` in the signature of a function: the named fields of classes."""
-
-    def decorate(function: F) -> F:
-        signature = inspect.signature(function)
-        shown = {
-            parameter.name: parameter
-            for parameter in signature.parameters.values()
-            if parameter.kind is not parameter.VAR_KEYWORD
-        }
-        for kind, names in sources:
-            for item in fields(kind):
-                if item.name in names and item.name not in shown:
-                    default = item.default
-                    if default is MISSING and item.default_factory is not MISSING:
-                        default = item.default_factory()
-                    shown[item.name] = inspect.Parameter(
-                        item.name,
-                        inspect.Parameter.KEYWORD_ONLY,
-                        default=default,
-                        annotation=item.type,
-                    )
-        function.__signature__ = signature.replace(parameters=list(shown.values()))  # type: ignore[attr-defined]
-        return function
-
-    return decorate
 
 
 def hint_of(place: str, word: str) -> str | None:

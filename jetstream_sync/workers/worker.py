@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, o
 
 from .. import StreamConfig, connect, errors, shared_connection
 from ..exit_status import ExitStatus, exit_status
+from ..records import shows_fields
 from ..subjects import subject_matches
 from .arguments import to_json
 from .checks import check_count, check_option, check_plain, unwrapped
@@ -44,7 +45,6 @@ from .options import (
     divided,
     refuse_unknown,
     register,
-    with_options,
 )
 from .queues import TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, occupied_buckets, plan_resources, resources_of
@@ -112,7 +112,7 @@ class Worker(DefinedWorker):
     #: subclasses. Empty: none.
     process_setup: str = ""
 
-    @with_options((WorkerOptions, OPTIONS["worker"]))
+    @shows_fields((WorkerOptions, OPTIONS["worker"]))
     def __init__(
         self, servers: str | Sequence[str] | None = None, **options: Unpack[WorkerFields]
     ) -> None:
@@ -138,7 +138,7 @@ class Worker(DefinedWorker):
         self._events: queue.SimpleQueue[RunEvent] = queue.SimpleQueue()
         register(self)
 
-    @with_options((Handler, HANDLER_OPTIONS))
+    @shows_fields((Handler, HANDLER_OPTIONS))
     def handler(
         self, *, stream: str, consumer: str | None = None, **options: Unpack[HandlerFields]
     ) -> Callable[[HandlerFunction], Handler]:
@@ -165,7 +165,7 @@ class Worker(DefinedWorker):
         name = consumer or options.get("group")
         return self._decorator({**options, "stream": stream, "consumer": name})
 
-    @with_options((Handler, HANDLER_OPTIONS))
+    @shows_fields((Handler, HANDLER_OPTIONS))
     def batch(
         self,
         *,
@@ -201,7 +201,7 @@ class Worker(DefinedWorker):
         batches = {"max_messages": max_messages, "max_wait": max_wait}
         return self._decorator({**options, **batches, "stream": stream, "consumer": consumer})
 
-    @with_options((QueueOptions, OPTIONS["queue"]), (Handler, QUEUE_OPTIONS))
+    @shows_fields((QueueOptions, OPTIONS["queue"]), (Handler, QUEUE_OPTIONS))
     def queue(self, name: str, **options: Unpack[QueueFields]) -> None:
         """
         Define a queue for tasks: one consumer, and threads that its tasks share.
@@ -229,7 +229,7 @@ class Worker(DefinedWorker):
     @overload
     def task(self, **options: Unpack[TaskFields]) -> TaskDecorator: ...
 
-    @with_options((TaskOptions, OPTIONS["task"]), (Handler, TASK_OPTIONS))  # type: ignore[misc]
+    @shows_fields((TaskOptions, OPTIONS["task"]), (Handler, TASK_OPTIONS))  # type: ignore[misc]
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """
         Make a function a task: `Task.delay` has a worker call it. A decorator, with and without arguments.

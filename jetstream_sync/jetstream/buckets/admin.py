@@ -29,6 +29,7 @@ from ...api.object_store import (
 )
 from ...api.stream import StreamConfig, StreamInfo
 from ...differences import changed_fields
+from ...records import shows_fields
 from ...subjects import KV_PREFIX, OBJECT_PREFIX, check_bucket
 from ..api_requests import resolve_config, stream_info, stream_infos, with_one_deadline
 from ..listing import Listing, selected
@@ -72,6 +73,7 @@ class BucketAdmin(StreamAdmin):
     # --- key-value buckets ----------------------------------------------------------------------
 
     @with_one_deadline
+    @shows_fields((KeyValueConfig, ()))
     def create_key_value(
         self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
     ) -> KeyValue:
@@ -249,6 +251,7 @@ class BucketAdmin(StreamAdmin):
     # --- object stores --------------------------------------------------------------------------
 
     @with_one_deadline
+    @shows_fields((ObjectStoreConfig, ()))
     def create_object_store(
         self, config: ObjectStoreConfig | None = None, **fields: Unpack[ObjectStoreConfigFields]
     ) -> ObjectStore:
