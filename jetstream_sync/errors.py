@@ -632,6 +632,22 @@ class StreamRecreatedError(RangeError):
         return text
 
 
+@_with_fields
+class PendingAcksError(JetStreamError):
+    """A purge by subject was refused, because consumers have unacknowledged messages, which they could lose."""
+
+    stream: str
+    subject: str
+    consumers: tuple[str, ...]
+    """The names of the consumers whose filters overlap with the subject."""
+
+    def __str__(self) -> str:
+        return (
+            f"the purge of {self.subject!r} from stream {self.stream!r} was refused: the server could drop"
+            f" unacknowledged messages of {_short(', '.join(self.consumers))}; use delete_msg(), wait, or use force=True"
+        )
+
+
 class MessagesChangedError(JetStreamError):
     """Messages were replaced or deleted while they were read in pages; read them again."""
 

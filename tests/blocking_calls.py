@@ -324,6 +324,8 @@ CALLS: dict[str, Call] = {
         )
     },
     "PullConsumer.info": Call("read", lambda on, t: on.consumer.info(t)),
+    "PullConsumer.stranded": Call("read", lambda on, _: on.consumer.stranded()),
+    "Stream.stranded": Call("read", lambda on, _: on.stream.stranded("C")),
     "PullConsumer.reset": Call("change", lambda on, _: on.consumer.reset()),
     "PullConsumer.fetch": Call("fetch", lambda on, t: on.consumer.fetch(1, t)),
     "PullConsumer.fetch_no_wait": Call("fetch"),

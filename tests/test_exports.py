@@ -51,14 +51,15 @@ PUBLIC = {
     "Stream": "cached_info consumer_info consumer_names create_consumer create_or_update_consumer "
     "create_push_consumer delete_consumer delete_msg get_consumer get_last_msgs get_msg "
     "get_msgs info list_consumers name ordered_consumer pause_consumer purge remove_peer "
-    "reset_consumer resume_consumer schedules snapshot step_down step_down_consumer "
+    "reset_consumer resume_consumer schedules snapshot step_down step_down_consumer stranded "
     "unpin_consumer update_consumer update_push_consumer",
     "ConsumerGroups": "create_elastic create_static get list",
     "ElasticConsumerGroup": "absent_members active_members add_members config consume consumer_name "
     "consumer_stream_name delete drop_members key name partitions set_mappings step_down "
     "stream_name",
     "GroupConsumeHandle": "closed drain error member partitions stop wait_closed",
-    "PullConsumer": "cached_info consume fetch fetch_no_wait info messages name next reset stream_name",
+    "PullConsumer": "cached_info consume fetch fetch_no_wait info messages name next reset stranded "
+    "stream_name",
     "OrderedConsumer": "cached_info close consume fetch fetch_no_wait info messages name next stream_name",
     "MessageIterator": "closed drain next request stop",
     "OrderedMessages": "closed drain next request stop",

@@ -404,6 +404,12 @@ def consumer(
     check.name = f"{stream}_{consumer}"
     with settings.jetstream() as js:
         info = js.consumer_info(stream, consumer)
+        stranded = js.get_stream(stream).stranded(consumer)
+    if stranded is not None:
+        check.critical(
+            f"message {stranded.seq} of the work queue is not delivered although it is at or below the ack floor"
+            f" {info.ack_floor.stream_seq}: delete the consumer and create it again with the same config"
+        )
     check.critical(_peer_problem(info.cluster, None, peer_seen_critical))
     pending = info.num_ack_pending
     check.add("ack_pending", pending, "Unacknowledged messages", levels="outstanding_ack")

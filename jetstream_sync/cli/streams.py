@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -552,7 +553,12 @@ def purge(
         held = counted(stream.cached_info.state.messages, "message")
         part = "" if (subject, seq, keep) == (None, None, None) else "some of "
         Asker(settings).confirm(f"Purge {part}{held} from {stream.name}?", force=force)
-        purged = stream.purge(subject=subject, seq=seq, keep=keep)
+        purge_some = partial(stream.purge, subject, seq, keep)
+        try:
+            purged = purge_some(force=force)
+        except errors.PendingAcksError as error:
+            Asker(settings).confirm(f"{error}. Purge anyway?", force=False)
+            purged = purge_some(force=True)
         document = {"success": True, "purged": purged}
         emit_text(settings, document, f"Purged {counted(purged, 'message')}\n")
         if not settings.json:

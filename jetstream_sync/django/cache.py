@@ -304,7 +304,9 @@ class KeyValueCache(BaseCache):
                 bucket = self._bucket(create=False)
                 # A value that has ended or a marker of another client's deletion is purged, but not a value.
                 had_value = self._entry(name, consistent=True) is not None
-                return bucket.stream.purge(subject=self._prefix + name) > 0 and had_value
+                # Nothing acknowledges the messages of a cache, so consumers need not be listed.
+                purged = bucket.stream.purge(subject=self._prefix + name, force=True)
+                return purged > 0 and had_value
             except errors.StreamNotFoundError:
                 self._forget_bucket()
         return False

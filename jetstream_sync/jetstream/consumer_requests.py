@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -13,12 +13,15 @@ from typing import Any, Final
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
 from ..api.echo import release
+from ..api.enums import RetentionPolicy
 from ..api.publish import LAST_SEQUENCE
+from ..api.stream import MsgGetRequest
 from ..codec import encode
 from ..net.clock import Deadline
 from ..options import check_int
-from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests
+from ..subjects import check_consumer_name, check_stream_name, subjects_overlap
+from .api_requests import APIRequests, stream_info
+from .direct_get import StoredMsg, leader_get
 from .server_support import EchoCheck, require_level
 
 
@@ -67,6 +70,55 @@ class ConsumerAccessors:
         """
         deadline = self._api.deadline(timeout)
         return consumer_info(self._api, self._stream, self.consumer_name, deadline)
+
+
+#: Seconds after which an acknowledged message is removed from a work queue.
+_REMOVAL_S: Final = 0.5
+
+
+def filters_of(info: ConsumerInfo) -> Sequence[str]:
+    """Return the subjects that a consumer receives."""
+    config = info.config
+    return config.filter_subjects or [config.filter_subject or ">"]
+
+
+def stranded_msg(api: APIRequests, stream: str, name: str) -> StoredMsg | None:
+    """Return the first message that a consumer of a work queue will never deliver; see `PullConsumer.stranded`."""
+    deadline = api.deadline()
+    info = consumer_info(api, stream, name, deadline)
+    floor = info.ack_floor.stream_seq
+    # Before nats-server 2.14, the floor also passes messages that were delivered too often.
+    if not floor or (info.config.max_deliver or -1) > 0:
+        return None
+    if stream_info(api, stream, deadline=deadline).config.retention != RetentionPolicy.WORK_QUEUE:
+        return None
+    before: StoredMsg | None = None
+    while True:
+        found: list[StoredMsg] = []
+        for subject in filters_of(info):
+            with suppress(errors.MessageNotFoundError):
+                request = MsgGetRequest(1, next_by_subj=subject)
+                found.append(leader_get(api, stream, request, deadline))
+        first = min(found, key=lambda message: message.seq, default=None)
+        if first is None or first.seq > floor:
+            return None
+        # It may have been acknowledged a moment ago.
+        if before is not None and before.seq == first.seq:
+            return first
+        before = first
+        api.core.wait_closed(deadline.sooner(_REMOVAL_S).left() or 0.0)
+
+
+def check_unacknowledged(api: APIRequests, stream: str, subject: str) -> None:
+    """Raise `PendingAcksError` if a purge of a subject could make consumers lose messages."""
+    infos = api.infos(ConsumerInfo, "CONSUMER", "consumers", (stream,))
+    names = tuple(
+        info.name
+        for info in infos
+        if info.num_ack_pending and any(subjects_overlap(subject, own) for own in filters_of(info))
+    )
+    if names:
+        raise errors.PendingAcksError(stream, subject, names)
 
 
 # The action of a create request, which depends on whether the consumer exists (nats-server 2.10).

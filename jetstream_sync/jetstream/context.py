@@ -335,7 +335,8 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
                 payload. Needs server 2.14.
             ttl: how long the stream keeps each message, as `PublishOptions.msg_ttl`; ``None``: the
                 ``max_age`` of the stream.
-            rollup: whether each message replaces the earlier ones of its subject. Needs server 2.14.
+            rollup: whether each message replaces the earlier ones of its subject, by which consumers could lose
+                unacknowledged messages, see :ref:`purge-fault`. Needs server 2.14.
             headers: headers of the messages; ``None``: none.
             msg_id: the message id of the schedule; ``None``: none.
             timeout: as in `JetStream.publish`.

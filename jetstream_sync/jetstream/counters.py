@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -158,6 +159,8 @@ class Counters:
         """
         Set a counter to 0 and delete its history; what is added meanwhile is kept.
 
+        The history is kept while consumers of the stream have unacknowledged messages, see `Stream.purge`.
+
         Returns:
             The total that was subtracted.
 
@@ -169,7 +172,8 @@ class Counters:
         # A replica that is behind lacks what was added last, which would be left in the counter.
         value = self._read(check_publish_subject(subject), consistent=True).value
         _, seq = self._add(subject, -value)
-        self._stream.purge(subject=subject, seq=seq)
+        with suppress(errors.PendingAcksError):
+            self._stream.purge(subject=subject, seq=seq)
         return value
 
     def __repr__(self) -> str:

@@ -17,13 +17,15 @@ from ..durations import NS_PER_S
 from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests
 from .consume_handle import ConsumeHandle, JetStreamCallback
-from .consumer_requests import consumer_info, reset_consumer
+from .consumer_requests import consumer_info, reset_consumer, stranded_msg
 from .continuous_pull import MessageIterator, MessagePuller
 from .message import JetStreamMsg
 from .pull import Fetch, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from .direct_get import StoredMsg
 
 
 class PullConsumer:
@@ -85,6 +87,21 @@ class PullConsumer:
 
         """
         return reset_consumer(self._api, self.stream_name, self.name, seq)
+
+    def stranded(self) -> StoredMsg | None:
+        """
+        Return the first message of a work queue that the consumer should have, and will never deliver.
+
+        That is a message that it selects, at or below its ack floor; a fault of nats-server causes it, see
+        :ref:`purge-fault`. To deliver such messages, delete the consumer and create it again with the same config.
+        ``None``: there is none, the stream is no work queue, or the consumer has a ``max_deliver``, whose
+        messages stay there as well. If there seems to be one, it is looked up again half a second later.
+
+        Raises:
+            Error: as `info()`.
+
+        """
+        return stranded_msg(self._api, self.stream_name, self.name)
 
     # --- one pull -------------------------------------------------------------------------------
 

@@ -272,6 +272,10 @@ class StreamConsumers:
             stream_info(self._api, self._name, deadline=deadline)
         return names
 
+    def stranded(self, name: str) -> StoredMsg | None:
+        """Return the first message that a consumer of a work queue will never deliver; see `PullConsumer.stranded`."""
+        return consumer_requests.stranded_msg(self._api, self._name, name)
+
     def list_consumers(self, *, allow_incomplete: bool = False) -> Listing[ConsumerInfo]:
         """
         Return the infos of all consumers of the stream, sorted by name.
@@ -450,12 +454,21 @@ class Stream(StreamConsumers):
     # --- messages -------------------------------------------------------------------------------
 
     def purge(
-        self, subject: str | None = None, seq: int | None = None, keep: int | None = None
+        self,
+        subject: str | None = None,
+        seq: int | None = None,
+        keep: int | None = None,
+        *,
+        force: bool = False,
     ) -> int:
         """
         Delete messages permanently.
 
         Without arguments, all messages are deleted; the sequence continues.
+
+        With ``subject``, the consumers of the stream are listed first, because nats-server drops other pending
+        messages of a consumer if a purge by subject removes one; see :ref:`purge-fault`. Messages that are
+        delivered between the listing and the purge are not noticed. `delete_msg()` has no such effect.
 
         Args:
             subject: delete only messages whose subject matches; ``None``: all.
@@ -463,11 +476,14 @@ class Stream(StreamConsumers):
                 ``subject``, a sequence after the last message becomes the next sequence.
             keep: number of newest messages to keep; with ``subject``, of those that match. ``None``:
                 none. Excludes ``seq``.
+            force: whether to purge without listing the consumers, which may lose messages.
 
         Returns:
             The number of deleted messages.
 
         Raises:
+            PendingAcksError: a consumer that may receive the subject has unacknowledged messages; nothing was deleted.
+            IncompleteListingError: the servers of some consumers do not reply; nothing was deleted.
             InvalidOptionError: seq and keep are both given, or one is out of range.
             BadSubjectError: the subject is invalid.
             StreamNotFoundError: the stream does not exist.
@@ -490,6 +506,8 @@ class Stream(StreamConsumers):
             # There is nothing to delete; servers before 2.11 would ignore the bound.
             self._api.ask(self._api.routes.to("STREAM.INFO", self._name))
             return 0
+        if subject is not None and not force:
+            consumer_requests.check_unacknowledged(self._api, self._name, subject)
         response = self._api.ask(self._api.routes.to("STREAM.PURGE", self._name), body)
         purged = response.get("purged")
         if type(purged) is not int or response.get("success") is not True:

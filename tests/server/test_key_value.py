@@ -409,9 +409,9 @@ def test_purge_deletes_keeps_new_values(kv, monkeypatch):
         kv.delete(f"k{number}")
     purge = kv._stream.purge
 
-    def write_first(subject: str, seq: int) -> int:
+    def write_first(subject: str, seq: int, force: bool) -> int:
         kv.put(subject.removeprefix(f"$KV.{kv.bucket}."), b"new")
-        return purge(subject=subject, seq=seq)
+        return purge(subject=subject, seq=seq, force=force)
 
     monkeypatch.setattr(kv._stream, "purge", write_first)
     assert kv.purge_deletes(0) == 40

@@ -29,6 +29,7 @@ from ...subjects import (
     merge_patterns,
 )
 from ..api_requests import APIRequests, limited, with_one_deadline
+from ..consumer_requests import check_unacknowledged
 from ..direct_get import MAX_BYTES, StoredReply, get_stored
 from ..last_msgs import direct_last_msgs
 from ..ordered_cursor import OrderedOptions
@@ -527,6 +528,9 @@ class KeyValue(ForeignNames):
         """
         Delete a key and its history; return the revision of the deletion.
 
+        Consumers of the bucket that acknowledge could lose other messages by it, see :ref:`purge-fault`; watches
+        and replicas do not acknowledge.
+
         Args:
             key: the key; it need not exist.
             last: purge only if this is the last revision; ``None``: whatever it is.
@@ -602,21 +606,24 @@ class KeyValue(ForeignNames):
                     if deadline.expired():
                         raise
 
-    def purge_deletes(self, older_than: float | timedelta = 1800) -> int:
+    def purge_deletes(self, older_than: float | timedelta = 1800, *, force: bool = False) -> int:
         """
         Remove the history of deleted keys, and the markers of old deletions.
 
-        A value that is written meanwhile is not removed.
+        A value that is written meanwhile is not removed. It purges by subject, which consumers that acknowledge
+        could lose messages by; watches and replicas do not acknowledge.
 
         Args:
             older_than: seconds since the deletion after which its marker is removed, too; 0: all markers.
                 Younger markers stay, so that watches that were interrupted see the deletion.
+            force: as in `Stream.purge`.
 
         Returns:
             The number of removed messages.
 
         Raises:
             InvalidOptionError: ``older_than`` is below 0.
+            PendingAcksError: a consumer of the bucket's stream has unacknowledged messages; nothing was removed.
             StreamRecreatedError: the bucket was deleted and created again, or restored to an earlier state,
                 while its markers were read; none was removed.
             Error: otherwise as `watch()`.
@@ -636,13 +643,15 @@ class KeyValue(ForeignNames):
             raise errors.StreamRecreatedError(
                 info.config.name, time_to_ns(before.created), time_to_ns(info.created)
             )
+        if not force:
+            check_unacknowledged(self._api, self._stream.name, f"{self._subjects.read}>")
         now = info.ts or datetime.now(timezone.utc)
         removed = 0
         for marker in markers:
             old = not age_s or (now - marker.created).total_seconds() >= age_s
             # Everything before this sequence: never a value that was written after the marker.
             end = marker.revision + 1 if old else marker.revision
-            removed += self._stream.purge(subject=marker.subject, seq=end)
+            removed += self._stream.purge(subject=marker.subject, seq=end, force=True)
         return removed
 
     def _encoded(self, value: bytes) -> bytes:
