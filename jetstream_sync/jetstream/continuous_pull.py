@@ -168,9 +168,9 @@ class MessageIterator:
     An endless iterator over the messages of a consumer.
 
     Returned by `PullConsumer.messages`. It keeps a buffer filled while messages are taken from it with
-    `next()` or by iterating. Use it in a ``with`` block, so that it is stopped at the end. One that is
-    collected before its end is stopped, with a `ResourceWarning`, and messages that were not taken are given
-    back. Any number of threads may take messages from one iterator; each message goes to one of them.
+    `next()` or by iterating. Use it in a ``with`` block, so that it is stopped at the end. If it is
+    garbage-collected before it ends, it is stopped with a `ResourceWarning`, and messages that were not taken are
+    given back. Any number of threads may take messages from one iterator; each message goes to one of them.
     """
 
     def __init__(self, source: IterableFeed, on_demand: MessagePuller | None = None) -> None:

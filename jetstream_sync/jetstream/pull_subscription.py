@@ -268,7 +268,7 @@ class _TwoRequests(Fetch):
         self._subscription = subscription
         self._is_small = now.batch == 1  # ADR-13: a batch has an inbox of its own
         self._later = later
-        # The server says in time that the time is up.
+        # The server tells the caller before the deadline that no message came.
         self._reply_end = self._end
         self._policy = RetryPolicy.IF_AWAY
 

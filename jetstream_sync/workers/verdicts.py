@@ -120,7 +120,7 @@ def not_buried(failure: BaseException, attempt: int, retry: Backoff) -> Verdict:
 
 
 def given_back(delay: float = 0.0) -> Verdict:
-    """Return the verdict for a message that another process, or a later one, shall handle."""
+    """Return the verdict for a message that another process is to handle, now or later."""
     return Verdict(VerdictAction.RETURN, "given_back", delay)
 
 

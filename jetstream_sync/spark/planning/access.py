@@ -186,7 +186,7 @@ class SourceAccess:
         return start
 
     def is_earliest(self, view: StreamView, default: int) -> bool:
-        """Return whether a read of a stream begins with its first message, whichever that is."""
+        """Return whether a read of a stream begins with the first message that the stream still has."""
         given, since = self.options.starting_offsets, self.options.starting_time(view.name)
         if since is not None:
             return view.first_ns >= time_to_ns(since)

@@ -647,7 +647,7 @@ class Pin:
         self._consumer = consumer
         self._on_lost = on_lost
         self._lock = new_lock()
-        # That of the last message; None: there is none, or it is lost. Changed under _lock.
+        # The pin of the last message; None: it has none, or the pin is lost. Changed under _lock.
         self._id: str | None = None
         # The pin is not kept before its end.
         self._rest = Deadline(0)
