@@ -108,6 +108,10 @@ class CredentialsError(InvalidOptionError):
     """
 
 
+class UnfinishedError(Error, TypeError):
+    """A callback returned a coroutine, a generator or a future, so that its work is not done."""
+
+
 @_with_fields
 class MaxPayloadError(InvalidArgumentError):
     """Payload and headers together are larger than the server accepts."""

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import field, fields
 from datetime import timedelta
 from enum import Enum
@@ -75,6 +84,24 @@ def check_callback(option: str, callback: object) -> None:
     if iscoroutinefunction(inner) or isasyncgenfunction(inner) or isgeneratorfunction(inner):
         rule = "must be a plain function, not an async one or a generator"
         raise errors.InvalidOptionError(option, "...", rule)
+
+
+def check_returned(returned: object, *, done: bool = False) -> None:
+    """Raise `UnfinishedError` if what a callback returned shows that its code did not run."""
+    # `done`: whether the return means that the work is done, as where the message is acknowledged next. A future is
+    # refused there too. Elsewhere it may belong to a thread pool that has the message.
+    if returned is None:
+        return
+    if isinstance(returned, (Awaitable, Generator, AsyncGenerator)):
+        what = "whose code did not run: it must be a plain function"
+    elif done and hasattr(type(returned), "add_done_callback"):
+        what = "whose work may not be done: it must wait for the result"
+    else:
+        return
+    if isinstance(returned, (Coroutine, Generator)):
+        returned.close()  # which avoids a warning that it was never awaited
+    kind = type(returned).__name__.replace("_", " ")
+    raise errors.UnfinishedError(f"the function returned a {kind}, {what}")
 
 
 if TYPE_CHECKING:

@@ -12,7 +12,14 @@ from typing import TypeVar, cast
 from .. import codec, errors
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
-from ..options import ConnectionEvent, ConnectionOptions, ErrorCallback, EventCallback, EventKind
+from ..options import (
+    ConnectionEvent,
+    ConnectionOptions,
+    ErrorCallback,
+    EventCallback,
+    EventKind,
+    check_returned,
+)
 from .mailbox import Mailbox
 from .threads import Signal, in_callback, interrupt_main_greenlet, is_gevent, spawn
 
@@ -83,7 +90,7 @@ class Events:
         if chosen is None:
             log.error("%s: %s: %s", self.name, type(error).__name__, codec.text_of(error))
             return
-        self._add(lambda: chosen(error))
+        self._add(lambda: check_returned(chosen(error)))
 
     def callback_raised(
         self, what: str, error: BaseException, callback: ErrorCallback | None = None
@@ -107,7 +114,7 @@ class Events:
             log.info("%s: %s", self.name, _log_line(event))
         for kinds, _, listener in self._listeners:
             if event.kind in kinds:
-                self._add(partial(listener, event), needed=needed)
+                self._add(partial(_called, listener, event), needed=needed)
 
     def closed(self, event: ConnectionEvent) -> None:
         """Report the end of the connection once; the thread ends after this event."""
@@ -232,6 +239,10 @@ class CallbackThreads:
     def forked(self) -> None:
         """Forget the threads, which exist only in the parent."""
         self._running = set()
+
+
+def _called(listener: _Listener, event: ConnectionEvent) -> None:
+    check_returned(listener(event))
 
 
 def _log_line(event: ConnectionEvent) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .. import errors
 from ..headers import HeadersLike, StatusCode, parse_status
 from ..net.clock import FOREVER, Deadline, seconds
-from ..options import check_int
+from ..options import check_int, check_returned
 from ..protocol.parser import HEADER, PAYLOAD, RawMessage
 from .core import ConnectionCore
 from .mailbox import Mailbox, MessageReceiver, ResultSlot
@@ -322,6 +322,7 @@ class ReplyIterator:
         if self._sentinel is not None:
             try:
                 is_end = self._sentinel(msg)
+                check_returned(is_end)
             except BaseException:
                 self.close()
                 raise

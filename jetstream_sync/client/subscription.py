@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .. import errors
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
-from ..options import check_int
+from ..options import check_int, check_returned
 from ..protocol.parser import RawMessage
 from .core import ConnectionCore
 from .events import is_deliberate_close
@@ -445,7 +445,9 @@ class Subscription:
                 ):
                     return
                 try:
-                    callback(msg)
+                    returned = callback(msg)
+                    if returned is not None:
+                        check_returned(returned)
                 except BaseException as error:  # noqa: BLE001 - reported
                     self._core.events.callback_raised(f"the callback of {self.subject!r}", error)
         finally:

@@ -33,6 +33,7 @@ from ..codec import dumps, loads
 from ..locks import new_lock
 from ..net.clock import FOREVER
 from ..net.layer import ByteStream
+from ..options import check_returned
 from ..protocol.parser import MAX_PAYLOAD
 from .mailbox import Mailbox
 from .threads import after_fork, join, spawn
@@ -124,7 +125,7 @@ class Tracer:
 
     def _call(self, line: str) -> None:
         try:
-            self._callback(line)
+            check_returned(self._callback(line))
         except BaseException:
             if not self._failed:
                 self._failed = True

@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from django.utils.timezone import is_naive, make_aware
 
 from .. import errors
+from ..options import check_returned
 from ..workers import Context, Reject, WorkerCrashedError
 from ..workers.calls import (
     CallQueue,
@@ -29,7 +30,7 @@ from ..workers.calls import (
 )
 from ..workers.checks import check_token
 from ..workers.errors import NoCallError
-from ..workers.handler import TASK_OPTIONS, check_returned
+from ..workers.handler import TASK_OPTIONS
 from .publishing import connection
 
 try:
@@ -232,7 +233,7 @@ class JetStreamBackend(BaseTaskBackend):
             raise Reject(f"the task cannot be found: {error}") from error
         given = [TaskContext(task_result=result)] if result.task.takes_context else []
         value = result.task.call(*given, *result.args, **result.kwargs)
-        check_returned(value)
+        check_returned(value, done=True)
         if context.call is not None:
             context.value = encoded_value(value, context.value_limit)
 

@@ -21,7 +21,7 @@ from ..client.mailbox import MessageReceiver
 from ..codec import Record, decode, dumps, loads
 from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
-from ..options import check_callback, check_int, check_known
+from ..options import check_callback, check_int, check_known, check_returned
 from ..protocol.parser import PAYLOAD, RawMessage
 from ..records import Frozen, frozen
 from ..subjects import Routes, check_subject
@@ -243,7 +243,7 @@ class APIRequests:
             return
         took = monotonic() - began
         try:
-            self._callback(APICall(subject.decode(), sent, received, took, error))
+            check_returned(self._callback(APICall(subject.decode(), sent, received, took, error)))
         except BaseException as fault:
             log.exception("api_cb raised")
             self.core.events.callback_raised("api_cb", fault)

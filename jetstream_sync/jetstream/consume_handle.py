@@ -14,7 +14,7 @@ from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.threads import Signal
 from ..net.clock import FOREVER, Deadline
-from ..options import ErrorCallback
+from ..options import ErrorCallback, check_returned
 from .continuous_pull import MessageFeed
 from .leases import ack_waits
 from .message import JetStreamMsg
@@ -185,7 +185,9 @@ class ConsumeHandle(CallbackHandle):
             while True:
                 msg = take(FOREVER)
                 try:
-                    callback(msg)
+                    returned = callback(msg)
+                    if returned is not None:
+                        check_returned(returned)
                 except BaseException as error:  # noqa: BLE001 - reported
                     if self._config is not None:
                         nak_failed(msg, self._config)

@@ -34,7 +34,7 @@ from ..codec import loads
 from ..exact import exact
 from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, seconds
-from ..options import check_callback, check_int
+from ..options import check_callback, check_int, check_returned
 from ..protocol.parser import RawMessage
 from .api_requests import APIRequests
 from .server_support import require_level
@@ -400,7 +400,7 @@ class FastPublisher:
             gap = flow.gaps.popleft()
             self._lost += len(gap)
             if self._gap_cb is not None:
-                self._gap_cb(gap)
+                check_returned(self._gap_cb(gap))
 
     def __enter__(self) -> Self:
         return self

@@ -48,7 +48,7 @@ from ..client.threads import Waiters, in_each_child, is_gevent, spawn
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
 from ..net.clock import BackoffDelay, Deadline, monotonic, seconds
-from ..options import check_int
+from ..options import check_int, check_returned
 from ..protocol.parser import PAYLOAD, RawMessage
 
 #: Seconds that a child process waits for a lock of the standard library that a thread of its parent
@@ -265,7 +265,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         def call(future: Future[PubAck]) -> None:
             if os.getpid() == process:
                 try:
-                    fn(future)
+                    check_returned(fn(future))
                 except Exception:
                     raise  # logged by the base class
                 except BaseException as error:  # noqa: BLE001 - reported

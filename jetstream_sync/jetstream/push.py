@@ -35,7 +35,7 @@ from ..codec import decode, encode
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
-from ..options import check_int
+from ..options import check_int, check_returned
 from ..protocol.parser import HEADER, PAYLOAD, REPLY, SUBJECT, RawMessage
 from ..records import Frozen, frozen
 from ..subjects import DeliverySequence, ack_tokens
@@ -289,7 +289,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
         def call(msg: JetStreamMsg) -> None:
             try:
-                callback(msg)
+                returned = callback(msg)
+                if returned is not None:
+                    check_returned(returned, done=True)
             except BaseException:
                 nak_failed(msg, self._config)
                 raise

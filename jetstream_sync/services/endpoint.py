@@ -27,7 +27,7 @@ from ..codec import dumps, encodable, text_of
 from ..headers import Headers, HeadersLike
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
-from ..options import DEFAULT_PENDING_BYTES_LIMIT, check_int
+from ..options import DEFAULT_PENDING_BYTES_LIMIT, check_int, check_returned
 from ..protocol.parser import RawMessage
 from .wire import ERROR_CODE_HEADER, ERROR_HEADER, EndpointInfo, EndpointStats
 
@@ -272,7 +272,9 @@ class Endpoint:
         error: str | None = None
         started = monotonic()
         try:
-            self._handler(request)
+            returned = self._handler(request)
+            if returned is not None:
+                check_returned(returned, done=True)
         except errors.ServiceError as raised:
             self._refuse(request, raised)
         except BaseException as raised:  # noqa: BLE001 - reported

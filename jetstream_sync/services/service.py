@@ -28,7 +28,7 @@ from ..codec import dumps, encode
 from ..exact import exact
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
-from ..options import check_callback, check_int
+from ..options import check_callback, check_int, check_returned
 from ..protocol.parser import REPLY, SUBJECT, RawMessage
 from ..subjects import check_publish_subject, check_queue, check_subject
 from .endpoint import Endpoint, RequestHandler
@@ -392,7 +392,7 @@ class Service(EndpointGroup):
     def _call_stop_cb(self, error: BaseException | None) -> None:
         if self._stop_cb is not None:
             try:
-                self._stop_cb(error)
+                check_returned(self._stop_cb(error))
             except BaseException as raised:  # noqa: BLE001 - reported
                 self._core.events.callback_raised("stop_cb", raised)
 

@@ -97,10 +97,6 @@ class DecodeError(Exception):
     """The payload cannot be decoded; another attempt cannot succeed."""
 
 
-class UnfinishedError(TypeError):
-    """A function has returned a coroutine or a generator, whose code has not run."""
-
-
 # --- tasks --------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
@@ -32,7 +31,7 @@ from .checks import (
 )
 from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
-from .errors import DecodeError, Reject, Retry, UnfinishedError
+from .errors import DecodeError, Reject, Retry
 from .limits import rate_interval
 from .retries import Backoff, backoff_for
 
@@ -132,21 +131,6 @@ def end_fork(before: int, status: int = 0) -> None:
     """End a process if ``forks`` was shorter before: a handler has forked it, and it has no worker."""
     if len(forks) != before:
         os._exit(status)
-
-
-_UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
-
-
-def check_returned(returned: object) -> None:
-    """Raise `UnfinishedError` if a function returned code that has not run."""
-    if isinstance(returned, _UNFINISHED):
-        if isinstance(returned, CoroutineType):
-            returned.close()
-        kind = type(returned).__name__.replace("_", " ")
-        text = (
-            f"the function returned a {kind}, whose code did not run: it must be a plain function"
-        )
-        raise UnfinishedError(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,8 +377,8 @@ class Handler:
         """Return whether an error makes a dead letter at once."""
         if isinstance(error, (Reject, DecodeError, *self.reject_on)):
             return True
-        if self.retry_on is None or isinstance(error, (Retry, UnfinishedError)):
-            return isinstance(error, UnfinishedError)
+        if self.retry_on is None or isinstance(error, (Retry, errors.UnfinishedError)):
+            return isinstance(error, errors.UnfinishedError)
         return not isinstance(error, tuple(self.retry_on))
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:

@@ -22,6 +22,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
 from ..locks import new_lock
+from ..options import check_returned
 from .deliveries import DeliveryObserver, LeasedMessage, lease_clock, stored_ns
 from .logs import log, outcome_log
 from .verdicts import DeliveryOutcome, Verdict
@@ -111,7 +112,7 @@ class Observer:
         """Call the hooks of this kind; their errors are logged."""
         for hook in self.hooks.get(kind, ()):
             try:
-                hook(WorkerEvent(kind=kind, worker=self._worker, **fields))
+                check_returned(hook(WorkerEvent(kind=kind, worker=self._worker, **fields)))
             except BaseException as error:
                 level = logging.DEBUG if hook in self._failed else logging.ERROR
                 self._failed.add(hook)

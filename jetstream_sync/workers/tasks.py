@@ -27,6 +27,7 @@ from typing import (
 )
 
 from .. import errors
+from ..options import check_returned
 from .arguments import Arguments, to_json
 from .calls import (
     CallFailure,
@@ -42,7 +43,6 @@ from .calls import (
 )
 from .checks import check_option, check_time, implementation, is_number, unwrapped
 from .errors import Reject, TaskError
-from .handler import check_returned
 from .logs import log
 from .options import hint_of, refuse_unknown
 from .running import terminate as end_call
@@ -432,7 +432,7 @@ class Task(Generic[P, R]):
     def _run_bound(self, call: SentCall, context: Context | None) -> R:
         bound = self._bound(call, context)
         result = self.function(*bound.args, **bound.kwargs)
-        check_returned(result)
+        check_returned(result, done=True)
         return result
 
     def _bound(self, call: SentCall, context: Context | None) -> inspect.BoundArguments:

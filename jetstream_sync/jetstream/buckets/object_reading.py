@@ -21,7 +21,7 @@ from ...api.object_store import ObjectInfo, digest_text, new_sha256, parse_diges
 from ...api.pull import ContinuousPull
 from ...api.stream import MsgGetRequest
 from ...net.clock import BackoffDelay, Deadline
-from ...options import check_callback
+from ...options import check_callback, check_returned
 from ...subjects import chunk_subject
 from ..direct_get import leader_get
 from ..message import JetStreamMsg
@@ -109,7 +109,7 @@ class Download:
             elif not metadata.num_pending:
                 self._check_next(self.bucket.api.deadline(self._timeout))
             if self._progress is not None:
-                self._progress(self._size, self.info.size)
+                check_returned(self._progress(self._size, self.info.size))
         return data
 
     def close(self) -> None:

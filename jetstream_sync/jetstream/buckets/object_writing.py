@@ -37,7 +37,7 @@ from ...api.object_store import (
 from ...client.threads import spawn_from_finalizer
 from ...headers import EXPECTED_LAST_SEQ
 from ...net.clock import Deadline, monotonic
-from ...options import check_callback
+from ...options import check_callback, check_returned
 from ...subjects import chunk_subject
 from ..api_requests import stream_info
 from .object_bucket import ObjectBucket, log
@@ -229,7 +229,7 @@ class Upload:
         self._chunks.in_flight -= size
         self._chunks.acked += size
         if self._progress is not None:
-            self._progress(self._chunks.acked, self._total)
+            check_returned(self._progress(self._chunks.acked, self._total))
 
     # --- the end --------------------------------------------------------------------------------
 

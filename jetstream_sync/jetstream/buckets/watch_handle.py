@@ -10,7 +10,7 @@ from ... import errors
 from ...client.mailbox import copy_exception
 from ...client.threads import Signal
 from ...net.clock import Deadline
-from ...options import check_callback
+from ...options import check_callback, check_returned
 from ..api_requests import APIRequests
 from ..consume_handle import ConsumeHandle, JetStreamCallback
 from .watch import Watch
@@ -99,7 +99,7 @@ class WatchHandle(ConsumeHandle):
         current_cb, self._current_cb = self._current_cb, None
         try:
             if current_cb is not None:
-                current_cb()
+                check_returned(current_cb())
         except BaseException as error:  # noqa: BLE001 - reported
             self._core.events.callback_raised("the current_cb of a watch", error)
         finally:

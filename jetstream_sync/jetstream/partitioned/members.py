@@ -201,11 +201,11 @@ class CallbackMember(MemberConsumer):
             auto_in_progress=self._auto_in_progress,
         )
 
-    def _deliver(self, msg: JetStreamMsg) -> None:
+    def _deliver(self, msg: JetStreamMsg) -> object:
         take_partition(msg)
         self._last_reply = msg.ack_subject
         self.callback_thread: threading.Thread | None = threading.current_thread()
-        self._callback(msg)
+        return self._callback(msg)
 
     def flush_acks(self) -> None:
         """Wait until the server has processed the acknowledgements."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from ... import JetStreamMsg, codec, errors
 from ...locks import new_rlock
+from ...options import check_returned
 from ..context import Context, ContextActions
 from ..dead_letters import one_line
 from ..deliveries import DeliveryState, LeasedMessage, log_context
@@ -40,7 +41,6 @@ from ..handler import (
     Invocation,
     Middleware,
     Reply,
-    check_returned,
     in_handler_process,
 )
 from ..logs import log, traceback_text
@@ -237,7 +237,7 @@ class _Child:
                 delivery.task = handler.name
             returned = Invocation(handler, self._middleware).run(context)
             if not isinstance(returned, Reply):
-                check_returned(returned)
+                check_returned(returned, done=True)
                 return "returned", (None, context.value)
             try:
                 pickle.dumps(returned)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 
 from ... import codec, errors
 from ...locks import new_lock
+from ...options import check_returned
 from ..context import Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterWriter, copied_headers, one_line
 from ..deliveries import (
@@ -46,7 +47,6 @@ from ..handler import (
     QueueHandler,
     Reply,
     TickRule,
-    check_returned,
     end_fork,
     forks,
     task_of,
@@ -372,7 +372,7 @@ class Processor:
                 if isinstance(returned, Reply):
                     self._reply(delivery, returned)
                 else:
-                    check_returned(returned)
+                    check_returned(returned, done=True)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             end_fork(self._forks, 1)
             delivery.give_up_at = math.inf
@@ -489,7 +489,7 @@ class Processor:
         try:
             returned = self._run_anew(delivery, context)
             if not isinstance(returned, Reply):
-                check_returned(returned)
+                check_returned(returned, done=True)
         except BaseException as error:
             verdict = self.failures.decide(delivery, error)
             if state.failed(context, error, is_last=verdict.is_last):

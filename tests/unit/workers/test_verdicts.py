@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from jetstream_sync.errors import UnfinishedError
 from jetstream_sync.workers import Backoff, Reject, Retry, Worker
 from jetstream_sync.workers.errors import (
     DeadLetterTooLargeError,
     DecodeError,
     StateUnknownError,
-    UnfinishedError,
 )
 from jetstream_sync.workers.handler import Handler
 from jetstream_sync.workers.verdicts import (
