@@ -12,11 +12,13 @@ returns the same rows. In a contiguous stream they have equal widths, else about
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from operator import itemgetter
+from time import monotonic
 from typing import Final
 
+from ...net.clock import Deadline
 from ..reading.ranges import SequenceRange
 from ..streams import StreamView
 from .offsets import StreamOffset
@@ -30,6 +32,11 @@ CountProbes = Callable[[Sequence[int]], list[tuple[int | None, int]]]
 ReadMatches = Callable[[int, int], list[int] | None]
 #: Maximum number of matches whose sequences are read instead of being counted.
 _FEW_MATCHES: Final = 1000
+
+#: Seconds of work that the server is asked for at once: to count in a stream in memory, it walks through the stream.
+_COUNTING_S: Final = 1.0
+#: Maximum time of a search in seconds. After it, a batch is smaller, and partitions are cut at interpolated sequences.
+_SEARCH_S: Final = 5.0
 
 #: Where the end of a batch is searched for, as fractions of the part that is left.
 _SECTIONS: Final = (0.25, 0.5, 0.75)
@@ -52,11 +59,23 @@ class MessageCounter:
         #: Whether each sequence of the stream is a match.
         self.is_contiguous: bool = view.is_contiguous and not filtered
         self._view = view
-        self._probes = probes
+        self._ask_server = probes
+        #: The time that the server takes to count from one sequence on, in seconds.
+        self.probe_s: float = _COUNTING_S / 2
         self._read_matches = read_matches
         # The start and the number of a few matches, and their sequences once these were read.
         self._few: tuple[int, int] | None = None
         self._matches: list[int] = []
+
+    def _probes(self, seqs: Sequence[int]) -> list[tuple[int | None, int]]:
+        """Count from each of some sequences on, from as many at once as the server counts in a moment."""
+        found: list[tuple[int | None, int]] = []
+        while left := seqs[len(found) :]:
+            asked = left[: max(1, int(_COUNTING_S / self.probe_s))]
+            begun = monotonic()
+            found += self._ask_server(asked)
+            self.probe_s = max(monotonic() - begun, 1e-6) / len(asked)
+        return found
 
     def matching(self, start: int, end: int) -> int:
         """Return the number of matches from ``start`` up to, but not including, ``end``."""
@@ -98,11 +117,12 @@ class MessageCounter:
         if self.is_contiguous:
             return min(end, max(start, self._view.first_seq) + rows)
         # Invariant: a range up to `low` has at most `rows` matches, a range up to `high` has more.
+        deadline = Deadline(_SEARCH_S)
         low, high = min(end, start + rows), end
         (count, _), (every, _) = self.counts(start, (low, high))
         if low == end or every <= rows:
             return end
-        while high - low > 1 and count < rows:
+        while high - low > 1 and count < rows and not (count and deadline.expired()):
             # Where the end is if the matches are spread evenly, and beside it.
             size, near = high - low, (rows + 0.5 - count) / (every - count)
             places = {
@@ -192,29 +212,36 @@ def partition_cuts(
     tolerance = rows // partitions // _TOLERANCE_DIVISOR
     # Sequences with the number of matches before each, both rising.
     known = [(start, 0), (end, rows)]
-    budget = _PROBES_PER_PARTITION * partitions
-    while budget > 0:
-        seqs: set[int] = set()
-        for rank in ranks:
-            index = bisect_left(known, rank, key=itemgetter(1))
-            (low, before), (high, after) = known[max(index - 1, 0)], known[index]
-            if min(rank - before, after - rank) > tolerance and high - low > 1:
-                seq = low + round((high - low) * (rank - before) / (after - before))
-                seqs.add(min(max(seq, low + 1), high - 1))
-        if not seqs:
+    budget, deadline = _PROBES_PER_PARTITION * partitions, Deadline(_SEARCH_S)
+    while True:
+        guesses = {rank: _interpolated(known, rank, tolerance) for rank in ranks}
+        open_seqs = sorted({seq for seq in guesses.values() if seq is not None})
+        affordable = min(budget, int((deadline.left() or 0.0) / counter.probe_s))
+        if not open_seqs or affordable < 1:
             break
-        asked = sorted(seqs)[:budget]
+        asked = open_seqs[:: ceil(len(open_seqs) / affordable)]
         budget -= len(asked)
         found = zip(asked, counter.counts(start, asked), strict=True)
         for seq, (count, first) in found:
             # All sequences up to the next match have the same number of matches before them.
             known += (seq, min(count, rows)), (min(max(seq, first), end), min(count, rows))
-        known = _rising(known)
-    cuts = {_nearest(known, rank)[0] for rank in ranks}
+        # The last count is of an earlier time, and messages may have left the stream since then.
+        known = [*_rising(point for point in known if point[0] < end), (end, rows)]
+    cuts = {guess or _nearest(known, rank)[0] for rank, guess in guesses.items()}
     return tuple(sorted(cut for cut in cuts if start < cut < end))
 
 
-def _rising(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _interpolated(known: list[tuple[int, int]], rank: int, tolerance: int) -> int | None:
+    """Return the likely sequence of a match by its rank; ``None``: a known sequence is near enough."""
+    index = bisect_left(known, rank, key=itemgetter(1))
+    (low, before), (high, after) = known[max(index - 1, 0)], known[index]
+    if min(rank - before, after - rank) <= tolerance or high - low <= 1:
+        return None
+    seq = low + round((high - low) * (rank - before) / (after - before))
+    return min(max(seq, low + 1), high - 1)
+
+
+def _rising(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return points in order, without those that contradict earlier ones after a change of the stream."""
     kept: list[tuple[int, int]] = []
     for seq, count in sorted(set(points)):

@@ -9,8 +9,11 @@ Behaviour of nats-server 2.15 (``server/stream.go``, ``getDirectRequest``) that 
 2. ``max_bytes`` ends a response after the message that reaches it. ``up_to_seq`` is ignored.
 3. A response ends with status 204 and the number of remaining matches. If there is no match at all, the
    response is status 404 alone. If the stream does not allow direct gets, there are no responders.
-4. Any replica or mirror may respond, and it may lag behind. There is no flow control. What a mirror sends, which has
-   another ``Nats-Stream``, is not read, and a response without a message proves nothing.
+4. Any replica may respond, and it may lag behind. So does each mirror in the same account, whatever its filter
+   and limits are. There is no flow control.
+
+So only messages with the name of the stream in ``Nats-Stream`` count. A reply without a message proves nothing: the
+leader is asked, see `_RangeReader` and `count_from_each`.
 """
 
 from __future__ import annotations
@@ -20,21 +23,22 @@ from typing import Final, NamedTuple
 
 from ... import errors
 from ...api.enums import RetentionPolicy
-from ...api.stream import MsgGetRequest
+from ...api.stream import MsgGetRequest, StoredMsgReply
 from ...client.replies import ReplyCollector
+from ...codec import decode
 from ...durations import time_from_text, time_to_ns
-from ...headers import StatusCode, parse_headers, parse_status
-from ...jetstream.api_requests import APIRequests
+from ...headers import StatusCode, is_no_responders, parse_headers, parse_status
+from ...jetstream.api_requests import APIRequests, read_response, stream_info
 from ...jetstream.context import JetStream
-from ...jetstream.direct_get import MAX_BYTES, is_direct_status, is_from, is_unproven
+from ...jetstream.direct_get import MAX_BYTES, is_direct_status, is_from
 from ...net.clock import Deadline
 from ...protocol.parser import HEADER, PAYLOAD, RawMessage
 from ...speedups import split_direct
 from ..bytes_column import NO_BYTES, BytesColumn
 from ..connections import api_requests, ask_all, is_batching
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask, subject_matcher
-from .ranges import DirectGetRefusedError
-from .replies import Replies, asked, int64_array
+from .ranges import DirectGetRefusedError, RangeStalledError
+from .replies import asked, int64_array
 
 _PLAIN: Final = b"NATS/1.0"
 _UNEXPECTED_HEADERS: Final = (
@@ -46,18 +50,23 @@ _NUM_PENDING: Final = b"\r\nNats-Num-Pending: "
 #: Header lines that the server adds to a message in a batch, and in the reply to a single direct get.
 _BATCH_LINES: Final = 6
 _SINGLE_LINES: Final = 4
-#: Maximum number of single direct gets at once.
+#: Maximum number of requests for one message each at once.
 _MAX_SINGLE_GETS: Final = 256
 
 
 class DirectReader:
-    """Reads a range with direct gets; for one thread."""
+    """
+    Reads a range with direct gets, or with one request to the leader for each message; for one thread.
 
-    def __init__(self, api: APIRequests, task: ReadTask) -> None:
+    `responses` raises `RangeStalledError` if another stream replies to a direct get.
+    """
+
+    def __init__(self, api: APIRequests, task: ReadTask, *, asks_leader: bool = False) -> None:
         self._api = api
         self._task = task
-        self._stream = task.range.stream
-        self._route = api.routes.to("DIRECT.GET", task.range.stream).encode()
+        self._asks_leader = asks_leader
+        endpoint = "STREAM.MSG.GET" if asks_leader else "DIRECT.GET"
+        self._route = api.routes.to(endpoint, task.range.stream).encode()
         filters = task.range.filters
         self._filter = filters[0] if len(filters) == 1 else None
         # The server supports one filter; several filters are applied here.
@@ -65,7 +74,7 @@ class DirectReader:
 
     def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
         """Yield responses up to the end of the messages or of the range; one is prefetched."""
-        if not is_batching(self._task.server):
+        if self._asks_leader or not is_batching(self._task.server):
             yield from self._single_responses(start_seq)
             return
         sizer = BatchSizer(self._task, start_seq, filtered=self._filter is not None)
@@ -74,10 +83,9 @@ class DirectReader:
             while True:
                 items = gathering.wait(self._task.silence_timeout)
                 gathering.close()
-                first = items[0]
-                if not is_direct_status(first) and not is_from(self._stream, first[HEADER]):
-                    raise errors.NoRespondersError(self._route.decode())  # a mirror has answered
                 pending = _remaining_messages(items.pop(), self._route)
+                if items:  # one server has sent all of them
+                    self._check_stream(items[0][HEADER], start_seq)
                 server_headers = _parse_server_headers(items.column(HEADER))
                 sequences = server_headers.sequences
                 next_seq = sequences[-1] + 1 if sequences else start_seq
@@ -88,9 +96,11 @@ class DirectReader:
                 if has_more:
                     gathering = self._request(next_seq, sizer)
                 # The next response is already requested while this one is processed.
-                chunk = self._chunk(items, server_headers)
+                fields = self._task.fields
+                data = items.column(PAYLOAD) if fields.data or fields.sizes else NO_BYTES
+                chunk = self._chunk(data, server_headers)
                 sizer.learn_size(chunk)
-                del items, server_headers
+                del items, data, server_headers
                 yield ReadResponse(chunk, next_seq)
                 if not has_more:
                     return
@@ -99,32 +109,50 @@ class DirectReader:
             gathering.close()
 
     def _single_responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
-        """Yield responses of a server before 2.11, which has one direct get for each message."""
+        """Yield responses of the leader, or of a server before 2.11, with one request for each message."""
         window, route = _MAX_SINGLE_GETS, self._route.decode()
         subject = self._filter or ">"
         while start_seq < self._task.range.end_seq:
             seqs = range(start_seq, min(start_seq + window, self._task.range.end_seq))
             requests = [(route, MsgGetRequest(seq, next_by_subj=subject).encode()) for seq in seqs]
-            found: dict[int, RawMessage] = {}
+            found: dict[int, _Message] = {}
             for reply, *_ in ask_all(self._api, requests):
                 # A replica that lags behind has no message from there on, where another one may have some.
-                if is_direct_status(reply) and _remaining_messages(reply, self._route) == 0:
+                message = self._message(reply, start_seq)
+                if message is None:
                     break
-                if not is_from(self._stream, reply[HEADER]):
-                    break  # a mirror has answered
-                headers = _parse_server_headers(BytesColumn.of([reply[2]]), _SINGLE_LINES)
-                found[headers.sequences[0]] = reply
+                found[message.seq] = message
             if not found:
                 return
-            items = Replies()
-            items += [found[seq] for seq in sorted(found)]
-            server_headers = _parse_server_headers(items.column(HEADER), _SINGLE_LINES)
-            next_seq = server_headers.sequences[-1] + 1
-            self._task.validate_batch(start_seq, next_seq, server_headers.sequences)
-            yield ReadResponse(self._chunk(items, server_headers), next_seq)
+            sequences, own, subjects, times_ns, data = zip(
+                *(found[seq] for seq in sorted(found)), strict=True
+            )
+            next_seq = sequences[-1] + 1
+            self._task.validate_batch(start_seq, next_seq, sequences)
+            of = BytesColumn.of
+            server_headers = _ServerHeaders(list(sequences), of(own), of(subjects), list(times_ns))
+            yield ReadResponse(self._chunk(of(data), server_headers), next_seq)
             start_seq = next_seq
             # Where few messages match, most requests have the same reply.
             window = min(2 * len(found), _MAX_SINGLE_GETS)
+
+    def _message(self, reply: RawMessage, start_seq: int) -> _Message | None:
+        """Return the message in the only reply to a request; ``None``: there is none."""
+        if self._asks_leader:
+            return _leader_message(reply, self._route.decode())
+        if is_direct_status(reply) and _remaining_messages(reply, self._route) == 0:
+            return None
+        self._check_stream(reply[HEADER], start_seq)
+        headers = _parse_server_headers(BytesColumn.of([reply[HEADER]]), _SINGLE_LINES)
+        (seq,), (own,), (subject,), (time_ns,) = headers
+        return _Message(seq, own, subject, time_ns, reply[PAYLOAD])
+
+    def _check_stream(self, block: bytes, start_seq: int) -> None:
+        """Check that a message comes from the stream itself."""
+        stream = self._task.range.stream
+        if not is_from(stream, block):
+            reason = "another stream, which mirrors it, replied to a direct get"
+            raise RangeStalledError(stream, start_seq, reason)
 
     def _request(self, seq: int, sizer: BatchSizer) -> ReplyCollector:
         request = MsgGetRequest(
@@ -136,13 +164,34 @@ class DirectReader:
         deadline = Deadline(self._task.silence_timeout)
         return asked(self._api.core, self._route, request.encode(), _is_status, deadline)
 
-    def _chunk(self, items: Replies, server_headers: _ServerHeaders) -> Chunk:
-        """Return the columns of messages, given their parsed server headers."""
+    def _chunk(self, data: BytesColumn, server_headers: _ServerHeaders) -> Chunk:
+        """Return the columns of messages, given their payloads and their parsed server headers."""
         sequences, own, subjects, times_ns = server_headers
-        fields = self._task.fields
-        data = items.column(PAYLOAD) if fields.data or fields.sizes else NO_BYTES
         matches = self._matches
         return self._task.chunk(sequences, subjects, own, data, times_ns, matches=matches)
+
+
+class _Message(NamedTuple):
+    """One message, in the order of the columns of a chunk."""
+
+    seq: int
+    own: bytes
+    subject: bytes
+    time_ns: int
+    data: bytes
+
+
+def _leader_message(reply: RawMessage, route: str) -> _Message | None:
+    """Return the message in a reply of a stream leader; ``None``: there is none."""
+    if is_no_responders(*reply[2:]):
+        raise errors.NoRespondersError(route)
+    try:
+        message = decode(StoredMsgReply, read_response(route, reply).get("message"))
+    except errors.MessageNotFoundError:
+        return None
+    subject = message.subject.encode("utf-8", "surrogateescape")
+    time_ns = time_to_ns(message.time)
+    return _Message(message.seq, message.hdrs or b"", subject, time_ns, message.data or b"")
 
 
 class _ServerHeaders(NamedTuple):
@@ -204,25 +253,26 @@ def count_from_each(
     """
     Return the first sequence and the number of the messages from each of some sequences on.
 
-    Direct gets return them, all of which are requested at once, in the given order. If the stream does not allow
-    direct gets, or the server does not count in their replies, temporary consumers do. Any thread may call it.
+    Direct gets return them, all of which are requested at once, in the given order. The leader is asked for what they
+    do not prove: where another stream replied, or no message was found. If it has a message, a temporary consumer counts,
+    as for streams without direct gets, and for servers that do not count in their replies. Any thread may call it.
     """
     api = api_requests(js)
     route = api.routes.to("DIRECT.GET", stream)
     pairs = [(max(seq, 1), subject) for seq in seqs for subject in subjects]
-    found: list[tuple[int | None, int]] = []
+    counts: list[tuple[int | None, int] | None] = [None] * len(pairs)
     if direct and is_batching(api.core.info.version):
         requests = [
             (route, MsgGetRequest(seq, next_by_subj=subject or ">", batch=1).encode())
             for seq, subject in pairs
         ]
         replies = ask_all(api, requests, _is_status)
-        # A stream without direct gets has no responders, and a mirror may have other messages.
-        if not any(is_unproven(stream, reply[0]) for reply in replies):
-            counts = [_count_in(reply, route.encode()) for reply in replies]
-            found = [count for count in counts if count is not None]
-    if len(found) < len(pairs):
-        found = [_count_by_consumer(js, stream, seq, subject) for seq, subject in pairs]
+        # A stream without direct gets has no responders.
+        if not any(is_no_responders(*reply[-1][2:]) for reply in replies):
+            counts = [_count_in(reply, route.encode(), stream) for reply in replies]
+    unproven = [pair for pair, count in zip(pairs, counts, strict=True) if count is None]
+    others = iter(_count_by_leader(js, stream, unproven))
+    found = [count or next(others) for count in counts]
     return [_sum(found[i : i + len(subjects)]) for i in range(0, len(found), len(subjects))]
 
 
@@ -233,8 +283,8 @@ def matching_seqs(
     Return the sequences of the messages on some subjects from a sequence on, of which there are about ``count``.
 
     The messages are read, once, whereas a server counts them by walking through a stream in memory each time. ``None``:
-    the server or the stream has no batched direct gets, or the messages exceed the limit of a reply. Any thread may call
-    it.
+    the server or the stream has no batched direct gets, a reply does not prove that it is from the stream, or the messages
+    exceed the limit of a reply. Any thread may call it.
     """
     api = api_requests(js)
     if not is_batching(api.core.info.version):
@@ -244,10 +294,11 @@ def matching_seqs(
     requests = [(route, first._replace(next_by_subj=subject).encode()) for subject in subjects]
     seqs: list[int] = []
     for found in ask_all(api, requests, _is_status):
-        is_other = is_unproven(stream, found[0])
         status = found.pop()
-        if is_other or not is_direct_status(status):
+        if not is_direct_status(status) or is_no_responders(*status[2:]):
             return None
+        if not found or not is_from(stream, found[0][HEADER]):
+            return None  # a mirror may have replied
         if len(found) < count and _remaining_messages(status, route.encode()):
             return None
         seqs += _parse_server_headers(BytesColumn.of([reply[2] for reply in found])).sequences
@@ -259,34 +310,55 @@ def _sum(counts: Sequence[tuple[int | None, int]]) -> tuple[int | None, int]:
     return min(firsts, default=None), sum(count for _, count in counts)
 
 
-def _count_in(replies: Sequence[RawMessage], route: bytes) -> tuple[int | None, int] | None:
-    """Return the sequence and the count in a response; ``None``: an older server has sent it, without a count."""
+def _count_in(
+    replies: Sequence[RawMessage], route: bytes, stream: str
+) -> tuple[int | None, int] | None:
+    """
+    Return the sequence and the count in a response.
+
+    ``None``: it has no message of the stream, or an older server has sent it, without a count.
+    """
     if not is_direct_status(replies[-1]):
         return None
     # The last reply counts the messages after the first one; before 2.12 the header of that one includes itself.
     left = _remaining_messages(replies[-1], route)
-    if len(replies) == 1:
-        return None, 0
-    return _parse_server_headers(BytesColumn.of([replies[0][2]])).sequences[0], left + 1
+    if len(replies) == 1 or not is_from(stream, replies[0][HEADER]):
+        return None
+    return _parse_server_headers(BytesColumn.of([replies[0][HEADER]])).sequences[0], left + 1
 
 
-def _count_by_consumer(
-    js: JetStream, stream: str, seq: int, subject: str | None
-) -> tuple[int | None, int]:
-    """Count the messages from one sequence on where direct gets do not."""
-    found = js.get_stream(stream)
-    config, state = found.cached_info.config, found.cached_info.state
-    is_queue = config.retention == RetentionPolicy.WORK_QUEUE
-    if is_queue and not config.allow_direct:
+def _count_by_leader(
+    js: JetStream, stream: str, pairs: Sequence[tuple[int, str | None]]
+) -> list[tuple[int | None, int]]:
+    """Count the messages from some sequences on as the leader of the stream has them."""
+    api = api_requests(js)
+    route = api.routes.to("STREAM.MSG.GET", stream)
+    requests = [
+        (route, MsgGetRequest(seq, next_by_subj=subject or ">").encode()) for seq, subject in pairs
+    ]
+    firsts = [_leader_message(reply, route) for reply, *_ in ask_all(api, requests)]
+    info = stream_info(api, stream) if any(firsts) else None
+    if info is None:
+        return [(None, 0)] * len(pairs)
+    is_queue = info.config.retention == RetentionPolicy.WORK_QUEUE
+    if is_queue and not info.config.allow_direct:
         raise DirectGetRefusedError(stream)  # a work queue would refuse the consumer, too
-    try:
-        first = found.get_msg(seq, next_by_subject=subject or ">").seq
-    except errors.NotFoundError:
-        return None, 0
-    if is_queue:
-        # An upper bound, so that the limits of a batch hold.
-        return first, max(state.last_seq, first) - first + 1
-    consumer = found.create_consumer(
+    counts: list[tuple[int | None, int]] = []
+    for first, (_, subject) in zip(firsts, pairs, strict=True):
+        count = 0
+        if first is not None and is_queue:
+            # An upper bound, so that the limits of a batch hold.
+            count = max(info.state.last_seq, first.seq) - first.seq + 1
+        elif first is not None:
+            count = _count_by_consumer(js, stream, first.seq, subject)
+        counts.append((first and first.seq, count))
+    return counts
+
+
+def _count_by_consumer(js: JetStream, stream: str, seq: int, subject: str | None) -> int:
+    """Return the number of messages from one of them on."""
+    consumer = js.create_consumer(
+        stream,
         deliver_policy="by_start_sequence",
         opt_start_seq=seq,
         filter_subject=subject,
@@ -295,8 +367,8 @@ def _count_by_consumer(
         num_replicas=1,
         inactive_threshold=5.0,
     )
-    found.delete_consumer(consumer.name)
-    return first, max(1, consumer.cached_info.num_pending or 0)
+    js.delete_consumer(stream, consumer.name)
+    return max(1, consumer.cached_info.num_pending or 0)
 
 
 def _is_status(delivery: RawMessage) -> bool:

@@ -2,8 +2,9 @@
 Read one sequence range of a stream: each message once and in order, or raise an error that says why not.
 
 A range is complete when a message at or after its end was seen. It is also complete when there are no more
-replies and the stream leader confirms that there are no more messages: another replica or a mirror may lag
-behind. This covers filters without a match at the end, and deleted or purged messages.
+replies and the stream leader confirms that there are no more messages: another replica may lag behind, and a mirror
+may reply that it has no message. This covers filters without a match at the end, and deleted or purged messages. If
+the leader does not confirm it, or a mirror sends its messages, the leader is asked for each message from there on.
 
 After a lost link, a server restart or the loss of the consumer, the read continues after the last yielded
 message. Every direct get response is checked before it is yielded: the stream must be the one that the range
@@ -165,6 +166,8 @@ class _RangeReader:
         self._fields = FieldSelection.of(columns)
         self._next_seq = max(1, range_.start_seq)
         self._is_direct = False
+        # Whether direct gets did not return what the stream holds: a mirror or a replica that lags behind replies.
+        self._asks_leader = False
         # Whether the stream was checked since the reader started: a consumer ends with its stream.
         self._stream_checked = False
         # Whether a message was returned: what left the stream before that is not missing in a read from earliest,
@@ -227,10 +230,15 @@ class _RangeReader:
             validate_batch=self._validate_batch,
             server=server,
         )
-        return (DirectReader if self._is_direct else PullReader)(self._api, task)
+        if not self._is_direct:
+            return PullReader(self._api, task)
+        return DirectReader(self._api, task, asks_leader=self._asks_leader)
 
     def _recover(self, error: errors.Error) -> None:
         """Wait before the next attempt after an error."""
+        if self._is_direct and not self._asks_leader and isinstance(error, RangeStalledError):
+            self._asks_leader = True
+            return
         left = self._deadline.left()
         wait = self._waits.next()
         if left is not None:

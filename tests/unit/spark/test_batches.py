@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from fixtures.spark_streams import stream_info
@@ -198,3 +199,52 @@ def test_number_of_partitions():
     assert partition_counts({"A": 3}, 100, 8) == {"A": 3}
     assert partition_counts({"A": 10**9}, 100, None) == {"A": MAX_PARTITIONS}
     assert partition_counts({"A": 10**9}, 100, 100) == {"A": 100}
+
+
+@given(
+    st.sets(st.integers(1, 300), min_size=2),
+    st.integers(2, MAX_PARTITIONS),
+    st.lists(st.integers(1, 300), min_size=1),
+)
+def test_messages_that_leave_the_stream_move_no_cut_out_of_the_range(present, partitions, leaving):
+    """Counts of two times do not fit together, and still give rising cuts within the range."""
+    end = max(present) + 1
+    left = iter(leaving)
+    server = Server(present)
+
+    def probes(seqs: Sequence[int]) -> list[tuple[int | None, int]]:
+        first = next(left, 1)
+        server.matches = {match for match in server.matches if match >= first}
+        return server.probes(seqs)
+
+    counts = MessageCounter(view(min(present), end, len(present)), True, probes)
+    cuts = partition_cuts(counts, 1, end, len(present), partitions)
+    assert sorted(set(cuts)) == list(cuts)
+    assert all(1 < cut < end for cut in cuts)
+
+
+def test_slow_counts_end_the_search_for_cuts(monkeypatch):
+    """Where a count takes long, few are made, and the other cuts are between the known ones."""
+    end, now = 640_000, [0.0]
+    server = Server(set(range(1, end, 640)))
+    at_once: list[int] = []
+
+    def probes(seqs: Sequence[int]) -> list[tuple[int | None, int]]:
+        at_once.append(len(seqs))
+        now[0] += len(seqs)
+        return server.probes(seqs)
+
+    for module in ("spark.planning.batches", "net.clock"):
+        monkeypatch.setattr(f"jetstream_sync.{module}.monotonic", lambda: now[0])
+    counts = MessageCounter(view(1, end, end), True, probes)
+    assert counts.matching(1, end) == 1000
+    cuts = partition_cuts(counts, 1, end, 1000, 64)
+    assert at_once[0] == 2
+    assert set(at_once[1:]) == {1}
+    assert now[0] < 12
+    assert len(cuts) == 63
+    assert max(high - low for low, high in pairwise((1, *cuts, end))) < 1.5 * end / 64
+    # A batch is smaller than its limit, but has messages.
+    reached = counts.find_end(1, end, 100)
+    assert 0 < len([item for item in server.matches if item < reached]) <= 100
+    assert now[0] < 40
