@@ -32,7 +32,8 @@ class Config:
     servers: str | Sequence[str] | None = "nats://127.0.0.1:4222"
     """As for `jetstream_sync.connect`; by default those of the ``context`` of ``connection``, if it has one."""
     name: str = "django"
-    """The name of the connections."""
+    """The name of the connections, and of the worker: a project with tasks or schedules needs one that no other
+    program of the account has."""
     connection: Mapping[str, Any] = field(default_factory=dict)
     """Other options of `jetstream_sync.connect`."""
     timeout: float = 5.0

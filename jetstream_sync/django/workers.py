@@ -123,6 +123,8 @@ class Worker(workers.Worker):
     """
 
     process_setup = "django:setup"
+    default_name = Config.name
+    name_example = 'JETSTREAM = {"name": "shop"} in the settings'
     task_class: type[workers.Task[..., Any]] = Task
     queues_class: type[TaskQueues] = _TaskQueues
 

@@ -73,6 +73,9 @@ class JetStream:
     def __init__(self, app: Flask | None = None, **options: Any) -> None:
         middleware = [self._in_app_context, *options.pop("middleware", ())]
         self.worker = Worker(middleware=middleware, **options)
+        # Until `init_app`, the name is not known.
+        self.worker.default_name = ""
+        self.worker.name_example = 'app.config["JETSTREAM"] = {"name": "shop"}'
         self._app: Flask | None = None
         if app is not None:
             self.init_app(app)
@@ -81,17 +84,19 @@ class JetStream:
         """
         Add the extension to an application; handlers run in the context of the last one.
 
-        The worker gets the name of the connection, or of the application, also for tasks that are defined
-        already.
+        The worker gets the ``name`` of the configuration, also for tasks that are defined already; without
+        one, its connection has the name of the application.
 
         Raises:
-            InvalidOptionError: the worker has tasks, and the name cannot be a token of their subjects.
+            InvalidOptionError: the worker has tasks or schedules, and the configuration has no name, or one that
+                cannot be a token of their subjects.
 
         """
         options = dict(app.config.setdefault("JETSTREAM", {}))
         app.extensions["jetstream"] = self
         self._app = app
         self.worker.servers = options.pop("servers", None)
+        self.worker.default_name = "" if options.get("name") else app.name
         self.worker.queues.rename(options.get("name") or app.name)
         self.worker.connection = options
         app.cli.add_command(_commands)

@@ -120,8 +120,8 @@ class WorkerOptions:
     """
 
     name: str = "worker"
-    """The name of the connection, recorded with each dead letter. With tasks, it is a part of their subjects:
-    each program needs its own."""
+    """The name of the connection, recorded with each dead letter. The subjects of tasks and schedules contain it:
+    a worker that has some needs a name that no other program of the account has."""
     dead_letters: DeadLetterTarget | None = None
     """The stream for dead letters of handlers that name no other; it is created if it does not exist. Or a
     function ``(message, reason) -> subject``; a stream with the subject must exist. ``None``: messages that
@@ -205,6 +205,17 @@ class DefinedWorker(WorkerOptions):
     process_setup: str
     eager_calls: Any
     task_class: type[Any]
+    #: The name of a worker that was given none, and how to give one.
+    default_name: str = "worker"
+    name_example: str = 'Worker(name="shop")'
+
+    def check_name(self) -> None:
+        """Raise `InvalidOptionError` if the worker has no name of its own: programs that share it mix their calls."""
+        rule = (
+            "must be one that no other program of the account has, because the subjects of tasks and schedules "
+            f"contain it: set {self.name_example}"
+        )
+        check_option("name", self.name, self.name != self.default_name, rule)
 
     def resources(self, nc: Connection) -> Sequence[Wanted]:
         """Return the streams and buckets of the worker."""

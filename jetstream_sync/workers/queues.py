@@ -90,6 +90,7 @@ class TaskQueues:
         refuse_unknown("queue", options, OPTIONS["queue"])
         where, others = divided(QueueOptions, options)
         owner = self._owner
+        owner.check_name()
         check_token("name", owner.name)
         calls = CallQueue(
             self._sender,
@@ -188,6 +189,8 @@ class TaskQueues:
         if self._queues:
             check_token("name", name)
         owner.name = name
+        if self._queues or owner.schedules:
+            owner.check_name()
         for queue, (calls, handler) in self._queues.items():
             before = calls.prefix
             calls.rename(name)

@@ -427,6 +427,7 @@ class Worker(DefinedWorker):
         self.queues.set_ticks(task, name, rule)
 
     def _add_schedule(self, schedule: Schedule) -> None:
+        self.check_name()
         ok = all(item.name != schedule.name for item in self.schedules)
         check_option("name", schedule.name, ok, "is used by another schedule already")
         self.schedules.append(schedule)

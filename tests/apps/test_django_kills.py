@@ -76,7 +76,7 @@ then_killed(calls.TaskState, "failed", "after the failure, before the dead lette
 then_killed(calls.TaskState, "give_up", "after giving up, before the term")
 then_killed(dead_letters.DeadLetterWriter, "write", "after the dead letter")
 
-worker = Worker(middleware=[around])
+worker = Worker(name="kills", middleware=[around])
 worker.queue("default", ack_wait=3, prefetch=2)
 
 @worker.task(name="pay", results="R", atomic=True, retry=Backoff(first=0.1, factor=1, maximum=0.1, attempts=4))

@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.apps, pytest.mark.timeout(110), pytest.mark.server(">=
 
 
 def test_the_project_is_short():
-    """All of its files together have at most 70 lines, without empty ones."""
+    """All of its files together have at most 71 lines, without empty ones."""
     files = (APPS / "django_shop").rglob("*.py")
     lines = [line for file in files for line in file.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 70
+    assert len(lines) <= 71
 
 
 def test_the_project_runs(fresh_server, tmp_path, postgres_database, monkeypatch):

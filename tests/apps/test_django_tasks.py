@@ -32,7 +32,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
     from jetstream_sync.django.workers import default_worker, discover
 
     server = request.getfixturevalue("nats_server")
-    setting = {"servers": server.url, "dead_letters": "DEAD", "outbox": []}
+    setting = {"servers": server.url, "name": "project", "dead_letters": "DEAD", "outbox": []}
     with override_settings(JETSTREAM=setting, TASKS={"default": BACKEND}):
         from fixtures import django_tasks  # the backend checks tasks when they are defined
 
@@ -96,13 +96,13 @@ def test_a_task_that_comes_again(js):
     message = last_message(js)
     with running(worker()):
         wait_until(lambda: result.refresh() or result.is_finished)
-        js.publish(f"tasks.django.default.django-default.{result.id}", message)
+        js.publish(f"tasks.project.default.django-default.{result.id}", message)
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
         assert runs == [("x", 1)]
         bucket = js.key_value("TASK_RESULTS")
         state = bucket.get(result.id).value.replace(b'"SUCCESSFUL"', b'"RUNNING"')
         bucket.put(result.id, state)
-        js.publish(f"tasks.django.default.django-default.{result.id}", message)
+        js.publish(f"tasks.project.default.django-default.{result.id}", message)
         wait_until(lambda: len(runs) == 2)
     assert runs == [("x", 1), ("x", 2)]
 
@@ -150,7 +150,7 @@ def test_a_task_that_does_not_exist(js):
         changed = changed.replace(
             changed[start : changed.index(b",", start)], b'"id":"%b"' % name.encode()
         )
-        js.publish(f"tasks.django.default.django-default.{name}", changed)
+        js.publish(f"tasks.project.default.django-default.{name}", changed)
     with running(worker()):
         # A work queue: a message that is terminated is deleted.
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
@@ -256,3 +256,16 @@ def test_run_after(js):
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
     assert delayed.started_at >= later
     assert delayed.task.run_after == later
+
+
+def test_a_project_with_tasks_needs_a_name(nats_server):
+    """``manage.py check`` has the line to add: without a name, two projects would run each other's tasks."""
+    from django.core.management import call_command
+    from django.core.management.base import SystemCheckError
+    from django.test import override_settings
+
+    with (
+        override_settings(JETSTREAM={"servers": nats_server.url}),
+        pytest.raises(SystemCheckError, match=r'JETSTREAM = \{"name": "shop"\}'),
+    ):
+        call_command("check")

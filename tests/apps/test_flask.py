@@ -184,7 +184,7 @@ def test_tasks_of_an_application_factory_have_its_name(nats_server, js):
 
     extension.worker.schedule(double, every=3600, args=[1])
     app = Flask("shop")
-    app.config["JETSTREAM"] = {"servers": nats_server.url}
+    app.config["JETSTREAM"] = {"servers": nats_server.url, "name": "shop"}
     extension.init_app(app)
 
     @extension.worker.task(queue="default", name="later")
@@ -213,8 +213,29 @@ def test_a_name_that_is_no_token_is_refused_for_tasks():
 
     extension = JetStream()
     extension.worker.task(name="double")(lambda: None)
+    app = Flask("shop")
+    app.config["JETSTREAM"] = {"name": "shop.web"}
     with pytest.raises(InvalidOptionError, match="must be a token of a subject"):
-        extension.init_app(Flask("shop.web"))
+        extension.init_app(app)
+
+
+@pytest.mark.parametrize("define", ["task", "schedule"])
+def test_an_application_with_tasks_needs_a_name(define):
+    """The name of the application, such as ``app``, may be that of another one."""
+    from flask import Flask
+
+    from jetstream_sync.flask import JetStream
+
+    extension = JetStream()
+    if define == "task":
+        extension.worker.task(name="double")(lambda: None)
+    else:
+        extension.worker.schedule("daily", subject="a.b", every=60)(bytes)
+    with pytest.raises(InvalidOptionError, match=r'app.config\["JETSTREAM"\] = \{"name": "shop"\}'):
+        extension.init_app(Flask("app"))
+    extension = JetStream(Flask("app"))
+    with pytest.raises(InvalidOptionError, match="no other program"):
+        extension.worker.task(name="double")(lambda: None)
 
 
 @pytest.mark.parametrize("define", ["handler", "task"])
@@ -247,7 +268,7 @@ from flask import Flask
 def create_app():
     from jobs import js
     app = Flask("shop")
-    app.config["JETSTREAM"] = {"servers": os.environ["NATS_URL"]}
+    app.config["JETSTREAM"] = {"servers": os.environ["NATS_URL"], "name": "shop"}
     js.init_app(app)
     return app
 """

@@ -18,7 +18,7 @@ from jetstream_sync import Stream
 CODE = """
 from jetstream_sync.workers import Worker
 
-worker = Worker(dead_letters="DEAD")
+worker = Worker(name="shop", dead_letters="DEAD")
 
 @worker.handler(stream={stream!r}, consumer="C", decode="text")
 def handle(data):
@@ -153,7 +153,7 @@ def test_schedules_are_listed_and_unused_ones_deleted(jsm, js, stream, app):
         allow_msg_schedules=True,
     )
     jobs = js.update_stream(config)
-    js.schedule(f"schedules.{name}.worker.old", target=f"{name}.old", every=3600)
+    js.schedule(f"schedules.{name}.shop.old", target=f"{name}.old", every=3600)
     with Path(f"{app}.py").open("a") as file:
         file.write(f'worker.schedule("daily", subject="{name}.daily", cron="0 5 * * *")(bytes)\n')
     command = ("worker", "schedules", f"{app}:worker")

@@ -7,7 +7,7 @@ from typing_extensions import assert_type
 from jetstream_sync import django
 from jetstream_sync.workers import Backoff, Context, TaskResult, Worker
 
-worker = Worker()
+worker = Worker(name="tests")
 
 
 @worker.task

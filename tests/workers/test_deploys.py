@@ -142,7 +142,7 @@ def test_a_deploy_with_another_filter_and_restarts_of_the_old_version(
             old = first.pop()
             old.signal(signal.SIGTERM)
             assert old.ended() == 0
-            again = Worker(fresh_server.url)
+            again = Worker(fresh_server.url, name="tests")
             again.handler(stream="S", consumer="C", filter_subject=f"s.{before}")(bytes)
             assert again.run() == 2
             publish(after, 50)

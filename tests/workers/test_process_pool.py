@@ -45,7 +45,7 @@ def test_a_crash_or_a_hang_fails_only_its_message(js, stream, nats_server, tmp_p
     """
     code = f"""
 import faulthandler, re
-worker = Worker(dead_letters="DEAD")
+worker = Worker(name="pool", dead_letters="DEAD")
 
 @worker.handler(
     stream={stream.name!r}, consumer="C", concurrency=6, pool="processes", ack_wait=3, decode="text",
@@ -100,7 +100,7 @@ def around(call, ctx):
         record("after")
 
 os.environ.setdefault("PARENT", str(os.getpid()))
-worker = Worker(middleware=[around])
+worker = Worker(name="pool", middleware=[around])
 
 @worker.handler(
     stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes",
@@ -170,7 +170,7 @@ class Unpicklable(Refused):
     def __init__(self, a, b):
         super().__init__("two arguments")
 
-worker = Worker(dead_letters="DEAD")
+worker = Worker(name="pool", dead_letters="DEAD")
 
 @worker.handler(
     stream={stream.name!r}, consumer="C", pool="processes", decode="json",
@@ -210,7 +210,7 @@ def handle(name, ctx):
 def test_ctrl_c_lets_handlers_in_processes_finish(js, stream, nats_server, tmp_path):
     """Signals of the terminal do not reach a handler; a second one kills its process."""
     code = f"""
-worker = Worker(drain_timeout=60)
+worker = Worker(name="pool", drain_timeout=60)
 
 @worker.handler(stream={stream.name!r}, consumer="C", pool="processes", ack_wait=60)
 def handle():
@@ -241,7 +241,7 @@ def test_processes_end_with_their_worker(js, stream, nats_server, tmp_path):
     """When the worker is killed, its processes end at once, also one that keeps the GIL."""
     code = f"""
 import re
-worker = Worker()
+worker = Worker(name="pool")
 
 @worker.handler(stream={stream.name!r}, consumer="C", pool="processes", concurrency=3)
 def handle(data):
@@ -262,7 +262,7 @@ def test_the_processes_of_all_handlers_end_at_the_same_time(js, stream, nats_ser
     """Processes that take long to end leave the others their time."""
     code = f"""
 import atexit
-worker = Worker()
+worker = Worker(name="pool")
 
 options = dict(stream={stream.name!r}, pool="processes", concurrency=1)
 
@@ -293,7 +293,7 @@ def test_a_handler_that_a_process_cannot_import_is_refused(stream, nats_server, 
 
     So is a module that runs its worker when it is imported: each process would start others.
     """
-    worker = Worker(nats_server.url)
+    worker = Worker(nats_server.url, name="pool")
 
     def local() -> None:
         pass
@@ -305,7 +305,7 @@ def test_a_handler_that_a_process_cannot_import_is_refused(stream, nats_server, 
     (tmp_path / "app.py").write_text(f"""
 import sys
 from jetstream_sync.workers import Worker
-worker = Worker()
+worker = Worker(name="pool")
 def handle():
     pass
 if __name__ == "__main__":
@@ -318,7 +318,7 @@ if __name__ == "__main__":
     (tmp_path / "unguarded.py").write_text(f"""
 import sys
 from jetstream_sync.workers import Worker
-worker = Worker()
+worker = Worker(name="pool")
 @worker.handler(stream={stream.name!r}, consumer="C", pool="processes")
 def handle():
     pass
@@ -358,7 +358,7 @@ from jetstream_sync.workers import Worker
 if __name__ != "__main__":
     print("importing", flush=True)
     time.sleep(300)
-worker = Worker(drain_timeout=100)
+worker = Worker(name="pool", drain_timeout=100)
 @worker.handler(stream={stream.name!r}, consumer="C", pool="processes")
 def handle():
     pass
@@ -381,7 +381,7 @@ if __name__ != "__main__" and not os.path.exists("killed"):
     open("killed", "w").close()
     os.kill(os.getpid(), signal.SIGKILL)
 
-worker = Worker()
+worker = Worker(name="pool")
 
 @worker.handler(stream={stream.name!r}, consumer="C", pool="processes", decode="text")
 def handle(data):
@@ -401,7 +401,7 @@ def test_what_cannot_cross_the_pipe_does_not_fail_a_message(stream, nats_server,
 class Mine:
     pass
 
-worker = Worker()
+worker = Worker(name="pool")
 
 @worker.handler(stream={stream.name!r}, consumer="C", pool="processes")
 def handle(data, ctx: Context):

@@ -567,3 +567,34 @@ def test_options_of_a_task_need_their_buckets_and_their_pool(worker, js):
         worker.task(queue="apart", soft_timeout=1.0)(print_nothing)
     with pytest.raises(InvalidOptionError, match="top level"):
         worker.task(name="local", queue="apart")(count.function)
+
+
+def test_tasks_and_schedules_need_a_name():
+    """A worker with the default name, which other programs share, has no tasks and no schedules."""
+    worker = Worker()
+    with pytest.raises(InvalidOptionError, match=r'Worker\(name="shop"\)'):
+        worker.task(name="task")(bytes)
+    with pytest.raises(InvalidOptionError, match="no other program"):
+        worker.queue("mail")
+    with pytest.raises(InvalidOptionError, match="no other program"):
+        worker.schedule("daily", subject="a.b", every=60)(bytes)
+    assert not worker.handlers
+    assert not worker.schedules
+
+
+def test_calls_of_another_program_are_reported_once(worker, nats_server, caplog):
+    """Calls whose tasks are of a module that the worker does not have may be those of a namesake."""
+    other = Worker(nats_server.url, name=worker.name, program="tests")
+    for name in ("other-mail-send", "other-mail-read"):
+        task = other.task(name=name)(lambda: None)
+        task.delay()
+        task.delay()
+
+    @worker.task(name="mine")
+    def mine() -> None:
+        pass
+
+    with running(worker):
+        wait_until(lambda: caplog.text.count("of the unknown task") >= 2, 20)
+    assert caplog.text.count("does another program have the same name?") == 1
+    shared_connection(nats_server.url, name=other.name).close()

@@ -277,7 +277,7 @@ def test_an_older_server_is_refused(js, nats_server):
 
 def test_options_of_schedules_are_checked():
     """One rule, a name that fits into a subject, and each name once."""
-    worker = Worker()
+    worker = Worker(name="tests")
     worker.schedule("a", subject="jobs.a", every=1)(bytes)
     for name, rule, option in [
         ("a", {"every": 1}, "name"),

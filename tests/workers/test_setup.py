@@ -127,7 +127,7 @@ def test_a_stream_in_the_place_of_a_bucket_is_an_error(js, fresh_server):
 def test_filters_that_cannot_match_are_reported(js, fresh_server):
     """Of a handler as a warning, since stored messages may match; of a queue of tasks as an error."""
     js.create_stream(ORDERS)
-    worker = Worker(fresh_server.url, dead_letters="SETUP_DEAD")
+    worker = Worker(fresh_server.url, name="tests", dead_letters="SETUP_DEAD")
 
     @worker.handler(stream="SETUP", consumer="C", filter_subject="setups.a")
     def handle() -> None:
@@ -145,4 +145,4 @@ def test_filters_that_cannot_match_are_reported(js, fresh_server):
     js.create_stream(name="TASKS", subjects=["other.>"])
     result = worker.check()
     assert result.status == 2
-    assert "stream TASKS has no subject that matches tasks.worker.default.*.*" in result.errors[0]
+    assert "stream TASKS has no subject that matches tasks.tests.default.*.*" in result.errors[0]

@@ -232,7 +232,7 @@ trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(ToFile()))
 for handler in logging.getLogger().handlers:
     handler.addFilter(LogContextFilter())
     handler.setFormatter(logging.Formatter("%(message)s [%(handler)s %(seq)s %(trace_id)s]"))
-worker = Worker()
+worker = Worker(name="tests")
 
 @worker.handler(
     stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes"

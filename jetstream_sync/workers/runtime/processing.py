@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 from ... import codec, errors
 from ...locks import new_lock
 from ...options import check_returned
+from ..checks import unwrapped
 from ..context import Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterWriter, copied_headers, one_line
 from ..deliveries import (
@@ -601,6 +602,10 @@ class QueueProcessor(Processor):
             name: Processor(task, shared, dead_letters, processes, self.breaker)
             for name, task in handler.tasks.items()
         }
+        # The modules of the tasks, as in their names, and those that were reported as unknown.
+        self._modules = {
+            unwrapped(task.function).__module__.replace(".", "-") for task in handler.tasks.values()
+        }
         self._ticks = Ticks(shared.js, handler.stream, handler.ticks, shared.is_stopping)
 
     def failed_here(self, delivery: LeasedMessage) -> bool:
@@ -649,6 +654,15 @@ class QueueProcessor(Processor):
         now = datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead
         age = max(0.0, now - stored_ns([delivery.msg])[0] / 1e9)
         name = codec.encodable(task)  # it is reported as JSON
+        module = task.rpartition("-")[0]
+        if module and module not in self._modules:
+            self._modules.add(module)
+            text = (
+                "queue %s: calls of the module %r arrive at %s, and no task here is of that module: does another "
+                "program have the same name?"
+            )
+            where = self.handler.filter_subjects[0]
+            log.error(text, self.handler.name, codec.encodable(module), where)
         if name not in self.unknown_tasks:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
             log.error(text, self.handler.name, task, grace)

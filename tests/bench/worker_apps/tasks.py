@@ -8,7 +8,7 @@ from jetstream_sync.workers import Worker
 
 from .record import record, url
 
-worker = Worker(url, program="bench")
+worker = Worker(url, name="bench", program="bench")
 
 
 @worker.task(name="handle")

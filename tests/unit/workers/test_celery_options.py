@@ -21,7 +21,7 @@ def test_the_page_has_every_word():
 @pytest.mark.parametrize(("place", "word", "hint"), CELERY_WORDS)
 def test_a_word_of_celery_is_an_error_that_names_the_right_one(place, word, hint):
     """Each option and each attribute that the table has is refused with its replacement."""
-    worker = Worker("nats://127.0.0.1:1")
+    worker = Worker("nats://127.0.0.1:1", name="tests")
     task = worker.task(name="add")(add)
     with pytest.raises((InvalidOptionError, AttributeError)) as caught:
         if place == "task":

@@ -19,10 +19,10 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "WorkerFields": (Worker, Worker),
     "HandlerFields": (
         Worker.handler,
-        lambda **options: Worker().handler(stream="S", consumer="C", **options),
+        lambda **options: Worker(name="tests").handler(stream="S", consumer="C", **options),
     ),
-    "TaskFields": (Worker.task, lambda **options: Worker().task(**options)),
-    "QueueFields": (Worker.queue, lambda **options: Worker().queue("q", **options)),
+    "TaskFields": (Worker.task, lambda **options: Worker(name="tests").task(**options)),
+    "QueueFields": (Worker.queue, lambda **options: Worker(name="tests").queue("q", **options)),
 }
 
 
@@ -63,7 +63,7 @@ def test_an_unknown_option_names_the_nearest_one(name):
 def test_a_batch_is_no_option_of_a_handler():
     """The options of `Worker.batch` are refused by `Worker.handler`."""
     with pytest.raises(InvalidOptionError, match="max_messages"):
-        Worker().handler(stream="S", consumer="C", max_messages=3)  # type: ignore[call-arg]
+        Worker(name="tests").handler(stream="S", consumer="C", max_messages=3)  # type: ignore[call-arg]
 
 
 def clock() -> None:
@@ -119,7 +119,7 @@ def test_a_wrong_option_is_refused_where_it_is_given(name, options):
     ],
 )
 def test_a_wrong_option_of_a_call_is_refused_before_it_is_sent(options):
-    task = Worker("nats://127.0.0.1:1").task(clock)
+    task = Worker("nats://127.0.0.1:1", name="tests").task(clock)
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
         task.apply_async(**options)
 
@@ -128,5 +128,5 @@ def test_a_function_without_a_name_needs_one():
     """A partial and a lambda have none that another process could find."""
     for function in (partial(clock), lambda: None):
         with pytest.raises(InvalidOptionError, match="name"):
-            Worker().task(function)
-    assert Worker().task(name="tick")(partial(clock)).name == "tick"
+            Worker(name="tests").task(function)
+    assert Worker(name="tests").task(name="tick")(partial(clock)).name == "tick"

@@ -95,7 +95,7 @@ def test_the_delay_of_a_retry():
 )
 def test_the_options_of_a_handler_are_checked(option, values):
     """The error names the option, also for a value of another type; the worker has no handler."""
-    worker = Worker()
+    worker = Worker(name="tests")
     for value in values:
         with pytest.raises(InvalidOptionError) as caught:
             worker.handler(**{"stream": "S", "consumer": "C", option: value})(print)
@@ -135,7 +135,7 @@ def test_only_functions_that_block_are_handlers():
 
     def keyword(data: bytes, *, needed: int) -> None: ...
 
-    worker = Worker()
+    worker = Worker(name="tests")
     for wrong in (coroutine, generator, lambda data: data, three, keyword, "function"):
         with pytest.raises(InvalidOptionError, match="handler"):
             worker.handler(stream="S", consumer="C")(wrong)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_only_functions_that_block_are_handlers():
 
 def test_a_decorated_function_can_be_called():
     """The handler passes arguments and the result through; it has the name of the function."""
-    worker = Worker()
+    worker = Worker(name="tests")
 
     @worker.handler(stream="S", consumer="C")
     def double(number: int, factor: int = 2) -> int:
@@ -166,7 +166,7 @@ def test_the_name_of_a_handler_is_the_same_in_each_process():
 
     def step(data: bytes, factor: int = 2) -> None: ...
 
-    worker = Worker()
+    worker = Worker(name="tests")
     functions = [functools.partial(functools.partial(step), factor=3), Step(), Step().__call__]
     for number, function in enumerate(functions):
         worker.handler(stream="S", consumer=f"C{number}")(function)
@@ -182,7 +182,7 @@ def test_a_function_that_no_process_can_import_is_refused():
     class Step:
         def __call__(self, data: bytes) -> None: ...
 
-    worker = Worker()
+    worker = Worker(name="tests")
     for number, function in enumerate(
         (
             step,
@@ -202,7 +202,7 @@ def test_a_function_that_no_process_can_import_is_refused():
 
 def test_a_function_can_handle_two_consumers():
     """A handler that is decorated again is that function, with its arguments."""
-    worker, seen = Worker(), []
+    worker, seen = Worker(name="tests"), []
 
     @worker.handler(stream="S", consumer="C")
     @worker.handler(stream="T", consumer="C", decode="json")
@@ -219,7 +219,7 @@ def test_a_function_can_handle_two_consumers():
 
 def test_a_wrapper_gets_the_payload():
     """A wrapper that passes its arguments on, and does not tell which, gets one."""
-    worker, seen = Worker(), []
+    worker, seen = Worker(name="tests"), []
 
     def logged(function: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -241,7 +241,7 @@ def test_two_handlers_of_one_consumer_are_refused():
 
     def first(ctx: Context) -> None: ...
 
-    worker = Worker()
+    worker = Worker(name="tests")
     worker.handler(stream="S", consumer="C")(first)
     worker.handler(stream="T", consumer="C")(first)
     with pytest.raises(InvalidOptionError, match="is used by handler first"):
@@ -267,7 +267,7 @@ def test_the_options_of_a_worker_are_checked(wrong):
 
 def test_hooks_and_schedules_are_checked():
     """The error names all events, or the option of the schedule."""
-    worker = Worker()
+    worker = Worker(name="tests")
     with pytest.raises(InvalidOptionError, match="lease_lost"):
         worker.on("finished")  # type: ignore[arg-type]
     for cron in ("0 5 * *", "@every 5s", 5):
@@ -294,7 +294,7 @@ def test_a_reason_is_one_line():
 
 def test_a_key_implies_retries_in_place():
     """The back-off of the handler is used in place, and the default one is short enough for it."""
-    worker = Worker()
+    worker = Worker(name="tests")
     options: dict[str, Any] = {"stream": "S", "key": lambda _msg: 1}
     default = worker.handler(consumer="A", **options)(print)
     assert default.retry == Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)
@@ -308,7 +308,7 @@ def test_a_key_implies_retries_in_place():
 
 def test_a_key_wants_one_process():
     """A handler with a key refuses to run in several processes, and others do not."""
-    worker = Worker()
+    worker = Worker(name="tests")
     worker.handler(stream="S", consumer="A")(print).check_processes(4)
     keyed = worker.handler(stream="S", consumer="B", key=lambda _msg: 1)(print)
     keyed.check_processes(1)
@@ -318,7 +318,7 @@ def test_a_key_wants_one_process():
 
 def test_limits_are_checked():
     """A limit is defined before its handlers and once; a rate has a number and a unit."""
-    worker = Worker()
+    worker = Worker(name="tests")
     worker.limit("smtp", 2)
     assert worker.handler(stream="S", consumer="A", limit="smtp")(print).limit == "smtp"
     with pytest.raises(InvalidOptionError, match="'ftp'.*smtp"):
@@ -333,7 +333,7 @@ def test_limits_are_checked():
 
 
 def test_program_and_connection_of_a_worker_may_be_none():
-    assert Worker(program=None).program == Worker().program
+    assert Worker(program=None).program == Worker(name="tests").program
     assert Worker(connection=None).connection == {}
 
 

@@ -31,12 +31,12 @@ def test_valid_rules(cron):
 def test_invalid_rules(cron):
     """A rule that the server refuses is refused when it is defined."""
     with pytest.raises(InvalidOptionError, match="cron"):
-        Worker().schedule("report", subject="s", cron=cron)(bytes)
+        Worker(name="tests").schedule("report", subject="s", cron=cron)(bytes)
 
 
 def test_options_of_times_are_checked():
     """Zones must exist and need a cron rule; an interval is at least a second."""
-    worker = Worker()
+    worker = Worker(name="tests")
     for options in (
         {"cron": "0 3 * * *", "time_zone": "Mars/Base"},
         {"cron": "0 3 * * *", "time_zone": ""},

@@ -275,7 +275,7 @@ def in_a_process() -> None:
 
 def test_handlers_of_processes_run_in_the_test():
     """The client runs a handler in the process of the test, whatever its pool."""
-    worker = Worker()
+    worker = Worker(name="tests")
     worker.handler(stream="S", consumer="C", pool="processes")(in_a_process)
     outcome = worker.test_client().deliver("in_a_process", b"x")
     assert (outcome.kind, str(outcome.error)) == ("retry", str(os.getpid()))

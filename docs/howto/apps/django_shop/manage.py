@@ -21,6 +21,7 @@ settings.configure(
     INSTALLED_APPS=["jetstream_sync.django", "shop", *(f"django.contrib.{app}" for app in ADMIN)],
     JETSTREAM={
         "servers": os.environ.get("NATS_URL", "nats://127.0.0.1:4222"),
+        "name": "shop",
         "dead_letters": "DEAD",
         "ensure": [StreamConfig(name="SHOP", subjects=["shop.*"]), KeyValueConfig(bucket="LOCKS")],
     },
