@@ -376,7 +376,8 @@ class WriteOptions:
     on_short_window: ShortWindow = option(choice(ShortWindow), ShortWindow.WARN)
     """What to do if the duplicate window of the stream is shorter: ``warn`` or ``error``."""
     job_id: str | None = option(str, None)
-    """Gives a repeated batch job the same message ids; ``None``: a new id for every run."""
+    """Gives a repeated batch job the same message ids, and distinguishes the writes of one batch in ``foreachBatch``;
+    ``None``: a new id for every run, or that of the batch."""
     marker_subject: str | None = option(check_publish_subject, None)
     """The subject prefix of the write checkpoints of ``transaction``."""
     query_id: str | None = option(str, None)

@@ -8,7 +8,6 @@ the options of the data source as a mapping.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -16,18 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from .. import errors
 from ..durations import time_from_ns
 from ..headers import MSG_ID, Headers, parse_headers
-from .option_values import Delivery
 from .options import ReadOptions, WriteOptions
 from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
 from .reading.range_reader import ReadPlan, read_partition
 from .reading.ranges import SequenceRange
-from .retry import task_context
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
-from .writing.message_ids import WriteTaskId
 from .writing.rows import Columns, RowLayout, grouped, row_parts
-from .writing.sink_errors import RowError, SinkError
-from .writing.write_plan import WritePlan, Written
+from .writing.sink_errors import RowError
+from .writing.write_plan import WritePlan, Written, write_task_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +71,7 @@ def publish_partition(
 
     """
     parsed = WriteOptions.from_options(options)
-    task_id = _write_task_id(parsed, partition)
+    task_id = write_task_id(parsed, partition)
     layout, parts = _columns(rows, columns, task_id.partition, parsed)
     if layout is None:
         return Written(partition=task_id.partition)
@@ -83,26 +79,6 @@ def publish_partition(
     written = plan.write(task_id, grouped(parts))
     plan.confirm([written])
     return written
-
-
-def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
-    """Return the id of this write task, from the Spark task context, if any."""
-    context = task_context()
-    query = batch = None
-    if context is not None:
-        query = context.getLocalProperty("sql.streaming.queryId")
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        partition = context.partitionId() if partition is None else partition
-    names = []
-    if query is not None and batch is not None:
-        names.append(f"query {query}")
-    if options.job_id is not None:
-        names.append(f"job {options.job_id}")
-    if not names:
-        if options.delivery == Delivery.TRANSACTION:
-            raise SinkError("delivery=transaction needs the option jobId outside a streaming query")
-        names.append(f"call {uuid.uuid4().hex}")
-    return WriteTaskId(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)
 
 
 def _columns(

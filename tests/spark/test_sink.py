@@ -478,22 +478,21 @@ def test_write_to_a_table(spark, target):
 
 @pytest.mark.full
 def test_update_mode_with_foreach_batch(spark, target, lines, tmp_path):
-    """A repeated batch of foreachBatch with a jobId stores each row once."""
+    """A repeated batch of foreachBatch stores each row once, and a query with a new checkpoint stores its own."""
     target.make()
     lines.add(4)
     counts = lines.read(spark).groupBy("data").count().selectExpr("cast(count AS string) AS data")
-    checkpoint = tmp_path / "batches"
 
-    def write(rows: DataFrame, batch: int) -> None:
-        save(rows, target.options(subject=target.subject(), jobId=f"counts-{batch}"))
+    def write(rows: DataFrame, _batch: int) -> None:
+        save(rows, target.options(subject=target.subject()))
 
-    for _ in range(2):
+    for checkpoint in (tmp_path / "first", tmp_path / "first", tmp_path / "second"):
         query = counts.writeStream.outputMode("update").foreachBatch(write)
         query.option("checkpointLocation", str(checkpoint)).trigger(
             availableNow=True
         ).start().awaitTermination()
         forget_commit(checkpoint, 0)
-    assert target.payloads() == [b"1"] * 4
+    assert target.payloads() == [b"1"] * 8
 
 
 def test_a_query_has_no_job_id(spark, target, lines):

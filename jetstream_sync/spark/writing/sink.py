@@ -26,7 +26,7 @@ from .arrow_rows import arrow_columns
 from .message_ids import WriteTaskId
 from .rows import Columns, RowLayout, grouped, row_parts
 from .sink_errors import SinkError
-from .write_plan import WritePlan, Written
+from .write_plan import WritePlan, Written, write_task_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,17 +153,14 @@ class _BatchWriter(DataSourceArrowWriter):
     def __init__(self, plan: WritePlan, overwrite: bool) -> None:
         self._plan = plan
         self._overwrite = overwrite
-        # All attempts of a task have the same job id, and so the same message ids.
-        self._job = plan.options.job_id or uuid.uuid4().hex
-        self._label = f"job {self._job}"
+        # All attempts of a task have the same id of the run, and so the same message ids.
+        self._run = f"run {uuid.uuid4().hex}"
+        self._label = f"job {plan.options.job_id}" if plan.options.job_id else self._run
 
     @one_line_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
-        context = TaskContext.get()
-        assert context is not None
-        task_id = WriteTaskId(name=f"job {self._job}", batch=0, partition=context.partitionId())
-        return _write(self._plan, task_id, iterator)
+        return _write(self._plan, write_task_id(self._plan.options, run=self._run), iterator)
 
     @one_line_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

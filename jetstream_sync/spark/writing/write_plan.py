@@ -8,6 +8,7 @@ and whether it allows rollups.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from ...subjects import API_PREFIX, is_reserved, subject_matches, subjects_overl
 from ..connections import api_requests, connected
 from ..option_values import Delivery, RowIds, ShortWindow
 from ..options import WriteOptions
-from ..retry import retry_transient
+from ..retry import retry_transient, task_context
 from ..streams import stream_view
 from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, MessageIds, WriteTaskId
@@ -360,3 +361,30 @@ class WritePlan:
     def _deadline(self) -> Deadline:
         """Return the limit for connecting and the request after it, which starts now."""
         return Deadline(self.options.ack_timeout)
+
+
+def write_task_id(
+    options: WriteOptions, partition: int | None = None, *, run: str = ""
+) -> WriteTaskId:
+    """
+    Return the id of a write task of a job, from the Spark task context, if any.
+
+    In ``foreachBatch``, query and batch are part of it, as in a streaming write. Outside of queries it needs a ``jobId``
+    or ``run``, the same text for all attempts of one run; otherwise it is another one for each call.
+    """
+    context = task_context()
+    query = batch = None
+    if context is not None:
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        partition = context.partitionId() if partition is None else partition
+    names = []
+    if query is not None and batch is not None:
+        names.append(f"query {query}")
+    if options.job_id is not None:
+        names.append(f"job {options.job_id}")
+    if not names:
+        if options.delivery == Delivery.TRANSACTION and not run:
+            raise SinkError("delivery=transaction needs the option jobId outside a streaming query")
+        names.append(run or f"call {uuid.uuid4().hex}")
+    return WriteTaskId(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)
