@@ -550,7 +550,7 @@ def public_calls() -> set[str]:
             for method in dir(cls)
             if (method == "__next__" or not method.startswith("_"))
             and method not in local
-            and callable(getattr(cls, method))
+            and callable(getattr(cls, method, None))
         }
     return found
 

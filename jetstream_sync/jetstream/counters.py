@@ -13,10 +13,15 @@ from ..api.publish import PubAck
 from ..codec import loads
 from ..exact import exact
 from ..headers import COUNTER_SOURCES, INCREMENT, Headers
+from ..net.clock import BackoffDelay
 from ..subjects import check_publish_subject, check_subject
+from .api_requests import limited, with_one_deadline, within
 from .direct_get import StoredMsg
 from .stream import Stream, every_last_msg
 
+#: Delays before a counter is read again while another program resets it, in seconds: the first and the maximum.
+_FIRST_CONFLICT_DELAY_S: Final = 0.005
+_MAX_CONFLICT_DELAY_S: Final = 0.2
 _INTEGER: Final = "[+-]?[0-9]+"
 
 
@@ -56,6 +61,7 @@ class Counters:
             if not getattr(config, option):
                 raise errors.InvalidOptionError("stream", stream.name, f"it does not have {option}")
         self._stream = stream
+        self._api = stream._api  # noqa: SLF001 - of this package
         self._publish = publish
 
     @property
@@ -89,32 +95,28 @@ class Counters:
             Error: otherwise as `JetStream.publish`.
 
         """
-        return self._add(subject, value, msg_id, timeout)[0]
+        deadline = within(self._api.deadline(timeout))
+        with limited(deadline):
+            ack = self._add(subject, value, msg_id)
+            return self._read(subject, consistent=True).value if ack.val is None else _int(ack.val)
 
-    def _add(
-        self,
-        subject: str,
-        value: int,
-        msg_id: str | None = None,
-        timeout: float | timedelta | None = None,
-    ) -> tuple[int, int]:
-        """Add to a counter; return the total, and the sequence of the message."""
+    def _add(self, subject: str, value: int, msg_id: str | None) -> PubAck:
+        """Add to a counter; return the acknowledgement, for a duplicate without a total."""
         number = exact(value)
         if type(number) is not int:
             raise errors.InvalidOptionError("value", value, "must be an int")
         headers = {INCREMENT: f"{number:+d}"}
         # Without the header for the expected stream, which a server refuses in an increment.
-        ack = self._publish(subject, b"", timeout, None, headers, msg_id)
+        left = within(self._api.deadline()).left()
+        ack = self._publish(subject, b"", left, None, headers, msg_id)
         if ack.stream != self.stream:
             text = f"{subject!r} is a counter of stream {ack.stream!r}, which has added the value"
             raise errors.WrongStreamError.found_here(text)
-        if ack.val is None:
-            if not ack.duplicate:
-                text = f"adding to {subject!r}"
-                outcome = f"its leader stored message {ack.seq}, which is not an increment"
-                raise errors.ServerTooOldError(text, "2.12", "older", (), outcome)
-            return self._read(subject, consistent=True).value, ack.seq
-        return _int(ack.val), ack.seq
+        if ack.val is None and not ack.duplicate:
+            text = f"adding to {subject!r}"
+            outcome = f"its leader stored message {ack.seq}, which is not an increment"
+            raise errors.ServerTooOldError(text, "2.12", "older", (), outcome)
+        return ack
 
     def get(self, subject: str) -> CounterEntry:
         """
@@ -155,25 +157,45 @@ class Counters:
         """
         return map(_entry, every_last_msg(self._stream, check_subject(pattern)))
 
+    @with_one_deadline
     def reset(self, subject: str) -> int:
         """
         Set a counter to 0 and delete its history; what is added meanwhile is kept.
 
-        The history is kept while consumers of the stream have unacknowledged messages, see `Stream.purge`.
+        Several programs may reset a counter at a time: each total is subtracted once, if a call takes less than
+        the ``duplicate_window`` of the stream. The history is kept while consumers of the stream have
+        unacknowledged messages, see `Stream.purge`.
 
         Returns:
-            The total that was subtracted.
+            The total that was subtracted; 0 if another program has subtracted it meanwhile.
 
         Raises:
             KeyNotFoundError: there is no such counter.
+            TimeoutError: the total may have been subtracted; a second call within the window does not subtract it
+                again.
             Error: otherwise as `add()` and `Stream.purge`.
 
         """
-        # A replica that is behind lacks what was added last, which would be left in the counter.
-        value = self._read(check_publish_subject(subject), consistent=True).value
-        _, seq = self._add(subject, -value)
+        # A server refuses an expected sequence in an increment. So the id of a reset names the reset before it, of
+        # which the server remembers those of its window: of two programs that have read the same total, or totals
+        # with increments between them, one gets the other's sequence, and reads again.
+        subject, last_reset = check_publish_subject(subject), 0
+        delays = BackoffDelay(_FIRST_CONFLICT_DELAY_S, _MAX_CONFLICT_DELAY_S, jitter=True)
+        while True:
+            # A replica that is behind lacks what was added last, which would be left in the counter.
+            value = self._read(subject, consistent=True).value
+            try:
+                ack = self._add(subject, -value, f"reset {subject} {last_reset}")
+            except errors.APIError as error:
+                if not error.in_process:  # that of another program is being stored
+                    raise
+                self._api.core.wait_closed(delays.next())
+                continue
+            if not ack.duplicate:
+                break
+            last_reset = ack.seq
         with suppress(errors.PendingAcksError):
-            self._stream.purge(subject=subject, seq=seq)
+            self._stream.purge(subject=subject, seq=ack.seq)
         return value
 
     def __repr__(self) -> str:

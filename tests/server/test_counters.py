@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 from fixtures.fake_jetstream import scripted
 from fixtures.threads import wait_until
 
+import jetstream_sync
 from jetstream_sync import Connection, Counters, JetStream, Msg, errors
 from jetstream_sync.api.stream import StreamSource, SubjectTransform
 
@@ -159,3 +163,38 @@ def test_a_replica_that_is_behind_does_not_answer_for_a_reset(nats_server, count
         assert behind.add(subject, 7, msg_id="second") == 12
         assert behind.reset(subject) == 12
     assert counters[subject] == 0
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize("history", [-1, 1], ids=["with history", "without history"])
+def test_programs_that_reset_at_a_time_subtract_a_total_once(nats_server, js, stream_name, history):
+    """Four programs reset and add; what they subtracted and what is left is what was added."""
+    js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        allow_msg_counter=True,
+        allow_direct=True,
+        max_msgs_per_subject=history,
+    )
+    subject = f"{stream_name}.a"
+    counters = js.counters(stream_name)
+
+    def reset(number: int) -> int:
+        with jetstream_sync.connect(nats_server.url) as nc:
+            own = nc.jetstream().counters(stream_name)
+            barrier.wait(10)
+            if number >= 4:
+                own.add(subject, 7)
+                return 0
+            return own.reset(subject)
+
+    added = subtracted = 0
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(15):
+            counters.add(subject, 100)
+            added += 100 + 2 * 7
+            barrier = Barrier(6)
+            taken = list(pool.map(reset, range(6)))
+            subtracted += sum(taken)
+            assert 0 <= counters[subject] <= 14, taken
+            assert counters[subject] == added - subtracted

@@ -108,7 +108,8 @@ class BucketAdmin(StreamAdmin):
         Update the config of a key-value bucket.
 
         Fields that are not set keep their value. The entries are kept, apart from those that a lower limit
-        removes.
+        removes. The config is read and then replaced, which the server cannot do in one step: only one program at a
+        time may update a bucket, or it may undo the change of another one.
 
         Args:
             config: the config; or
@@ -284,7 +285,8 @@ class BucketAdmin(StreamAdmin):
         """
         Update the config of an object store.
 
-        Fields that are not set keep their value; the storage cannot be changed.
+        Fields that are not set keep their value; the storage cannot be changed. Only one program at a time may
+        update a store, as in `update_key_value()`.
 
         Args:
             config: the config; or
