@@ -41,6 +41,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from .. import JetStreamMsg, KeyValueConfig, StreamConfig
+from .calls import SentCall
 from .dead_letters import DeadLetterTarget
 from .handler import Middleware
 from .retries import Backoff

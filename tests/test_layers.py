@@ -235,6 +235,7 @@ BROAD_HANDLERS = {
     "spark/session.py start_query": "the errors of Spark have no common class; it repeats one",
     "django/outbox.py _guarded": "the relay outlives any error of the database, and reports it",
     "workers/runtime/processing.py process": "a user's handler may raise anything: the attempt has failed",
+    "workers/runtime/processing.py _may_run": "a user's limit_key may raise anything: the attempt has failed",
     "workers/runtime/processing.py _run_anew": "whatever a hook of a commit raises, the run has committed",
     "workers/runtime/processing.py _reply": "the handler has succeeded: its reply must not fail the message",
     "workers/runtime/child.py _handled": "the same in a process: the worker gets the error",

@@ -37,7 +37,7 @@ from uuid import UUID
 
 from .. import codec, errors
 from .checks import implementation
-from .errors import TaskArgumentsError
+from .errors import Reject, TaskArgumentsError
 from .handler import is_context
 
 if TYPE_CHECKING:
@@ -589,6 +589,15 @@ class Arguments:
             found[name] = context
         ordered = {name: found[name] for name in self._signature.parameters if name in found}
         return inspect.BoundArguments(self._signature, cast("Any", ordered))
+
+    def named(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all arguments by name, as JSON, with defaults; raises `Reject` if they do not fit."""
+        try:
+            bound = self._sent.bind(*args, **kwargs)
+        except TypeError as error:
+            raise Reject(f"the message is no call of the task {task}: {error}") from error
+        bound.apply_defaults()
+        return dict(bound.arguments)
 
     def _converted(self, name: str, value: Any) -> Any:
         convert = self._converters[name]

@@ -49,7 +49,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import errors
 from ..locks import new_lock
@@ -239,6 +239,10 @@ class LeasedMessage:
     """The name in `metadata` in place of the real consumer; empty: none."""
     task: str = ""
     """The name of the task that the message is a call of; empty: it is none."""
+    limit: Any = None
+    """The `SharedLimit` in which the run counts; ``None``: none."""
+    waits: bool = False
+    """Whether it was taken by a thread, and waits for a limit without one."""
     is_suspicious: bool = False
     """Whether the message may have ended the process that handled it before."""
 

@@ -34,6 +34,7 @@ from .dead_letters import DeadLetterTarget, one_line
 from .errors import DecodeError, Reject, Retry
 from .limits import rate_interval
 from .retries import Backoff, backoff_for
+from .shared_limits import LimitUse
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -317,6 +318,11 @@ class Handler:
         return self.exclusive or self.group is not None
 
     @property
+    def parks(self) -> bool:
+        """Whether messages may wait in the stream, as schedules."""
+        return self.park_after is not None
+
+    @property
     def ahead(self) -> int:
         """The number of messages to receive ahead, at least."""
         return (self.max_messages or self.concurrency) if self.prefetch is None else self.prefetch
@@ -392,6 +398,20 @@ class CallHandler(Handler):
 
     state: RunState = field(repr=False)
     """Records the runs."""
+    shared_limit: LimitUse | None = field(repr=False, default=None)
+    """The limit of all processes; ``None``: none."""
+
+    def __post_init__(self) -> None:
+        """Check and complete the options."""
+        super().__post_init__()
+        ok = self.shared_limit is None or (self.ack == "after" and not self.retry.in_place)
+        rule = "of all processes excludes ack='before', 'key' and retries in place: its calls go back to the server"
+        check_option("limit", self.shared_limit and self.shared_limit.rule.name, ok, rule)
+
+    @property
+    def parks(self) -> bool:
+        """Whether messages may wait in the stream, as schedules."""
+        return super().parks or self.shared_limit is not None
 
 
 class TickRule(NamedTuple):

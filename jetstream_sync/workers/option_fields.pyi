@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from .. import JetStreamMsg, KeyValueConfig, StreamConfig
+from .calls import SentCall
 from .dead_letters import DeadLetterTarget
 from .handler import Middleware
 from .retries import Backoff
@@ -56,6 +57,8 @@ class HandlerFields(TypedDict, total=False):
 class TaskFields(TypedDict, total=False):
     name: str | None
     queue: str
+    limit: str | None
+    limit_key: Callable[[SentCall], str | int | None] | None
     results: str | None
     cron: str | None
     every: float | timedelta | None

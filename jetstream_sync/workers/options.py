@@ -31,10 +31,12 @@ from .dead_letters import DeadLetterTarget
 from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, Middleware
 from .resources import Resource
 from .schedules import Schedule
+from .shared_limits import SharedLimitRule
 from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
     from .. import Connection
+    from .calls import SentCall
     from .context import Context
     from .resources import Wanted
 
@@ -52,7 +54,7 @@ CELERY_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("task", "ignore_result", "leave out results="),
     ("task", "max_retries", "retry=Backoff(attempts=...), the first attempt included"),
     ("task", "priority", "a queue of its own: worker.queue(name, concurrency=...)"),
-    ("task", "rate_limit", "worker.queue(name, rate='10/s')"),
+    ("task", "rate_limit", "worker.limit(name, rate='10/s', scope='cluster'), and limit=name"),
     ("task", "reject_on_worker_lost", "the default: the call is delivered again"),
     ("task", "retry_backoff", "retry=Backoff(first=..., factor=2.0)"),
     ("task", "retry_backoff_max", "retry=Backoff(maximum=...)"),
@@ -201,6 +203,7 @@ class DefinedWorker(WorkerOptions):
 
     handlers: list[Handler]
     limits: dict[str, int]
+    shared_limits: dict[str, SharedLimitRule]
     schedules: list[Schedule]
     process_setup: str
     eager_calls: Any
@@ -265,6 +268,12 @@ class TaskOptions:
     ``send`` in ``shop.mail``."""
     queue: str = "default"
     """The name of the queue, see `Worker.queue`."""
+    limit: str | None = None
+    """The name of a limit of all processes, see `Worker.limit`; a call that has to wait for it goes back to the
+    server, and uses no attempt. Needs server 2.12. ``None``: none."""
+    limit_key: Callable[[SentCall], str | int | None] | None = None
+    """Returns a key of a call, such as ``lambda call: call.kwargs["tenant"]``: the calls of each key have the
+    limit for themselves. ``call.kwargs`` has all arguments by name, as JSON. ``None``: all calls together."""
     results: str | None = None
     """A key-value bucket for the state and the return value of each call, for one day if it is created here;
     ``None``: there are no results. It costs a write when the call is sent, and two in the worker."""
@@ -285,6 +294,10 @@ class TaskOptions:
         """Check the options that no other part checks."""
         if self.results is not None:
             check_bucket("results", self.results)
+        ok = self.limit_key is None or (callable(self.limit_key) and self.limit is not None)
+        check_option(
+            "limit_key", self.limit_key, ok, "must be a function of the call, and needs 'limit'"
+        )
         for option, default in (("time_zone", None), ("missed", "last"), ("overlap", False)):
             value, is_scheduled = (
                 getattr(self, option),

@@ -14,13 +14,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from .. import errors
-from .calls import DONE, CallQueue, CallStates, TaskState, call_id
+from .arguments import Arguments
+from .calls import DONE, CallQueue, CallStates, SentCall, TaskState, call_id, sent_call
 from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .handler import TASK_OPTIONS, CallHandler, Handler, HandlerFunction, QueueHandler, TickRule
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided, refuse_unknown
 from .resources import Resource, create_missing, resources_of
 from .schedules import LEASES, module_of
+from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
 from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
@@ -146,6 +148,12 @@ class TaskQueues:
                 self._sender, own.results, self.create
             )
             options = {**options, "state": TaskState(states, name)}
+        if own.limit is not None:
+            limits = self._owner.shared_limits
+            known = f"must be one of {sorted(limits)}: define it with limit(scope='cluster') before"
+            check_option("limit", own.limit, own.limit in limits, known)
+            use = limit_use(limits[own.limit], own.limit_key, name, function)
+            options = {**options, "shared_limit": use}
         task: Task[..., Any] = self._owner.task_class(function, name, calls, states, self)
         task.handler = self.add_handler(own.queue, task.runner(), states, options)
         self.tasks[name] = task
@@ -226,7 +234,9 @@ class TaskQueues:
             item for queue in self._queues.values() for item in queue.handler.ticks.values()
         ]
         leases = () if all(schedule.overlap for schedule in schedules) else (LEASES,)
-        return [*streams, *(states.resource() for states in self._states.values()), *leases]
+        limits = [limits_resource()] if self._owner.shared_limits else []
+        of_states = (states.resource() for states in self._states.values())
+        return [*streams, *of_states, *leases, *limits]
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -298,6 +308,25 @@ class TaskQueues:
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""
         return self._owner.eager_calls
+
+
+def limit_use(
+    rule: SharedLimitRule,
+    key: Callable[[SentCall], Any] | None,
+    task: str,
+    function: Callable[..., Any],
+) -> LimitUse:
+    """Return how a task uses a limit."""
+    if key is None:
+        return LimitUse(rule, lambda _: rule.name)
+    arguments, value_of = Arguments(function), key
+
+    def key_of_payload(data: bytes) -> str:
+        call = sent_call(data)
+        named = arguments.named(task, call.args, call.kwargs)
+        return key_of(rule.name, value_of(call._replace(kwargs=named)))
+
+    return LimitUse(rule, key_of_payload)
 
 
 def program_of(module: str) -> str:

@@ -35,13 +35,14 @@ from .observer import Observer
 from .operations.health import Monitor, Processes, WorkerPhase
 from .operations.heartbeat import SupervisorLink
 from .options import DefinedWorker
-from .resources import create_missing
+from .resources import SetupStep, create_missing
 from .running import RunningReporter
-from .runtime.consumers import check_dead_letters, check_parking
+from .runtime.consumers import check_dead_letters, check_parking, parks
 from .runtime.membership import source_of
 from .runtime.processing import Shared
 from .runtime.threads import HandlerRunner
 from .schedules import Schedules
+from .shared_limits import SharedLimits
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ _BUFFERED_SHARE: Final = 1 / 3
 _BURST_POLL_S: Final = 0.2
 #: Longest interval at which leases and unconfirmed settlements are checked, in seconds.
 _MAX_TICK_S: Final = 0.25
+#: Timeout of the requests for limits of all processes, in seconds.
+_LIMITS_S: Final = 2.0
 #: Timeout of the end of handler processes without a message, in seconds.
 _CLOSE_S: Final = 1.0
 #: Timeouts of the last flush, in seconds: after a clean stop, and after the drain timeout.
@@ -132,6 +135,7 @@ class WorkerRun:
             has_committed=worker.has_committed,
             process_setup=worker.process_setup,
             limits={name: Limit(count) for name, count in worker.limits.items()},
+            shared_limits=SharedLimits(nc.jetstream(timeout=_LIMITS_S), self._create_missing),
         )
 
     def run(self, *, burst: bool) -> int:
@@ -163,9 +167,8 @@ class WorkerRun:
             if not self._wait_connected():
                 return False
             try:
-                if self._worker.ensure != "none":
-                    for step in create_missing(self._js, self._worker.resources(self._nc)):
-                        log.warning("worker %r: setup would %s", name, step)
+                for step in self._create_missing():
+                    log.warning("worker %r: setup would %s", name, step)
                 self._runners = [self._prepare(handler) for handler in self._worker.handlers]
                 self._pools = [item.processes for item in self._runners if item.processes]
                 if self._worker.ensure != "none":
@@ -187,11 +190,19 @@ class WorkerRun:
         parts = [part for handler in self._worker.handlers for part in handler.parts]
         if any(part.soft_timeout is not None for part in parts):
             spawn("worker-soft-timeouts", self._interrupt_overdue, fatal)
+        if self._worker.shared_limits:
+            spawn("worker-limits", lambda: self._shared.shared_limits.run(self._ended), fatal)
         for runner in self._runners:
             runner.start()
         self._monitor.attach(self._nc, self._keeper, self._runners, keeper)
         self._reporter.start(self._nc)
         return True
+
+    def _create_missing(self) -> list[SetupStep]:
+        """Create what is missing, unless the worker must not; return the steps that are left."""
+        if self._worker.ensure == "none":
+            return []
+        return create_missing(self._js, self._worker.resources(self._nc))
 
     def _wait_connected(self) -> bool:
         """Wait until the connection is open or has failed; return whether the worker may start."""
@@ -205,7 +216,7 @@ class WorkerRun:
     def _prepare(self, handler: Handler) -> HandlerRunner:
         may_change = self._worker.ensure != "none"
         source = source_of(self._js, handler, may_change=may_change)
-        if handler.park_after is not None:
+        if parks(handler):
             check_parking(self._js, handler)
         writer = None
         if handler.dead_letters is not None:
@@ -321,12 +332,14 @@ class WorkerRun:
         receiving = deadline.sooner(_STOP_PULLING_S)
         for runner in self._runners:
             runner.stop_pulling(receiving)
+        self._shared.shared_limits.stop()
         clean = self._wait_idle(deadline) and self._settlements.wait_confirmed(deadline)
         abandoned = sum(runner.abandon() for runner in self._runners)
         if abandoned:
             log.error("%d handlers did not end in time; their messages are returned", abandoned)
             self._settlements.wait_confirmed(Deadline(_LAST_FLUSH_S))
         self._monitor.enter(WorkerPhase.STOPPED)
+        self._shared.shared_limits.stop()
         self._reporter.stop()
         for pool in self._pools:
             pool.close()

@@ -124,6 +124,11 @@ def given_back(delay: float = 0.0) -> Verdict:
     return Verdict(VerdictAction.RETURN, "given_back", delay)
 
 
+def postponed(delay: float) -> Verdict:
+    """Return the verdict for a message that waits in the server, and uses no attempt."""
+    return Verdict(VerdictAction.PARK, "given_back", delay)
+
+
 def unknown_task_verdict(task: str, age: float, grace: float) -> Verdict:
     """Return what follows for a call of an unknown task with an age in seconds; the delays double."""
     if age >= grace:

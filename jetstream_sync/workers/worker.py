@@ -19,7 +19,7 @@ from ..exit_status import ExitStatus, exit_status
 from ..records import shows_fields
 from ..subjects import subject_matches
 from .arguments import to_json
-from .checks import check_count, check_option, check_plain, unwrapped
+from .checks import check_count, check_option, check_plain, check_token, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters
 from .events import RunEvent, RunEventKind, StopOnce, signals
@@ -52,6 +52,7 @@ from .run import WorkerRun, existing_objects_kept, monitoring
 from .runtime.consumers import plan_consumer, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
+from .shared_limits import SharedLimitRule
 from .tasks import Task, TaskDecorator
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class Worker(DefinedWorker):
         self.handlers: list[Handler] = []
         #: The limits by name: how many handlers may run at a time.
         self.limits: dict[str, int] = {}
+        #: The limits of all processes by name.
+        self.shared_limits: dict[str, SharedLimitRule] = {}
         #: The schedules, in the order of their definition.
         self.schedules: list[Schedule] = []
         #: What runs calls at once, see `eager`; ``None``: workers do.
@@ -250,7 +253,8 @@ class Worker(DefinedWorker):
         """
         for option, value in options.items():
             rule = f"belongs to the queue of the task: worker.queue(name, {option}=...)"
-            check_option(option, value, option not in (*QUEUE_OPTIONS, "concurrency"), rule)
+            of_queue = option in {*QUEUE_OPTIONS, "concurrency"}
+            check_option(option, value, option in OPTIONS["task"] or not of_queue, rule)
         refuse_unknown("task", options, OPTIONS["task"])
         own, others = divided(TaskOptions, options)
 
@@ -321,6 +325,8 @@ class Worker(DefinedWorker):
 
     def _check_limit(self, limit: str | None) -> None:
         rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
+        if limit in self.shared_limits:
+            rule = "is a limit of all processes: they are for tasks, @worker.task(limit=...)"
         check_option("limit", limit, limit is None or limit in self.limits, rule)
 
     def _new_handler(self, kind: type[H], function: HandlerFunction, options: dict[str, Any]) -> H:
@@ -493,26 +499,51 @@ class Worker(DefinedWorker):
 
         return decorate
 
-    def limit(self, name: str, count: int) -> None:
+    def limit(
+        self,
+        name: str,
+        concurrency: int | None = None,
+        *,
+        rate: str | None = None,
+        scope: str = "process",
+    ) -> None:
         """
-        Define a limit for handlers that use the same thing, such as a mail server.
+        Define a limit for handlers or tasks that use the same thing, such as a mail server.
 
-        In each process, at most ``count`` messages are handled at a time by all handlers with this
-        ``limit`` together. A message that waits for another one occupies its thread, and its lease is
+        With the scope ``"process"``, all handlers and queues of the process with this ``limit`` handle that
+        number of messages at a time. A message that waits for another one occupies its thread, and its lease is
         renewed.
 
+        With the scope ``"cluster"``, the limit holds for the tasks with this ``limit`` in all processes, also of
+        other programs with a limit of this name. A call that has to wait goes back to the server, and occupies
+        neither a thread nor a place of ``max_ack_pending``. See :doc:`/howto/task-control`.
+
         Args:
-            name: the name for the ``limit`` of `handler`.
-            count: the number, at least 1.
+            name: the name for the option ``limit``; with the scope ``"cluster"``, a token of a subject.
+            concurrency: how many messages may be handled at a time, at least 1; ``None``: any number, with a rate.
+            rate: how many calls may start, such as ``"10/s"``, ``"600/m"`` or ``"1000/h"``; only for the scope
+                ``"cluster"``, since handlers and queues have a ``rate`` of their own. ``None``: any number.
+            scope: ``"process"`` or ``"cluster"``.
 
         Raises:
-            InvalidOptionError: the count is out of range, or the name is defined already.
+            InvalidOptionError: a value is out of range, or the name is defined already.
 
         """
-        check_count("count", count)
-        ok = name not in self.limits
+        ok = name not in self.limits and name not in self.shared_limits
         check_option("name", name, ok, "is the name of another limit already")
-        self.limits[name] = count
+        check_option(
+            "scope", scope, scope in ("process", "cluster"), "must be 'process' or 'cluster'"
+        )
+        if scope == "cluster":
+            check_token("name", name)
+            rule = SharedLimitRule(name=name, concurrency=concurrency, rate=rate)
+            self.shared_limits[name] = rule
+            return
+        hint = "needs scope='cluster'; handlers and queues have an option 'rate'"
+        check_option("rate", rate, rate is None, hint)
+        check_count("concurrency", concurrency)
+        assert concurrency is not None
+        self.limits[name] = concurrency
 
     def stop(self) -> None:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""

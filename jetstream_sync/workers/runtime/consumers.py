@@ -394,7 +394,7 @@ def check_consumer(
             f"max_ack_pending={limit} is below {formula} = {held}: "
             "some threads stay idle, and sooner when failed messages wait for their retry"
         )
-    if handler.park_after is not None:
+    if parks(handler):
         check_parking(js, handler)
     check_dead_letters(js, handler, handler.stream)
     found += _unmatched_filters(stream.cached_info.config, handler)
@@ -465,11 +465,16 @@ def check_dead_letters(js: JetStream, handler: Handler, stream: str) -> None:
     check_option("dead_letters", target, ok, f"stream {target} must have the subject {needed!r}")
 
 
+def parks(handler: Handler) -> bool:
+    """Return whether messages of a handler may wait in its stream, as schedules."""
+    return handler.parks or any(part.parks for part in handler.parts)
+
+
 def check_parking(js: JetStream, handler: Handler) -> None:
     """Check that messages of a handler can wait in its stream."""
     require_level(js, AT_LEVEL)
     stream = handler.stream
     retention = js.get_stream(stream).cached_info.config.retention
-    rule = f"stream {stream} must be a work queue for park_after"
+    rule = f"stream {stream} must be a work queue: messages wait in it"
     check_option("retention", str(retention), retention == RetentionPolicy.WORK_QUEUE, rule)
     check_scheduling(js, stream, f"parked.{stream}.{handler.consumer}.1", [handler])

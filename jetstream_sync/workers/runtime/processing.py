@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 from ... import codec, errors
 from ...locks import new_lock
 from ...options import check_returned
+from ..calls import SCHEDULE_HEADER
 from ..checks import unwrapped
 from ..context import Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterWriter, copied_headers, one_line
@@ -56,6 +57,7 @@ from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import HandlerObserver, Observer
 from ..retries import MAX_EXTRA_DELIVERIES
+from ..shared_limits import SharedLimit, SharedLimits
 from ..tracing import traced
 from ..verdicts import (
     ACKED,
@@ -66,6 +68,7 @@ from ..verdicts import (
     VerdictAction,
     buried,
     not_buried,
+    postponed,
     unknown_task_verdict,
     verdict_of,
 )
@@ -122,6 +125,7 @@ class Shared(Parts):
     on_thread_end: Callable[[], object]
     """Called at the end of each thread that runs handlers, in that thread."""
     limits: Mapping[str, Limit]
+    shared_limits: SharedLimits
     process_setup: str
     """As `Worker.process_setup`."""
 
@@ -156,7 +160,7 @@ class Failures:
         where = delivery.metadata
         domain = f"{where.domain}/" if where.domain else ""
         start = f"{domain}{where.stream}/{where.consumer}/"
-        if self._handler.park_after is not None and is_parked(delivery):
+        if self._handler.parks and is_parked(delivery):
             origin = parked_header(delivery, _ORIGIN_HEADER)
             if origin.startswith(start) and _ORIGIN_END.fullmatch(origin, len(start)):
                 return origin
@@ -232,7 +236,7 @@ class Failures:
     ) -> float | None:
         """Do what was decided about a message, and count it; return the delay of a retry in place."""
         action, settlements = verdict.action, self._shared.settlements
-        if action is VerdictAction.PARK and not self._park(delivery, verdict.delay):
+        if action is VerdictAction.PARK and not self._park(delivery, verdict):
             action = VerdictAction.RETURN
         elif action is VerdictAction.BURY:
             failure = self._bury(delivery, verdict.reason, error)
@@ -261,10 +265,10 @@ class Failures:
             if len(self._recent) > _MAX_FAILED:
                 del self._recent[next(iter(self._recent))]
 
-    def _park(self, delivery: LeasedMessage, delay: float) -> bool:
+    def _park(self, delivery: LeasedMessage, verdict: Verdict) -> bool:
         """Have the server publish the message again after a long delay; return whether it will."""
         try:
-            park(self._shared.js, delivery, self.message_id(delivery), delay)
+            park(self._shared.js, delivery, self.message_id(delivery), verdict)
         except errors.Error as error:
             text = "%s: %r is not parked, it waits in the consumer: %s"
             log.warning(text, self._handler.name, delivery, error)
@@ -325,7 +329,7 @@ class Processor:
         self._max_deliveries = handler.retry.attempts + MAX_EXTRA_DELIVERIES
         # The last attempt of which only the lease is checked before it runs.
         self._unchecked_attempts = self._max_deliveries
-        if (handler.park_after, handler.key, handler.ack) != (None, None, "after"):
+        if handler.parks or handler.key is not None or handler.ack != "after":
             self._unchecked_attempts = 0
         self._forks = len(forks)
         # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
@@ -453,8 +457,8 @@ class Processor:
             self.failures.perform(delivery, LOST)
             return False  # it is delivered again
         handler = self.handler
-        if handler.park_after is not None:
-            delivery.attempt += parked_attempts(delivery)
+        if handler.parks:
+            delivery.attempt = delivery.lease.delivered + parked_attempts(delivery)
         if delivery.attempt > self._max_deliveries:
             # Its attempts ended without a reply: the processes were killed, or the leases were lost.
             reason = f"delivered {delivery.attempt} times, not started here"
@@ -574,6 +578,54 @@ class Processor:
             log.error("%s: no reply was sent for %r: %s", self.handler.name, delivery, problem)
 
 
+class LimitedProcessor(Processor):
+    """Processes the calls of a task with a limit of all processes."""
+
+    handler: CallHandler
+    _shared: Shared
+    #: Has a thread process a delivery again; set by the runner of the queue.
+    run_again: Callable[[LeasedMessage], object]
+
+    def process(self, delivery: LeasedMessage, now: float) -> float:
+        """Process a call; as `Processor.process`."""
+        try:
+            return super().process(delivery, now)
+        finally:
+            limit, delivery.limit = delivery.limit, None
+            if limit is not None:
+                limit.end(lease_clock() - now)
+                self._shared.shared_limits.leave(limit)
+
+    def _may_run(self, delivery: LeasedMessage, now: float) -> bool:
+        """Return whether a call is run; one that has to wait for the limit is sent again later."""
+        if not super()._may_run(delivery, now):
+            return False
+        use = self.handler.shared_limit
+        assert use is not None
+        try:
+            key = use.key_of(delivery.msg.data)
+        except Exception as error:  # noqa: BLE001 - a function of the user: the attempt has failed
+            self.failures.failed(delivery, error)
+            return False
+        limits = self._shared.shared_limits
+        limit = limits.enter(use.rule, key)
+        if limit.begin():
+            delivery.limit = limit
+            return True
+        delivery.waits = True
+        delay = limit.wait(partial(self._resume, delivery, limit))
+        if delay is not None:
+            delivery.waits = False
+            limits.leave(limit)
+            self.failures.perform(delivery, postponed(delay))
+        return False
+
+    def _resume(self, delivery: LeasedMessage, limit: SharedLimit) -> None:
+        """Have a thread process a call again that has waited."""
+        self._shared.shared_limits.leave(limit)
+        self.run_again(delivery)
+
+
 def _state_of(handler: Handler, js: Publishing) -> RunState:
     if handler.once is not None:
         return Once(js.key_value(handler.once))
@@ -599,7 +651,9 @@ class QueueProcessor(Processor):
     ) -> None:
         super().__init__(handler, shared, dead_letters, processes)
         self._tasks = {
-            name: Processor(task, shared, dead_letters, processes, self.breaker)
+            name: (LimitedProcessor if task.shared_limit else Processor)(
+                task, shared, dead_letters, processes, self.breaker
+            )
             for name, task in handler.tasks.items()
         }
         # The modules of the tasks, as in their names, and those that were reported as unknown.
@@ -607,6 +661,12 @@ class QueueProcessor(Processor):
             unwrapped(task.function).__module__.replace(".", "-") for task in handler.tasks.values()
         }
         self._ticks = Ticks(shared.js, handler.stream, handler.ticks, shared.is_stopping)
+
+    def resume_with(self, run_again: Callable[[LeasedMessage], object]) -> None:
+        """Set the function that has a thread process a delivery again."""
+        for processor in self._tasks.values():
+            if isinstance(processor, LimitedProcessor):
+                processor.run_again = run_again
 
     def failed_here(self, delivery: LeasedMessage) -> bool:
         """Return as `Processor.failed_here`."""
@@ -675,19 +735,25 @@ class QueueProcessor(Processor):
             self.failures.perform(delivery, verdict)
 
 
-def park(js: Publishing, delivery: LeasedMessage, message_id: str, delay: float) -> None:
-    """Have the server publish a message again after a delay in seconds."""
+def park(js: Publishing, delivery: LeasedMessage, message_id: str, verdict: Verdict) -> None:
+    """Have the server publish a message again after the delay of a verdict."""
     where = delivery.metadata
     headers = copied_headers(delivery.msg)
-    headers[_ATTEMPT_HEADER] = str(delivery.attempt)
+    # A delivery that was not run is no attempt.
+    headers[_ATTEMPT_HEADER] = str(delivery.attempt - (verdict.outcome == "given_back"))
     headers[_ORIGIN_HEADER] = message_id
+    target = delivery.msg.subject
+    schedule = f"parked.{where.stream}.{where.consumer}.{where.stream_seq}"
+    if delivery.task and SCHEDULE_HEADER not in headers:
+        schedule = f"{target}.later"  # as a later call, which can be found and cancelled
+    now = datetime.now(timezone.utc) + timedelta(seconds=delivery.origin.clock_ahead)
     js.schedule(
-        f"parked.{where.stream}.{where.consumer}.{where.stream_seq}",
+        schedule,
         delivery.msg.data,
-        target=delivery.msg.subject,
-        at=datetime.now(timezone.utc) + timedelta(seconds=delay),
+        target=target,
+        at=now + timedelta(seconds=verdict.delay),
         headers=headers,
-        msg_id=f"parked:{message_id}:{delivery.attempt}",
+        msg_id=f"parked:{message_id}:{where.stream_seq}:{delivery.attempt}",
         timeout=_PARK_TIMEOUT_S,
     )
 
@@ -702,7 +768,8 @@ def is_parked(delivery: LeasedMessage) -> bool:
     """Return whether the server has published a message for the schedule of `park`."""
     where = delivery.metadata
     schedule = parked_header(delivery, _SCHEDULER_HEADER)
-    return schedule.startswith(f"parked.{where.stream}.{where.consumer}.")
+    start = f"parked.{where.stream}.{where.consumer}."
+    return schedule.startswith(start) or schedule == f"{delivery.msg.subject}.later"
 
 
 def parked_header(delivery: LeasedMessage, name: str) -> str:

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
@@ -73,6 +74,7 @@ class HandlerRunner:
         self.processor: Processor
         if isinstance(handler, QueueHandler):
             self.processor = QueueProcessor(handler, shared, dead_letters, self.processes)
+            self.processor.resume_with(self._run_again)
         else:
             self.processor = Processor(handler, shared, dead_letters, self.processes)
         isolates = self.processes is None and handler.max_messages is None
@@ -263,6 +265,18 @@ class HandlerRunner:
             self._give_back(delivery, _ABANDON_DELAY_S)
         return len(running)
 
+    def _run_again(self, delivery: LeasedMessage) -> None:
+        """Have a thread process a delivery that was taken, and that waits for a limit."""
+        # Another object: the thread that has taken the former one may not have finished it.
+        again, keeper = copy(delivery), self._shared.keeper
+        again.waits = False
+        keeper.held.add(again)
+        keeper.held.discard(delivery)
+        with self.held.lock:
+            added = self.held.phase is Phase.RECEIVING and self.held.add([again])
+        if not added:
+            self._give_back(again)
+
     def _give_back(self, delivery: LeasedMessage, delay: float = 0) -> None:
         self.processor.failures.perform(delivery, given_back(delay))
 
@@ -304,7 +318,7 @@ class HandlerRunner:
                 began, now = now, self._process(delivery, now)
                 if delivery.retry_in is not None:
                     now = self._retry_in_place(delivery)
-                if delivery.state is not DeliveryState.SETTLED:
+                if delivery.state is not DeliveryState.SETTLED and not delivery.waits:
                     self._shared.keeper.held.discard(delivery)  # its lease is lost
                 if now - began > window.mean_s:
                     window.handled(now - began)
