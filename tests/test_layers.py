@@ -40,7 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "django": {"base", "names", "net", "workers"},
     "flask": {"base", "names", "workers"},
     # The files that are not stored when they are collected are those of the object store.
-    "filesystem": {"names", "base", "jetstream"},
+    # The subjects of objects are their directory.
+    "filesystem": {"names", "base", "jetstream", "api"},
     "cli": {"base", "protocol", "api", "net", "client", "services", "jetstream", "server", "spark"}
     | {"names", "declare", "workers"},
     "pytest_plugin": {"server", "names", "net", "workers"},
@@ -82,6 +83,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
         "subjects",
     },
     ("filesystem", "base"): {"subjects", "version"},
+    ("filesystem", "api"): {"api.object_store"},
     ("flask", "base"): {"version"},
     # Scripts that do not use the client can start a server.
     ("server", "base"): {"locks", "version"},

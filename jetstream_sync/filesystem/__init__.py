@@ -10,18 +10,20 @@ Import it with the extra ``fsspec``. Its URLs are ``jetstream://bucket/name``; a
 #    that are replaced.
 # 2. A call lists each bucket once. Where fsspec asks for one directory after the other, the listing is kept
 #    until the call ends.
-# 3. A bucket has objects only, so directories come from the slashes in names. The part of a name from an
-#    empty part on ("a//b", "a/") is one file name.
+# 3. A bucket has objects only, so directories come from the slashes in names.
+# 4. Other clients choose the names, and local paths are made of listed ones. So no path has a part that is empty,
+#    "." or "..", or a NUL: in the names of such objects they are escaped, and unescaped they name nothing.
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import re
 from base64 import urlsafe_b64encode
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
@@ -36,9 +38,11 @@ from .. import (
     ObjectReader,
     ObjectStore,
     Stream,
+    StreamInfo,
     errors,
     shared_connection,
 )
+from ..api.object_store import infos_subject, name_in
 from ..jetstream.buckets.object_reading import replacing
 from ..jetstream.buckets.object_writing import TextFile, Unstored
 from ..subjects import OBJECT_PREFIX, chunk_subject
@@ -97,6 +101,42 @@ def _error(code: int, path: Any) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
+#: What no path has, because it is no part of a local path, or leads elsewhere.
+_UNSAFE: Final = re.compile(r"(?:^|(?<=/))\.\.?(?=/|$)|\0|^/+|(?<=/)/+|/+$")
+
+
+def _escaped(name: str) -> str:
+    text = name.replace("%", "%25")
+    return _UNSAFE.sub(lambda found: "".join(f"%{ord(c):02X}" for c in found[0]), text)
+
+
+def _unescaped(path: str) -> str:
+    """Return the name of which a path is the escaped form, or else the path."""
+    name = re.sub("%(00|25|2E|2F)", lambda found: chr(int(found[1], 16)), path)
+    return name if _escaped(name) == path else path
+
+
+def _is_escaped(name: str) -> bool:
+    """Return whether a name is escaped in paths: it is unsafe, or looks like the escaped form of one that is."""
+    while not _UNSAFE.search(name):
+        inner = _unescaped(name)
+        if inner == name:
+            return False
+        name = inner
+    return True
+
+
+def _path_of(name: str) -> str:
+    """Return the path of an object in its bucket."""
+    return _escaped(name) if _is_escaped(name) else name
+
+
+def _name_of(path: str) -> str:
+    """Return the name of the object with a path in its bucket."""
+    name = _unescaped(path)
+    return name if name != path and _is_escaped(name) else path
+
+
 @contextmanager
 def _os_errors(path: str) -> Iterator[None]:
     """Raise the errors that users of fsspec expect."""
@@ -140,6 +180,10 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             key: options.pop(key) for key in ("domain", "timeout") if key in options
         }
         self._connecting = {"servers": servers, "context": context, **options}
+        #: The directories that `mkdir` was called for, until files are put, copied or removed.
+        self._made: set[str] = set()
+        #: The state of each bucket, and the sorted paths of its objects, which may be deleted.
+        self._paths: dict[str, tuple[object, list[str]]] = {}
         #: `_new_index` of the last objects.
         self.index: Callable[[str, str, int], list[tuple[int, int]]] = lru_cache(_KEPT_INDEXES)(
             self._new_index
@@ -157,8 +201,11 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
     def _find(self, path: Any) -> tuple[ObjectStore, str]:
         """Return the store of a path, and the name in it; empty: the path is that of the store."""
         bucket, _, name = self._strip_protocol(path).partition("/")
+        if _UNSAFE.search(name):
+            rule = "'.', '..' and empty parts of a name are escaped, as in listings"
+            raise OSError(errno.ENOENT, rule, path)
         try:
-            return self._js.object_store(bucket), name
+            return self._js.object_store(bucket), _name_of(name)
         except (errors.BucketNotFoundError, errors.InvalidNameError) as error:
             raise _error(errno.ENOENT, path) from error
 
@@ -176,13 +223,36 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             listings = {}
         if key not in listings:
             listings[key] = store.list(allow_incomplete=True)
-        listing, start = listings[key], f"{prefix}/" if prefix else ""
-        found = [item for item in listing if item.name == prefix or item.name.startswith(start)]
-        if (complete or not found) and any(
-            name == prefix or name.startswith(start) for name in listing.missing
-        ):
+        listing, path = listings[key], _path_of(prefix)
+        start = f"{path}/" if path else ""
+
+        def is_below(name: str) -> bool:
+            return name == prefix or _path_of(name).startswith(start)
+
+        found = [item for item in listing if is_below(item.name)]
+        if (complete or not found) and any(map(is_below, listing.missing)):
             listing.check()
         return found
+
+    def _is_directory(self, store: ObjectStore, name: str) -> bool:
+        """Return whether there is a directory with a name, without a listing unless its first object is deleted."""
+        bucket, path = store.bucket, _path_of(name)
+        if f"{bucket}/{path}" in self._made:
+            return True
+        state, paths = self._paths.get(bucket, (None, []))
+        stream = self._js.get_stream(OBJECT_PREFIX + bucket)
+        if state is None or _state_of(stream.cached_info) != state:
+            found = stream.info(subjects_filter=infos_subject(bucket))
+            names = (name_in(subject.encode()) for subject in found.state.subjects or ())
+            paths = sorted(map(_path_of, names))
+            self._paths[bucket] = _state_of(found), paths
+        first = bisect_left(paths, f"{path}/")
+        if not any(item.startswith(f"{path}/") for item in paths[first : first + 1]):
+            return False
+        with suppress(errors.Error):
+            if store.info(_name_of(paths[first])).link is None:
+                return True
+        return any(True for _ in self._entries(store, name, complete=False))
 
     def _entries(
         self, store: ObjectStore, prefix: str, *, complete: bool = True
@@ -215,15 +285,15 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             while True:
                 siblings = tree.setdefault(directory, [])
                 first, _, rest = entry["name"][len(directory) + 1 :].partition("/")
-                if not first or not rest:
+                if not rest:
                     siblings.append(entry)
                     break
                 directory = f"{directory}/{first}"
                 if directory not in tree:
                     siblings.append(_directory(directory))
-        if not tree:
+        if not tree and path not in self._made:
             raise _error(errno.ENOENT, path)
-        return tree
+        return tree or {path: []}
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """Return what a directory has; see fsspec."""
@@ -283,10 +353,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         try:
             info = store.info(name)
         except errors.ObjectNotFoundError:
-            found = list(self._entries(store, name, complete=False))
-            if len(found) == 1 and found[0]["name"].rstrip("/") == path:
-                return found[0]
-            if found:
+            if self._is_directory(store, name):
                 return _directory(path)
             raise _error(errno.ENOENT, path) from None
         return _file(store, info, info if info.link is None else _target(store, info))
@@ -325,7 +392,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
         """
-        Create the store of a path; directories in it exist as long as they have files.
+        Create the store of a path; this object remembers a directory in it, which other programs see with its files.
 
         Raises `FileExistsError` if the path exists, and without ``create_parents`` `FileNotFoundError` if its store
         does not.
@@ -337,34 +404,45 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             if name and not create_parents:
                 raise _error(errno.ENOENT, path)
             self._js.create_object_store(bucket=bucket, **options)
+        while name:
+            self._made.add(f"{bucket}/{name}")
+            name = name.rpartition("/")[0]
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Create the store of a path if it does not exist."""
-        # A directory in a bucket needs no listing here: it exists with its first file.
-        where = self._strip_protocol(path).partition("/")[0] if exist_ok else path
-        if not exist_ok or not self.exists(where):
-            self.mkdir(where)
+        if not exist_ok or not self.exists(path):
+            self.mkdir(path)
 
     def rmdir(self, path: str) -> None:
         """
-        Delete a store that is empty; what another client writes to it meanwhile is lost.
+        Delete a store that is empty, or forget a directory; what another client writes to the store meanwhile is lost.
 
         Raises `FileNotFoundError`, `NotADirectoryError`, or `OSError` for a directory that is not empty.
         """
+        path = self._strip_protocol(path)
         store, name = self._find(path)
+        if name and path in self._made and not self._infos(store, name):
+            self._made.discard(path)
+            return
         if name or store.list():
             codes = {"": errno.ENOENT, "file": errno.ENOTDIR, "directory": errno.ENOTEMPTY}
             raise _error(codes[self._type(path)], path)
         self._js.delete_object_store(store.bucket)
+        self._made.clear()
 
     # --- several files --------------------------------------------------------------------------
 
     find: Callable[..., Any] = _listing_once("find")
     glob: Callable[..., Any] = _listing_once("glob")
     get: Callable[..., Any] = _listing_once("get")
-    put: Callable[..., Any] = _listing_once("put")
     if hasattr(AbstractFileSystem, "tree"):  # from fsspec 2024.12 on
         tree: Callable[..., Any] = _listing_once("tree")
+
+    def put(self, *args: Any, **options: Any) -> None:
+        """Store local files; see fsspec."""
+        with _one_listing():
+            super().put(*args, **options)
+        self._made.clear()
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kw: Any) -> Any:
         """Return the data of files; see fsspec. ``on_error="omit"`` leaves out what does not exist."""
@@ -410,6 +488,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
                 except FileNotFoundError:
                     if on_error == "raise" or (on_error is None and not recursive):
                         raise
+        self._made.clear()
 
     def mv(
         self,
@@ -464,6 +543,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             removed = [item for name in found for item in self._below(name, recursive, maxdepth)]
         for store, name in removed:
             store.delete(name)
+        self._made.clear()
 
     def _below(
         self, path: str, recursive: bool, maxdepth: int | None
@@ -475,7 +555,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             return
         store, prefix = self._find(path)
         infos = self._infos(store, prefix)
-        if prefix and not infos:
+        if prefix and not infos and path not in self._made:
             raise _error(errno.ENOENT, path)
         for info in infos:
             depth = info.name.count("/", len(prefix) + 1) + 1 if info.name != prefix else 0
@@ -491,9 +571,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             if name:
                 return store, store.info(name)
         except errors.ObjectNotFoundError:
-            entry = self.info(path)
-            if entry["type"] == "file":  # its name ends with a slash
-                return store, store.info(entry["name"].partition("/")[2])
+            if not self._is_directory(store, name):
+                raise _error(errno.ENOENT, path) from None
         raise _error(errno.EISDIR, path)
 
     def _reader(self, path: str) -> ObjectReader:
@@ -619,8 +698,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     def rm_file(self, path: str) -> None:
         """Delete an object."""
-        store, info = self._object(path)
-        store.delete(info.name)
+        self.rm(path)
 
     def _new_index(self, bucket: str, nuid: str, chunks: int) -> list[tuple[int, int]]:
         """Return the offset and the sequence of each chunk of an object that is stored."""
@@ -776,11 +854,17 @@ def _directory(path: str) -> dict[str, Any]:
 
 def _file(store: ObjectStore, info: ObjectInfo, target: ObjectInfo) -> dict[str, Any]:
     """Return an object, or a link with its target, as fsspec describes a file."""
-    entry: dict[str, Any] = {"name": f"{store.bucket}/{info.name}", "type": "file"}
+    entry: dict[str, Any] = {"name": f"{store.bucket}/{_path_of(info.name)}", "type": "file"}
     entry |= {"size": target.size, "mtime": target.mtime, "digest": target.digest}
     if info.link is not None:
-        entry |= {"islink": True, "destination": f"{target.bucket}/{target.name}"}
+        entry |= {"islink": True, "destination": f"{target.bucket}/{_path_of(target.name)}"}
     return entry
+
+
+def _state_of(info: StreamInfo) -> object:
+    """Return what differs after any change of a stream."""
+    state = info.state
+    return info.created, state.first_seq, state.last_seq, state.messages
 
 
 def _target(store: ObjectStore, link: ObjectInfo) -> ObjectInfo:

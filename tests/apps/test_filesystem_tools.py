@@ -9,6 +9,7 @@ import textwrap
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -326,7 +327,27 @@ def test_duckdb(fs: Any, frame: pd.DataFrame) -> None:
             "SELECT count(*) FROM read_parquet('jetstream://DATA/d/*.parquet', union_by_name=true)"
         )
         assert db.execute(query).fetchall() == [(_ROWS + 1,)]
-    assert fs.find("DATA") == ["DATA/d/1.parquet", "DATA/d/2.parquet"]
+        assert fs.find("DATA") == ["DATA/d/1.parquet", "DATA/d/2.parquet"]
+        split = "COPY (SELECT i % 3 AS a, i FROM range(9) r(i)) TO 'jetstream://DATA/new/parts'"
+        db.execute(f"{split} (FORMAT csv, PARTITION_BY (a))")
+        query = "SELECT count(*) FROM read_csv('jetstream://DATA/new/parts/*/*.csv')"
+        assert db.execute(query).fetchall() == [(9,)]
+
+
+def test_pyarrow_copies_stay_in_their_folder(fs: Any, js: JetStream, tmp_path: Path) -> None:
+    """``copy_files`` writes no file outside of its target, whatever the names of the objects are."""
+    import pyarrow.fs
+
+    store = js.object_store("DATA")
+    for name in ("../x", "a/../../y", f"{tmp_path}/z", "a//b", "plain"):
+        store.put(name, b"1")
+    target = tmp_path / "deep" / "target"
+    target.mkdir(parents=True)
+    source = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))
+    pyarrow.fs.copy_files("DATA", str(target), source_filesystem=source)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 5
+    assert all(target in path.parents for path in written)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

@@ -8,11 +8,14 @@ import gc
 import io
 import tarfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fsspec
 import pytest
 from fixtures.server import paused
+from fsspec.generic import rsync
+from fsspec.implementations.local import LocalFileSystem
 
 import jetstream_sync
 from jetstream_sync import (
@@ -334,25 +337,151 @@ def _next(subscription):
         return None
 
 
-def test_names_with_empty_parts_are_files(fs, store):
-    """Objects of other clients are listed, read, moved and deleted whatever their names are."""
-    names = ["/etc/hosts", "a//b", "a/b", "tr/", "x/y", "x/z//"]
-    for name in names:
+#: Names that are no path below a directory, and their paths in the filesystem.
+UNSAFE = {
+    "../x": "%2E%2E/x",
+    "../../x": "%2E%2E/%2E%2E/x",
+    "a/../../x": "a/%2E%2E/%2E%2E/x",
+    "..": "%2E%2E",
+    "./x": "%2E/x",
+    "/etc/hosts": "%2Fetc/hosts",
+    "a//b": "a/%2Fb",
+    "tr/": "tr%2F",
+    "x/z//": "x/z%2F%2F",
+    "nul\0x": "nul%00x",
+    "../100%": "%2E%2E/100%25",
+    "%2E%2E/x": "%252E%252E/x",
+    "%252E%252E/x": "%25252E%25252E/x",
+    "100%": "100%",
+    "d=a%2Fb/c": "d=a%2Fb/c",
+    "d=a%2F%2Fb/c": "d=a%2F%2Fb/c",
+    "...": "...",
+    "a/b": "a/b",
+    "a/..b/c..": "a/..b/c..",
+}
+
+
+def test_names_that_leave_their_directory_are_escaped(fs, store):
+    """Objects of other clients are listed, read, moved and deleted by escaped paths, whatever their names are."""
+    for name in UNSAFE:
         store.put(name, name.encode())
     found = [path for path in fs.find("DATA") if "txt" not in path]
-    assert found == sorted(f"DATA/{name}" for name in names)
-    assert [fs.cat(path) for path in found] == [path[5:].encode() for path in found]
+    assert found == sorted(f"DATA/{path}" for path in UNSAFE.values())
+    for name, path in UNSAFE.items():
+        assert fs.cat(f"DATA/{path}") == name.encode(), name
+        assert fs.isfile(f"DATA/{path}")
+        fs.pipe_file(f"DATA/{path}", b"new")
+        assert store.get_bytes(name) == b"new", name
     walked = [f"{path}/{name}" for path, _, files in fs.walk("DATA") for name in files]
     assert sorted(walked) == fs.find("DATA")
-    assert fs.ls("DATA/a", detail=False) == ["DATA/a//b", "DATA/a/b"]
+    for name in ("../x", "..", "/etc/hosts", "a//b", "a/../../x", "nul\0x"):
+        assert not fs.exists(f"DATA/{name}")
+        for call in (fs.cat_file, fs.open, fs.rm, lambda path: fs.pipe_file(path, b"1")):
+            with pytest.raises(FileNotFoundError):
+                call(f"DATA/{name}")
+    assert sorted(fs.ls("DATA/a", detail=False)) == [
+        f"DATA/a/{name}" for name in ("%2E%2E", "%2Fb", "..b", "b")
+    ]
+    fs.rm("DATA/%2E%2E")
+    assert fs.isdir("DATA/%2E%2E")
     assert fs.du("DATA") == sum(info.size for info in store.list())
-    assert fs.isfile("DATA/tr")
-    fs.rm("DATA/tr")
+    fs.mv("DATA/%2E%2E", "DATA/moved", recursive=True)
+    assert store.get_bytes("moved/x") == b"new"
     fs.rm("DATA/a", recursive=True)
-    fs.rm("DATA/x/*")
-    assert [info.name for info in store.list()][:2] == ["/etc/hosts", "a.txt"]
+    assert not [info.name for info in store.list() if info.name.startswith(("a/", "../"))]
     fs.rm("DATA", recursive=True)
     assert store.list() == []
+
+
+@pytest.mark.filterwarnings("ignore:a blocking call in an event loop")  # GenericFileSystem has one
+def test_a_download_stays_in_its_folder(fs, store, tmp_path):
+    """No way to download a bucket writes a file outside of the folder, whatever the names of the objects are."""
+    outside = tmp_path / "outside"
+    names = [name for name in UNSAFE if name not in ("..", "%2E%2E/x", "%252E%252E/x")]
+    for name in (*names, f"{outside}/absolute", f"../../{tmp_path.name}/outside/up"):
+        store.put(name, name.encode())
+    local = LocalFileSystem()
+    folder = tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
+
+    def copy_one_by_one(target: str) -> None:
+        for path in fs.find("DATA"):
+            local.makedirs(f"{target}/{path}".rpartition("/")[0], exist_ok=True)
+            fs.get_file(path, f"{target}/{path}")
+
+    ways = {
+        "get": lambda target: fs.get("DATA", target, recursive=True),
+        "get with a slash": lambda target: fs.get("DATA/", f"{target}/", recursive=True),
+        "get of a pattern": lambda target: fs.get("DATA/**", target),
+        "one by one": copy_one_by_one,
+        "rsync": lambda target: rsync(
+            "jetstream://DATA", f"file://{target}", inst_kwargs={"default_method": "current"}
+        ),
+    }
+    for name, way in ways.items():
+        target = folder / name.replace(" ", "_")
+        target.mkdir()
+        way(str(target))
+        assert [path for path in target.rglob("*") if path.is_file()], name
+        stray = [
+            path for path in tmp_path.rglob("*") if path.is_file() and folder not in path.parents
+        ]
+        assert stray == [], name
+        assert {path.name for path in folder.iterdir()} <= {way.replace(" ", "_") for way in ways}
+
+
+def test_what_does_not_exist_costs_no_listing(fs, store, nats_server):
+    """A missing file is known after a few small replies; what another client adds or deletes is seen at once."""
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: store.put(f"z/{number}/x", b"1"), range(400)))
+    conn = shared_connection(nats_server.url)
+    calls: dict[str, Callable[[str], Any]] = {
+        "cat_file": fs.cat_file,
+        "open": fs.open,
+        "exists": fs.exists,
+        "info": fs.info,
+        "isdir": fs.isdir,
+    }
+
+    def cost(call: Callable[[str], Any], path: str) -> tuple[Any, int]:
+        before = conn.stats["in_msgs"]
+        try:
+            result = call(path)
+        except OSError as error:
+            result = type(error)
+        return result, conn.stats["in_msgs"] - before
+
+    for name, call in calls.items():
+        for path in ("DATA/none", "DATA/z/none", "DATA/z/7/y"):
+            result, replies = cost(call, path)
+            assert result in (False, FileNotFoundError), name
+            assert replies <= 4, (name, path)
+    assert cost(fs.isdir, "DATA/z/7")[0]
+    assert cost(fs.isdir, "DATA/z/7")[1] <= 5
+    store.put("new/x", b"1")
+    assert fs.isdir("DATA/new")
+    store.delete("new/x")
+    assert not fs.isdir("DATA/new")
+    store.delete("z/7/x")
+    assert not fs.exists("DATA/z/7")
+
+
+def test_a_directory_that_was_made_is_remembered(fs, store):
+    """``mkdir`` makes a directory that this filesystem knows, as DuckDB expects, until it is removed."""
+    fs.mkdir("DATA/parts/a")
+    assert fs.isdir("DATA/parts/a")
+    assert fs.isdir("DATA/parts")
+    assert fs.ls("DATA/parts/a") == []
+    assert store.info("a.txt")
+    with pytest.raises(FileExistsError):
+        fs.mkdir("DATA/parts/a")
+    fs.makedirs("DATA/parts/a", exist_ok=True)
+    fs.rmdir("DATA/parts/a")
+    assert not fs.exists("DATA/parts/a")
+    fs.makedirs("DATA/other/b", exist_ok=True)
+    fs.rm("DATA/other", recursive=True)
+    assert not fs.exists("DATA/other/b")
+    assert not fs.exists("DATA/other")
 
 
 def test_leading_slashes_and_urls_are_accepted(fs):
