@@ -49,7 +49,7 @@ from .options import (
 from .queues import TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, occupied_buckets, plan_resources, resources_of
 from .run import WorkerRun, existing_objects_kept, monitoring
-from .runtime.consumers import plan_consumer, unknown_calls
+from .runtime.consumers import plan_consumer, stranded_calls, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
 from .shared_limits import SharedLimitRule
@@ -665,7 +665,11 @@ class Worker(DefinedWorker):
                     found = check_handler(js, handler, may_change=may_change, processes=processes)
                     warnings += [f"{handler.name}: {item}" for item in found]
             with collected(""), suppress(errors.StreamNotFoundError):
-                problems += [("", errors.Error(text)) for text in unknown_calls(js, self.handlers)]
+                found = unknown_calls(js, self.handlers)
+                problems += [("", errors.Error(text)) for text in found]
+            with collected(""):
+                stranded = stranded_calls(js, self.handlers)
+                problems += [("", errors.Error(text)) for text in stranded]
             for schedule in self.schedules:
                 with collected(f"schedule {schedule.name}: "):
                     changes = schedule.clock_changes()

@@ -26,6 +26,7 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker, WorkerCollector
 from jetstream_sync.workers import run as run_module
 from jetstream_sync.workers.deliveries import LeaseKeeper
+from jetstream_sync.workers.observer import OUTCOMES
 from jetstream_sync.workers.operations.health import Processes
 
 FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)
@@ -268,7 +269,7 @@ def test_the_metrics_count_what_was_handled(js, stream, worker, endpoint):
         found = endpoint.metrics()
         assert found.keys() == samples(generate_latest(registry).decode()).keys()
     totals = {name.split()[1]: value for name, value in found.items() if "messages_total" in name}
-    assert totals == {"ack": 5, "retry": 1, "rejected": 1, "dead": 1, "lost": 0, "given_back": 0}
+    assert totals == dict.fromkeys(OUTCOMES, 0) | {"ack": 5, "retry": 1, "rejected": 1, "dead": 1}
     runs = 5 + 1 + 2
     for name in ("duration_seconds", "wait_seconds", "age_seconds"):
         assert found[f"{name}_count"] == found[f"{name}_bucket +Inf"] == runs

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import random
+import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
@@ -22,7 +25,15 @@ from ..retries import MAX_EXTRA_DELIVERIES
 from ..schedules import AT_LEVEL, check_scheduling, require_level
 
 if TYPE_CHECKING:
-    from ... import ConsumerInfo, JetStream, PullConsumer, Stream, StreamConfig, StreamInfo
+    from ... import (
+        ConsumerInfo,
+        JetStream,
+        PullConsumer,
+        StoredMsg,
+        Stream,
+        StreamConfig,
+        StreamInfo,
+    )
 
 #: ``ack_wait`` of a new consumer, in seconds.
 ACK_WAIT_S: Final = 30.0
@@ -35,6 +46,8 @@ _PIN_TIMEOUT_S: Final = 30.0
 #: The key of the metadata with digests of earlier filters, and their largest number.
 _PAST_FILTERS: Final = "jetstream-worker-past-filters"
 _MAX_PAST: Final = 20
+#: Longest wait before a consumer with stranded messages is created again, in seconds.
+_SPREAD_S: Final = 1.0
 #: Timeout of a request for the consumer's info, in seconds: the main thread waits for it.
 _INFO_TIMEOUT_S: Final = 2.0
 
@@ -119,8 +132,12 @@ class HandlerConsumer(WorkerConsumer):
         # Whether the filters of this version may replace those of a newer one.
         self._replaces = replaces
         self._stream_created: datetime | None = None
+        # Whether the stream is a work queue, whose messages can be looked at.
+        self._is_queue: bool = True
         self._open(None)
         self.times: LeaseTimes = LeaseTimes(self.info.config)
+        with suppress(errors.Error):  # it is looked at again
+            self._compare(self._free_stranded())
 
     def _open(self, known: ConsumerInfo | None) -> None:
         """Find, create or update the consumer; a new one continues behind its last known state."""
@@ -128,6 +145,9 @@ class HandlerConsumer(WorkerConsumer):
         stream = get_stream(self._js, handler.stream)
         before, self._stream_created = self._stream_created, stream.cached_info.created
         self.generation: str = generation_of(stream.cached_info)
+        self._is_queue = (
+            stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE and self._is_queue
+        )
         try:
             consumer = stream.get_consumer(handler.consumer)
         except errors.ConsumerNotFoundError:
@@ -184,13 +204,44 @@ class HandlerConsumer(WorkerConsumer):
         """Read the state, and use it for the leases of held messages; raises as `read`."""
         self.info = self.read()
         self.times.adopt(self.info.config)
-        self._compare()
+        self._compare(self._free_stranded())
 
-    def _compare(self) -> None:
-        """Compare the state with the handler; log each difference once."""
+    def _free_stranded(self) -> list[str]:
+        """
+        Create the consumer again, with its config, if messages are stranded; return what is wrong otherwise.
+
+        The processes that pull from it continue with the new one. Messages that are handled meanwhile may come
+        again.
+        """
+        known, handler = self.info, self._handler
+        try:
+            stranded = self.pull.stranded() if self._is_queue else None
+        except errors.PermissionsError:
+            self._is_queue = False  # the user may not read messages
+            return []
+        if stranded is None:
+            return []
+        if not self._may_change:
+            return [stranded_text(handler, stranded)]
+        stream = get_stream(self._js, handler.stream)
+        # Other processes find it at the same time: one of them creates it again.
+        time.sleep(random.uniform(0.0, _SPREAD_S))  # noqa: S311 - no secret
+        if stream.get_consumer(known.name).cached_info.created == known.created:
+            text = "%s: consumer %s/%s would never deliver message %d: it is created again"
+            log.warning(text, handler.name, handler.stream, known.name, stranded.seq)
+            stream.delete_consumer(known.name)
+            with suppress(
+                errors.BadRequestError
+            ):  # a thread that pulls has created it, by its handler
+                stream.create_consumer(known.config)
+        self._open(known)
+        return []
+
+    def _compare(self, wrong: Sequence[str] = ()) -> None:
+        """Compare the state with the handler; log each difference, and what is wrong besides, once."""
         handler, before = self._handler, self.mismatches
         self.note_clock(self.info)
-        found = _mismatches(self.info, self._expected, handler)
+        found = [*wrong, *_mismatches(self.info, self._expected, handler)]
         try:
             _check_consumer(self.info.config, handler)
         except errors.InvalidOptionError as error:
@@ -439,6 +490,25 @@ def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
         f"{what}: {count} calls wait, and no worker of this program runs them"
         for what, count in sorted(found.items())
     ]
+
+
+def stranded_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
+    """Return the messages of work queues that their consumers will never deliver, as sentences."""
+    found = []
+    for handler in handlers:
+        if handler.group is None:
+            with suppress(errors.StreamNotFoundError, errors.ConsumerNotFoundError):
+                message = js.get_stream(handler.stream).stranded(handler.consumer)
+                found += [] if message is None else [stranded_text(handler, message)]
+    return found
+
+
+def stranded_text(handler: Handler, message: StoredMsg) -> str:
+    """Return what is wrong with a consumer that will never deliver a message, and the remedy."""
+    return (
+        f"consumer {handler.stream}/{handler.consumer} will never deliver message {message.seq} and maybe others, "
+        "because the server has lost them from its state: delete the consumer and create it again"
+    )
 
 
 def missing_dead_letters(stream: Stream, handler: Handler) -> list[str]:
