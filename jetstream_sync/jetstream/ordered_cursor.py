@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.echo import release
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
 from ..api.stream import MsgGetRequest
 from ..client.mailbox import copy_exception
@@ -108,10 +109,6 @@ class OrderedOptions(TypedDict, total=False):
     """Whether to start again, as configured, when the stream was deleted and created again or restored to an
     earlier state, and to report a `StreamRecreatedError` to ``error_cb``. With ``new``, all messages stored
     after the last received one follow. Default false: the reader ends with this error."""
-
-
-class UnverifiedStreamError(errors.StreamRecreatedError):
-    """The stream may be the one that was read, but nothing shows it."""
 
 
 class _LaggingServerError(errors.Error):
@@ -297,8 +294,8 @@ class CursorOptions(TypedDict, total=False):
     """Called with the error when the stream is another one, before the reader starts again; default: it ends."""
     verify: Callable[[int, Deadline], bool | None]
     """Returns whether the stream is the known one if the message at the position, its argument, was removed;
-    ``None``: it is not known. Without it, later messages decide that, which does not find values that were
-    rolled back and are older than the position."""
+    ``None``: it is not known. Without an answer, the creation time and later messages decide that, which does not
+    find values that were rolled back and are older than the position."""
 
 
 class OrderedCursor:
@@ -570,19 +567,17 @@ class OrderedCursor:
             with suppress(*_NOT_PERMITTED):
                 last = self.last_seq(deadline)
         created = self.known.seen
-        # Not enough: before 2.11, the time changes with an update of the stream and a restart.
         is_new = bool(known and created and created != known)
         reason = ""
         if position is not None and last is not None and last < position:
             reason = f"its last sequence is {last}, and the next one to read is {position + 1}"
         elif stamp is not None:
-            replaced = self._is_replaced(*stamp, last, deadline)
-            if replaced is None and not is_new:
-                raise UnverifiedStreamError(self.stream, reason="what was read last is not in it")
-            if replaced is not False:
+            if self._is_replaced(*stamp, last, deadline, is_new=is_new):
                 reason = f"it has another message at sequence {stamp.seq}"
-        elif is_new and position is not None and self._is_behind(position, deadline):
-            reason = "it has later messages before the position"
+        elif is_new and position is not None:
+            began = _ns_of(self._start.began)
+            if self._has_later_before(position, began, deadline):
+                reason = "it has later messages before the position"
         if reason and is_new:
             reason = "it was deleted and re-created"
         if reason:
@@ -594,25 +589,24 @@ class OrderedCursor:
         self.known.created = created
 
     def _is_replaced(
-        self, seq: int, time_ns: int, last: int | None, deadline: Deadline
-    ) -> bool | None:
-        """Return whether a message is not the one with this sequence and time; ``None``: it is not known."""
+        self, seq: int, time_ns: int, last: int | None, deadline: Deadline, *, is_new: bool
+    ) -> bool:
+        """Return whether the stream is not the one that had a message with this sequence and time."""
         if last is not None and last < seq:
             return True
         with suppress(errors.MessageNotFoundError, *_NOT_PERMITTED):
             found = leader_get(self._api, self.stream, MsgGetRequest(seq), deadline)
             return found.time_ns != time_ns
         # It was removed, or the user may not get it.
-        if self._verify is None:
-            return self._has_later_before(seq, time_ns, deadline)
-        verified = self._verify(self.position, deadline)
-        return None if verified is None else not verified
-
-    def _is_behind(self, position: int, deadline: Deadline) -> bool:
-        """Return whether a position without a message is one of another stream."""
         if self._verify is not None:
-            raise UnverifiedStreamError(self.stream, reason="nothing was read that could be in it")
-        return self._has_later_before(position, _ns_of(self._start.began), deadline)
+            verified = self._verify(self.position, deadline)
+            if verified is not None:
+                return not verified
+            # Every message that could show it was replaced meanwhile, which is usual. Before 2.11, the
+            # creation time changes with an update of the stream and a restart.
+            if is_new and (release(self._api.core.info.version) or (2, 11)) >= (2, 11):
+                return True
+        return self._has_later_before(seq, time_ns, deadline)
 
     def _has_later_before(self, seq: int, time_ns: int, deadline: Deadline) -> bool:
         """Return whether the stream has a message that was stored after a time, up to a sequence."""

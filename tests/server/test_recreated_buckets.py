@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
+from fixtures.faults import FaultProxy
 from fixtures.server import Errors
 from fixtures.threads import SCALE, wait_until
 
@@ -203,6 +204,46 @@ def test_keys_that_vanished_in_an_outage(nc, server, kv):
         follow(watch, copy, {"e": b"later", "f": b"later"})
         wait_until(lambda: dict(replica) == copy, LIMIT_S)
         assert replica.error is None
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_bucket_whose_last_messages_were_replaced_is_the_same(server, errors, restarted):
+    """A watch and a replica go on after an outage in which one key was written again and again."""
+    with (
+        FaultProxy(server.port) as proxy,
+        jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05, error_cb=errors.append) as nc,
+        jetstream_sync.connect(server.url, reconnect_time_wait=0.05) as other,
+    ):
+        bucket = nc.jetstream(timeout=LIMIT_S).create_key_value(bucket="HOT")
+        for key in "abc":
+            bucket.put(key, b"1")
+        with bucket.watch() as watch, bucket.replica() as replica:
+            replica.wait_current(LIMIT_S)
+            assert [entry.key for entry in watch.initial(LIMIT_S)] == ["a", "b", "c"]
+            for _ in range(20):
+                bucket.put("hot", b"first")
+                assert watch.next(LIMIT_S).value == b"first"
+            proxy.refuse()
+            proxy.cut()
+            js = other.jetstream(timeout=LIMIT_S)
+            for number in range(30):
+                js.key_value("HOT").put("hot", b"%d" % number)
+            if restarted:
+                server.restart()
+            for name in js.consumer_names("KV_HOT"):
+                js.delete_consumer("KV_HOT", name)
+            proxy.accept()
+            seen: list[str] = []
+            value = b""
+            while value != b"29":
+                entry = watch.next(LIMIT_S)
+                seen.append(entry.key)
+                value = entry.value
+            assert set(seen) == {"hot"}
+            assert watch.is_current
+            wait_until(lambda: replica.get("hot") == b"29", LIMIT_S)
+            assert replica.error is None
+    assert not [error for error in errors if isinstance(error, StreamRecreatedError)]
 
 
 def test_a_resume_beyond_the_last_revision(kv):

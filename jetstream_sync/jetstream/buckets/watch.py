@@ -58,7 +58,6 @@ from ..ordered_cursor import (
     OrderedCursor,
     OrderedOptions,
     ReadMode,
-    UnverifiedStreamError,
     pull_cursor,
 )
 from ..pull import PullRequester
@@ -636,8 +635,7 @@ class Watch(Generic[E]):
 
     def _on_recreated(self, error: errors.StreamRecreatedError) -> None:
         """Start again with all values of another bucket; called while another consumer is created."""
-        if not isinstance(error, UnverifiedStreamError):
-            self._api.core.events.error(error)
+        self._api.core.events.error(error)
         self._cursor.read_state_again(self._policy_again)
         self._state.initial = _Initial(self._cursor, self._messages)
         if self._recreated_cb is not None:

@@ -10,7 +10,7 @@ from jetstream_sync import errors
 from jetstream_sync.api.pull import PullStatusKind
 from jetstream_sync.jetstream.buckets.lock import LOCK_TRANSITIONS, LockEvent, LockState
 from jetstream_sync.jetstream.continuous_pull import PULLER_TRANSITIONS, PullerEvent, PullerState
-from jetstream_sync.jetstream.ordered_cursor import NextAttempt, UnverifiedStreamError, next_attempt
+from jetstream_sync.jetstream.ordered_cursor import NextAttempt, next_attempt
 from jetstream_sync.jetstream.pull import STATUS_EFFECTS, RetryPolicy, StatusEffect
 from jetstream_sync.jetstream.push import FEED_TRANSITIONS, FeedEvent, FeedState
 
@@ -85,7 +85,6 @@ RECREATED = errors.StreamRecreatedError("S", reason="another")
     [
         # What follows the error: at once, after the deadline, while it is stopped, on a closed connection.
         (RECREATED, *["START_AGAIN"] * 4),
-        (UnverifiedStreamError("S", reason="unknown"), *["START_AGAIN"] * 4),
         (errors.BadRequestError(400, 10003, "no"), *["NONE"] * 4),
         (errors.PermissionsError("publish", "x"), *["NONE"] * 4),
         (errors.StreamNotFoundError(404, 10059, "no"), *["IF_STREAM_RETURNS"] * 4),
