@@ -422,6 +422,19 @@ def test_purge_deletes_keeps_new_values(kv, monkeypatch):
     }
 
 
+@pytest.mark.parametrize("operation", ["PUT", "UPDATE", "DELETED"])
+def test_an_unknown_operation_of_another_client_is_a_value(kv, js, operation):
+    """Only known deletions are deletions: other messages keep their value, and `create` does not replace it."""
+    js.publish(f"$KV.{kv.bucket}.a", b"theirs", headers={"KV-Operation": operation})
+    assert kv.get("a").value == b"theirs"
+    with pytest.raises(errors.KeyExistsError):
+        kv.create("a", b"mine")
+    assert list(kv.keys()) == ["a"]
+    assert kv.purge_deletes(0) == 0
+    with kv.watch(ignore_deletes=True) as watch:
+        assert [entry.value for entry in watch.initial(5)] == [b"theirs"]
+
+
 # --- concurrent writers -------------------------------------------------------------------------
 
 

@@ -121,3 +121,42 @@ def test_a_closed_connection_ends_a_replica(fresh_server):
         replica["a"]
     with pytest.raises(errors.ConnectionClosedError):
         replica.wait_current()
+
+
+@pytest.mark.server(">=2.11")
+def test_a_revision_of_another_bucket_is_waited_for(nc, js):
+    """A revision that the bucket before had is not taken for one of the bucket that was created again."""
+    bucket = js.create_key_value(bucket="AGAIN", storage="memory")
+    for number in range(9):
+        bucket.put("a", b"old %d" % number)
+    with bucket.replica() as replica, jetstream_sync.connect(nc.connected_url) as other:
+        replica.wait_current(5 * SCALE)
+        for round_number in range(5):
+            admin = other.jetstream()
+            admin.delete_key_value("AGAIN")
+            again = admin.create_key_value(bucket="AGAIN", storage="memory")
+            for number in range(round_number % 2 + 1):
+                revision = again.put("a", b"new %d %d" % (round_number, number))
+            replica.wait_for(revision, 10 * SCALE)
+            assert replica["a"] == b"new %d %d" % (round_number, number)
+    js.delete_key_value("AGAIN")
+
+
+@pytest.mark.server(">=2.11")
+def test_a_replica_of_a_mirror_notices_another_origin(js):
+    """A write to an origin that was created again is not taken for one that was read before."""
+    origin = js.create_key_value(bucket="ORIGIN", storage="memory")
+    for _ in range(5):
+        origin.put("a", b"old")
+    near = js.create_key_value(
+        bucket="NEAR", mirror=jetstream_sync.StreamSource(name="ORIGIN"), storage="memory"
+    )
+    with near.replica() as replica:
+        replica.wait_current(5 * SCALE)
+        replica.wait_for(5, 5 * SCALE)
+        js.delete_key_value("ORIGIN")
+        revision = js.create_key_value(bucket="ORIGIN", storage="memory").put("a", b"new")
+        with pytest.raises(errors.StreamRecreatedError, match="KV_ORIGIN"):
+            replica.wait_for(revision, 2 * SCALE)
+    for name in ("NEAR", "ORIGIN"):
+        js.delete_key_value(name)

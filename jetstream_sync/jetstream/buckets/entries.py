@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 _MARKER_REASON: Final = "Nats-Marker-Reason"
 _TTL: Final = "Nats-TTL"
+#: The operations that delete a key.
+_DELETIONS: Final = {
+    item.value: item for item in (KeyValueOperation.DELETE, KeyValueOperation.PURGE)
+}
 #: Whether a header block may have one of the headers above; cheaper than parsing it.
 _MAY_BE_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
 
@@ -248,14 +252,18 @@ class KeyValueEntry:
 
     @property
     def operation(self) -> KeyValueOperation:
-        """What was done: ``PUT``, ``DELETE`` or ``PURGE``; an expired value is a ``PURGE``."""
+        """
+        What was done: ``PUT``, ``DELETE`` or ``PURGE``; an expired value is a ``PURGE``.
+
+        An operation of another client that is not known here is a ``PUT``.
+        """
         headers = self.headers
         if headers is None:
             return KeyValueOperation.PUT
         operation = headers.get(OPERATION)
         if operation is not None:
-            purged = operation == KeyValueOperation.PURGE
-            return KeyValueOperation.PURGE if purged else KeyValueOperation.DELETE
+            return _DELETIONS.get(operation, KeyValueOperation.PUT)
+        # Whatever its reason is, a server has removed messages and written this marker.
         reason = headers.get(_MARKER_REASON)
         if reason is None:
             return KeyValueOperation.PUT

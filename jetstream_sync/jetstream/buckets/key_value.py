@@ -13,7 +13,7 @@ from ... import errors
 from ...api.enums import DeliverPolicy, KeyValueOperation
 from ...api.key_value import OPERATION, ROLLUP, KeyValueStatus, bucket_of
 from ...api.publish import LAST_SEQUENCE
-from ...api.stream import MsgGetRequest
+from ...api.stream import MsgGetRequest, StreamSource
 from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
@@ -258,12 +258,16 @@ class KeyValue(ForeignNames):
             stream = source.name
             if source.subject_transforms:
                 prefix = f"{KEYS_PREFIX}{bucket_of(stream)}."
-            if source.external is not None:
-                api = api.at(Routes(source.external.api))
+            api = self._api_of(source)
         request = MsgGetRequest(revision, prefix + stored if revision is None else None)
         reply = get_stored(api, stream, request, direct=False)
         key = reply.subject.removeprefix(prefix.encode())
         return reply._replace(subject=self._subjects.read.encode() + key)
+
+    def _api_of(self, source: StreamSource) -> APIRequests:
+        """Return the API of the origin of a mirror."""
+        external = source.external
+        return self._api if external is None else self._api.at(Routes(external.api))
 
     @with_one_deadline
     def get_many(
@@ -737,7 +741,9 @@ class KeyValue(ForeignNames):
 
         """
         make = partial(self._watch, self._subjects.patterns(keys), _consumer_options({}))
-        return Replica(self._api, self.status(), make)
+        source = self._subjects.source
+        origin = None if source is None else (self._api_of(source), source.name)
+        return Replica(self._api, self.status(), make, origin)
 
     @overload
     def watch(

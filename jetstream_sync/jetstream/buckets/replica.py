@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ... import errors
+from ...api.echo import release
 from ...client.mailbox import copy_exception
 from ...client.threads import Waiters
 from ...net.clock import Deadline, monotonic
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 
     from ...api.key_value import KeyValueStatus
     from .entries import KeyValueEntry
+
+
+#: Seconds between two checks whether the watch has noticed that the bucket was created again.
+_RECREATED_DELAY_S: Final = 0.05
+
+
+def _created(api: APIRequests, stream: str, deadline: Deadline) -> str:
+    """Return the creation time of a stream, as the server writes it."""
+    # Only one value of the reply is used, so it is not decoded as a whole.
+    response = api.ask(api.routes.to("STREAM.INFO", stream), None, deadline)
+    return str(response.get("created", ""))
 
 
 class _Copy:
@@ -66,7 +78,9 @@ class Replica(Mapping[str, bytes]):
         api: APIRequests,
         status: KeyValueStatus,
         watch: Callable[[], Watch[KeyValueEntry]],
+        origin: tuple[APIRequests, str] | None,
     ) -> None:
+        # `origin`: the stream that stores what is written, if the bucket is a mirror of it.
         self._core = core = api.core
         # Values that expire without a marker are not reported.
         self._ttl: timedelta | None = None if status.limit_marker_ttl else status.ttl
@@ -74,9 +88,12 @@ class Replica(Mapping[str, bytes]):
         self._clock = status.info.ts or datetime.now(timezone.utc), monotonic()
         self._copy = copy = _Copy()
         what = f"a replica of bucket {status.bucket!r}"
+        self._api, self._stream, self._origin = api, status.info.config.name, origin
+        self._origin_created = "" if origin is None else _created(*origin, api.deadline())
+        self._watch = watch()
         # Its thread holds the copy, not this object. At its end it wakes the threads that wait for a revision.
         self._handle = handle = WatchHandle(
-            api, watch(), copy.apply, None, copy.forget_revision, copy.changed.wake_all
+            api, self._watch, copy.apply, None, copy.forget_revision, copy.changed.wake_all
         )
         try:
             core.stop_dropped(
@@ -145,26 +162,49 @@ class Replica(Mapping[str, bytes]):
         """
         Wait for a revision, such as that of a write of this program.
 
+        The server is asked whether the bucket is still the one that was read, since another one has the same
+        revisions again. It is not asked before server 2.11, whose creation times are not stable.
+
         Args:
             revision: a revision of one of the keys.
             timeout: in seconds; ``None``: no limit.
 
         Raises:
             TimeoutError: it did not come in time.
+            StreamRecreatedError: the bucket is a mirror, and its origin was created again.
             IteratorClosedError: the replica was closed.
             Error: the error that ended the watch.
 
         """
         revision = check_int("revision", revision, 0)
         self._check_open()
-        copy, handle = self._copy, self._handle
-        if not copy.changed.wait_for(
-            lambda: copy.revision >= revision or copy.is_closed or handle.closed,
-            Deadline(timeout),
-        ):
-            raise errors.TimeoutError(f"revision {revision} did not come in time")
-        if copy.revision < revision:
-            self._check_open()
+        copy, handle, deadline = self._copy, self._handle, Deadline(timeout)
+        while True:
+            arrived = copy.changed.wait_for(
+                lambda: copy.revision >= revision or copy.is_closed or handle.closed, deadline
+            )
+            if arrived and copy.revision < revision:
+                self._check_open()
+            if arrived and self._is_same_bucket(deadline):
+                return
+            if deadline.expired():
+                raise errors.TimeoutError(f"revision {revision} did not come in time")
+            self._core.wait_closed(deadline.sooner(_RECREATED_DELAY_S).left() or 0.0)
+
+    def _is_same_bucket(self, deadline: Deadline) -> bool:
+        """Return whether the bucket is still the one whose revisions have arrived."""
+        known = self._watch._stream_created  # noqa: SLF001 - serves replicas alone
+        if not known or (release(self._core.info.version) or (2, 11)) < (2, 11):
+            return True
+        limit = self._api.deadline() if deadline.left() is None else deadline
+        try:
+            if self._origin is not None and _created(*self._origin, limit) != self._origin_created:
+                raise errors.StreamRecreatedError(self._origin[1])
+            return _created(self._api, self._stream, limit) == known
+        except errors.StreamNotFoundError:
+            return False  # the watch ends, or finds the next one
+        except (errors.PermissionsError, errors.NoRespondersError):
+            return True
 
     def _check_open(self) -> None:
         """Raise the reason of the end."""

@@ -575,6 +575,11 @@ class Watch(Generic[E]):
     # --- the initial entries --------------------------------------------------------------------
 
     @property
+    def _stream_created(self) -> str:
+        """The creation time of the stream that is read, as the server has written it; empty: not known."""
+        return self._cursor.known.created
+
+    @property
     def is_current(self) -> bool:
         """
         Whether all entries that existed at the start were received.

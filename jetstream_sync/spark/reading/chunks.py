@@ -14,7 +14,7 @@ from .ranges import SequenceRange
 
 #: Finds the header of a message that marks that a key was deleted, by a client or by the server.
 _MARKER: Final = re.compile(
-    rb"\r\n(?:KV-Operation: *(?:DEL|PURGE)|Nats-Marker-Reason:)", re.IGNORECASE
+    rb"\r\n(?:(?i:KV-Operation): *(?:DEL|PURGE) *\r\n|(?i:Nats-Marker-Reason):)"
 ).search
 #: Bytes of a row in Arrow besides its strings and payload: numbers and string offsets.
 _ROW_OVERHEAD_BYTES: Final = 80

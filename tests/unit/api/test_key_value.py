@@ -226,7 +226,10 @@ SUBJECTS = BucketSubjects.of(new_stream_config(KeyValueConfig(bucket="B")), None
         ("A: KV-Operation", KeyValueOperation.PUT),
         ("KV-Operation: DEL", KeyValueOperation.DELETE),
         ("KV-Operation: PURGE", KeyValueOperation.PURGE),
-        ("KV-Operation: other", KeyValueOperation.DELETE),
+        ("KV-Operation: other", KeyValueOperation.PUT),
+        ("KV-Operation: PUT", KeyValueOperation.PUT),
+        ("KV-Operation: del", KeyValueOperation.PUT),
+        ("KV-Operation:", KeyValueOperation.PUT),
         ("Nats-Marker-Reason: MaxAge", KeyValueOperation.PURGE),
         ("Nats-Marker-Reason: Purge", KeyValueOperation.PURGE),
         ("Nats-Marker-Reason: Remove", KeyValueOperation.DELETE),
@@ -235,7 +238,7 @@ SUBJECTS = BucketSubjects.of(new_stream_config(KeyValueConfig(bucket="B")), None
     ],
 )
 def test_operation_of_an_entry(headers, operation):
-    """Only an entry without both headers is a value."""
+    """Only known deletions, and markers of the server, are no values."""
     block = f"NATS/1.0\r\n{headers}\r\n\r\n".encode() if headers else b""
     reply = b"$JS.ACK.KV_B.c.1.7.3.1700000000000000001.4"
     entry = KeyValueEntry(SUBJECTS, (b"$KV.B.a.b", reply, block, b""))
