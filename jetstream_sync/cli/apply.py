@@ -28,7 +28,7 @@ from ..declare import (
 )
 from ..exit_status import ExitStatus
 from ..subjects import KV_PREFIX, OBJECT_PREFIX, check_stream_name
-from .config import config_of, difference_documents, read_documents, run_step
+from .config import check_updates, config_of, difference_documents, read_documents, run_step
 from .listings import Lister, lister
 from .output import counted, emit
 from .prompts import Asker
@@ -282,10 +282,12 @@ def apply(
         if deletions:
             _confirm(settings, deletions, force=force)
         done: list[Step] = []
+        results: list[Any] = []
         try:
             for step in [*steps, *deletions]:
-                run_step(lists.js, step)
+                results.append(run_step(lists.js, step))
                 done.append(step)
+            check_updates(lists.js, list(zip(done, results, strict=True)))
         finally:
             # Also report the steps that were completed before an error.
             _report(settings, done, [*steps, *deletions][len(done) :], dry_run=False)

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import importlib
 import pkgutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -627,7 +628,35 @@ def change_config(settings: Settings, js: JetStream, step: Step, *, force: bool)
     if not settings.json:
         show_differences(settings, step.found)
     Asker(settings).confirm(f"Change {step.declared.title}?", force=force)
-    return run_step(js, step)
+    result = run_step(js, step)
+    check_updates(js, [(step, result)])
+    return result
+
+
+#: Seconds after which the config of an updated object is read again, longer than an update of another editor takes.
+_SETTLE_S: Final = 0.1
+
+
+def check_updates(js: JetStream, done: Sequence[tuple[Step, Any]]) -> None:
+    """
+    Read updated configs again, and raise `CommandError` if another editor has overwritten a change.
+
+    `done`: the steps and their results. The server updates a whole config, and compares it with nothing.
+    """
+    updated = [(step, result) for step, result in done if step.action == "update"]
+    if updated:
+        time.sleep(_SETTLE_S)
+    lost = [(step, step.overwritten(js, result)) for step, result in updated]
+    texts = [
+        f"{step.declared.title}: {'; '.join(item.text for item in found)}"
+        for step, found in lost
+        if found
+    ]
+    if texts:
+        raise CommandError(
+            f"another editor has changed the same fields at the same time: {', '.join(texts)}",
+            ExitStatus.FAILED,
+        )
 
 
 def _in_editor(config: R, names: Mapping[str, Any]) -> R:

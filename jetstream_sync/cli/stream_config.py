@@ -217,6 +217,8 @@ _REMOVABLE = {
 @force_option
 def seal(settings: Settings, name: str, force: bool) -> None:
     """Make a stream read-only, permanently; messages can neither be added nor deleted."""
+    from ..declare import Declared  # noqa: PLC0415 - not needed for help
+
     with settings.jetstream() as js:
         stream = find_stream(js, name)
         info = stream.cached_info
@@ -225,5 +227,6 @@ def seal(settings: Settings, name: str, force: bool) -> None:
                 f"Seal Stream {name} with {counted(info.state.messages, 'message')} permanently?",
                 force=force,
             )
-            stream = js.update_stream(replace(info.config, sealed=True))
+            sealed = Declared(config=replace(info.config, sealed=True))
+            stream = sealed.change_from(info.config).run(js)
     show_info(settings, stream.cached_info, "is sealed")

@@ -65,6 +65,10 @@ class Declared:
         """Kind and name, for messages."""
         return f"{self.kind} {self.name}"
 
+    def current(self, js: JetStream) -> Config:
+        """Return the present config; raise `NotFoundError` if there is none."""
+        return _KINDS[type(self.config)].find(js, self)
+
     def in_set(self, name: str) -> Declared:
         """Return the same with the label of a set."""
         labels = {**(self.config.metadata or {}), SET_LABEL: name}
@@ -95,7 +99,7 @@ class Step:
 
     def run(self, js: JetStream) -> Any:
         """
-        Do it.
+        Do it; an update changes the fields that differed, and no others.
 
         Returns:
             What the call returned; ``None`` if there was nothing to do.
@@ -107,11 +111,40 @@ class Step:
         config, stream = self.declared.config, self.declared.stream
         if self.action == NOTHING:
             return None
+        if self.action == UPDATE:
+            # Another program may have changed other fields since the config was read.
+            config = self._on(self.declared.current(js))
         is_push = self.action != DELETE and getattr(config, "deliver_subject", None)
         kind = f"push_{_KINDS[type(config)].noun}" if is_push else _KINDS[type(config)].noun
         call = getattr(js, f"{self.action}_{kind}")
         where = [stream] if stream else []
         return call(*where, self.declared.own_name if self.action == DELETE else config)
+
+    def _on(self, present: Config) -> Config:
+        """Return the present config with the fields that this step changes."""
+        wanted: Any = self.declared.config
+        known = {field.name for field in dataclasses.fields(wanted)} - {"extra"}
+        values = {
+            item.field: getattr(wanted, item.field) for item in self.found if item.field in known
+        }
+        if "metadata" in values:
+            before = next(item.before for item in self.found if item.field == "metadata") or {}
+            others = {k: v for k, v in (present.metadata or {}).items() if k not in before}
+            values["metadata"] = {**others, **(values["metadata"] or {})} or None
+        if hasattr(wanted, "extra"):
+            names = {item.field for item in self.found} - known
+            kept = {name: value for name, value in present.extra.items() if name not in names}
+            values["extra"] = kept | {k: v for k, v in wanted.extra.items() if k in names}
+        return without_server_labels(replace(present, **values))
+
+    def overwritten(self, js: JetStream, result: Any) -> list[Difference]:
+        """Return the fields of an update that have another value than in the `result` of `run`, by another program."""
+        fields = {item.field for item in self.found}
+        # The server may have corrected a value.
+        stored = getattr(getattr(result, "cached_info", result), "config", None)
+        wanted = stored if isinstance(stored, type(self.declared.config)) else self.declared.config
+        found = differences(wanted, self.declared.current(js))
+        return [item for item in found if item.field in fields]
 
 
 class _Kind(NamedTuple):
@@ -161,7 +194,7 @@ def plan(js: JetStream, declared: Iterable[Declared], *, strict: bool = False) -
 
 def _step(js: JetStream, declared: Declared, created: set[str], *, strict: bool) -> Step:
     try:
-        found = _KINDS[type(declared.config)].find(js, declared)
+        found = declared.current(js)
     except errors.NotFoundError:
         if declared.stream and declared.stream not in created:
             _require_stream(js, declared)

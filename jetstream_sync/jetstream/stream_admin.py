@@ -95,6 +95,9 @@ class StreamAdmin:
         `dataclasses.replace`, so that fields of newer servers are kept. Existing `Stream` objects
         stay valid, with their old `Stream.cached_info`.
 
+        The server does not compare the config that was read with the current one: if two programs change a
+        stream at the same time, the later update undoes the other. Read the config again afterwards.
+
         Args:
             config: the config; or
             **fields: the fields of a `StreamConfig`, by name.

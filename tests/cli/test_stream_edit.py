@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from fixtures.jsm import Jsm
 from fixtures.rawnats import RawClient
+
+from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from jetstream_sync.cli.config import check_updates
+from jetstream_sync.cli.status import CommandError
+from jetstream_sync.declare import Declared
+from jetstream_sync.differences import changed_fields
 
 
 def config_of(raw: RawClient, name: str) -> dict[str, Any]:
@@ -128,3 +140,84 @@ def test_seal(stream, raw):
     assert b"sealed" in raw.request("e.a", b"x")
     assert stream("stream", "seal", "E", "-j").ok().json["config"]["sealed"] is True
     assert stream("stream", "purge", "E", "-f").status == 1
+
+
+EDITS = {
+    "stream edit": (("stream", "edit", "E", "-f"), ("--max-age", "1h"), ("--max-msgs", "77")),
+    "consumer edit": (
+        ("consumer", "edit", "E", "C", "-f"),
+        ("--max-pending", "77"),
+        ("--description", "d"),
+    ),
+    "kv edit": (("kv", "edit", "B", "-f"), ("--history", "7"), ("--max-age", "1h")),
+    "object edit": (("object", "edit", "O", "-f"), ("--description", "d"), ("--max-age", "1h")),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_two_editors_at_once_lose_nothing_in_silence(stream, js, name):
+    """Of two edits at the same time, both are in effect, or a command whose change was undone fails."""
+    stream("consumer", "add", "E", "C", "--pull", "--defaults").ok()
+    stream("kv", "add", "B").ok()
+    stream("object", "add", "O").ok()
+    command, one, other = EDITS[name]
+    before = _declared(name).current(js)
+    for _ in range(6):
+        with ThreadPoolExecutor(2) as threads:
+            results = list(
+                threads.map(lambda more: _run_alone(stream, *command, *more), (one, other))
+            )
+        after = _declared(name).current(js)
+        count = len(changed_fields(before, after))
+        if not any(results):
+            assert count == 2, (before, after)
+        _reset(js, before)
+
+
+def _run_alone(stream, *args):
+    """Return the exit status of a command in its own process."""
+    command = [sys.executable, "-m", "jetstream_sync.cli", "-s", stream.url, *args]
+    variables = {**os.environ, "XDG_CONFIG_HOME": os.devnull}
+    return subprocess.run(command, env=variables, check=False, capture_output=True).returncode
+
+
+def _declared(name):
+    kinds = {
+        "stream edit": Declared(config=StreamConfig(name="E")),
+        "consumer edit": Declared(config=ConsumerConfig(durable_name="C"), stream="E"),
+        "kv edit": Declared(config=KeyValueConfig(bucket="B")),
+        "object edit": Declared(config=ObjectStoreConfig(bucket="O")),
+    }
+    return kinds[name]
+
+
+def _reset(js, config):
+    stream = "E" if isinstance(config, ConsumerConfig) else ""
+    declared = Declared(config=config, stream=stream)
+    declared.change_from(declared.current(js)).run(js)
+
+
+@pytest.mark.usefixtures("stream")
+def test_an_edit_of_another_field_is_kept(js):
+    """What another editor changes between the question and the answer is kept."""
+    before = js.get_stream("E").cached_info.config
+    step = Declared(config=replace(before, max_msgs=77, metadata={"a": "b", "x": "1"})).change_from(
+        before
+    )
+    js.update_stream(replace(before, max_age=timedelta(hours=1), metadata={"a": "b", "y": "2"}))
+    result = step.run(js)
+    after = js.get_stream("E").cached_info.config
+    assert (after.max_msgs, after.max_age) == (77, timedelta(hours=1))
+    assert {"a": "b", "x": "1", "y": "2"}.items() <= after.metadata.items()
+    check_updates(js, [(step, result)])
+
+
+@pytest.mark.usefixtures("stream")
+def test_an_overwritten_change_is_an_error(js):
+    """A field that another editor sets after the update is named, with both values."""
+    before = js.get_stream("E").cached_info.config
+    step = Declared(config=replace(before, max_msgs=77)).change_from(before)
+    result = step.run(js)
+    js.update_stream(before)
+    with pytest.raises(CommandError, match="another editor.*stream E: max_msgs: 77 -> 10"):
+        check_updates(js, [(step, result)])
