@@ -23,14 +23,14 @@ from .reading.ranges import (
 )
 from .schema import SchemaError
 from .session import register, start_query
-from .task_helpers import plan_ranges, publish_partition, read_range, read_range_batches
-from .work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
-from .writing.sink_errors import (
+from .sink_errors import (
     CheckpointRewoundError,
     RowError,
     SinkError,
     TargetRewoundError,
 )
+from .task_helpers import plan_ranges, publish_partition, read_range, read_range_batches
+from .work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
 from .writing.write_plan import Written
 
 if TYPE_CHECKING:

@@ -72,6 +72,9 @@ class StreamView:
     last_ns: int = 0
     """When the last message was stored."""
 
+    consumers: int = 0
+    """The number of consumers."""
+
     at_ns: int = 0
     """The time of this state according to the server; 0 if the server does not tell it."""
 
@@ -134,6 +137,7 @@ def stream_view(info: StreamInfo) -> StreamView:
         deny_purge=bool(config.deny_purge),
         first_ns=time_to_ns(state.first_ts) if state.first_ts else 0,
         last_ns=time_to_ns(state.last_ts) if state.last_ts else 0,
+        consumers=state.consumer_count,
         at_ns=time_to_ns(info.ts) if info.ts else 0,
         removes_oldest=bool(config.max_age)
         or (

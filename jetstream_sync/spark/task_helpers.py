@@ -21,8 +21,8 @@ from .reading.chunks import Chunk
 from .reading.range_reader import ReadPlan, read_partition
 from .reading.ranges import SequenceRange
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
+from .sink_errors import RowError
 from .writing.rows import Columns, RowLayout, grouped, row_parts
-from .writing.sink_errors import RowError
 from .writing.write_plan import WritePlan, Written, write_task_id
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from jetstream_sync.spark.connections import connection
 from jetstream_sync.spark.options import BucketReadOptions, ReadOptions, WriteOptions
 from jetstream_sync.spark.reading.bucket import read_entries
 from jetstream_sync.spark.schema import BUCKET_TYPES, SchemaError, check_read_columns
+from jetstream_sync.spark.sink_errors import RowError, SinkError
 from jetstream_sync.spark.task_helpers import publish_partition
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.publishing import AckWindow
 from jetstream_sync.spark.writing.rows import RowLayout
-from jetstream_sync.spark.writing.sink_errors import RowError, SinkError
 from jetstream_sync.spark.writing.write_plan import WritePlan, check_target
 
 

@@ -26,6 +26,8 @@ from jetstream_sync.spark.planning.data_loss import DataLossError
 from jetstream_sync.spark.planning.offsets import Offset
 from jetstream_sync.spark.reading.range_reader import _RangeReader
 from jetstream_sync.spark.reading.ranges import RangeLostError, SequenceRange
+from jetstream_sync.spark.sink_errors import CheckpointRewoundError
+from jetstream_sync.spark.streaming.commit import QueueInUseError
 from jetstream_sync.spark.streaming.query import Arrivals, QueryPlanner
 from jetstream_sync.spark.streams import stream_view
 from jetstream_sync.spark.task_helpers import read_range
@@ -999,6 +1001,114 @@ def test_two_queries_share_a_queue_by_subject(js, stream_name, planner):
     two.commit(ends[1])
     assert stream.info(subjects_filter=">").state.subjects == {f"{stream_name}.a": 1}
     assert planned(one, ends[0], step(one, ends[0])) == [(21, 22)]
+
+
+def interest_stream(js: JetStream, name: str) -> Stream:
+    stream = js.create_stream(
+        name=name, subjects=[f"{name}.>"], retention="interest", allow_direct=True
+    )
+    stream.create_consumer(durable_name="spark", ack_policy="all")
+    return stream
+
+
+@pytest.mark.server(">=2.14")
+def test_two_queries_on_one_durable_are_refused(js, stream_name, planner):
+    """Each would release what the other one has not read; the durable names its owner."""
+    stream = interest_stream(js, stream_name)
+    fill(js, f"{stream_name}.a", 20)
+    one = planner.query(stream_name, consumer="spark", maxOffsetsPerTrigger=5)
+    two = planner.query(stream_name, consumer="spark")
+    end, end_of_two = step(one, one.initial()), step(two, two.initial())
+    assert planned(one, one.initial(), end) == [(1, 6)]
+    for call in (
+        lambda: two.partitions(two.initial(), end_of_two),
+        lambda: step(planner.query(stream_name, consumer="spark"), end_of_two),
+        lambda: two.commit(end_of_two),
+    ):
+        with pytest.raises(QueueInUseError, match="'spark'.*another durable"):
+            call()
+    one.commit(end)
+    assert stream.info().state.first_seq == 6
+    metadata = stream.get_consumer("spark").cached_info.config.metadata
+    assert metadata["jetstream_sync.query"] == end["query"]
+
+
+def test_two_queries_that_show_progress_with_one_durable_are_refused(js, stream, planner):
+    """The durable of a stream with limits has one owner, too."""
+    fill(js, f"{stream.name}.a", 20)
+    given = {"consumer": "progress", "startingOffsets": "earliest"}
+    one, two = (planner.query(stream.name, **given) for _ in range(2))
+    ends = [step(query, query.initial()) for query in (one, two)]
+    one.partitions(one.initial(), ends[0])
+    with pytest.raises(QueueInUseError):
+        two.partitions(two.initial(), ends[1])
+
+
+@pytest.mark.server(">=2.14")
+@pytest.mark.parametrize("kind", ["interest", "filtered queue", "kept by another"])
+def test_a_restored_checkpoint_is_an_error(js, stream_name, planner, kind):
+    """What the query has released cannot be read again, and must not be skipped in silence."""
+    if kind == "filtered queue":
+        work_queue(js, stream_name)
+        given: dict[str, Any] = {"subjects": f"{stream_name}.a"}
+    else:
+        given = {"consumer": "spark"}
+        stream = interest_stream(js, stream_name)
+        if kind == "kept by another":
+            stream.create_consumer(durable_name="other")
+    given |= {"maxOffsetsPerTrigger": 10}
+    fill(js, f"{stream_name}.a", 40)
+    query = planner.query(stream_name, **given)
+    offsets = [query.initial()]
+    for _ in range(3):
+        offsets.append(step(query, offsets[-1]))
+        query.partitions(*offsets[-2:])
+    query.commit(offsets[3])
+    for call in (
+        lambda restored: step(restored, offsets[1]),
+        lambda restored: restored.partitions(offsets[1], offsets[2]),
+        lambda restored: restored.partitions(offsets[2], offsets[3]),
+    ):
+        with pytest.raises(CheckpointRewoundError, match="sequence (11|21) .* moved to 31"):
+            call(planner.query(stream_name, failOnDataLoss="false", **given))
+    # The checkpoint of the present position continues, also in another process.
+    again = planner.query(stream_name, **given)
+    end = step(again, offsets[3])
+    assert planned(again, offsets[3], end) == [(31, 41)]
+
+
+@pytest.mark.server(">=2.14")
+def test_a_durable_that_another_program_has_moved_is_an_error(js, stream_name, planner):
+    """What another program has acknowledged is missing from the query."""
+    stream = interest_stream(js, stream_name)
+    stream.create_consumer(durable_name="other")
+    fill(js, f"{stream_name}.a", 10)
+    query = planner.query(stream_name, consumer="spark", maxOffsetsPerTrigger=2)
+    end = step(query, query.initial())
+    query.partitions(query.initial(), end)
+    stream.get_consumer("spark").fetch(5, timeout=2)[-1].ack_sync()
+    with pytest.raises(CheckpointRewoundError, match="sequence 3 .* moved to 6"):
+        step(query, end)
+
+
+def test_a_commit_beside_other_consumers_deletes_by_sequence(js, stream_name, planner):
+    """A purge by subject could make the server forget what other consumers have pending."""
+    stream = work_queue(js, stream_name)
+    fill(js, lambda number: f"{stream_name}.{'ab'[number % 2]}", 600)
+    worker = stream.create_consumer(durable_name="worker", filter_subject=f"{stream_name}.b")
+    pending = worker.fetch(100, timeout=2)
+    query = planner.query(stream_name, subjects=f"{stream_name}.a", maxOffsetsPerTrigger=290)
+    end = step(query, query.initial())
+    query.partitions(query.initial(), end)
+    stream.delete_msg(2)
+    with counted_requests(planner._server) as subjects:
+        query.commit(end)
+        query.commit(end)
+        planner.query(stream_name, subjects=f"{stream_name}.a").commit(end)
+    assert not [subject for subject in subjects if ".PURGE." in subject]
+    kept = {f"{stream_name}.a": 10, f"{stream_name}.b": 300}
+    assert stream.info(subjects_filter=">").state.subjects == kept
+    assert worker.info().num_ack_pending == len(pending)
 
 
 def test_a_guard_is_taken_over(js, stream_name, planner):

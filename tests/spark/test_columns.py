@@ -17,9 +17,9 @@ from jetstream_sync.spark import plan_ranges, publish_partition, read_range, rea
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.reading.arrow import HeaderColumns
 from jetstream_sync.spark.schema import READ_TYPES, arrow_schema
+from jetstream_sync.spark.sink_errors import RowError
 from jetstream_sync.spark.writing.arrow_rows import arrow_columns
 from jetstream_sync.spark.writing.rows import Columns, EncodedRows, RowEncoder, RowLayout
-from jetstream_sync.spark.writing.sink_errors import RowError
 
 if TYPE_CHECKING:
     from jetstream_sync import JetStream, Stream

@@ -34,6 +34,12 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.options import WriteOptions
 from jetstream_sync.spark.reading.ranges import SequenceRange
 from jetstream_sync.spark.schema import SchemaError
+from jetstream_sync.spark.sink_errors import (
+    CheckpointRewoundError,
+    RowError,
+    SinkError,
+    TargetRewoundError,
+)
 from jetstream_sync.spark.task_helpers import (
     plan_ranges,
     publish_partition,
@@ -44,12 +50,6 @@ from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
 from jetstream_sync.spark.writing import publishing, transactions
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.rows import Columns, RowLayout
-from jetstream_sync.spark.writing.sink_errors import (
-    CheckpointRewoundError,
-    RowError,
-    SinkError,
-    TargetRewoundError,
-)
 from jetstream_sync.spark.writing.write_plan import WritePlan, Written
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ Release the messages of committed batches, by the retention policy of their stre
 retention   on commit
 ==========  ================================================================================
 limits      nothing; the durable named by the option ``consumer`` is moved, to show progress
-work queue  the stream is purged up to the end of the batch, for one filter after the other
+work queue  the messages of the batch are purged, or deleted by sequence, see rule 5
 interest    the durable named by the option ``consumer`` is moved to the end of the batch
 ==========  ================================================================================
 
@@ -16,10 +16,13 @@ Rules:
 2. A commit never goes beyond an offset that Spark has committed, and never goes back.
 3. Unread messages must stay in the stream. So a work queue or interest stream is read from its first
    unprocessed message, and with filters that never grow.
-4. A consumer guards a work queue: the server refuses any other consumer for the same subjects. Two queries for
-   the same subjects have the same guard, so its metadata names the query that owns it. The name is written
-   when it is in the checkpoint, and before anything is read. So a query recognizes its guard after a crash at
-   any time.
+4. A consumer guards a work queue: the server refuses any other consumer for the same subjects. Two queries may have
+   the same guard or durable, so its metadata names the query that owns it. The name is written when it is in the
+   checkpoint, and before anything is read. So a query recognizes its consumer after a crash at any time. Where the
+   first message does not show what was removed, the metadata also has the position of the last commit, written before it: a checkpoint before it is an
+   older copy.
+5. A purge by subject makes the server forget what other consumers of the stream have pending, if they have entries for
+   messages that are gone, as after a crash of the server. So it is only used where there is no other consumer.
 """
 
 from __future__ import annotations
@@ -34,10 +37,17 @@ from typing import Any, Final
 from ... import errors
 from ...api.consumer import ConsumerInfo
 from ...api.enums import AckPolicy, DeliverPolicy
+from ...codec import dumps
+from ...headers import is_no_responders
+from ...jetstream.api_requests import read_response
 from ...jetstream.context import JetStream
 from ...jetstream.pull_consumer import PullConsumer
-from ..connections import api_requests
+from ..connections import api_requests, ask_all
+from ..option_values import LossMode, ReadMode
 from ..planning.offsets import Offset, StreamOffset
+from ..reading.range_reader import ReadPlan, read_chunks
+from ..reading.ranges import SequenceRange
+from ..sink_errors import CheckpointRewoundError
 from ..streams import StreamView
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
@@ -57,14 +67,15 @@ _NOT_ALONE: Final = (
 _FETCH_BATCH: Final = 500
 #: Seconds to wait for redelivery of messages that another attempt fetched but did not acknowledge.
 _REDELIVERY_WAIT_S: Final = 45.0
-#: The metadata key of a guard for the name of its query.
+#: The metadata keys of a consumer for the name of its query, and for the sequence up to which it released messages.
 _QUERY_METADATA: Final = "jetstream_sync.query"
+_NEXT_METADATA: Final = "jetstream_sync.next"
 #: The prefix of metadata keys that the server adds.
 _SERVER_METADATA_PREFIX: Final = "_nats."
 
 
 class QueueInUseError(errors.Error):
-    """Another query reads the work queue, in which each message has a single reader."""
+    """Another query uses the consumer: each message of a work queue, and each position, has a single reader."""
 
 
 class CommitHandler:
@@ -182,53 +193,71 @@ class CommitHandler:
             _check_resettable(info)
             _check_filters(view, filters, info)
 
-    # --- ownership of work queues ---------------------------------------------------------------
+    # --- ownership ------------------------------------------------------------------------------
 
     def claim(
-        self, offset: Offset, views: Mapping[str, StreamView], *, take_ownership: bool = True
+        self,
+        offset: Offset,
+        views: Mapping[str, StreamView],
+        starts: Mapping[str, int] | None = None,
+        *,
+        take_ownership: bool = True,
     ) -> None:
         """
-        Check that no other query owns the work queues of an offset, and make the query the owner of them.
+        Check that no other query owns the consumers of an offset, and make the query the owner of them.
 
-        ``take_ownership=False``: there is no checkpoint with the name of the query yet, so it cannot own them.
+        ``starts`` are the sequences that are read from next. ``take_ownership=False``: there is no checkpoint with the
+        name of the query yet, so it cannot own them.
+
+        Raises:
+            QueueInUseError: another query owns one.
+            CheckpointRewoundError: messages after such a sequence were released.
+
         """
         if not offset.query and take_ownership:
             return  # written by a version without query names
         for key, position in offset.positions.items():
             view = views.get(key)
-            if view is not None and view.is_work_queue and view.created_ns == position.created_ns:
-                query = offset.query
-                self._claim(view, position.filters, query, take_ownership=take_ownership)
+            if view is None or view.created_ns != position.created_ns:
+                continue
+            if not view.is_work_queue and self._consumer is None:
+                continue
+            info = self._claim(view, position.filters, offset.query, take_ownership=take_ownership)
+            if starts and key in starts and info is not None and _is_noted(view, position):
+                _check_not_released(view, info, offset.query, starts[key])
 
     def _claim(
         self, view: StreamView, filters: tuple[str, ...], query: str, *, take_ownership: bool
-    ) -> None:
+    ) -> ConsumerInfo | None:
+        """Return the consumer; ``None``: it was deleted."""
         name = self._consumer or _guard_name(filters)
         info = self._info(view, name)
-        if info is None:
+        if info is None and view.is_work_queue:
             log.warning(
                 "consumer %r of work queue %s was deleted; it is created again", name, view.name
             )
             self._create_guard(view, filters, name, query if take_ownership else "")
-            return
-        metadata = info.config.metadata or {}
-        holder = metadata.get(_QUERY_METADATA)
-        if holder is None and take_ownership:
-            kept = {
-                key: item
-                for key, item in metadata.items()
-                if not key.startswith(_SERVER_METADATA_PREFIX)
-            }
-            self.js.update_consumer(
-                view.name, replace(info.config, metadata={**kept, _QUERY_METADATA: query})
-            )
-        elif holder is not None and holder != query:
-            raise QueueInUseError(
-                f"work queue {view.name} is owned by another query for these subjects, or by one with"
-                f" another checkpoint: see the metadata of its consumer {name!r}. Each message of a"
-                " work queue has a single reader. If that query is gone for good, delete the consumer"
-                " and start again"
-            )
+        elif info is None:
+            self.prepare(view, filters)
+        else:
+            holder = (info.config.metadata or {}).get(_QUERY_METADATA)
+            if holder is None and take_ownership:
+                self._note(view, info, {_QUERY_METADATA: query})
+            elif holder is not None and holder != query:
+                raise QueueInUseError(
+                    f"consumer {name!r} of stream {view.name} is owned by another query, or by one with another"
+                    f" checkpoint: see its metadata. {_OWNER_REMEDIES[view.is_work_queue]}"
+                )
+        return info
+
+    def _note(self, view: StreamView, info: ConsumerInfo, notes: Mapping[str, str]) -> None:
+        """Set metadata of a consumer."""
+        metadata = {
+            key: item
+            for key, item in (info.config.metadata or {}).items()
+            if not key.startswith(_SERVER_METADATA_PREFIX)
+        }
+        self.js.update_consumer(view.name, replace(info.config, metadata={**metadata, **notes}))
 
     # --- commits --------------------------------------------------------------------------------
 
@@ -245,22 +274,48 @@ class CommitHandler:
             # Without its end, a purge would skip sequences of new messages.
             if position.next_seq > view.end_seq or position == self._committed.get(key):
                 continue
+            if offset.query and _is_noted(view, position):
+                self._note_release(view, position)
             self._release(view, position)
             self._committed[key] = position
+
+    def _note_release(self, view: StreamView, position: StreamOffset) -> None:
+        """Store in the consumer up to where messages are released next."""
+        info = self._info(view, self._consumer or _guard_name(position.filters))
+        if info is not None and _released(info) < position.next_seq:
+            self._note(view, info, {_NEXT_METADATA: str(position.next_seq)})
 
     def _release(self, view: StreamView, position: StreamOffset) -> None:
         if view.is_work_queue:
             if position.next_seq > view.first_seq:
-                self._purge(view.name, position)
+                is_alone = view.consumers <= 1 or not position.filters
+                (self._purge if is_alone else self._delete)(view, position)
         elif self._consumer is not None:
             self._move(view, position.next_seq, self._consumer)
 
-    def _purge(self, stream: str, position: StreamOffset) -> None:
+    def _purge(self, view: StreamView, position: StreamOffset) -> None:
         api = api_requests(self.js)
         body: dict[str, Any] = {"seq": position.next_seq}
         for subject in position.filters or (None,):
             filtered = body if subject is None else {**body, "filter": subject}
-            api.ask(api.routes.to("STREAM.PURGE", stream), filtered)
+            api.ask(api.routes.to("STREAM.PURGE", view.name), filtered)
+
+    def _delete(self, view: StreamView, position: StreamOffset) -> None:
+        """Delete the messages of a batch by sequence, which changes nothing for other consumers."""
+        api = api_requests(self.js)
+        route = api.routes.to("STREAM.MSG.DELETE", view.name)
+        end = position.next_seq
+        left = SequenceRange(
+            view.name, min(view.first_seq, end), end, position.filters, view.created_ns
+        )
+        plan = ReadPlan(mode=ReadMode.DIRECT, fail_on_data_loss=LossMode.FALSE)
+        for chunk in read_chunks(self.js, left, frozenset({"sequence"}), plan):
+            requests = [(route, dumps({"seq": seq, "no_erase": True})) for seq in chunk.sequences]
+            for reply, *_ in ask_all(api, requests):
+                if is_no_responders(*reply[2:]):
+                    raise errors.NoRespondersError(route)
+                with suppress(errors.NotFoundError):
+                    read_response(route, reply)
 
     def _move(self, view: StreamView, seq: int, name: str) -> None:
         consumer = self.js.get_consumer(view.name, name)
@@ -271,6 +326,45 @@ class CommitHandler:
         except errors.ServerTooOldError:
             if view.is_interest:
                 _acknowledge(consumer, seq)
+
+
+#: What to do about the consumer of another query, by whether it guards a work queue.
+_OWNER_REMEDIES: Final = {
+    True: "Each message of a work queue has a single reader. If that query is gone for good, delete the consumer and"
+    " start again",
+    False: "Name another durable. If that query is gone for good, remove the key"
+    f" {_QUERY_METADATA!r} from the metadata; a new query then starts with the messages that are left",
+}
+
+
+def _is_noted(view: StreamView, position: StreamOffset) -> bool:
+    """Return whether the consumer has the position; the first message of other queues shows what was removed."""
+    return view.is_interest or (view.is_work_queue and bool(position.filters))
+
+
+def _released(info: ConsumerInfo) -> int:
+    """Return the sequence up to which the owner of a consumer has released messages, 0 if it has not."""
+    value = (info.config.metadata or {}).get(_NEXT_METADATA, "")
+    return int(value) if value.isdecimal() else 0
+
+
+def _check_not_released(view: StreamView, info: ConsumerInfo, query: str, start: int) -> None:
+    """Raise if messages from a sequence on were released for a query."""
+    metadata = info.config.metadata or {}
+    released = _released(info) if metadata.get(_QUERY_METADATA) == query else 0
+    if view.is_interest and info.ack_floor.stream_seq + 1 > view.first_seq:
+        # Up to the first message, limits may have removed the others.
+        released = max(released, info.ack_floor.stream_seq + 1)
+    if released > start:
+        raise CheckpointRewoundError(
+            view.name,
+            0,
+            0,
+            f"the checkpoint continues at sequence {start} of stream {view.name}, but consumer {info.name!r} was"
+            f" moved to {released}: the checkpoint was restored or copied, or another program uses the consumer,"
+            " and the messages in between were removed. Restore the checkpoint of that position, or start a new"
+            " one, which reads what is left",
+        )
 
 
 def _guard_name(filters: Iterable[str]) -> str:

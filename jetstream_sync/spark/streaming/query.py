@@ -250,7 +250,8 @@ class QueryPlanner:
         )
         self._refresh_views()
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
-        self._claim_queues(start, is_new=start == self._initial)
+        starts = {key: position.next_seq for key, position in start.positions.items()}
+        self._claim(start, starts, is_new=start == self._initial)
         positions = self._resume(start)
         self._commit(start)
         parts = {key: self._part(key, self._views[key], item) for key, item in positions.items()}
@@ -281,10 +282,10 @@ class QueryPlanner:
         if not self._views:
             self._refresh_views()
         # The end is in the checkpoint by now, with the name of the query.
-        self._claim_queues(end)
+        batches = {key: item for key, item in end.positions.items() if item.partition_bounds()}
+        self._claim(end, {key: item.start_seq for key, item in batches.items()})
         if start == end:
             return []
-        batches = {key: item for key, item in end.positions.items() if item.partition_bounds()}
         planned: list[SequenceRange] = []
         for key, point in self._resume_points(batches).items():
             if point.change in _OTHER_MESSAGES:
@@ -302,7 +303,7 @@ class QueryPlanner:
         """Release the messages before an offset that Spark has committed."""
         if not self._views or self._access.link != self._link:
             self._refresh_views()
-        self._claim_queues(end)
+        self._claim(end)
         self._commit(end)
 
     @property
@@ -344,11 +345,15 @@ class QueryPlanner:
             known = self._known[key] = _KnownStream(view.created_ns)
         return known
 
-    def _claim_queues(self, offset: Offset, *, is_new: bool = False) -> None:
-        """Check that no other query owns the work queues of an offset, and claim them unless new."""
+    def _claim(
+        self, offset: Offset, starts: Mapping[str, int] | None = None, *, is_new: bool = False
+    ) -> None:
+        """Check the owner of the consumers of an offset and what it released, and claim them unless new."""
         self._access.retry_transient(
-            lambda: self._commit_handler.claim(offset, self._views, take_ownership=not is_new),
-            "checking the consumers of work queues",
+            lambda: self._commit_handler.claim(
+                offset, self._views, starts, take_ownership=not is_new
+            ),
+            "checking the consumers",
         )
 
     def _commit(self, offset: Offset) -> None:

@@ -30,9 +30,9 @@ from ...net.clock import Deadline
 from ..connections import api_requests
 from ..options import WriteOptions
 from ..retry import retry_transient
+from ..sink_errors import CheckpointRewoundError, SinkError, TargetRewoundError
 from ..stored import INTEGER, TEXT, from_json, stored, to_json
 from .message_ids import WriteTaskId
-from .sink_errors import CheckpointRewoundError, SinkError, TargetRewoundError
 
 if TYPE_CHECKING:
     from typing_extensions import Self

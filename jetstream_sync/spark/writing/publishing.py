@@ -40,8 +40,8 @@ from ...net.clock import Deadline, monotonic
 from ...protocol.parser import PAYLOAD, SUBJECT, RawMessage
 from ...speedups import join_commands
 from ..reading.replies import Replies
+from ..sink_errors import RowError, is_retriable
 from .rows import EncodedRows, RowEncoder
-from .sink_errors import RowError, is_retriable
 
 _MSG_ID: Final = MSG_ID.encode()
 

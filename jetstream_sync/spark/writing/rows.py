@@ -30,7 +30,7 @@ from ..bytes_column import NO_BYTES, BytesColumn
 from ..option_values import Delivery
 from ..options import WriteOptions
 from ..schema import READ_TYPES, SchemaError
-from .sink_errors import RowError
+from ..sink_errors import RowError
 
 #: Spark's name for intervals of fixed length; `_CALENDAR` excludes those with months or years.
 _INTERVAL: Final = "interval day to second"

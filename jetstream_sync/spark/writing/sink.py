@@ -22,10 +22,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from ... import errors
 from ..options import WriteOptions
 from ..retry import one_line_errors
+from ..sink_errors import SinkError
 from .arrow_rows import arrow_columns
 from .message_ids import WriteTaskId
 from .rows import Columns, RowLayout, grouped, row_parts
-from .sink_errors import SinkError
 from .write_plan import WritePlan, Written, write_task_id
 
 if TYPE_CHECKING:

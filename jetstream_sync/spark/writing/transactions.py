@@ -47,11 +47,11 @@ from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
 from ..option_values import RowIds
 from ..options import WriteOptions
+from ..sink_errors import CheckpointRewoundError, SinkError, is_retriable, stream_replaced
 from .checkpoints import Checkpoint, CheckpointStore
 from .message_ids import MessageIds, WriteTaskId, content_digests
 from .publishing import AckWindow, WriteStats, joined_commands
 from .rows import EncodedRows, RowEncoder
-from .sink_errors import CheckpointRewoundError, SinkError, is_retriable, stream_replaced
 
 
 class RowBatches:

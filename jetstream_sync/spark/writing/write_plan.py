@@ -27,12 +27,12 @@ from ..connections import api_requests, connected
 from ..option_values import Delivery, RowIds, ShortWindow
 from ..options import WriteOptions
 from ..retry import retry_transient, task_context
+from ..sink_errors import SinkError, stream_replaced
 from ..streams import stream_view
 from .checkpoints import CheckpointStore
 from .message_ids import ColumnIds, ContentIds, MessageIds, WriteTaskId
 from .publishing import CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BATCH_ROWS, BucketRowEncoder, Columns, EncodedRows, RowEncoder, RowLayout
-from .sink_errors import SinkError, stream_replaced
 from .transactions import RowBatches, TransactionWriter
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")

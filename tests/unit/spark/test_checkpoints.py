@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from jetstream_sync.codec import loads
 from jetstream_sync.errors import InvalidResponseError
 from jetstream_sync.jetstream.direct_get import StoredMsg
-from jetstream_sync.spark.writing.checkpoints import BatchEnd, Checkpoint, KeyList, check_newest
-from jetstream_sync.spark.writing.message_ids import WriteTaskId
-from jetstream_sync.spark.writing.sink_errors import (
+from jetstream_sync.spark.sink_errors import (
     CheckpointRewoundError,
     SinkError,
     TargetRewoundError,
 )
+from jetstream_sync.spark.writing.checkpoints import BatchEnd, Checkpoint, KeyList, check_newest
+from jetstream_sync.spark.writing.message_ids import WriteTaskId
 
 COUNTS = st.integers(0, 2**63)
 TASK = WriteTaskId(name="query", batch=7, partition=0, has_ends=True)

@@ -13,6 +13,7 @@ from jetstream_sync.errors import (
     TimeoutError,
 )
 from jetstream_sync.spark.bytes_column import BytesColumn
+from jetstream_sync.spark.sink_errors import RowError, SinkError, is_retriable
 from jetstream_sync.spark.writing import publishing
 from jetstream_sync.spark.writing.publishing import (
     AckTimes,
@@ -23,7 +24,6 @@ from jetstream_sync.spark.writing.publishing import (
     joined_commands,
 )
 from jetstream_sync.spark.writing.rows import EncodedRows, RowEncoder
-from jetstream_sync.spark.writing.sink_errors import RowError, SinkError, is_retriable
 from jetstream_sync.speedups import IN_USE
 
 ENCODER = RowEncoder(4, "STREAM", "s")

@@ -11,6 +11,7 @@ import pytest
 
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.schema import READ_TYPES, SchemaError
+from jetstream_sync.spark.sink_errors import RowError
 from jetstream_sync.spark.writing import rows
 from jetstream_sync.spark.writing.rows import (
     WRITE_TYPES,
@@ -18,7 +19,6 @@ from jetstream_sync.spark.writing.rows import (
     RowEncoder,
     RowLayout,
 )
-from jetstream_sync.spark.writing.sink_errors import RowError
 
 
 def schema(**types: str) -> Any:

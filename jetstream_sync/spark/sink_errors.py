@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ... import errors
+from .. import errors
 
 
 class SinkError(errors.Error):
@@ -12,28 +12,33 @@ class SinkError(errors.Error):
 class _BatchOrderError(SinkError):
     """The last batch of the query in the target stream does not fit to the batch that Spark runs."""
 
-    def __init__(self, stream: str, stored_batch: int, batch: int) -> None:
-        super().__init__(stream, stored_batch, batch)
+    def __init__(self, stream: str, stored_batch: int, batch: int, problem: str = "") -> None:
+        super().__init__(stream, stored_batch, batch, problem)
         self.stream = stream
         self.stored_batch = stored_batch
         self.batch = batch
+        self.problem = problem
 
 
 class CheckpointRewoundError(_BatchOrderError):
     """
-    The target stream has rows of a batch that the checkpoint of the query does not know; a `SinkError`.
+    The stream has seen a batch that the checkpoint of the query does not know; a `SinkError`.
 
     The checkpoint was restored from an older copy, or copied for a second query: then nothing was written. Or another
-    attempt of the same task has completed the batch: then Spark ignores the error.
+    attempt of the same task has completed the batch: then Spark ignores the error. A source raises it if messages after
+    the checkpoint were released: then they cannot be read again.
 
     Args:
-        stream: the target stream.
+        stream: the target stream, or the one that is read.
         stored_batch: the number of the batch that was stored last.
         batch: the number of the batch that Spark runs; the same number if the stored batch has other rows.
+        problem: what was released of a stream that is read, where the numbers are 0.
 
     """
 
     def __str__(self) -> str:
+        if self.problem:
+            return self.problem
         found = f"has rows of batch {self.stored_batch}, but Spark runs batch {self.batch}"
         if self.stored_batch == self.batch:
             found = f"has other rows of batch {self.stored_batch} than batch {self.batch} of Spark"
