@@ -44,7 +44,7 @@ KINDS: dict[str, Kind] = {
     "read": Kind(
         "Reads",
         "the server's reply",
-        f"{_TIMEOUT}; the request is repeated every second or two until then",
+        f"{_TIMEOUT}; the request is repeated every second until then",
         "nothing",
         "server/test_repeated_reads.py::test_reads_end_at_their_deadline",
     ),

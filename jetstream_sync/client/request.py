@@ -78,8 +78,7 @@ class RequestMux(MessageReceiver):
         """
         Publish a request and return the first reply.
 
-        With ``repeat_after`` seconds, the request is sent again after that time without a reply, then after twice
-        the time, and so on.
+        With ``repeat_after`` seconds, the request is sent again each time that this time passes without a reply.
 
         Raises:
             NoRespondersError: the subject has no subscribers.
@@ -122,7 +121,6 @@ class RequestMux(MessageReceiver):
                     slot.arrived(FOREVER)
                     break
                 self._send(command, 1, size, deadline)
-                repeat_after *= 2
         finally:
             self._waiting.pop(token, None)
             self._fail_on_disconnect.discard(token)

@@ -171,14 +171,20 @@ class APIRequests:
         return within(Deadline(self.timeout if timeout is None else timeout))
 
     def ask(
-        self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
+        self,
+        route: str,
+        body: Mapping[str, Any] | None = None,
+        deadline: Deadline | None = None,
+        *,
+        repeatable: bool = False,
     ) -> dict[str, Any]:
         """Send a request and return the decoded reply."""
         # A request that changes nothing is sent again, within the deadline, while there is no reply
         # or the error is transient.
+        # `repeatable`: whether a second request of the same kind has the same effect as one.
         payload = b"" if body is None else dumps(body)
         deadline = deadline or self.deadline()
-        reading = self.routes.is_reading(route)
+        reading = repeatable or self.routes.is_reading(route)
         read = partial(read_response, route)
         repeat_after = _REPEAT_AFTER_S if reading else 0.0
         while True:

@@ -51,14 +51,14 @@ UNREAD_LIMIT_S: Final = 30.0
 
 _INACTIVE_THRESHOLD_S: Final = 300.0
 #: Timeout of one attempt to create a consumer, in seconds: the first and the maximum; it doubles each
-#: time. A request to a leader that has just gone gets no reply.
+#: time. A request to a leader that has just gone gets no reply, so it is repeated meanwhile.
 _FIRST_CREATE_TIMEOUT_S: Final = 2.0
 _MAX_CREATE_TIMEOUT_S: Final = 10.0
 #: Maximum number of filters for which the leader is asked one by one.
 _MAX_ASKED_FILTERS: Final = 16
 #: Delay between two attempts, in seconds: the first and the maximum; it doubles each time.
-_FIRST_RETRY_DELAY_S: Final = 1.0
-_MAX_RETRY_DELAY_S: Final = 10.0
+_FIRST_RETRY_DELAY_S: Final = 0.25
+_MAX_RETRY_DELAY_S: Final = 1.0
 #: The policies that mean another message later.
 _STARTS_ONCE: Final = (DeliverPolicy.NEW.value, DeliverPolicy.LAST.value)
 #: The fields of a config for a start that the deliver policy requires, and those that select subjects.
@@ -455,9 +455,9 @@ class OrderedCursor:
         if attempts.failed == self._attempts:
             text = f"no consumer on stream {self.stream!r} after {attempts.failed} attempts"
             raise errors.OrderedConsumerResetError(text) from error
-        wait = attempts.delays.next()
-        lagging = isinstance(error, _LaggingServerError)
-        if not self._wait(deadline.sooner(wait / 10 if lagging else wait)):
+        # Without a reply, the attempt has repeated its request, and its leader may be there at any time.
+        wait = 0.0 if isinstance(error, errors.TimeoutError) else attempts.delays.next()
+        if not self._wait(deadline.sooner(wait)):
             text = "the ordered consumer was stopped while it had no consumer on the server"
             raise errors.IteratorClosedError(text) from error
 
@@ -502,7 +502,7 @@ class OrderedCursor:
         routes, stream = self._api.routes, self.stream
         route = routes.consumer_create(stream, name, config.get("filter_subject"))
         body = {"stream_name": stream, "config": {**config, "name": name}, "action": CREATE}
-        return ServerConsumer.of(self._api.ask(route, body, deadline))
+        return ServerConsumer.of(self._api.ask(route, body, deadline, repeatable=True))
 
     def last_seq(self, deadline: Deadline) -> int:
         """Request the last sequence of the stream."""

@@ -31,6 +31,7 @@ from jetstream_sync import (
     StreamConfig,
     errors,
 )
+from jetstream_sync.server import NatsServer
 
 CHUNK = 131_072
 
@@ -214,6 +215,21 @@ def test_limits_of_the_server(store, stream, nc):
         store.put(ObjectMeta(name="a", metadata={"big": "x" * nc.max_payload}), b"x")
     assert messages(stream) == 0
     assert store.put(small("a", nc.max_payload), b"x" * (nc.max_payload + 1)).chunks == 2
+
+
+def test_a_server_with_a_small_max_payload():
+    """The default size of a chunk is at most what the server accepts; an explicit one is refused by its name."""
+    data = bytes(range(256)) * 300
+    with (
+        NatsServer(config="max_payload: 20000") as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        store = nc.jetstream().create_object_store(bucket="SMALL", storage="memory")
+        assert store.put("a", data).chunks == 4
+        assert store.get_bytes("a") == data
+        with pytest.raises(errors.InvalidOptionError, match="max_chunk_size=20001"):
+            store.put(small("b", 20001), data)
+        assert [info.name for info in store.list()] == ["a"]
 
 
 def test_progress(store):

@@ -144,11 +144,11 @@ class Upload:
             raise errors.ObjectLinkError(
                 bucket.name, meta.name, "a link has no data: use add_link()"
             )
+        limit = bucket.api.core.max_payload
         #: The size of each chunk but the last one, in bytes.
-        self.chunk_size: int = DEFAULT_CHUNK_SIZE
+        self.chunk_size: int = min(DEFAULT_CHUNK_SIZE, limit)
         if meta.options is not None and meta.options.max_chunk_size:
             self.chunk_size = meta.options.max_chunk_size
-        limit = bucket.api.core.max_payload
         if self.chunk_size > limit:
             raise errors.InvalidOptionError(
                 "max_chunk_size", self.chunk_size, f"the server's max_payload is {limit} bytes"
