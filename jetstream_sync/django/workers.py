@@ -15,6 +15,7 @@ from django.utils.module_loading import autodiscover_modules, import_string
 from .. import Headers, errors, workers
 from ..records import shows_fields
 from ..workers import Context, Handler, TaskResult
+from ..workers.checks import check_option
 from ..workers.events import RunEvent, RunEventKind
 from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction
 from ..workers.logs import log
@@ -224,6 +225,8 @@ class Worker(workers.Worker):
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
             task = cast("Task[..., Any]", super(Worker, self).task(**options)(function))
+            rule = "excludes 'unique': its calls are stored after the commit"
+            check_option("outbox", outbox, not (outbox and task.unique), rule)
             task.outbox = outbox
             self.set_atomic(task.handler, atomic)
             return task

@@ -590,6 +590,11 @@ class Arguments:
         ordered = {name: found[name] for name in self._signature.parameters if name in found}
         return inspect.BoundArguments(self._signature, cast("Any", ordered))
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the parameters that are sent."""
+        return list(self._sent.parameters)
+
     def named(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return all arguments by name, as JSON, with defaults; raises `Reject` if they do not fit."""
         try:

@@ -151,11 +151,11 @@ def check_token(option: str, value: object) -> None:
     check_option(option, value, bool(ok), rule)
 
 
-def short_digest(data: bytes) -> str:
+def short_digest(data: bytes, length: int = 16) -> str:
     """Return a short text that differs for other data."""
     import hashlib  # noqa: PLC0415 - its import loads OpenSSL, and programs that only call tasks need neither
 
-    return hashlib.sha256(data).hexdigest()[:16]
+    return hashlib.sha256(data).hexdigest()[:length]
 
 
 def parse_address(address: str) -> tuple[str, int]:

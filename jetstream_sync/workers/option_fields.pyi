@@ -59,6 +59,8 @@ class TaskFields(TypedDict, total=False):
     queue: str
     limit: str | None
     limit_key: Callable[[SentCall], str | int | None] | None
+    unique: str | None
+    unique_by: Sequence[str]
     results: str | None
     cron: str | None
     every: float | timedelta | None

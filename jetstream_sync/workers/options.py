@@ -274,6 +274,12 @@ class TaskOptions:
     limit_key: Callable[[SentCall], str | int | None] | None = None
     """Returns a key of a call, such as ``lambda call: call.kwargs["tenant"]``: the calls of each key have the
     limit for themselves. ``call.kwargs`` has all arguments by name, as JSON. ``None``: all calls together."""
+    unique: str | None = None
+    """``"queued"``: while a call waits, another one with the same arguments is not sent, and the first one is
+    returned; ``"until_done"``: also while it runs, or waits for its next attempt. Calls of a schedule do not count.
+    ``None``: each call is sent."""
+    unique_by: Sequence[str] = ()
+    """The names of the parameters that make calls the same; empty: all of them."""
     results: str | None = None
     """A key-value bucket for the state and the return value of each call, for one day if it is created here;
     ``None``: there are no results. It costs a write when the call is sent, and two in the worker."""
@@ -294,6 +300,8 @@ class TaskOptions:
         """Check the options that no other part checks."""
         if self.results is not None:
             check_bucket("results", self.results)
+        ok = not self.unique_by or self.unique is not None
+        check_option("unique_by", self.unique_by, ok, "needs 'unique'")
         ok = self.limit_key is None or (callable(self.limit_key) and self.limit is not None)
         check_option(
             "limit_key", self.limit_key, ok, "must be a function of the call, and needs 'limit'"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
@@ -24,6 +25,7 @@ from .resources import Resource, create_missing, resources_of
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
 from .tasks import Task, TaskResult
+from .unique import UniqueCalls, UniqueState, unique_resource
 
 if TYPE_CHECKING:
     from .. import Connection, JetStreamMsg
@@ -32,6 +34,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: Errors of sending after which a message is certainly not stored.
+_NOT_STORED: Final = (
+    errors.APIError,
+    errors.NoStreamResponseError,
+    errors.InvalidArgumentError,
+    errors.MaxPayloadError,
+)
 #: Options of a queue that its tasks have, too.
 _SHARED: Final = ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters", "pool")
 
@@ -154,7 +163,14 @@ class TaskQueues:
             check_option("limit", own.limit, own.limit in limits, known)
             use = limit_use(limits[own.limit], own.limit_key, name, function)
             options = {**options, "shared_limit": use}
+        unique = None
+        if own.unique is not None:
+            create = self.create
+            by = own.unique_by
+            unique = UniqueCalls(name, own.unique, by, function, calls, states, create)
+            options = {**options, "state": UniqueState(options.get("state", RunState()), unique)}
         task: Task[..., Any] = self._owner.task_class(function, name, calls, states, self)
+        task.unique = unique
         task.handler = self.add_handler(own.queue, task.runner(), states, options)
         self.tasks[name] = task
         return task
@@ -235,8 +251,9 @@ class TaskQueues:
         ]
         leases = () if all(schedule.overlap for schedule in schedules) else (LEASES,)
         limits = [limits_resource()] if self._owner.shared_limits else []
+        keys = [unique_resource()] if any(task.unique for task in self.tasks.values()) else []
         of_states = (states.resource() for states in self._states.values())
-        return [*streams, *of_states, *leases, *limits]
+        return [*streams, *of_states, *leases, *limits, *keys]
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -257,7 +274,18 @@ class TaskQueues:
         if eager is not None:
             found: TaskResult[R] = eager.run(task, record)
             return found
-        self.deliver(task, record, at)
+        if task.unique is not None:
+            self.prepare(task.queue)
+            call = task.unique.claim(record)
+            if call != record.id:
+                return TaskResult(task, call, task.states)
+        try:
+            self.deliver(task, record, at)
+        except _NOT_STORED:
+            if task.unique is not None:
+                with suppress(errors.Error):
+                    task.unique.release(record.id, record.args, record.kwargs)
+            raise
         return TaskResult(task, record.id, task.states)
 
     def deliver(self, task: Task[Any, Any], record: CallRecord, at: datetime | None) -> None:
@@ -295,12 +323,7 @@ class TaskQueues:
             if known and states is not None and queue.find(task, call) is None:
                 # The stream remembers the id of a call that has ended, whose record has expired.
                 queue.send(task, call, data, at, suffix=f"#{record.enqueued_at}")
-        except (
-            errors.APIError,
-            errors.NoStreamResponseError,
-            errors.InvalidArgumentError,
-            errors.MaxPayloadError,
-        ):
+        except _NOT_STORED:
             if states is not None and is_new:
                 states.remove(call)
             raise

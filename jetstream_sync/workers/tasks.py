@@ -50,6 +50,7 @@ from .running import terminate as end_call
 if TYPE_CHECKING:
     from .context import Context
     from .handler import Handler
+    from .unique import UniqueCalls
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -176,6 +177,14 @@ class TaskResult(Generic[R_co]):
         """
         if terminate:
             self._states()
+        unique = self._task.unique
+        waiting = None if unique is None else self._task.queue.find(self._task.name, self.id)
+        cancelled = self._cancel(terminate=terminate)
+        if cancelled and unique is not None and waiting is not None:
+            unique.release(self.id, waiting.args, waiting.kwargs)
+        return cancelled
+
+    def _cancel(self, *, terminate: bool) -> bool:
         queue, name = self._task.queue, self._task.name
         store = self._store
         if store is not None and not store.cancel(self.id):
@@ -218,6 +227,8 @@ class Task(Generic[P, R]):
 
     #: The handler that runs the task; its options are those of the task.
     handler: Handler
+    #: The keys of its calls; ``None``: it is not unique.
+    unique: UniqueCalls | None = None
 
     def __init__(
         self,

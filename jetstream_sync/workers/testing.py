@@ -407,7 +407,9 @@ class TestClient:
 
 
 def _has_results(handler: Handler) -> bool:
-    return isinstance(handler, CallHandler) and isinstance(handler.state, TaskState)
+    if not isinstance(handler, CallHandler):
+        return False
+    return isinstance(getattr(handler.state, "inner", handler.state), TaskState)
 
 
 class MemoryCalls(CallStates):

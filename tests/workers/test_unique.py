@@ -1,0 +1,256 @@
+"""Unique tasks, on a real server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from contextlib import ExitStack, suppress
+
+import pytest
+from fixtures.threads import wait_until
+from fixtures.worker import WorkerProgram, dead_letters, running
+
+from jetstream_sync import (
+    InvalidOptionError,
+    MaxPayloadError,
+    StreamNotFoundError,
+    shared_connection,
+)
+from jetstream_sync.workers import Backoff, TaskArgumentsError, Worker
+from jetstream_sync.workers import unique as unique_module
+from jetstream_sync.workers.unique import UNIQUE_STREAM
+
+
+@pytest.fixture
+def worker(nats_server, js):
+    """A worker whose connection for sending and buckets end with the test."""
+    found = Worker(nats_server.url, name=uuid.uuid4().hex, program="tests", dead_letters="DEAD")
+    yield found
+    shared_connection(nats_server.url, name=found.name).close()
+    for stream in ("DEAD", "TASKS", "KV_RESULTS", UNIQUE_STREAM):
+        with suppress(StreamNotFoundError):
+            js.delete_stream(stream)
+
+
+def _keys(js) -> int:
+    """Return the number of keys."""
+    return js.get_stream(UNIQUE_STREAM).info().state.messages
+
+
+@pytest.mark.parametrize("results", [None, "RESULTS"])
+def test_while_a_call_waits_no_other_one_is_sent(worker, js, results):
+    """The call that waits is returned, by its arguments, however they are passed; afterwards one is sent again."""
+    seen = []
+
+    @worker.task(unique="queued", unique_by=["customer"], results=results)
+    def sync(customer: int, reason: str = "") -> None:
+        seen.append((customer, reason))
+
+    first = sync.delay(1, "a")
+    assert sync.delay(customer=1, reason="b").id == first.id
+    assert sync.delay(1).id == first.id
+    second = sync.delay(2)
+    assert second.id != first.id
+    stream = js.get_stream("TASKS")
+    assert stream.info().state.messages == 2
+    with running(worker):
+        wait_until(lambda: stream.info().state.messages == 0)
+        assert sorted(seen) == [(1, "a"), (2, "")]
+        assert sync.delay(1, "c").id not in {first.id, second.id}
+        wait_until(lambda: len(seen) == 3)
+        wait_until(lambda: stream.info().state.messages == 0)
+    assert _keys(js) == 0
+
+
+def test_queued_is_over_before_the_function_reads_its_data(worker, js):
+    """A call that is sent while another one runs is stored, and reads what the sender has written before."""
+    begun, release, seen = threading.Event(), threading.Event(), []
+    data = ["old"]
+
+    @worker.task(unique="queued")
+    def index() -> None:
+        seen.append(data[0])
+        begun.set()
+        release.wait(20)
+
+    with running(worker):
+        first = index.delay()
+        assert begun.wait(20)
+        data[0] = "new"
+        second = index.delay()
+        assert second.id != first.id
+        release.set()
+        wait_until(lambda: seen == ["old", "new"])
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert _keys(js) == 0
+
+
+@pytest.mark.parametrize("results", [None, "RESULTS"])
+def test_until_done_lasts_over_the_run_and_its_retries(worker, js, results):
+    """A running call, and one that waits for its next attempt, is returned; one that has ended is not."""
+    fail, begun, release = [True], threading.Event(), threading.Event()
+
+    @worker.task(unique="until_done", results=results, retry=Backoff(first=3, jitter=0, attempts=3))
+    def work(number: int) -> None:
+        begun.set()
+        if fail[0]:
+            raise ValueError(number)
+        release.wait(20)
+
+    with running(worker):
+        call = work.delay(1)
+        assert begun.wait(20)
+        wait_until(lambda: work.delay(1).id == call.id)
+        fail[0] = False
+        begun.clear()
+        assert begun.wait(20)
+        assert work.delay(1).id == call.id
+        release.set()
+        stream = js.get_stream("TASKS")
+        wait_until(lambda: stream.info().state.messages == 0)
+        assert _keys(js) == 0
+        assert work.delay(1).id != call.id
+        wait_until(lambda: stream.info().state.messages == 0)
+
+
+@pytest.mark.parametrize("results", [None, "RESULTS"])
+def test_a_call_that_ends_without_success_frees_its_key(worker, js, results):
+    """After a dead letter, a cancelled call, and one that cannot be sent, the next one is sent."""
+
+    @worker.task(unique="until_done", results=results, retry=Backoff(attempts=1))
+    def work(number: int, text: str = "") -> None:
+        raise ValueError(number, text)
+
+    with running(worker):
+        failed = work.delay(1)
+        wait_until(lambda: "DEAD" in js.stream_names() and dead_letters(js) == 1)
+        wait_until(lambda: _keys(js) == 0)
+    assert work.delay(1).id != failed.id
+    call = work.delay(2)
+    assert call.cancel()
+    again = work.delay(2)
+    assert again.id != call.id
+    with pytest.raises(MaxPayloadError):
+        work.delay(3, "x" * 2_000_000)
+    work.delay(3)
+    later = work.apply_async([4], countdown=60)
+    assert work.delay(4).id == later.id
+    assert _keys(js) == 4
+
+
+def test_a_killed_sender_keeps_nothing(worker, js, monkeypatch):
+    """A key without a message is replaced when its sender must have given up, and not before."""
+    monkeypatch.setattr(unique_module, "_SENDING_S", 2.0)
+
+    @worker.task(unique="queued")
+    def work(number: int) -> None:
+        del number
+
+    first = work.delay(1)
+    assert js.get_stream("TASKS").info().state.messages == 1
+    work.queue.withdraw(work.name, first.id)  # as if it was never stored
+    begun = time.monotonic()
+    second = work.delay(1)
+    assert second.id != first.id
+    assert 0.5 < time.monotonic() - begun < 20
+    assert work.delay(1).id == second.id
+
+
+def test_an_other_sender_is_waited_for(worker, js):
+    """A sender that finds the key of one that is sending returns that call when it is stored."""
+
+    @worker.task(unique="queued")
+    def work() -> None: ...
+
+    work.delay().cancel()
+    record, at = work.record([], {})
+    assert work.unique.claim(record) == record.id  # the other sender, before its message
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work.delay().id))
+    thread.start()
+    time.sleep(0.5)
+    assert not found
+    worker.queues.deliver(work, record, at)
+    thread.join(20)
+    assert found == [record.id]
+    assert js.get_stream("TASKS").info().state.messages == 1
+
+
+_CODE = """
+worker = Worker(name={name!r}, program="tests", concurrency=4)
+
+@worker.task(name="work", unique={mode!r}, unique_by=["key"])
+def work(key: int, value: int) -> None:
+    record(f"{{key}} {{value}} begin")
+    time.sleep(0.05)
+    record(f"{{key}} {{value}} end")
+"""
+
+
+@pytest.mark.parametrize("mode", ["queued", "until_done"])
+def test_the_last_value_is_seen_under_kills(worker, js, nats_server, tmp_path, mode):
+    """Of concurrent senders and killed workers: at most one call of a key waits, and the last wish is done."""
+
+    @worker.task(name="work", unique=mode, unique_by=["key"])
+    def work(key: int, value: int) -> None:
+        del key, value
+
+    code = _CODE.format(name=worker.name, mode=mode).replace(
+        "concurrency=4)", "concurrency=4)\nworker.queue('default', ack_wait=3)"
+    )
+    stream = None
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(WorkerProgram(code, nats_server.url, tmp_path)) for _ in range(3)
+        ]
+        stream = js.get_stream("TASKS")
+        ids: list[set[str]] = [set() for _ in range(3)]
+
+        def send(values: range) -> None:
+            for value in values:
+                ids[value % 3].add(work.delay(value % 3, value).id)
+
+        senders = [
+            threading.Thread(target=send, args=[range(first, first + 60)]) for first in (0, 60, 120)
+        ]
+        for sender in senders:
+            sender.start()
+        for program in programs[:2]:
+            time.sleep(0.5)
+            os.kill(program.process.pid, signal.SIGKILL)
+        for sender in senders:
+            sender.join()
+        wait_until(lambda: stream.info().state.messages == 0, 40)
+    assert _keys(js) == 0
+    done = {line.rsplit(" ", 1)[0] for line in programs[0].runs if line.endswith("end")}
+    assert {line.split()[0] for line in done} == {"0", "1", "2"}
+    # Each call that was stored has run, and many were not stored.
+    sent = sum(map(len, ids))
+    assert len(done) == sent
+    assert sent < 180
+
+
+def test_options_are_checked(worker):
+    """Wrong modes and parameters are refused where the task is defined; eager calls run all."""
+
+    def work(customer: int) -> int:
+        return customer
+
+    for options in (
+        {"unique": "yes"},
+        {"unique": True},
+        {"unique_by": ["customer"]},
+        {"unique": "queued", "unique_by": ["other"]},
+        {"unique": "queued", "unique_by": "customer"},
+    ):
+        with pytest.raises(InvalidOptionError):
+            worker.task(**options)(work)
+    task = worker.task(unique="queued", results="RESULTS")(work)
+    with pytest.raises(TaskArgumentsError):
+        task.delay()
+    with worker.eager():
+        assert [task.delay(1).get(), task.delay(1).get()] == [1, 1]
+    assert worker.test_client().deliver(task, {"args": [3]}).result == 3
