@@ -529,6 +529,15 @@ class StreamFullError(ServiceUnavailableError, err_codes=(10077,), transient=Fal
     description_prefix = "maximum "
 
 
+class ServerFullError(ServiceUnavailableError, err_codes=(10023,)):
+    """The JetStream store of a server is full: its ``max_file_store``, ``max_memory_store`` or its disk."""
+
+    _template = (
+        "{description}: the JetStream store of the stream's server is full "
+        "(code {code}, err_code {err_code})"
+    )
+
+
 class AccountFullError(BadRequestError, err_codes=(10002,)):
     """The account has reached one of its limits; nothing was stored."""
 

@@ -20,15 +20,23 @@ from typing import Any, Final
 
 import click
 
-from .. import ClusterInfo, PeerInfo, PriorityPolicy, StreamInfo, StreamSourceInfo, errors
+from .. import (
+    ClusterInfo,
+    JetStream,
+    PeerInfo,
+    PriorityPolicy,
+    StreamInfo,
+    StreamSourceInfo,
+    errors,
+)
 from ..net.clock import monotonic
 from .env import parse_json, readable
-from .listings import Listed, lister
+from .listings import Listed, Lister
 from .names import complete_bucket, complete_stream
 from .output import to_json
 from .settings import Settings, command
 from .status import CommandError, one_line
-from .system import PING, MetaGroup, all_replies
+from .system import PING, JSONObject, MetaGroup, all_replies, server_name
 from .values import DURATION, FROM_0, PATTERN, Decorator, NonEmptyPath, option, with_options
 
 _NO_LEADER: Final = "no leader"
@@ -495,6 +503,7 @@ _RESOURCES: Final = {
 @_levels("streams", "use of streams, in percent")
 @_levels("consumers", "use of consumers, in percent")
 @option("--replicas/--no-replicas", "Check the replicas of all streams.", default=True)
+@option("--probe", "Store a message in a temporary stream of each storage.")
 @_option("--replica-seen-critical", "Fail if a replica was not seen for it.", DURATION, "5s")
 @_option("--replica-lag-critical", "Fail if a replica is N operations behind.", None, 200)
 def jetstream(
@@ -502,22 +511,41 @@ def jetstream(
     check: Check,
     *,
     replicas: bool,
+    probe: bool,
     replica_seen_critical: float,
     replica_lag_critical: float,
 ) -> None:
-    """Check the account's use of JetStream, and the replicas of its streams."""
-    with lister(settings) as lists:
-        account = lists.js.account_info()
+    """
+    Check the account's use of JetStream, and the replicas of its streams.
+
+    How full an account without a limit is, the account does not know: --probe shows whether a message can be
+    stored. A user of the system account checks the stores of the servers instead.
+    """
+    with settings.connection() as nc:
+        lists = Lister(settings, nc)
+        try:
+            account = lists.js.account_info()
+        except errors.JetStreamNotEnabledForAccountError:
+            replies = all_replies(settings, nc, f"{PING}.JSZ", {})
+            if not replies:
+                raise
+            for response in replies:
+                _check_store(check, response)
+            return
         streams = lists.streams() if replicas else Listed("stream")
+        for storage in ("file", "memory") if probe else ():
+            check.critical(_probe(lists.js, nc.server_info.server_name, storage))
     # The limits of an account with tiers are those of each tier.
     for tier, usage in (account.tiers or {"": account}).items():
         start, where = (f"{tier.lower()}_", f" in tier {tier}") if tier else ("", "")
         for name, levels in _RESOURCES.items():
             used, most = getattr(usage, name), getattr(usage.limits, f"max_{name}")
-            percent = 100 * used // most if most > 0 else 0
             unit = "B" if name in ("memory", "storage") else ""
             check.add(f"{start}{name}", used, f"Use of {name}{where}", unit)
-            check.add(f"{start}{name}_pct", percent, f"Use of {name}{where}", "%", levels=levels)
+            if most > 0:
+                _add_use(check, f"{start}{name}", f"{name}{where}", used, most, levels)
+            elif most < 0 and unit:
+                check.ok(f"use of {name}{where}: not known, since the account has no limit")
     lag, seen = replica_lag_critical, replica_seen_critical
     problems = {info.config.name: _replica_problem(info, lag, seen) for info in streams.found}
     problems |= {item.name: f"{item.state}, {item.reason}" for item in streams.missing}
@@ -528,6 +556,38 @@ def jetstream(
         check.critical(text)
     check.add("replicas_ok", len(problems) - len(found), "Streams with healthy replicas")
     check.add("replicas_fail", len(found), "Streams with unhealthy replicas")
+
+
+def _add_use(check: Check, name: str, what: str, used: int, most: int, levels: str) -> None:
+    check.add(f"{name}_pct", 100 * used // most, f"Use of {what}", "%", levels=levels)
+
+
+def _check_store(check: Check, response: JSONObject) -> None:
+    """Check the use of the stores of a server, as its reply to JSZ has it."""
+    name, data = server_name(response), response.get("data") or {}
+    limits = data.get("config") or {}
+    if not limits:
+        check.ok(f"JetStream is not enabled on server {name}")
+    for kind, levels in (("memory", "mem"), ("storage", "store")):
+        if (most := limits.get(f"max_{kind}", 0)) > 0:
+            _add_use(check, f"{name}_{kind}", f"{kind} of server {name}", data[kind], most, levels)
+
+
+def _probe(js: JetStream, server: str, storage: str) -> str:
+    """Store a message in a temporary stream, and return the error; empty: it is stored."""
+    # Unique, and of at most 32 characters.
+    name = f"JSM_PROBE_{os.urandom(8).hex()}"
+    try:
+        stream = js.create_stream(name=name, subjects=[name], storage=storage)
+        try:
+            cluster = stream.cached_info.cluster
+            server = (cluster and cluster.leader) or server
+            js.publish(name, b"probe")
+        finally:
+            js.delete_stream(name)
+    except errors.Error as error:
+        return f"nothing can be stored in the {storage} store of {server}: {one_line(error)}"
+    return ""
 
 
 @_check("meta")

@@ -59,11 +59,13 @@ _USE_SUB: Final = "it delivers to a subject: read it with 'jsm consumer sub'"
 _SEE_HEALTH: Final = "see 'jsm server report health'"
 _SEE_LISTS: Final = "see 'jsm stream ls' and 'jsm server report health'"
 _NO_JETSTREAM: Final = "start the server with -js, or choose another with --server or --js-domain"
+_FREE_SPACE: Final = "'jsm stream info' names the server: delete messages, or raise its max_file_store or max_memory_store"
 
 #: The remedy for each error; the first matching row is used.
 _HINT_OF: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (errors.AuthorizationError, _LOG_IN),
     (errors.NoServersError, "choose one with --server, or start one with 'jsm server run'"),
+    (errors.ServerFullError, _FREE_SPACE),
     (errors.ServerUnavailableError, "choose a server with --server"),
     (errors.JetStreamNotEnabledError, _NO_JETSTREAM),
     (errors.ConsumerIsPushBasedError, _USE_SUB),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from fixtures.server import wait_for_peers
 from fixtures.threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import StreamSource
+from jetstream_sync import StreamSource, errors
 from jetstream_sync.server import NatsCluster, NatsServer
 
 
@@ -152,13 +153,59 @@ def test_messages(jsm, js):
 
 
 def test_jetstream(jsm, js):
-    """Use without a limit is 0 percent."""
+    """How much of an unlimited store is used is not known, and no percentage."""
     js.create_stream(name="S", subjects=["s"], storage="memory")
     found = check(jsm, "jetstream")
     assert found["status"] == "OK"
     assert metrics(found)["streams"] == metrics(found)["replicas_ok"] == 1
-    assert "use of memory: 0%" in found["ok"]
-    assert check(jsm, "js", "--mem-critical", "0", "--no-replicas")["status"] == "CRITICAL"
+    for name in ("memory", "storage"):
+        assert f"use of {name}: not known, since the account has no limit" in found["ok"]
+        assert f"{name}_pct" not in metrics(found)
+    assert check(jsm, "js", "--probe")["status"] == "OK"
+    assert js.stream_names() == ["S"]
+
+
+def test_a_full_store_is_critical():
+    """A server that can store nothing more is found by a probe, and by a user of the system account."""
+    config = """jetstream { max_file_store: 1MB, max_memory_store: 1MB }
+    accounts {
+        A { jetstream: enabled, users: [{user: a, password: a}] }
+        $SYS { users: [{user: s, password: s}] }
+    }"""
+    with NatsServer(config=config, name="full") as server:
+
+        def run(user: str, *words: str) -> Result:
+            login = ("--user", user, "--password", user, "-s", server.url)
+            return run_jsm(*words, *login)
+
+        def on(user: str, *words: str) -> Any:
+            return run(user, "server", "check", "jetstream", "-j", *words).json
+
+        with jetstream_sync.connect(server.url, user="a", password="a") as nc:
+            js = nc.jetstream()
+            js.create_stream(name="S", subjects=["s"])
+            assert on("a", "--probe")["status"] == "OK"
+            assert on("s")["status"] == "OK"
+            with pytest.raises(
+                errors.ServerFullError, match="store of the stream's server is full"
+            ):
+                for _ in range(20):
+                    js.publish("s", b"x" * 100_000)
+            assert on("a")["status"] == "OK"
+            found = on("a", "--probe")
+            assert found["status"] == "CRITICAL"
+            assert re.match(
+                "nothing can be stored in the file store of full: .* is full", found["critical"][0]
+            )
+            assert len(found["critical"]) == 1
+            found = on("s")
+            assert found["status"] == "CRITICAL"
+            assert found["critical"] == ["use of storage of server full: 104%"]
+            refused = run("a", "pub", "s", "x", "-J")
+            assert refused.status == 1
+            assert "is full" in refused.err
+            assert "raise its max_file_store" in refused.err
+            assert js.stream_names() == ["S"]
 
 
 def test_buckets(jsm, js):

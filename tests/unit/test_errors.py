@@ -36,6 +36,7 @@ REFUSALS = [
     ("WrongLastMsgIDError", 400, {10070}),
     ("WrongLastSequenceError", 400, {10071, 10164}),
     ("JetStreamNotEnabledError", 503, {10076}),
+    ("ServerFullError", 503, {10023}),
     ("StreamFullError", 503, {10077}),
     ("RestoreNameInUseError", 400, {10130}),
     ("ConsumerExistsError", 400, {10148}),
