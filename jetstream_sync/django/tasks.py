@@ -6,6 +6,7 @@ Django has tasks from version 6.0 on; the package ``django-tasks`` brings them t
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any, Final
 
 from django.conf import settings
@@ -29,7 +30,7 @@ from ..workers.calls import (
     sent_record,
 )
 from ..workers.checks import check_token
-from ..workers.errors import NoCallError
+from ..workers.errors import NoCallError, misfit
 from ..workers.handler import TASK_OPTIONS
 from .publishing import connection
 
@@ -230,8 +231,12 @@ class JetStreamBackend(BaseTaskBackend):
         try:
             result = self._from_record(record)
         except (ImportError, KeyError, TaskResultDoesNotExist) as error:
-            raise Reject(f"the task cannot be found: {error}") from error
+            raise misfit(Reject(f"the task cannot be found: {error}")) from error
         given = [TaskContext(task_result=result)] if result.task.takes_context else []
+        try:
+            signature(result.task.func).bind(*given, *result.args, **result.kwargs)
+        except TypeError as error:
+            raise misfit(Reject(f"the message is no call of the task: {error}")) from error
         value = result.task.call(*given, *result.args, **result.kwargs)
         check_returned(value, done=True)
         if context.call is not None:

@@ -37,7 +37,7 @@ from uuid import UUID
 
 from .. import codec, errors
 from .checks import implementation
-from .errors import Reject, TaskArgumentsError
+from .errors import Reject, TaskArgumentsError, misfit
 from .handler import is_context
 
 if TYPE_CHECKING:
@@ -600,7 +600,7 @@ class Arguments:
         try:
             bound = self._sent.bind(*args, **kwargs)
         except TypeError as error:
-            raise Reject(f"the message is no call of the task {task}: {error}") from error
+            raise misfit(Reject(f"the message is no call of the task {task}: {error}")) from error
         bound.apply_defaults()
         return dict(bound.arguments)
 

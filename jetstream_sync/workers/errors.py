@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import errors
 from .checks import check_option, is_number
 from .retries import MAX_DELAY_S, MIN_DELAY_S
+
+E = TypeVar("E", bound=BaseException)
 
 # --- raised by handlers, to decide what follows -------------------------------------------------
 
@@ -94,7 +96,24 @@ class HandlerTimeoutError(Exception):
 
 
 class DecodeError(Exception):
-    """The payload cannot be decoded; another attempt cannot succeed."""
+    """
+    The payload cannot be decoded; another attempt in this process cannot succeed.
+
+    If a function of the program has refused it, processes of another version may take it: the message is returned
+    for five minutes, and becomes a dead letter afterwards.
+    """
+
+
+def may_fit_elsewhere(error: BaseException) -> bool:
+    """Return whether a process of another version of the program may take the message, see `misfit`."""
+    return getattr(error, "_may_fit_elsewhere", False) is True
+
+
+def misfit(error: E) -> E:
+    """Return an error for a message that a process of another version of the program may take."""
+    # An attribute, because the error of a handler in a process is pickled with it.
+    error._may_fit_elsewhere = True  # type: ignore[attr-defined]  # noqa: SLF001 - for `may_fit_elsewhere`
+    return error
 
 
 # --- tasks --------------------------------------------------------------------------------------

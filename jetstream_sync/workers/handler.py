@@ -31,7 +31,7 @@ from .checks import (
 )
 from .context import Context, RunState
 from .dead_letters import DeadLetterTarget, one_line
-from .errors import DecodeError, Reject, Retry
+from .errors import DecodeError, Reject, Retry, misfit
 from .limits import rate_interval
 from .retries import Backoff, backoff_for
 from .shared_limits import LimitUse
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .. import JetStreamMsg
 
 HandlerFunction = Callable[..., object]
+#: How long a message is given back that does not fit the process, in seconds: as long as a deploy may take.
+GRACE_S: Final = 300.0
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
 Middleware = Callable[[Callable[[], object], Context], object]
 
@@ -313,6 +315,15 @@ class Handler:
             check_option(option, getattr(self, option), not is_refused, rule)
 
     @property
+    def grace(self) -> float:
+        """
+        Seconds for which a message is given back that does not fit this process, before it is a dead letter.
+
+        :meta private:
+        """
+        return GRACE_S
+
+    @property
     def is_pinned(self) -> bool:
         """Whether the server delivers to one process at a time, or one for each partition."""
         return self.exclusive or self.group is not None
@@ -400,13 +411,21 @@ class CallHandler(Handler):
     """Records the runs."""
     shared_limit: LimitUse | None = field(repr=False, default=None)
     """The limit of all processes; ``None``: none."""
+    unknown_task_grace: float = GRACE_S
+    """Seconds for which calls that do not fit this process are given back, before they are dead letters."""
 
     def __post_init__(self) -> None:
         """Check and complete the options."""
         super().__post_init__()
+        check_seconds("unknown_task_grace", self.unknown_task_grace)
         ok = self.shared_limit is None or (self.ack == "after" and not self.retry.in_place)
         rule = "of all processes excludes ack='before', 'key' and retries in place: its calls go back to the server"
         check_option("limit", self.shared_limit and self.shared_limit.rule.name, ok, rule)
+
+    @property
+    def grace(self) -> float:
+        """As `Handler.grace`."""
+        return self.unknown_task_grace
 
     @property
     def parks(self) -> bool:
@@ -431,13 +450,6 @@ class QueueHandler(CallHandler):
     """The rules of the schedules that call them, by the last two tokens of the subjects of the calls."""
     owner: str = field(repr=False)
     """The program to which the consumer belongs."""
-    unknown_task_grace: float
-    """Seconds for which calls of unknown tasks are given back, before they are dead letters."""
-
-    def __post_init__(self) -> None:
-        """Check and complete the options."""
-        super().__post_init__()
-        check_seconds("unknown_task_grace", self.unknown_task_grace)
 
     def of(self, subject: str) -> Handler | None:
         """Return the handler of the task of a call; ``None``: it is unknown."""
@@ -503,7 +515,8 @@ class Invocation:
         try:
             return self._decode(data)
         except Exception as error:
-            raise DecodeError(f"the payload cannot be decoded: {one_line(error)}") from error
+            wrong = DecodeError(f"the payload cannot be decoded: {one_line(error)}")
+            raise (misfit(wrong) if self._decode not in DECODERS.values() else wrong) from error
 
     def run(self, context: Context) -> object:
         """Run the function for a message; return and raise what they do."""

@@ -331,8 +331,8 @@ class QueueOptions:
     subject: str = "tasks"
     """The first token of its subjects."""
     unknown_task_grace: float = 300.0
-    """Seconds for which a call of a task that the worker does not have is given back, because another process
-    may have it during a deploy; then it is a dead letter."""
+    """Seconds for which a call is given back whose task the worker does not have, or whose arguments do not fit the
+    task: during a deploy, another process may have the other version. Then it is a dead letter."""
 
 
 def own_names(kind: type[Any]) -> tuple[str, ...]:

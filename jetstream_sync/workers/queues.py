@@ -42,7 +42,16 @@ _NOT_STORED: Final = (
     errors.MaxPayloadError,
 )
 #: Options of a queue that its tasks have, too.
-_SHARED: Final = ("ack", "confirm", "key", "park_after", "exclusive", "dead_letters", "pool")
+_SHARED: Final = (
+    "unknown_task_grace",
+    "ack",
+    "confirm",
+    "key",
+    "park_after",
+    "exclusive",
+    "dead_letters",
+    "pool",
+)
 
 
 class _Queue(NamedTuple):

@@ -42,7 +42,7 @@ from .calls import (
     sent_call,
 )
 from .checks import check_option, check_time, implementation, is_number, unwrapped
-from .errors import Reject, TaskError
+from .errors import Reject, TaskError, misfit
 from .logs import log
 from .options import hint_of, refuse_unknown
 from .running import terminate as end_call
@@ -450,7 +450,7 @@ class Task(Generic[P, R]):
         try:
             return self._arguments.bind(self.name, call.args, call.kwargs, context)
         except (TypeError, ValueError) as error:
-            raise Reject(f"the message is no call of the task: {error}") from error
+            raise misfit(Reject(f"the message is no call of the task: {error}")) from error
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""

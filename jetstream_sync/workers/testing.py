@@ -342,6 +342,7 @@ class TestClient:
             observer=Observer(self._worker.name, {}, lambda _function: None),
             is_stopping=lambda: stopping,
             on_fatal=lambda _error: None,
+            has_peers=False,
             has_committed=self._worker.has_committed,
         )
         writer = None

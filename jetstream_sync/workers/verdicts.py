@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from .dead_letters import one_line
-from .errors import DeadLetterTooLargeError, Retry, StateUnknownError
+from .errors import DeadLetterTooLargeError, Retry, StateUnknownError, may_fit_elsewhere
 from .retries import MAX_IN_PLACE_S, MIN_DELAY_S
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class FailedAttempt(NamedTuple):
     is_settled: bool = False
     is_lost: bool = False
     """Whether its lease is lost."""
+    age: float = 0.0
+    """Seconds since the message was stored."""
 
 
 def verdict_of(failed: FailedAttempt, handler: Handler) -> Verdict:
@@ -89,6 +91,8 @@ def verdict_of(failed: FailedAttempt, handler: Handler) -> Verdict:
         return SETTLED
     if failed.is_lost:
         return LOST
+    if may_fit_elsewhere(error) and failed.age < handler.grace:
+        return given_back(_delay_within(failed.age, handler.grace))
     is_unknown = isinstance(error, StateUnknownError)
     rejected = not is_unknown and handler.rejects(error)
     is_fault = not (rejected or isinstance(error, Retry))
@@ -133,4 +137,9 @@ def unknown_task_verdict(task: str, age: float, grace: float) -> Verdict:
     """Return what follows for a call of an unknown task with an age in seconds; the delays double."""
     if age >= grace:
         return buried(f"unknown task {task!r}", rejected=True)
-    return given_back(round(max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age)), 3))
+    return given_back(_delay_within(age, grace))
+
+
+def _delay_within(age: float, grace: float) -> float:
+    """Return for how long a message with an age is given back: as long as its age, at most until the grace ends."""
+    return round(max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age)), 3)

@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 BACKEND = {
     "BACKEND": "jetstream_sync.django.tasks.JetStreamBackend",
     "QUEUES": ["default", "mail"],
-    "OPTIONS": {"retry": Backoff(first=0.1, jitter=0.0, attempts=3)},
+    "OPTIONS": {
+        "retry": Backoff(first=0.1, jitter=0.0, attempts=3),
+        "unknown_task_grace": 0,
+    },
 }
 
 

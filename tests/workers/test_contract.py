@@ -158,8 +158,9 @@ def raise_unprintable(*_: object) -> str:
     raise UnprintableError
 
 
-def test_an_error_without_a_text_is_one_of_the_handler(js, stream, worker):
+def test_an_error_without_a_text_is_one_of_the_handler(js, stream, worker, monkeypatch):
     """In the handler and the decoder it makes a dead letter; in the function for its subject a retry."""
+    monkeypatch.setattr("jetstream_sync.workers.handler.GRACE_S", 0.0)
 
     def handle(_data: bytes) -> None:
         raise UnprintableError

@@ -117,6 +117,7 @@ def test_annotated_arguments_arrive_as_objects(worker):
 def test_a_message_that_is_no_call_is_a_dead_letter(worker, js):
     """Other programs may publish calls: an object with the arguments is enough."""
     seen: list[int] = []
+    worker.queue("default", unknown_task_grace=0)
 
     @worker.task()
     def bill(order_id: int) -> None:
@@ -238,7 +239,7 @@ def test_a_task_that_is_given_up_has_failed(worker, nats_server, js, tmp_path):
     """So do a task that kills its process in each attempt, and one whose arguments do not fit any more."""
     code = """
 worker = Worker(name="NAME", program="tests", dead_letters="DEAD", concurrency=2)
-worker.queue("default", pool="processes")
+worker.queue("default", pool="processes", unknown_task_grace=0)
 
 @worker.task(name="kill", results="RESULTS", retry=Backoff(first=0.1, attempts=2))
 def kill(number: int):

@@ -111,6 +111,8 @@ class Parts:
     """Called with an error that must end the worker."""
     has_committed: Callable[[Context], bool]
     """As `Worker.has_committed`."""
+    has_peers: bool = True
+    """Whether processes of other versions may take what does not fit this one."""
     soft_timeouts: SoftTimeouts = field(default_factory=SoftTimeouts)
 
 
@@ -175,6 +177,7 @@ class Failures:
             has_key=delivery.failure is None,
             is_settled=delivery.is_settled,
             is_lost=delivery.is_lost(),
+            age=_age_of(delivery) if self._shared.has_peers else math.inf,
         )
         return verdict_of(failed, self._handler)
 
@@ -214,6 +217,9 @@ class Failures:
             log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=logged)
         elif verdict.action is VerdictAction.BURY:
             log.error("%s: %r is given up: %s", what, delivery, verdict.reason, exc_info=logged)
+        elif verdict.outcome == "given_back":
+            text = "%s: %r does not fit this process, and is given back for %g s: %s"
+            log.warning(text, what, delivery, verdict.delay, one_line(error))
         elif isinstance(error, Retry):
             text = "%s: %r is retried in %g s: %s"
             log.info(text, what, delivery, verdict.delay, one_line(error))
@@ -247,7 +253,7 @@ class Failures:
         if action is VerdictAction.REPEAT:
             delivery.slept += verdict.delay
         elif action is VerdictAction.RETURN:
-            if verdict.outcome == "retry":
+            if verdict.outcome == "retry" or error is not None:
                 self._remember(delivery)
             is_new = settlements.nak(delivery, verdict.delay)
         elif action is VerdictAction.BURY:
@@ -710,9 +716,7 @@ class QueueProcessor(Processor):
                     lease.release()
 
     def _process_unknown(self, delivery: LeasedMessage, task: str) -> None:
-        grace = self.handler.unknown_task_grace
-        now = datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead
-        age = max(0.0, now - stored_ns([delivery.msg])[0] / 1e9)
+        grace, age = self.handler.grace, _age_of(delivery)
         name = codec.encodable(task)  # it is reported as JSON
         module = task.rpartition("-")[0]
         if module and module not in self._modules:
@@ -733,6 +737,12 @@ class QueueProcessor(Processor):
             self.failures.end(delivery, verdict)
         else:
             self.failures.perform(delivery, verdict)
+
+
+def _age_of(delivery: LeasedMessage) -> float:
+    """Return the age of a message in seconds, by the clock of the server."""
+    now = datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead
+    return max(0.0, now - stored_ns([delivery.msg])[0] / 1e9)
 
 
 def park(js: Publishing, delivery: LeasedMessage, message_id: str, verdict: Verdict) -> None:

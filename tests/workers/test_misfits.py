@@ -1,0 +1,122 @@
+"""Calls and messages that a process of another version takes: they are given back, and no process rejects them alone."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import date
+
+import pytest
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import running
+
+from jetstream_sync import JetStream, StreamNotFoundError, shared_connection
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import TaskError, Worker
+
+pytestmark = pytest.mark.timeout(110)
+
+
+@pytest.fixture
+def versions(nats_server: NatsServer, js: JetStream) -> Iterator[list[Worker]]:
+    """An old and a new version of a worker."""
+    name = uuid.uuid4().hex
+    yield [
+        Worker(nats_server.url, name=name, program="tests", dead_letters="DEAD") for _ in range(2)
+    ]
+    shared_connection(nats_server.url, name=name).close()
+    for stream in ("DEAD", "TASKS", "KV_RESULTS"):
+        with suppress(StreamNotFoundError):
+            js.delete_stream(stream)
+
+
+@pytest.mark.parametrize("results", [None, "RESULTS"])
+def test_a_deploy_that_adds_an_argument_loses_no_call(js, versions, results):
+    """The old process gives the calls back, whatever it has for them, until the new one runs them."""
+    old, new = versions
+    done: list[tuple[int, str]] = []
+
+    @old.task(name="send", results=results)
+    def send(number: int) -> None:
+        done.append((number, "old"))
+
+    @new.task(name="send", results=results)
+    def send_new(number: int, language: str) -> None:
+        done.append((number, language))
+
+    @new.task(name="when", results=results)
+    def when_new(day: date) -> None:
+        done.append((day.year, "date"))
+
+    @old.task(name="when", results=results)
+    def when(day: int) -> None:
+        done.append((day, "old"))
+
+    with running(old):
+        for number in range(10):
+            send_new.delay(number, language="de")
+        when_new.delay(date(2026, 1, 1))
+        time.sleep(1 * SCALE)
+        assert not done
+        stream = js.get_stream("TASKS").info()
+        assert stream.state.messages == 11
+        assert js.get_stream("DEAD").info().state.messages == 0
+        with running(new):
+            time.sleep(2 * SCALE)  # both versions run
+            assert not any("old" in item for item in done)
+    with running(new):
+        wait_until(lambda: len(done) == 11, 40)
+    assert sorted(done) == sorted([*((number, "de") for number in range(10)), (2026, "date")])
+
+
+def test_a_call_that_no_process_takes_is_a_dead_letter_after_the_grace(js, versions, caplog):
+    """The dead letter and the state of the call have the reason."""
+    old, new = versions
+    old.queue("default", unknown_task_grace=3.0)
+
+    @old.task(name="send", results="RESULTS")
+    def send(number: int) -> None:
+        pass
+
+    @new.task(name="send", results="RESULTS")
+    def send_new(number: int, language: str) -> None:
+        pass
+
+    began = time.monotonic()
+    with running(old):
+        call = send_new.delay(1, "de")
+        with pytest.raises(TaskError, match="no call of the task"):
+            call.get(30 * SCALE)
+        assert time.monotonic() - began >= 2.5
+        wait_until(lambda: js.get_stream("DEAD").info().state.messages == 1)
+    assert (
+        "too many positional arguments" in js.get_stream("DEAD").get_msg(1).headers["Dead-Reason"]
+    )
+    assert "does not fit this process" in caplog.text
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_a_message_that_another_version_decodes(js, stream, nats_server, pool):
+    """A function for ``decode`` decides for its process only; what is no JSON is a dead letter at once."""
+    done: list[int] = []
+    old, new = (Worker(nats_server.url, name=name, dead_letters="DEAD") for name in ("old", "new"))
+    old.handler(stream=stream.name, consumer="C", decode=refuse, pool=pool)(record_nothing)
+    new.handler(stream=stream.name, consumer="C", decode=int)(done.append)
+    with running(old):
+        js.publish(f"{stream.name}.a", b"17")
+        time.sleep(1 * SCALE)
+        assert stream.get_consumer("C").info().num_ack_pending == 1
+    with running(new):
+        wait_until(lambda: done == [17], 30)
+    assert js.get_stream("DEAD").info().state.messages == 0
+
+
+def refuse(_data: bytes) -> int:
+    """Decode nothing."""
+    raise ValueError("no")
+
+
+def record_nothing(_number: int) -> None:
+    """Handle nothing."""
