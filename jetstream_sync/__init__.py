@@ -171,3 +171,4 @@ if not typing.TYPE_CHECKING:
         for name, value in globals().items()
         if getattr(value, "__module__", "").startswith(__name__)
     ]
+    from .foreign_names import missing_name as __getattr__  # noqa: F401 - called for unknown names

@@ -61,6 +61,7 @@ from .durations import (
     time_to_text,
 )
 from .exact import exact
+from .foreign_names import spelling_of
 from .records import RecordBase, record
 
 _loads: Callable[[bytes | str], Any]
@@ -197,7 +198,10 @@ class Record(RecordBase):
                 (set(codec.required) - values.keys(), "requires the field"),
             ):
                 if wrong:
-                    raise TypeError(f"{type(self).__name__} {problem} {', '.join(sorted(wrong))}")
+                    text = f"{type(self).__name__} {problem} {', '.join(sorted(wrong))}"
+                    if spelling := spelling_of(min(wrong), codec.names):
+                        text += f"; use {spelling}"
+                    raise TypeError(text)
             for name, conversions, assign, default, optional in codec.fields:
                 value = values.get(name, default)
                 if value is not None:

@@ -55,6 +55,13 @@ def changed_fields(before: R, after: R) -> list[str]:
     return found
 
 
+def explained(before: R, after: R) -> tuple[str, dict[str, tuple[object, object]]]:
+    """Return the fields that differ as text, and with their values; fields that are not set in ``after`` do not count."""
+    found = [item for item in differences(before, after) if item.after is not None]
+    values = {item.field: (item.before, item.after) for item in found}
+    return "; ".join(item.text for item in found), values
+
+
 def _value(config: Record, name: str) -> Any:
     """Return the value of a field, also of one that this version does not know."""
     return getattr(config, name, None) if name not in config.extra else config.extra[name]

@@ -96,7 +96,12 @@ class InvalidOptionError(InvalidArgumentError):
     option: str
     value: object
     reason: str
-    _template = "{option}={value!r}: {reason}"
+
+    def __str__(self) -> str:
+        shown = (
+            "" if self.value is ... else f"={self.value!r}"
+        )  # that of an unknown option, maybe a secret
+        return f"{self.option}{shown}: {self.reason}"
 
 
 class CredentialsError(InvalidOptionError):
@@ -108,7 +113,7 @@ class CredentialsError(InvalidOptionError):
     """
 
 
-class UnfinishedError(Error, TypeError):
+class UnfinishedError(Error):
     """A callback returned a coroutine, a generator or a future, so that its work is not done."""
 
 
@@ -355,6 +360,12 @@ class APIError(JetStreamError):
         """Return the error for what this client found itself, with the codes that a server would send."""
         return cls(cls._code, cls._err_code, description)
 
+    def explain(self, details: str, **values: object) -> None:
+        """Add details to the description of the server, and values as attributes."""
+        description = f"{self.description}: {details}"
+        self.args = (self.code, self.err_code, description)
+        vars(self).update(values, description=description)
+
     @property
     def transient(self) -> bool:
         """As of any `Error`; some refusals are transient by their ``err_code``."""
@@ -421,6 +432,9 @@ class ServiceUnavailableError(APIError, code=503, transient=True):
 class StreamNotFoundError(NotFoundError, err_codes=(10059,)):
     """The stream does not exist."""
 
+    stream: str | None = None
+    """The name of the stream, if a request named it."""
+
 
 class BucketNotFoundError(StreamNotFoundError):
     """The key-value bucket or object store does not exist."""
@@ -428,6 +442,11 @@ class BucketNotFoundError(StreamNotFoundError):
 
 class ConsumerNotFoundError(NotFoundError, err_codes=(10014,)):
     """The consumer does not exist."""
+
+    stream: str | None = None
+    """The name of the stream, if a request named it."""
+    consumer: str | None = None
+    """The name of the consumer."""
 
 
 class MessageNotFoundError(NotFoundError, err_codes=(10037, 10043)):
@@ -441,6 +460,9 @@ class TooManyResultsError(APIError, code=413):
 class StreamNameInUseError(BadRequestError, err_codes=(10058,)):
     """A stream with this name exists with another configuration."""
 
+    differences: _Mapping[str, tuple[object, object]] = {}
+    """The fields that differ, with their values in the existing config and in the requested one."""
+
 
 class BucketExistsError(StreamNameInUseError):
     """The key-value bucket or object store exists with another configuration."""
@@ -449,6 +471,9 @@ class BucketExistsError(StreamNameInUseError):
 class StreamSubjectOverlapError(BadRequestError, err_codes=(10065,)):
     """One of the subjects overlaps with the subjects of another stream."""
 
+    streams: tuple[str, ...] = ()
+    """The names of the other streams."""
+
 
 class ConsumerNameInUseError(BadRequestError, err_codes=(10013, 10105)):
     """The consumer name is already in use."""
@@ -456,6 +481,9 @@ class ConsumerNameInUseError(BadRequestError, err_codes=(10013, 10105)):
 
 class ConsumerExistsError(BadRequestError, err_codes=(10148,)):
     """The consumer exists with another configuration, and the action was ``create``."""
+
+    differences: _Mapping[str, tuple[object, object]] = {}
+    """As of `StreamNameInUseError`."""
 
 
 class ConsumerDoesNotExistError(BadRequestError, err_codes=(10149,)):
@@ -1001,6 +1029,8 @@ class ConsumerSequenceMismatchError(JetStreamError):
 
 # Type checkers export every class of a module without a list.
 if not _t.TYPE_CHECKING:
+    from .foreign_names import missing_error as __getattr__  # noqa: F401 - called for unknown names
+
     __all__ = [
         name
         for name, value in globals().items()

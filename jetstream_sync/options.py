@@ -12,6 +12,7 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
+    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -29,6 +30,7 @@ from . import errors
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
 from .durations import MAX_TIMEOUT_S, seconds
 from .exact import exact
+from .foreign_names import spelling_of
 from .records import Frozen, frozen
 from .subjects import check_publish_subject
 
@@ -118,6 +120,8 @@ ReconnectTo = Callable[[list[Server]], tuple[Server, float | timedelta] | None]
 DEFAULT_PENDING_MSGS_LIMIT: Final = 512 * 1024
 DEFAULT_PENDING_BYTES_LIMIT: Final = 128 * 1024 * 1024
 
+#: How similar a name must be to be suggested, as the ratio of `difflib`.
+_SIMILAR: Final = 0.8
 _STRINGS: Final = ("name", "nkey", "tls_hostname")
 _SECRETS: Final = ("user", "password", "token", "nkeys_seed_str")
 #: Options that are not pickled unless they are callables. Headers may contain a proxy login.
@@ -475,14 +479,22 @@ def check_known(
     unknown = set(options).difference(known)
     if unknown:
         name = min(unknown)
-        close = closest_match(name, known)
-        hint = f"did you mean {close}?" if close else f"not one of {', '.join(sorted(known))}"
+        hint = hint_for(name, list(known))
         # The value is omitted: it may be a secret under a misspelled name.
-        raise errors.InvalidOptionError(name, "...", f"{problem}; {hint}")
+        raise errors.InvalidOptionError(name, ..., f"{problem}; {hint}")
+
+
+def hint_for(name: str, known: Collection[str]) -> str:
+    """Return what to write for an unknown option: its spelling here, a similar name, or all that there are."""
+    if spelling := spelling_of(name, known):
+        return f"use {spelling}"
+    close = closest_match(name, known)
+    return f"did you mean {close}?" if close else f"not one of {', '.join(sorted(known))}"
 
 
 def closest_match(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to a misspelled one, or ``None``."""
     from difflib import get_close_matches  # noqa: PLC0415 - for errors only
 
-    return next(iter(get_close_matches(name, list(known), 1)), None)
+    # A wrong guess is worse than none: "timeout" is not "drain_timeout".
+    return next(iter(get_close_matches(name, list(known), 1, _SIMILAR)), None)

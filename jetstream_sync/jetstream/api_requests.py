@@ -118,6 +118,10 @@ class ConnectionCaches:
         self.idle_inboxes: dict[bytes, MessageReceiver] = {}
 
 
+#: The second tokens of the requests whose action has three tokens, as STREAM.MSG.GET.
+_TWO_TOKENS: Final = frozenset({"MSG", "LEADER", "PEER"})
+
+
 class APIRequests:
     """Requests to the JetStream API."""
 
@@ -235,11 +239,23 @@ class APIRequests:
             size = len(delivery[PAYLOAD])
             result = read(delivery)
         except Exception as error:
+            if isinstance(error, errors.NotFoundError):
+                self._add_name(error, subject)
             self._tell(subject, len(payload), size, began, error)
             raise
         if self._callback is not None:
             self._tell(subject, len(payload), size, began, None)
         return result
+
+    def _add_name(self, error: errors.NotFoundError, subject: bytes) -> None:
+        """Name the missing stream or consumer, which the server does not; the subject of the request has it."""
+        tokens = subject[len(self.routes.prefix) + 1 :].decode().split(".")
+        names = tokens[3 if tokens[1] in _TWO_TOKENS else 2 :]
+        if isinstance(error, errors.StreamNotFoundError) and names:
+            error.explain(repr(names[0]), stream=names[0])
+        elif isinstance(error, errors.ConsumerNotFoundError) and len(names) > 1:
+            text = f"{names[1]!r} of stream {names[0]!r}"
+            error.explain(text, stream=names[0], consumer=names[1])
 
     def _tell(
         self, subject: bytes, sent: int, received: int, began: float, error: Exception | None

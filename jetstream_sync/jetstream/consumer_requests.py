@@ -17,6 +17,7 @@ from ..api.enums import RetentionPolicy
 from ..api.publish import LAST_SEQUENCE
 from ..api.stream import MsgGetRequest
 from ..codec import encode
+from ..differences import explained
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name, subjects_overlap
@@ -157,8 +158,21 @@ def add_consumer(
             require_level(api, 1, "pedantic", deadline)
             body["pedantic"] = True
         check = EchoCheck(api, f"consumer {name!r} of stream {stream!r}", config)
-        with check.request():
-            info = api.ask_for(ConsumerInfo, route, body, deadline)
+        try:
+            with check.request():
+                info = api.ask_for(ConsumerInfo, route, body, deadline)
+        except errors.ConsumerExistsError as error:
+            with suppress(errors.Error):  # the server's error is shown then
+                text, values = explained(consumer_info(api, stream, name, deadline).config, config)
+                error.explain(
+                    f"{name!r} of stream {stream!r} has {text}; "
+                    "update_consumer() or create_or_update_consumer() changes it",
+                    differences=values,
+                )
+            raise
+        except errors.ConsumerDoesNotExistError as error:
+            error.explain(f"{name!r} of stream {stream!r}; create_consumer() creates it")
+            raise
         is_ours = is_ours or own_name is not None or check.is_new(info.created, info.ts)
         made = action != UPDATE and is_ours
         delete = partial(delete_consumer, api, stream, name) if made else None

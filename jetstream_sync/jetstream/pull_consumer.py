@@ -14,6 +14,7 @@ from ..api.pull import (
     fetch_request,
 )
 from ..durations import NS_PER_S
+from ..foreign_names import ForeignNames
 from ..options import ErrorCallback, check_callback
 from .api_requests import APIRequests
 from .consume_handle import ConsumeHandle, JetStreamCallback
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from .direct_get import StoredMsg
 
 
-class PullConsumer:
+class PullConsumer(ForeignNames):
     """
     A pull consumer of a stream.
 

@@ -13,6 +13,7 @@ from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, Consumer
 from ..api.publish import LAST_SEQUENCE, Schedule
 from ..api.stream import MsgGetRequest, SnapshotRequest, StreamInfo
 from ..durations import check_message_time, check_time, time_to_text
+from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE
 from ..options import check_int
 from ..records import shows_fields
@@ -405,7 +406,7 @@ class StreamConsumers:
         return OrderedConsumer(self._api, self._name, **options)
 
 
-class Stream(StreamConsumers):
+class Stream(ForeignNames, StreamConsumers):
     """
     A stream of the account.
 

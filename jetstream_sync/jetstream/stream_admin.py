@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.stream import StreamConfig, StreamInfo
 from ..codec import encode
+from ..differences import explained
 from ..records import shows_fields
 from ..subjects import check_stream_name, check_subject
 from .api_requests import (
@@ -73,7 +75,16 @@ class StreamAdmin:
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
-        info, check = self._send("CREATE", chosen, pedantic)
+        try:
+            info, check = self._send("CREATE", chosen, pedantic)
+        except errors.StreamNameInUseError as error:
+            with suppress(errors.Error):  # the server's error is shown then
+                current = stream_info(self._api, chosen.name).config
+                text, values = explained(current, chosen)
+                error.explain(
+                    f"{chosen.name!r} has {text}; update_stream() changes it", differences=values
+                )
+            raise
         # Messages that were published in the meantime are not deleted; those of a mirror or source are
         # copies.
         empty = bool(chosen.mirror or chosen.sources) or not info.state.messages
@@ -158,9 +169,28 @@ class StreamAdmin:
             require_level(self._api, 1, "pedantic")  # another server would ignore it
             body["pedantic"] = True
         check = EchoCheck(self._api, f"stream {name!r}", config)
-        with check.request():
-            route = self._api.routes.to(f"STREAM.{action}", name)
-            return info_of(self._api.ask(route, body)), check
+        try:
+            with check.request():
+                route = self._api.routes.to(f"STREAM.{action}", name)
+                return info_of(self._api.ask(route, body)), check
+        except errors.StreamSubjectOverlapError as error:
+            self._name_others(error, config)
+            raise
+
+    def _name_others(self, error: errors.StreamSubjectOverlapError, config: StreamConfig) -> None:
+        """Add the names of the streams whose subjects overlap with those of a config to the server's error."""
+        others: dict[str, str] = {}
+        for subject in config.subjects or [config.name]:
+            with suppress(errors.Error):
+                for name in names_by_subject(self._api, subject):
+                    others.setdefault(name, subject)
+        others.pop(config.name, None)
+        if others:
+            text = " and ".join(
+                f"{subject!r} of stream {config.name!r} overlaps with the subjects of stream {name!r}"
+                for name, subject in others.items()
+            )
+            error.explain(text, streams=tuple(others))
 
     def get_stream(self, name: str) -> Stream:
         """

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, StreamConfig, errors
+from ..options import hint_for
 from .checks import (
     check_bucket,
     check_configs,
@@ -368,15 +369,6 @@ def refuse_unknown(place: str, given: Mapping[str, object], known: Collection[st
     for option, value in given.items():
         if option in known:
             continue
-        from difflib import get_close_matches  # noqa: PLC0415 - for errors only
-
-        hint, close = (
-            hint_of(_PLACES.get(place, place), option),
-            get_close_matches(option, known, 1),
-        )
-        rule = f"not one of {', '.join(sorted(known))}"
-        if hint is not None:
-            rule = f"this option of Celery is here: {hint}"
-        elif close:
-            rule = f"did you mean {close[0]}?"
+        hint = hint_of(_PLACES.get(place, place), option)
+        rule = f"this option of Celery is here: {hint}" if hint else hint_for(option, known)
         raise errors.InvalidOptionError(option, value, f"unknown option; {rule}")

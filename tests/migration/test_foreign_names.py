@@ -6,20 +6,51 @@ import copy
 import inspect
 import pickle
 
+import nats.errors
+import nats.js.errors
 import pytest
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.kv import KeyValue as NatsPyKeyValue
 from nats.js.object_store import ObjectStore as NatsPyObjectStore
 
-from jetstream_sync import Connection, JetStream, KeyValue, ObjectStore
-from jetstream_sync.foreign_names import FOREIGN_NAMES
+import jetstream_sync
+from jetstream_sync import (
+    BatchOptions,
+    Connection,
+    ConnectOptions,
+    ConsumerConfig,
+    ContinuousOptions,
+    FetchOptions,
+    JetStream,
+    KeyValue,
+    KeyValueConfig,
+    ObjectStore,
+    OrderedOptions,
+    PublishOptions,
+    PullConsumer,
+    Stream,
+    StreamConfig,
+    SubscribeOptions,
+    WatchOptions,
+    errors,
+)
+from jetstream_sync.foreign_names import (
+    FOREIGN_ERRORS,
+    FOREIGN_NAMES,
+    FOREIGN_OPTIONS,
+    spelling_of,
+)
+from jetstream_sync.workers.options import OPTIONS
 
 CLASSES = {
     "Connection": Connection,
     "JetStream": JetStream,
     "KeyValue": KeyValue,
     "ObjectStore": ObjectStore,
+    "PullConsumer": PullConsumer,
+    "Stream": Stream,
+    "jetstream_sync": jetstream_sync,
 }
 #: Public in nats-py, and not for its users.
 INTERNAL = {"is_status_msg"}
@@ -54,7 +85,7 @@ def test_what_exists_is_not_explained(kind):
     assert not [name for name in FOREIGN_NAMES[kind] if hasattr(CLASSES[kind], name)]
 
 
-@pytest.mark.parametrize("kind", FOREIGN_NAMES)
+@pytest.mark.parametrize("kind", FOREIGN_NAMES.keys() - {"jetstream_sync"})
 def test_lookup_of_attributes_is_not_slowed_down(kind):
     """Python caches no attribute of a class with one of these methods."""
     assert not hasattr(CLASSES[kind], "__getattr__")
@@ -76,8 +107,12 @@ def test_the_error_says_what_to_write(nc, js):
         "JetStream": js,
         "KeyValue": js.create_key_value(bucket="NAMES"),
         "ObjectStore": store,
+        "Stream": js.create_stream(name="NAMES"),
+        "PullConsumer": js.create_consumer("NAMES", name="C"),
     }
     for kind, names in FOREIGN_NAMES.items():
+        if kind == "jetstream_sync":
+            continue
         owner = owners[kind]
         for name, hint in names.items():
             with pytest.raises(AttributeError) as caught:
@@ -108,3 +143,80 @@ def test_other_missing_attributes_get_the_usual_error(js, nc):
     for refused in (copy.copy, pickle.dumps):
         with pytest.raises(TypeError, match="pickled"):
             refused(nc)
+
+
+def test_every_error_of_nats_py_is_here_or_explained():
+    """What a program that comes from nats-py catches exists, or the error for it says what to catch."""
+    theirs = {
+        name
+        for module in (nats.errors, nats.js.errors)
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind) and issubclass(kind, Exception)
+    }
+    assert {name for name in theirs if not hasattr(errors, name)} <= set(FOREIGN_ERRORS)
+    for name, here in FOREIGN_ERRORS.items():
+        with pytest.raises(AttributeError, match=f"{name}.*: use {here.split(';')[0]}"):
+            getattr(errors, name)
+        assert here.startswith("no error") or issubclass(
+            getattr(errors, here.split(";")[0]), errors.Error
+        )
+
+
+def test_names_of_the_package_are_explained():
+    """Names that people try first say what to use; others get the usual error."""
+    for name, hint in FOREIGN_NAMES["jetstream_sync"].items():
+        with pytest.raises(AttributeError) as caught:
+            getattr(jetstream_sync, name)
+        assert str(caught.value) == f"module 'jetstream_sync' has no attribute {name!r}: {hint}"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
+        jetstream_sync.nothing  # noqa: B018
+    with pytest.raises(ImportError, match="Celery"):
+        from jetstream_sync import Celery  # noqa: F401
+
+
+#: The options of each call.
+KNOWN = [
+    *(
+        {*kind.__annotations__}
+        for kind in (ConnectOptions, StreamConfig, ConsumerConfig, KeyValueConfig)
+    ),
+    *(
+        {*kind.__annotations__, *kind.__optional_keys__}
+        for kind in (BatchOptions, ContinuousOptions, FetchOptions, OrderedOptions, PublishOptions)
+    ),
+    *({*kind.__annotations__} for kind in (SubscribeOptions, WatchOptions)),
+    *(set(options) for options in OPTIONS.values()),
+]
+
+
+def test_words_for_options_name_options_that_exist():
+    """Each spelling is an option of a call, and no word is an option of the same call."""
+    for word, spellings in FOREIGN_OPTIONS.items():
+        for spelling in spellings:
+            option = spelling.partition("=")[0]
+            if option not in {"servers", "queue", "starting_offsets", "timeout", "batch"}:
+                assert any(option in known for known in KNOWN), (word, spelling)
+    assert spelling_of("timeout", {"drain_timeout"}) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (
+            lambda _: jetstream_sync.connect(timeout=2),
+            "timeout: unknown option; use connect_timeout",
+        ),
+        (lambda _: jetstream_sync.connect(creds="a"), "use user_credentials"),
+        (lambda _: jetstream_sync.connect(ca_file="a"), r"use tls=TLSOptions\(ca_file=...\)"),
+        (lambda js: js.create_consumer("S", deliver="all"), "use deliver_policy"),
+        (lambda js: js.create_consumer("S", max_retries=3), "use max_deliver"),
+        (lambda js: js.publish("a", b"", ttl=5), "use msg_ttl"),
+        (lambda js: js.create_stream(name="S", replicas=3), "use num_replicas"),
+    ],
+)
+def test_the_error_of_an_unknown_option_names_the_spelling(js, call, answer):
+    """No value is shown, and no option that only looks alike."""
+    with pytest.raises(errors.InvalidOptionError, match=answer) as caught:
+        call(js)
+    assert "..." not in str(caught.value).replace("(ca_file=...)", "")
+    assert "did you mean" not in str(caught.value)

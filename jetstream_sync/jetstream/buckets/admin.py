@@ -28,7 +28,6 @@ from ...api.object_store import (
     update_config,
 )
 from ...api.stream import StreamConfig, StreamInfo
-from ...differences import changed_fields
 from ...records import shows_fields
 from ...subjects import KV_PREFIX, OBJECT_PREFIX, check_bucket
 from ..api_requests import resolve_config, stream_info, stream_infos, with_one_deadline
@@ -60,15 +59,13 @@ class BucketAdmin(StreamAdmin):
         try:
             return self.create_stream(wanted)
         except errors.StreamNameInUseError as error:
-            current = stream_info(self._api, wanted.name).config
-            names = [
-                name
-                for name in changed_fields(current, wanted)
-                if name != "metadata" and getattr(wanted, name, None) is not None
-            ]
-            fields = f", which differs in {', '.join(names)}" if names else ""
+            fields = (
+                f", which differs in {', '.join(error.differences)}" if error.differences else ""
+            )
             text = f"{what} exists with a different config{fields}"
-            raise errors.BucketExistsError(error.code, error.err_code, text) from error
+            found = errors.BucketExistsError(error.code, error.err_code, text)
+            found.differences = error.differences
+            raise found from error
 
     # --- key-value buckets ----------------------------------------------------------------------
 
