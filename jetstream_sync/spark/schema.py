@@ -32,8 +32,16 @@ READ_TYPES: Final[Mapping[str, str]] = {
 }
 #: The columns that are read without a schema.
 READ_COLUMNS: Final = ("subject", "data", "headers", "sequence", "timestamp", "stream")
-#: The default schema, as DDL.
-READ_DDL: Final = ", ".join(f"{name} {READ_TYPES[name]}" for name in READ_COLUMNS)
+#: The type of times in DDL, where ``timestamp`` depends on ``spark.sql.timestampType``.
+_DDL_TYPES: Final = {"timestamp": "timestamp_ltz"}
+
+
+def _ddl(types: Mapping[str, str], names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {_DDL_TYPES.get(types[name], types[name])}" for name in names)
+
+
+#: The default schema, as DDL that means the same in each session.
+READ_DDL: Final = _ddl(READ_TYPES, READ_COLUMNS)
 #: The columns of the entries of a key-value bucket, with their Spark types.
 BUCKET_TYPES: Final[Mapping[str, str]] = {
     "key": "string",
@@ -42,7 +50,7 @@ BUCKET_TYPES: Final[Mapping[str, str]] = {
     "created": "timestamp",
 }
 #: The default schema of a bucket, as DDL.
-BUCKET_DDL: Final = ", ".join(f"{name} {kind}" for name, kind in BUCKET_TYPES.items())
+BUCKET_DDL: Final = _ddl(BUCKET_TYPES, BUCKET_TYPES)
 
 
 class SchemaError(errors.InvalidArgumentError):
@@ -76,7 +84,8 @@ def check_read_columns(
         if expected is None:
             raise SchemaError(name, f"cannot be read; the columns to read are {', '.join(types)}")
         if kind != expected:
-            raise SchemaError(name, f"must be of type {expected}, not {kind}")
+            rule = f"must be of type {_DDL_TYPES.get(expected, expected)}, not {kind}"
+            raise SchemaError(name, rule)
         if name in names:
             raise SchemaError(name, "is duplicated")
         names.append(name)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: The columns of `WorkBatch.to_arrow`.
 WORK_DDL: Final = (
     "subject string, data binary, headers map<string,array<string>>, sequence bigint, "
-    "timestamp timestamp, stream string, ack string"
+    "timestamp timestamp_ltz, stream string, ack string"
 )
 
 #: Maximum number of messages acknowledged at once.

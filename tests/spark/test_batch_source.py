@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,66 @@ def partition_sizes(frame: DataFrame) -> list[int]:
 
     sizes = Counter(row[0] for row in frame.select(spark_partition_id()).collect())
     return [sizes[number] for number in range(frame.rdd.getNumPartitions())]
+
+
+#: Settings of a session that give types, names or times another meaning.
+SETTINGS = {
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.session.timeZone": "Asia/Kolkata",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.legacy.interval.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "3",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+@pytest.fixture(params=SETTINGS)
+def setting(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set one setting of the session."""
+    before = spark.conf.get(request.param, None)
+    spark.conf.set(request.param, SETTINGS[request.param])
+    yield
+    if before is None:
+        spark.conf.unset(request.param)
+    else:
+        spark.conf.set(request.param, before)
+
+
+@pytest.mark.usefixtures("setting")
+def test_settings_of_the_session_do_not_change_what_is_read_and_written(
+    js, stream, stream_name, nats_server, load
+):
+    """Default reads of streams and buckets, and writes, are the same with settings that change a meaning."""
+    subject = f"{stream_name}.a"
+    for number in range(10):
+        js.publish(subject, b"%d" % number, headers={"X": ["1", "2"]})
+    times = [stream.get_msg(seq).time_ns // 1000 for seq in range(1, 11)]
+    whole = ["struct(subject, data, headers, sequence, stream)", "unix_micros(timestamp)"]
+    found = load(stream=stream_name).orderBy("sequence").selectExpr(*whole).collect()
+    assert [row[1] for row in found] == times
+    assert [row[0].asDict() for row in found] == [
+        {
+            "subject": subject,
+            "data": b"%d" % number,
+            "headers": {"X": ["1", "2"]},
+            "sequence": number + 1,
+            "stream": stream_name,
+        }
+        for number in range(10)
+    ]
+    bucket = js.create_key_value(bucket=f"{stream_name}_bucket")
+    revision = bucket.put("key", b"value")
+    (entry,) = load(bucket=bucket.bucket).selectExpr("*", "unix_micros(created) AS at").collect()
+    assert (entry.key, entry.value, entry.revision) == ("key", b"value", revision)
+    assert entry.at == bucket.get("key").created_ns // 1000
+    writer = load(stream=stream_name).select("subject", "data", "headers").write
+    writer = writer.format("jetstream").options(servers=nats_server.url, stream=stream_name)
+    writer.mode("append").save()
+    assert [stream.get_msg(seq).data for seq in range(11, 21)] == [b"%d" % n for n in range(10)]
+    assert stream.get_msg(11).headers.get_all("X") == ["1", "2"]
 
 
 def test_each_message_becomes_a_row(js, stream, load):

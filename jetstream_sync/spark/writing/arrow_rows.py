@@ -97,8 +97,9 @@ def _header_lines(column: pa.Array) -> BytesColumn | None:
         return None
     start_column = binary_column(BytesColumn.of(starts), pa.binary()).take(encoded.indices)
     if pa.types.is_list(values.type):
-        # Headers without values may be NULL.
-        counts = pc.fill_null(pc.list_value_length(values), offset_column(bytes(4))[0])
+        if values.null_count:
+            return None
+        counts = pc.list_value_length(values)
         value_ends = pa.concat_arrays([offset_column(bytes(4)), pc.cumulative_sum(counts)])
         ends = value_ends.take(ends)
         start_column = start_column.take(pc.list_parent_indices(values))

@@ -7,10 +7,12 @@ they have values that must be checked or converted one by one.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import count, islice, pairwise, repeat
 from typing import Any, Final, cast
 
@@ -32,6 +34,8 @@ from ..options import WriteOptions
 from ..schema import READ_TYPES, SchemaError
 from ..sink_errors import RowError
 
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
+
 #: Spark's name for intervals of fixed length; `_CALENDAR` excludes those with months or years.
 _INTERVAL: Final = "interval day to second"
 _CALENDAR: Final = re.compile("year|month")
@@ -48,7 +52,7 @@ WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "msg_id": ("string",),
     "ttl": (
-        *("string", "tinyint", "smallint", "int", "bigint", "float", "double"),
+        *("string", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal"),
         _INTERVAL,
     ),
     "expected_last_sequence": ("int", "bigint"),
@@ -132,13 +136,21 @@ _CONDITIONS: Final = (
     "expected_last_msg_id",
     "ttl",
 )
-#: Headers that are dropped from the column ``headers``: those that have their own column, those of the server,
-#: and those with effects beyond the message. A rollup would remove other messages, also the checkpoints of the
-#: sink. So the headers of messages that were read can be written unchanged.
+#: Headers of nats-server without an effect on a publish: those of messages that it republished or returned, and of the
+#: marker of an expired key.
+_HARMLESS_HEADERS: Final = re.compile(
+    r"Nats-(?:Stream|Subject|(?:Last-|UpTo-)?Sequence|Time-Stamp|Num-Pending|Msg-Size|Marker-Reason|Service-Error.*)",
+    re.IGNORECASE,
+)
+#: Headers that are expected in messages that were read, and dropped without a warning: those that have their own column,
+#: those of the server, and those with effects beyond the message. A rollup would remove other messages, also the
+#: checkpoints of the sink.
 _DROPPED_HEADERS: Final = re.compile(
     r"Nats-(?:Msg-Id|Expected-.*|Batch-.*|Stream-Source|Rollup|Schedule(?:-.*)?|Trace-.*)",
     re.IGNORECASE,
 )
+#: The dropped headers that this process has warned about.
+_warned: set[str] = set()
 #: A Go duration, a number of seconds, or ``never`` (ADR-43).
 _TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
 #: Maximum bytes of a subject; leaves room in a command line for a reply subject and two sizes.
@@ -184,7 +196,7 @@ def _check_type(field: Any, name: str, types: Iterable[str]) -> None:
     kind = field.dataType.simpleString().lower()
     if kind.startswith("interval") and not _CALENDAR.search(kind):
         kind = _INTERVAL
-    if kind not in types:
+    if kind.partition("(")[0] not in types:
         reason = f"must be of type {' or '.join(types)}, not {kind}"
         if name == "data":
             reason += f": use to_json({field.name}) or cast({field.name} AS string)"
@@ -313,7 +325,7 @@ def _header_pairs(headers: Any) -> Iterator[tuple[str, Sequence[Any]]]:
             raise TypeError(item)
         else:
             name, value = item
-        yield name, (value,) if isinstance(value, _TEXT) else () if value is None else tuple(value)
+        yield name, (value,) if value is None or isinstance(value, _TEXT) else tuple(value)
 
 
 def _block_lines(headers: HeadersLike) -> bytes:
@@ -322,9 +334,19 @@ def _block_lines(headers: HeadersLike) -> bytes:
 
 
 def header_start(name: str) -> str:
-    """Return the beginning of the lines of a header, after checking the name; empty: the header is dropped."""
+    """
+    Return the beginning of the lines of a header, after checking the name; empty: the header is dropped.
+
+    A server may act on each header of its own. So the headers of messages that were read can be written unchanged.
+    """
     encode_headers({name: ""})
-    return "" if _DROPPED_HEADERS.fullmatch(name) else f"{name}: "
+    if not name.lower().startswith("nats-") or _HARMLESS_HEADERS.fullmatch(name):
+        return f"{name}: "
+    if not _DROPPED_HEADERS.fullmatch(name) and name not in _warned:
+        _warned.add(name)
+        instead = ": write the column ttl" if name.lower() == MSG_TTL.lower() else ""
+        log.warning("header %s is not written, because nats-server may act on it%s", name, instead)
+    return ""
 
 
 class _HeaderStarts(dict[str, str]):
@@ -632,7 +654,11 @@ class RowEncoder:
                 start = _header_starts[name].encode()
                 if start:
                     column = f"the header {name!r}"
-                    lines += [self._line(start, item, row, subject, column) for item in values]
+                    # A header without a value keeps its place among the others.
+                    lines += [
+                        self._line(start, b"" if item is None else item, row, subject, column)
+                        for item in values
+                    ]
         except errors.InvalidHeaderError as error:
             raise self.error(row, subject, str(error)) from error
         except (KeyError, TypeError, ValueError):
@@ -642,8 +668,6 @@ class RowEncoder:
 
     def _line(self, start: bytes, value: Any, row: int, subject: bytes, column: str) -> bytes:
         """Return the line of a header, whose start is checked."""
-        if value is None:
-            raise self.error(row, subject, f"{column} has the value NULL")
         is_bytes = isinstance(value, (bytes, bytearray))
         text = value if is_bytes else self._encoded(value, row, subject, column)
         if _has_line_break(text):
@@ -657,7 +681,8 @@ class RowEncoder:
         ttl = given.pop("ttl", None)
         try:
             if not isinstance(ttl, str):
-                given["msg_ttl"] = ttl  # ``None``, a number or a timedelta, or an error
+                # ``None``, a number or a timedelta, or an error
+                given["msg_ttl"] = float(ttl) if isinstance(ttl, Decimal) else ttl
             headers = option_headers(given)
             if isinstance(ttl, str):
                 if not _TTL_TEXT.fullmatch(ttl):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import timedelta
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,7 +169,6 @@ def test_payloads_are_bytes():
         ({"subject": [7]}, "not a string"),
         ({"msg_id": ["a\nb"]}, "line break"),
         ({"headers": [{"K": "a\r"}]}, "line break"),
-        ({"headers": [{"K": [None]}]}, "NULL"),
         ({"headers": [{"K:": "v"}]}, "K:"),
         ({"headers": [[("K", "\ud800")]]}, "not valid Unicode text"),
         ({"ttl": [0]}, "ttl"),
@@ -218,11 +218,25 @@ def test_headers_are_lines():
         b"",
         b"",
         b"A: 1\r\nB: 2\r\nB: 3\r\n",
-        b"A: 1\r\nA: 2\r\n",
+        b"A: 1\r\nA: 2\r\nN: \r\n",
         b"A: \xc3\xa4\r\nA: b\r\n",
         b"A: 1\r\n",
         b"A: 1\r\nB: 2\r\n",
     ]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("A", "1"), ("A", None), ("A", ["2", None]), ("B", [])],
+        [{"name": "A", "value": value} for value in ("1", None, "2", None)],
+        {"A": ["1", None, "2", None], "B": []},
+    ],
+)
+def test_a_header_without_a_value_keeps_its_place(headers):
+    """NULL is written as an empty value, so that the other values keep their places."""
+    made = encoded(data=[b""], headers=[headers])
+    assert made.header_lines == [b"A: 1\r\nA: \r\nA: 2\r\nA: \r\n"]
 
 
 def test_columns_of_nulls_cost_nothing():
@@ -237,11 +251,25 @@ def test_columns_of_nulls_cost_nothing():
     [
         *("Nats-Msg-Id", "nats-msg-id", "Nats-Expected-Last-Sequence", "Nats-Batch-Id"),
         *("Nats-Rollup", "Nats-Schedule", "Nats-Schedule-Target", "Nats-Trace-Dest"),
+        *("Nats-TTL", "nats-ttl", "Nats-Incr", "Nats-Of-A-Later-Server"),
     ],
 )
-def test_headers_with_side_effects_are_dropped(name):
-    """Headers with conditions or effects of an earlier publish are not sent again."""
-    assert encoded(data=[b""], headers=[{name: "x", "K": "v"}]).header_lines == [b"K: v\r\n"]
+def test_headers_with_side_effects_are_dropped(name, caplog, monkeypatch):
+    """Headers with conditions or effects of an earlier publish are not sent again; unexpected ones are named once."""
+    monkeypatch.setattr(rows, "_warned", set())
+    monkeypatch.setattr(rows, "_header_starts", rows._HeaderStarts())
+    for _ in range(2):
+        assert encoded(data=[b""], headers=[{name: "x", "K": "v"}]).header_lines == [b"K: v\r\n"]
+        rows._header_starts.clear()
+    expected = name.lower() in {"nats-ttl", "nats-incr", "nats-of-a-later-server"}
+    assert len(caplog.records) == expected
+    assert not expected or f"header {name} is not written" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["Nats-Stream", "Nats-Sequence", "Nats-Marker-Reason", "Natsy"])
+def test_harmless_headers_are_written(name):
+    """What the server added to a message that it republished has no effect when it is published again."""
+    assert encoded(data=[b""], headers=[{name: "x"}]).header_lines == [b"%b: x\r\n" % name.encode()]
 
 
 @pytest.mark.parametrize(
@@ -249,6 +277,8 @@ def test_headers_with_side_effects_are_dropped(name):
     [
         (60, b"60"),
         (1.5, b"1500000000ns"),
+        (Decimal("1.50"), b"1500000000ns"),
+        (Decimal(60), b"60"),
         (timedelta(minutes=1), b"60"),
         ("90", b"90"),
         ("1h30m", b"1h30m"),
@@ -257,8 +287,8 @@ def test_headers_with_side_effects_are_dropped(name):
 )
 def test_a_ttl_has_the_format_of_the_server(ttl, text):
     """Seconds, intervals and durations are encoded as in ADR-43, before other headers."""
-    made = encoded(data=[b""], ttl=[ttl], headers=[{"Nats-TTL": "7"}])
-    assert made.header_lines == [b"Nats-TTL: %b\r\nNats-TTL: 7\r\n" % text]
+    made = encoded(data=[b""], ttl=[ttl], headers=[{"K": "7", "Nats-TTL": "7"}])
+    assert made.header_lines == [b"Nats-TTL: %b\r\nK: 7\r\n" % text]
 
 
 def test_expectations_are_headers():

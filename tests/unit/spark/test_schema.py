@@ -22,7 +22,7 @@ def test_the_default_columns():
     """Without a schema six columns are read, with these types."""
     assert READ_DDL == (
         "subject string, data binary, headers map<string,array<string>>, "
-        "sequence bigint, timestamp timestamp, stream string"
+        "sequence bigint, timestamp timestamp_ltz, stream string"
     )
 
 

@@ -1,10 +1,9 @@
 """
 Append what was stored since the last run to a folder of Parquet files: ``python nightly.py FOLDER``.
 
-The servers are in the variable NATS_URL.
+The folder may be any that Spark can write to, such as ``s3a://bucket/orders``. The servers are in the variable NATS_URL.
 """
 
-import pathlib
 import sys
 
 from pyspark.sql import SparkSession
@@ -35,4 +34,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    print(main(pathlib.Path(sys.argv[1]).absolute()), "new messages")
+    print(main(sys.argv[1]), "new messages")

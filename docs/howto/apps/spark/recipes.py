@@ -7,8 +7,6 @@ ORDERS, whose messages are orders as JSON.
 
 import json
 import os
-import pathlib
-import shutil
 
 import psycopg
 from pyspark import TaskContext
@@ -121,12 +119,16 @@ def parquet(spark, checkpoint, folder, subjects):
     """Write each batch into its own folder, which a repeated batch replaces."""
 
     def save(batch, number):
-        own = pathlib.Path(folder, f"query={query_id(batch)}")
+        own = f"{folder}/query={query_id(batch)}"
+        # Spark's own access to files, which knows s3a:// and hdfs://.
+        context = batch.sparkSession.sparkContext
+        batches = context._jvm.org.apache.hadoop.fs.Path(f"{own}/batch=*")
+        files = batches.getFileSystem(context._jsc.hadoopConfiguration())
         # There are later batches only if the checkpoint was restored: their messages are read again.
-        for later in own.glob("batch=*"):
-            if int(later.name.removeprefix("batch=")) > number:
-                shutil.rmtree(later)
-        batch.write.mode("overwrite").parquet(str(own / f"batch={number}"))
+        for later in files.globStatus(batches) or ():
+            if int(later.getPath().getName().removeprefix("batch=")) > number:
+                files.delete(later.getPath(), True)
+        batch.write.mode("overwrite").parquet(f"{own}/batch={number}")
 
     rows = read(spark, subjects).selectExpr("sequence", "subject", "string(data) AS data")
     return run(rows.writeStream.foreachBatch(save), checkpoint)
