@@ -347,7 +347,15 @@ def sub(
             js = settings.jetstream_on(nc)
             stream = stream or js.find_stream_name_by_subject(subjects[0])
             limit = None if ignored else count
-            source = stream_source(js, stream, start, durable=durable, to_end=to_end, count=limit)
+            source = stream_source(
+                js,
+                stream,
+                start,
+                durable=durable,
+                to_end=to_end,
+                count=limit,
+                patience=settings.timeout,
+            )
             names = [f"[{stream}]", *subjects]
         announce(settings, f"Listening on {' '.join(names)}")
         reading = ReadLoop(

@@ -21,6 +21,7 @@ from .. import (
     AckPolicy,
     Connection,
     ConsumerConfig,
+    ConsumerInfo,
     ContinuousOptions,
     DeliverPolicy,
     JetStream,
@@ -64,7 +65,12 @@ class Source(Protocol):
 
 
 class PullSource:
-    """A continuous pull; with ``to_end`` it ends when no message is pending, as ``at_end`` says of now."""
+    """
+    A continuous pull; with ``to_end`` it ends when no message is pending, as ``at_end`` says of now.
+
+    `pending`: with ``to_end``, is called when no message arrived for `patience` seconds, and returns how many are
+    pending, or a negative number if they may come later.
+    """
 
     def __init__(
         self,
@@ -73,7 +79,12 @@ class PullSource:
         ordered: OrderedConsumer | None = None,
         to_end: bool = False,
         at_end: bool = False,
+        pending: Callable[[], int] | None = None,
+        patience: float = 0.0,
     ) -> None:
+        self._pending = pending
+        self._patience_s = patience
+        self._patience = Deadline(patience)
         self._messages = messages
         self._ordered = ordered
         self._to_end = to_end
@@ -87,8 +98,26 @@ class PullSource:
             msg = self._messages.next(timeout)
         except errors.IteratorClosedError:
             return None
+        except errors.TimeoutError:
+            if self._to_end and self._pending is not None and self._patience.expired():
+                self._check_pending(self._pending)
+            raise
+        if self._pending is not None:
+            self._patience = Deadline(self._patience_s)
         self._at_end = self._to_end and not msg.metadata.num_pending
         return msg
+
+    def _check_pending(self, pending: Callable[[], int]) -> None:
+        """Note that nothing is pending, or raise `CommandError` for messages that do not arrive."""
+        self._patience = Deadline(self._patience_s)
+        try:
+            number = pending()
+        except errors.Error:
+            return  # during a failover, say
+        self._at_end = number == 0
+        if number > 0:
+            text = f"{counted(number, 'message')} pending, but the server delivers none"
+            raise CommandError(text, ExitStatus.TIMED_OUT)
 
     def end(self) -> None:
         """Request no more messages."""
@@ -254,8 +283,13 @@ def stream_source(
     durable: str | None = None,
     to_end: bool = False,
     count: int | None = None,
+    patience: float = 5.0,
 ) -> PullSource:
-    """Return the messages of a stream in order, or those of a durable consumer, created if missing."""
+    """
+    Return the messages of a stream in order, or those of a durable consumer, created if missing.
+
+    `patience`: seconds without a message after which ``to_end`` asks how many are pending.
+    """
     found = find_stream(js, stream)
     fields = start.fields()
     limit: ContinuousOptions = {} if count is None else {"stop_after": count}
@@ -264,7 +298,14 @@ def stream_source(
         messages = ordered.messages(**limit)
         info = ordered.cached_info
         at_end = info is not None and not info.num_pending
-        return PullSource(messages, ordered=ordered, to_end=to_end, at_end=at_end)
+        return PullSource(
+            messages,
+            ordered=ordered,
+            to_end=to_end,
+            at_end=at_end,
+            pending=lambda: ordered.info().num_pending,
+            patience=patience,
+        )
     try:
         consumer = found.get_consumer(durable)
     except errors.ConsumerNotFoundError:
@@ -273,7 +314,18 @@ def stream_source(
         )
     info = consumer.cached_info
     at_end = not info.num_pending and not info.num_ack_pending
-    return PullSource(consumer.messages(**limit), to_end=to_end, at_end=at_end)
+    return PullSource(
+        consumer.messages(**limit),
+        to_end=to_end,
+        at_end=at_end,
+        pending=lambda: _undelivered(consumer.info()),
+        patience=patience,
+    )
+
+
+def _undelivered(info: ConsumerInfo) -> int:
+    """Return the number of messages that the server should deliver now; -1: it may deliver some later."""
+    return -1 if info.num_ack_pending or info.paused else info.num_pending
 
 
 # --- the loop ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ..exit_status import ExitStatus
 from .env import readable
 from .long_running import failover_options, pause
 from .names import optional_stream_argument, stream_argument, stream_of
-from .output import emit_text, note, when
+from .output import counted, emit_text, note, when
 from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError, about
@@ -203,6 +203,13 @@ def view(
                 number += 1
                 if number == limit:
                     break
+        is_whole = not (seq or since or last or subject or grep or headers)
+        held = stream.info().state.messages if not number and is_whole else 0
+        if held:
+            text = (
+                f"stream {stream.name} has {counted(held, 'message')}, but the server returns none"
+            )
+            raise CommandError(text, ExitStatus.FAILED)
     if not number and not settings.json and not writing["raw"]:
         settings.env.stderr.write("No messages\n")
 

@@ -336,3 +336,27 @@ def test_a_list_without_answer_has_the_known_names():
         listed = run_jsm("-s", server.url, "--timeout", "0.1s", "stream", "ls", "-j")
     assert [row["config"]["name"] for row in listed.json if "missing" in row] == ["A", "B"]
     assert listed.status == 1
+
+
+@pytest.mark.parametrize("first", [2**63 + 1, 2**64 - 1000])
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_sequences_are_unsigned(jsm, js, first, storage):
+    """Sequences beyond 2^63 are read and shown; messages that the server does not return are no empty stream."""
+    js.create_stream(name="BIG", subjects=["big"], first_seq=first, storage=storage)
+    for number in range(3):
+        js.publish("big", b"x%d" % number)
+    read = jsm("sub", "--stream", "BIG", "--all", "-T", "--raw", "--timeout", "1s")
+    shown = jsm("stream", "view", "BIG", "-j")
+    if storage == "memory":
+        assert read.ok().out == "x0\nx1\nx2\n"
+        assert [line["stream_seq"] for line in shown.ok().lines] == [first + n for n in range(3)]
+        assert (
+            jsm("stream", "get", "BIG", str(first + 2), "-j").ok().json["stream_seq"] == first + 2
+        )
+        assert jsm("stream", "rmm", "BIG", str(first + 1), "-f").ok()
+        assert js.get_stream("BIG").cached_info.state.messages == 2
+    else:
+        # nats-server up to 2.15 stores such messages in files, but does not find them.
+        # The server may say that no message is pending.
+        assert (read.out, read.status in (0, 4), shown.status) == ("", True, 1)
+        assert "has 3 messages, but the server returns none" in shown.err
