@@ -99,6 +99,14 @@ class Reader:
             ended: BaseException = errors.ConnectionLostError("the server closed the connection")
         except OSError as error:
             ended = error  # also ProtocolError, which is a ConnectionError
+        except MemoryError as error:
+            # Some bytes may be lost, so that reading can go on only with another transport.
+            ended = errors.ConnectionLostError(
+                "there was not enough memory to read from the server"
+            )
+            # Its frames would keep the bytes that were received.
+            ended.__cause__ = error.with_traceback(None)
+            self._events.error(ended)
         stop = self._stopping
         if stop is not None and stop.transport is transport and stop.reason is not None:
             return stop.reason
@@ -130,6 +138,8 @@ class Reader:
                 if subscription is not None:
                     try:
                         self._deliver(subscription, operation.deliveries)
+                    except MemoryError:
+                        raise
                     except Exception as error:  # noqa: BLE001 - reported
                         self._table.on_receiver_error(subscription, error)
             else:
