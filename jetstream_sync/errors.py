@@ -15,6 +15,7 @@ import enum as _enum
 import typing as _t
 from collections.abc import Mapping as _Mapping
 
+from .records import time_text as _time_text
 from .records import with_fields as _with_fields
 
 if _t.TYPE_CHECKING:
@@ -296,7 +297,7 @@ class ServiceError(Error):
     """The payload of the reply."""
 
     def __str__(self) -> str:
-        text = f"{self.description} ({self.code})"
+        text = f"{self.description[:_EXCERPT]} ({self.code})"
         return f"{text}: {self.data[:_EXCERPT]!r}" if self.data else text
 
 
@@ -669,7 +670,7 @@ class StreamRecreatedError(RangeError):
             f"stream {self.stream!r} is not the one that was read: {self.reason}; start a new read"
         )
         if self.planned_ns and self.found_ns:
-            text += f" (created {self.planned_ns} ns after 1970, found {self.found_ns})"
+            text += f" (created {_time_text(self.planned_ns)}, found {_time_text(self.found_ns)})"
         return text
 
 
@@ -705,7 +706,7 @@ class PullError(JetStreamError):
     description: str
 
     def __str__(self) -> str:
-        return f"{self.code} {self.description}".rstrip()
+        return f"{self.code} {self.description[:_EXCERPT]}".rstrip()
 
 
 class BadRequestStatusError(PullError):

@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Collection
+from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -77,8 +78,18 @@ def frozen(*, kw_only: bool = False) -> Callable[[type[_T]], type[_T]]:
 
 
 _E = TypeVar("_E", bound=Exception)
+#: Maximum number of characters of the text of an error.
+_MAX_TEXT: Final = 2000
 _POSITIONAL: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _REQUIRED: Final = inspect.Parameter.empty
+
+
+def time_text(time_ns: int) -> str:
+    """Return a time in nanoseconds since 1970 as text."""
+    seconds, ns = divmod(time_ns, 10**9)
+    return (
+        f"{datetime.fromtimestamp(seconds, timezone.utc).replace(tzinfo=None).isoformat()}.{ns:09}Z"
+    )
 
 
 @dataclass_transform(eq_default=False)
@@ -109,7 +120,9 @@ def with_fields(cls: type[_E]) -> type[_E]:
         vars(self).update(zip(fields, values, strict=True))
 
     def __str__(self: Any) -> str:  # noqa: N807
-        return self._template.format(**vars(self))  # type: ignore[no-any-return]
+        # A server or another client may have chosen a long value; the attribute holds it.
+        text: str = self._template.format(**vars(self))
+        return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     cls._fields = fields  # type: ignore[attr-defined]

@@ -173,6 +173,8 @@ def add_consumer(
         except errors.ConsumerDoesNotExistError as error:
             error.explain(f"{name!r} of stream {stream!r}; create_consumer() creates it")
             raise
+        if info.name != name:
+            raise errors.InvalidResponseError(f"asked for consumer {name!r}, got {info.name!r:.60}")
         is_ours = is_ours or own_name is not None or check.is_new(info.created, info.ts)
         made = action != UPDATE and is_ours
         delete = partial(delete_consumer, api, stream, name) if made else None

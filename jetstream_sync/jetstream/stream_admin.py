@@ -172,10 +172,14 @@ class StreamAdmin:
         try:
             with check.request():
                 route = self._api.routes.to(f"STREAM.{action}", name)
-                return info_of(self._api.ask(route, body)), check
+                info = info_of(self._api.ask(route, body))
         except errors.StreamSubjectOverlapError as error:
             self._name_others(error, config)
             raise
+        if info.config.name != name:
+            text = f"asked for stream {name!r}, got {info.config.name!r:.60}"
+            raise errors.InvalidResponseError(text)
+        return info, check
 
     def _name_others(self, error: errors.StreamSubjectOverlapError, config: StreamConfig) -> None:
         """Add the names of the streams whose subjects overlap with those of a config to the server's error."""

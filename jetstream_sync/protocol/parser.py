@@ -326,8 +326,10 @@ class Parser:
             return 0
         delivery = (subject, reply, joined[:header_size], joined[header_size:])
         run = operations[-1] if operations else None
-        if isinstance(run, Messages) and run.sid == number:
-            run.deliveries.append(delivery)
+        deliveries = run.deliveries if isinstance(run, Messages) and run.sid == number else None
+        # The extension may have packed the messages before this one.
+        if isinstance(deliveries, list):
+            deliveries.append(delivery)
         else:
             operations.append(Messages(number, [delivery]))
         self.message_bytes += size

@@ -97,16 +97,19 @@ class ServiceRequest(Msg):
 
         Args:
             code: the number of the error, as in HTTP, from 1 to 599.
-            description: the text of the error, one line.
+            description: the text of the error, one line, not empty.
             data: the payload of the reply.
             headers: further headers; ``None``: none.
 
         Raises:
-            InvalidOptionError: the code is out of range.
+            InvalidOptionError: the code is out of range, or the description is empty.
             Error: as `respond()`.
 
         """
         code = check_int("code", code, 1, _MAX_CODE)
+        if not description:
+            # Clients of other languages take an empty text for a success.
+            raise errors.InvalidOptionError("description", description, "must not be empty")
         merged = Headers(headers or ())
         merged.update({ERROR_HEADER: description, ERROR_CODE_HEADER: str(code)})
         self.respond(data, merged)

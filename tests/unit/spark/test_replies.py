@@ -82,3 +82,11 @@ def test_a_column_of_bytes_is_a_sequence(values, start, end):
     assert [column[index - len(values)] for index in range(len(values))] == values
     with pytest.raises(IndexError):
         column[len(values)]
+
+
+def test_a_message_with_headers_after_packed_messages():
+    """A message that Python reads, because it arrived in two parts, follows those that C has packed."""
+    header = b"NATS/1.0\r\nA: b\r\n\r\n"
+    messages = [(b"a", b"$JS.ACK.S.c.1.%d.%d" % (n, n), header, b"x\r\n" * 5) for n in range(4)]
+    for size in range(1, 300):
+        assert list(received(messages, size)) == messages
