@@ -297,7 +297,7 @@ class ServiceError(Error):
     """The payload of the reply."""
 
     def __str__(self) -> str:
-        text = f"{self.description[:_EXCERPT]} ({self.code})"
+        text = f"{self.description} ({self.code})"
         return f"{text}: {self.data[:_EXCERPT]!r}" if self.data else text
 
 
@@ -706,7 +706,7 @@ class PullError(JetStreamError):
     description: str
 
     def __str__(self) -> str:
-        return f"{self.code} {self.description[:_EXCERPT]}".rstrip()
+        return f"{self.code} {self.description}".rstrip()
 
 
 class BadRequestStatusError(PullError):

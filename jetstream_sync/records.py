@@ -119,15 +119,17 @@ def with_fields(cls: type[_E]) -> type[_E]:
         Exception.__init__(self, *values)
         vars(self).update(zip(fields, values, strict=True))
 
+    own_text = vars(cls).get("__str__")
+
     def __str__(self: Any) -> str:  # noqa: N807
+        text: str = own_text(self) if own_text else self._template.format(**vars(self))
         # A server or another client may have chosen a long value; the attribute holds it.
-        text: str = self._template.format(**vars(self))
         return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     cls._fields = fields  # type: ignore[attr-defined]
     cls.__init__ = __init__  # type: ignore[assignment]
-    if "_template" in vars(cls):
+    if own_text or "_template" in vars(cls):
         cls.__str__ = __str__  # type: ignore[method-assign]
     return cls
 

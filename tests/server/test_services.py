@@ -586,14 +586,16 @@ def test_a_request_without_a_reply_subject_counts_as_an_error(nc, client):
         assert service.stats().endpoints[0].last_error == "the request has no reply subject"
 
 
-@pytest.mark.parametrize("code", [0, 600, -1, True])
-def test_the_code_of_an_error_is_checked(nc, client, code):
-    """Codes are from 1 to 599."""
+@pytest.mark.parametrize(
+    ("code", "text"), [(0, "text"), (600, "text"), (-1, "text"), (True, "text"), (400, "")]
+)
+def test_the_code_and_text_of_an_error_are_checked(nc, client, code, text):
+    """Codes are from 1 to 599, and the text is not empty."""
     raised: list[errors.InvalidOptionError] = []
 
     def fail(request: ServiceRequest) -> None:
         try:
-            request.respond_error(code, "text")
+            request.respond_error(code, text)
         except errors.InvalidOptionError as error:
             raised.append(error)
             request.respond(b"checked")

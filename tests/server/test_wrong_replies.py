@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fixtures.fake_jetstream import FakeJetStream
+from fixtures.fake_jetstream import FakeJetStream, consumer_info
 
 import jetstream_sync
 from jetstream_sync import JetStream
@@ -128,3 +128,15 @@ def test_subjects_end_with_a_page_without_new_ones():
         stream = nc.jetstream(timeout=5).get_stream("S")
         assert stream.info(subjects_filter=">").state.subjects == {"a": 1}
         nc.close()
+
+
+@pytest.mark.parametrize("name", ["get_stream", "create_stream", "get_consumer", "create_consumer"])
+def test_a_reply_about_something_else_is_invalid(name):
+    """The name in the reply is compared with the name that was requested."""
+    stream = {
+        "config": {"name": "OTHER", "subjects": ["a"]},
+        "state": {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0},
+        "created": "2024-01-01T00:00:00Z",
+    }
+    consumer = consumer_info("OTHER", {})
+    answered(RECORDS[name], stream if "stream" in name else consumer)

@@ -290,3 +290,24 @@ def test_a_message_in_process_is_transient(code, err_code):
     assert refusal(code, err_code).in_process
     assert refusal(code, err_code).transient
     assert not refusal(503, 10008).in_process
+
+
+def test_long_texts_are_cut():
+    """The text of an error is bounded; the attribute holds everything."""
+    long = "x" * 100_000
+    for error in (
+        errors.APIError(400, 1, long),
+        errors.NoRespondersError(long),
+        errors.ServiceError(400, long),
+        errors.PullError(409, long),
+    ):
+        assert len(str(error)) < 3000
+        assert long in error.args
+
+
+def test_a_recreated_stream_is_described_with_times():
+    """The creation times are readable, and exact."""
+    error = errors.StreamRecreatedError("S", 1_700_000_000_000_000_001, 1_700_000_000_500_000_000)
+    assert "created 2023-11-14T22:13:20.000000001Z, found 2023-11-14T22:13:20.500000000Z" in str(
+        error
+    )
