@@ -66,7 +66,7 @@ ENTRY_POINTS: dict[str, set[str]] = {
     # Gauges and reports read the threads of a handler; a command runs a supervisor, and tests a processor.
     "workers": {
         *("__init__.py", "worker.py", "run.py", "metrics.py", "running.py", "command.py"),
-        "testing.py",
+        *("testing.py", "verify.py"),
     },
 }
 

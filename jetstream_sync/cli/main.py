@@ -367,6 +367,7 @@ _WORKER: Final = {
     "run": Entry("Handle messages until Ctrl-C or SIGTERM.", "worker"),
     "check": Entry("Check that a worker can run.", "worker"),
     "setup": Entry("Create the streams, buckets and consumers of a worker.", "worker"),
+    "verify": Entry("Compare calls with their messages and dead letters.", "worker"),
     "replay": Entry("Run one dead letter through its handler here.", "worker"),
     "schedules": Entry("List the schedules of a worker, or delete unused ones.", "worker"),
     "ls": Entry("List the processes of running workers.", "worker", "list l"),

@@ -20,7 +20,7 @@ from ..exit_status import ExitStatus
 from ..workers.command import RUN_OPTIONS, flag_of, load_worker, run_options, run_worker
 from ..workers.running import ProcessReport, RunningMessage, request_reports
 from .env import single_line, visible
-from .output import counted, emit, note, say
+from .output import counted, emit, emit_text, note, say
 from .prompts import Asker
 from .render import Block, Field, bad, show_blocks, show_rows, warn
 from .settings import LOGIN_PARTS, Settings, command
@@ -133,6 +133,21 @@ def check(
         for text in result.warnings:
             note(settings, f"warning: {text}")
     ctx.exit(result.status)
+
+
+@command()
+@click.argument("target", metavar="MODULE:ATTRIBUTE")
+@click.pass_context
+def verify(ctx: click.Context, settings: Settings, *, target: str) -> None:
+    """
+    Compare the calls of tasks with their messages, states and dead letters.
+
+    Each call with results has a stored message, or has ended, and a failed one has a dead letter. What disagrees
+    is read again two seconds later, and shown. Nothing is changed. The exit status is 1 if anything disagrees.
+    """
+    found = _load(target, settings).verify()
+    emit_text(settings, {"disagreements": found}, "\n".join(found))
+    ctx.exit(ExitStatus.FAILED if found else ExitStatus.OK)
 
 
 @command()

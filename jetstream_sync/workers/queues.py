@@ -264,6 +264,11 @@ class TaskQueues:
         of_states = (states.resource() for states in self._states.values())
         return [*streams, *of_states, *leases, *limits, *keys]
 
+    @property
+    def in_use(self) -> list[tuple[CallQueue, QueueHandler]]:
+        """Where the calls of the queues with tasks are, and what runs them."""
+        return [queue for queue in self._queues.values() if queue.handler.tasks]
+
     # --- sending --------------------------------------------------------------------------------
 
     def prepare(self, queue: CallQueue) -> None:

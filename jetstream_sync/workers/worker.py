@@ -54,6 +54,7 @@ from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
 from .shared_limits import SharedLimitRule
 from .tasks import Task, TaskDecorator
+from .verify import verify_calls
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -682,6 +683,25 @@ class Worker(DefinedWorker):
             errors=[f"{where}{error}" for where, error in problems],
             status=exit_status(problems[0][1]) if problems else ExitStatus.OK,
         )
+
+    def verify(self) -> list[str]:
+        """
+        Compare the calls of tasks with their messages, their states and their dead letters.
+
+        A call with results has exactly one of these: a stored message; the state ``SUCCESSFUL``, ``CANCELLED`` or
+        ``EXPIRED``; the state ``FAILED`` and a dead letter, as long as none was requeued or discarded. A call
+        whose sender was killed before its message was stored is reported, too. Nothing is changed; what disagrees
+        is read again two seconds later. All states and all dead letters of the stream are read.
+
+        Returns:
+            What disagrees, as sentences; empty: nothing is lost.
+
+        Raises:
+            Error: the server cannot be reached, or it refused.
+
+        """
+        with self._connect_once() as nc:
+            return verify_calls(nc.jetstream(), self.queues.tasks, self.queues.in_use)
 
     def _has_subject(self, nc: Connection, names: Collection[str], subject: str) -> bool:
         """Return whether one of the named streams of the worker will have a subject."""

@@ -128,7 +128,7 @@ OTHERS = {
     "consumer sample",
     "consumer unpin",
     "bench sub",
-    *(f"worker {name}" for name in ("run", "check", "replay", "schedules", "setup")),
+    *(f"worker {name}" for name in ("run", "check", "replay", "schedules", "setup", "verify")),
     "reply",
     *(f"service {name}" for name in ("ls", "info", "stats", "ping")),
     *(f"counter {name}" for name in ("ls", "get", "add", "reset")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -226,3 +227,24 @@ def test_an_error_of_the_module_is_shown_as_such(jsm, command):
         assert result.status == 1
         assert f"worker 'broken:worker': importing broken raised {text}" in result.err
         assert "broken.py, line 2" in result.err
+
+
+def test_calls_are_verified(jsm, js, app):
+    """`worker verify` prints what disagrees, and exits with status 1 then."""
+    with Path(f"{app}.py").open("a") as file:
+        file.write('worker.task(name="work", results="RESULTS")(print)\n')
+    assert jsm("worker", "verify", f"{app}:worker").ok().out == ""
+    module = importlib.import_module(app)
+    call = module.worker.queues.tasks["work"].delay()
+    assert jsm("worker", "verify", f"{app}:worker").ok().out == ""
+    js.get_stream("TASKS").purge()
+    result = jsm("worker", "verify", f"{app}:worker")
+    assert (result.status, result.out.strip()) == (
+        1,
+        f"call {call.id} of task work is READY, and no message of it is stored",
+    )
+    assert jsm("worker", "verify", f"{app}:worker", "-j").json == {
+        "disagreements": [result.out.strip()]
+    }
+    for stream in ("TASKS", "KV_RESULTS"):
+        js.delete_stream(stream)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from django.core.management.base import CommandParser
+
 from ....workers.command import show_check
 from ...workers import find_worker
 from .. import WorkerCommand
@@ -15,7 +17,18 @@ class Command(WorkerCommand):
 
     help = "Check that the worker can run. No message is read, and nothing is changed."
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options."""
+        super().add_arguments(parser)
+        text = "Compare the calls of tasks with their messages, states and dead letters instead."
+        parser.add_argument("--verify", action="store_true", help=text)
+
     def use(self, options: dict[str, Any]) -> None:
         """Check the worker; exit with the status with which it would end."""
         worker = find_worker(options["worker"])
+        if options["verify"]:
+            found = worker.verify()
+            for text in found:
+                self.stdout.write(text)
+            sys.exit(1 if found else 0)
         sys.exit(show_check(worker, self.stdout.write, self.stderr.write))

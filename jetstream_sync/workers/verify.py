@@ -1,0 +1,129 @@
+"""
+Comparison of the calls of tasks with their messages, their states and their dead letters.
+
+At any time, a call has exactly one of these: a message in the stream of its queue; the state ``SUCCESSFUL``,
+``CANCELLED`` or ``EXPIRED``; the state ``FAILED`` and one dead letter. While workers run, a call is between two of
+them for a moment: what disagrees is read again before it is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from .. import JetStream, KeyValueEntry, errors
+from ..subjects import subject_matches
+from .calls import CallQueue, CallRecord, CallStatus
+from .dead_letters import DeadLetters
+from .errors import NoCallError
+from .handler import QueueHandler
+from .runtime.consumers import stranded_calls, unknown_calls
+
+if TYPE_CHECKING:
+    from .tasks import Task
+
+#: Seconds between the two readings of what disagrees: a settlement is on its way for at most that long.
+_AGAIN_S: Final = 2.0
+_TARGET: Final = "Nats-Schedule-Target"
+
+
+def verify_calls(
+    js: JetStream,
+    tasks: Mapping[str, Task[..., object]],
+    queues: Sequence[tuple[CallQueue, QueueHandler]],
+) -> list[str]:
+    """Return what disagrees, as sentences; empty: every call is where its state says."""
+    found = _disagreements(js, tasks, queues)
+    if found:
+        time.sleep(_AGAIN_S)
+        again = set(_disagreements(js, tasks, queues))
+        found = [text for text in found if text in again]
+    return found
+
+
+def _disagreements(
+    js: JetStream,
+    tasks: Mapping[str, Task[..., object]],
+    queues: Sequence[tuple[CallQueue, QueueHandler]],
+) -> list[str]:
+    # States first: a call that ends meanwhile loses its message after its state has changed, not before.
+    records = list(_records(js, tasks))
+    messages: Counter[str] = Counter()
+    letters: Counter[str] = Counter()
+    found: list[str] = []
+    for stream in {calls.stream for calls, _ in queues}:
+        messages.update(_messages(js, stream))
+        letters.update(letter.subject for letter in DeadLetters(js).find(stream))
+    keeps = {calls.prefix: isinstance(handler.dead_letters, str) for calls, handler in queues}
+    for record, task in records:
+        # A call of a schedule has the time of its message in its id.
+        subject = task.queue.subject_of(task.name, record.id)
+        tick = subject.rpartition("-")[0]
+        is_stored = messages[subject] + messages[tick] > 0
+        where = f"call {record.id} of task {task.name} is {record.status}"
+        if record.status == CallStatus.FAILED:
+            if keeps[task.queue.prefix] and not (letters[subject] or letters[tick]):
+                found.append(f"{where}, and has no dead letter")
+            if letters[subject] > 1:
+                found.append(f"{where}, and has {letters[subject]} dead letters")
+        elif letters[subject]:
+            found.append(f"{where}, and has a dead letter")
+        if record.has_ended and messages[subject]:
+            found.append(f"{where}, and its message is still stored")
+        if not record.has_ended and not is_stored:
+            found.append(f"{where}, and no message of it is stored")
+    handlers = [handler for _, handler in queues]
+    with suppress(errors.StreamNotFoundError):
+        found += unknown_calls(js, handlers)
+    return found + stranded_calls(js, handlers) + list(_forgotten(js, queues))
+
+
+def _records(
+    js: JetStream, tasks: Mapping[str, Task[..., object]]
+) -> Iterator[tuple[CallRecord, Task[..., object]]]:
+    """Yield the records of the calls of tasks with results."""
+    for bucket in sorted(
+        {task.states.bucket for task in tasks.values() if task.states is not None}
+    ):
+        with suppress(errors.BucketNotFoundError), js.key_value(bucket).watch() as watch:
+            records = [_record_of(entry) for entry in watch.initial()]
+            yield from ((item, tasks[item.task]) for item in records if item and item.task in tasks)
+
+
+def _record_of(entry: KeyValueEntry) -> CallRecord | None:
+    """Return the record in an entry; ``None``: it is deleted, or has other data."""
+    with suppress(NoCallError):
+        return CallRecord.from_json(entry.value) if entry.has_value else None
+    return None
+
+
+def _messages(js: JetStream, stream: str) -> Counter[str]:
+    """Return the number of messages by the subject of their call, also of later and parked ones."""
+    counts: Counter[str] = Counter()
+    with suppress(errors.StreamNotFoundError):
+        source = js.get_stream(stream)
+        for subject, count in (source.info(subjects_filter=">").state.subjects or {}).items():
+            if subject_matches("parked.>", subject):
+                with suppress(errors.MessageNotFoundError):
+                    stored = source.get_msg(last_by_subject=subject, consistent=True)
+                    counts["" if stored.headers is None else stored.headers.get(_TARGET, "")] += (
+                        count
+                    )
+            else:
+                counts[subject.removesuffix(".later")] += count
+    return counts
+
+
+def _forgotten(js: JetStream, queues: Sequence[tuple[CallQueue, QueueHandler]]) -> Iterator[str]:
+    """Yield the queues whose stream has more messages than their consumer knows, as sentences."""
+    for calls, _ in queues:
+        with suppress(errors.StreamNotFoundError, errors.ConsumerNotFoundError):
+            stored = js.get_stream(calls.stream).info(subjects_filter=calls.filter_subject)
+            info = js.consumer_info(calls.stream, calls.consumer)
+            known = info.num_pending + info.num_ack_pending
+            count = sum((stored.state.subjects or {}).values())
+            if count > known:
+                yield f"queue {calls.name}: {count - known} of {count} messages are unknown to its consumer"

@@ -1,0 +1,105 @@
+"""`Worker.verify`: each call has a message, an end, or a dead letter; what disagrees is named."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from fixtures.threads import SCALE, wait_until
+from fixtures.worker import running
+
+from jetstream_sync import JetStream, StreamNotFoundError, shared_connection
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Reject, TaskError, Worker
+from jetstream_sync.workers.dead_letters import DeadLetters
+
+pytestmark = pytest.mark.timeout(110)
+
+
+@pytest.fixture
+def worker(nats_server: NatsServer, js: JetStream) -> Iterator[Worker]:
+    """A worker with a task that fails for number 0, and another number of calls."""
+    found = Worker(nats_server.url, name=uuid.uuid4().hex, program="tests", dead_letters="DEAD")
+
+    @found.task(name="work", results="RESULTS", retry=Backoff(first=0.1, attempts=2))
+    def work(number: int) -> None:
+        if number == 0:
+            raise Reject("no")
+
+    yield found
+    shared_connection(nats_server.url, name=found.name).close()
+    for stream in ("DEAD", "TASKS", "KV_RESULTS"):
+        with suppress(StreamNotFoundError):
+            js.delete_stream(stream)
+
+
+def test_calls_that_wait_or_have_ended_agree(worker):
+    """Waiting, later, successful, failed and cancelled calls are where their states say."""
+    work = worker.queues.tasks["work"]
+    assert worker.verify() == []
+    with running(worker):
+        work.delay(1).get(20 * SCALE)
+        with pytest.raises(TaskError):
+            work.delay(0).get(20 * SCALE)
+        wait_until(lambda: worker.verify() == [])
+    work.delay(2)
+    work.apply_async((3,), countdown=600)
+    assert work.delay(4).cancel()
+    assert worker.verify() == []
+
+
+def test_a_call_without_its_message_is_reported(worker, js):
+    """A message that another client has deleted leaves a call that would be READY for ever."""
+    call = worker.queues.tasks["work"].delay(1)
+    other = worker.queues.tasks["work"].delay(2)
+    js.get_stream("TASKS").delete_msg(1)
+    (text,) = worker.verify()
+    assert text == f"call {call.id} of task work is READY, and no message of it is stored"
+    assert other.id not in text
+
+
+def test_a_failed_call_without_its_dead_letter_is_reported(worker, js):
+    """A dead letter that was discarded, and one of a call that has succeeded."""
+    work = worker.queues.tasks["work"]
+    with running(worker):
+        calls = [work.delay(0), work.delay(0)]
+        for call in calls:
+            with pytest.raises(TaskError):
+                call.get(20 * SCALE)
+        good = work.delay(1)
+        good.get(20 * SCALE)
+        wait_until(lambda: worker.verify() == [])
+    letters = DeadLetters(js)
+    gone, kept = letters.find("TASKS")
+    letters.discard(gone)
+    headers = js.get_stream("DEAD").get_msg(kept.stored[0][1]).headers or {}
+    subject = f"tasks.{worker.name}.default.work.{good.id}"
+    changed = {name: value for name, value in headers.items() if name.startswith("Dead-")}
+    changed |= {"Dead-Subject": subject, "Dead-Sequence": "99"}
+    js.publish(f"dead.TASKS.x.{subject}", b"", headers=changed)
+    found = sorted(worker.verify())
+    assert len(found) == 2
+    assert {text.partition(" is ")[2] for text in found} == {
+        "FAILED, and has no dead letter",
+        "SUCCESSFUL, and has a dead letter",
+    }
+
+
+def test_stranded_calls_are_reported(worker, js):
+    """Messages that the server has forgotten are named, and a worker that starts runs them."""
+    work = worker.queues.tasks["work"]
+    worker.setup()
+    for number in range(1, 11):
+        work.delay(number)
+    queue = work.queue
+    stream = js.get_stream(queue.stream)
+    delivered = stream.get_consumer(queue.consumer).fetch(10, timeout=2)
+    stream.purge(delivered[7].subject, force=True)
+    for msg in delivered[8:]:
+        msg.ack_sync()
+    wait_until(lambda: stream.stranded(queue.consumer) is not None)
+    assert any("will never deliver message 1 " in text for text in worker.verify())
+    with running(worker):
+        wait_until(lambda: stream.info().state.messages == 0, 20)
