@@ -7,7 +7,7 @@ Each trigger asks for the state of each selected stream once. All its decisions 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -187,9 +187,10 @@ class StreamSelection:
             return name in self.names
         return self._expression.fullmatch(name) is not None
 
-    def snapshot(self, js: JetStream) -> dict[str, StreamView]:
-        """Ask for the state of each selected stream once."""
-        infos = self._listed(js) if self.pattern is not None else self._named(js)
+    def snapshot(self, js: JetStream, some: Collection[str] | None = None) -> dict[str, StreamView]:
+        """Ask for the state of each selected stream once, or of some that are given by name."""
+        names = self.names if some is None else [name for name in self.names if name in some]
+        infos = self._listed(js) if self.pattern is not None else self._named(js, names)
         views = sorted((stream_view(info) for info in infos), key=lambda view: view.name)
         return {stream_key(view.name, self.domain): view for view in views}
 
@@ -203,14 +204,14 @@ class StreamSelection:
             listing.check()  # a stream without a name may match
         return [info for info in listing if self.selects(info.config.name)]
 
-    def _named(self, js: JetStream) -> list[StreamInfo]:
+    def _named(self, js: JetStream, names: Sequence[str]) -> list[StreamInfo]:
         """Return the infos of the streams that are given by name and exist."""
         api = api_requests(js)
-        if len(self.names) == 1:
+        if len(names) == 1:
             with suppress(errors.StreamNotFoundError):
-                return [js.get_stream(self.names[0]).cached_info]
+                return [js.get_stream(names[0]).cached_info]
             return []
-        routes = [api.routes.to("STREAM.INFO", name) for name in self.names]
+        routes = [api.routes.to("STREAM.INFO", name) for name in names]
         infos: list[StreamInfo] = []
         replies = ask_all(api, [(route, b"") for route in routes])
         for route, (reply, *_) in zip(routes, replies, strict=True):

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shutil
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -540,7 +541,8 @@ def test_a_stream_that_was_missing_and_restored_is_read_from_its_start(js, strea
     busy, lost = Restorable(js, f"{stream_name}_A"), Restorable(js, f"{stream_name}_B")
     fill(js, f"{lost.name}.a", 5)
     names = f"{busy.name},{lost.name}"
-    query = planner.query(names, startingOffsets="earliest", failOnDataLoss="false")
+    given = {"failOnDataLoss": "false", "minPollInterval": "0s"}
+    query = planner.query(names, startingOffsets="earliest", **given)
     offset = step(query, query.initial())
     js.delete_stream(lost.name)
     fill(js, f"{busy.name}.a", 5)
@@ -630,6 +632,39 @@ def test_many_streams_are_asked_in_parallel(js, planner):
     with counted_requests(planner._server) as subjects:
         assert read(listed, listed.initial(), step(listed, listed.initial())) == [("P7", 1, 2)]
     assert set(subjects) == {"$JS.API.STREAM.LIST"}
+
+
+@pytest.mark.parametrize("filters", [{}, {"subjects": "B0.x"}])
+def test_a_busy_stream_of_a_list_is_asked_alone(js, planner, filters):
+    """The other streams are asked after the poll interval, or when a message arrives there."""
+    names = [f"B{number}" for number in range(20)]
+    for name in names:
+        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+    query = planner.query(
+        ",".join(names), startingOffsets="earliest", minPollInterval="30s", **filters
+    )
+    offset = step(query, query.initial())
+    with counted_requests(planner._server) as subjects:
+        for number in range(10):
+            js.publish("B0.x", b"%d" % number)
+            while (end := step(query, offset)) == offset:
+                sleep(0.01)
+            offset = end
+    asked = Counter(subject.rpartition(".")[2] for subject in subjects if ".INFO." in subject)
+    assert asked["B0"] >= 10
+    assert asked["B1"] == 0
+    if not filters:
+        js.publish("B7.x", b"")
+        while (end := step(query, offset)) == offset:
+            sleep(0.01)
+        assert read(query, offset, end) == [("B7", 1, 2)]
+    # A stream that was deleted is noticed after the interval, at the latest.
+    js.delete_stream("B1")
+    query._ask_all_at = 0.0
+    js.publish("B0.x", b"")
+    with pytest.raises(DataLossError, match="B1 does not exist"):
+        while step(query, offset):
+            sleep(0.01)
 
 
 @pytest.mark.parametrize(

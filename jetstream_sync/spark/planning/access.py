@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -110,10 +110,10 @@ class SourceAccess:
         deadline = Deadline(self.options.planning_timeout)
         return retry_transient(call, deadline, what, limits_calls=limits_calls)
 
-    def snapshot(self) -> dict[str, StreamView]:
-        """Return the state of all selected streams, see `StreamSelection.snapshot`."""
+    def snapshot(self, some: Collection[str] | None = None) -> dict[str, StreamView]:
+        """Return the state of the selected streams, see `StreamSelection.snapshot`."""
         return self.retry_transient(
-            lambda: self.selection.snapshot(self.js), "reading the state of the streams"
+            lambda: self.selection.snapshot(self.js, some), "reading the state of the streams"
         )
 
     def counts(self, view: StreamView, filters: tuple[str, ...]) -> MessageCounter:

@@ -66,7 +66,10 @@ class Arrivals:
     def __init__(self) -> None:
         self._subscriptions: dict[str, Subscription] = {}
         self._is_denied = False
-        self._hint_until = 0.0
+        # The subjects of which a message has arrived, and until when the streams may not have stored it yet.
+        self._hints: dict[str, float] = {}
+        #: Whether messages are noticed.
+        self.is_active: bool = False
 
     def watch(
         self, connection: Connection, views: Iterable[StreamView], options: ReadOptions
@@ -75,6 +78,7 @@ class Arrivals:
         subjects = {subject for view in views for subject in options.subjects or view.subjects}
         if options.min_poll_interval <= 0 or self._is_denied or len(subjects) > _MAX_SUBJECTS:
             subjects = set()
+        self.is_active = bool(subjects)
         for subject in self._subscriptions.keys() - subjects:
             self._subscriptions.pop(subject).unsubscribe()
         for subject in subjects - self._subscriptions.keys():
@@ -89,17 +93,17 @@ class Arrivals:
                 raise
             self._subscriptions[subject] = subscription
 
-    def seen(self) -> bool:
-        """Return whether a message has arrived, so that the streams must be asked."""
+    def seen(self) -> list[str]:
+        """Return the subjects of which a message has arrived, so that their streams must be asked."""
         for subject, subscription in list(self._subscriptions.items()):
             if subscription.pending_msgs:
-                self._hint_until = monotonic() + _STORE_DELAY_S
+                self._hints[subject] = monotonic() + _STORE_DELAY_S
             elif subscription.is_valid:
                 continue
             else:
                 self._check(subscription)
             del self._subscriptions[subject]
-        return monotonic() < self._hint_until
+        return [subject for subject, until in self._hints.items() if monotonic() < until]
 
     def _check(self, subscription: Subscription) -> None:
         """Find out whether the user may not subscribe; a closed connection only needs a new subscription."""
@@ -211,6 +215,8 @@ class QueryPlanner:
         self._idle: _Idle | None = None
         #: The last known state of the streams.
         self._views: dict[str, StreamView] = {}
+        #: When the state of all streams is read again, on the monotonic clock.
+        self._ask_all_at = 0.0
         #: With AvailableNow, the state of the streams when the query started.
         self._end_views: Mapping[str, StreamView] | None = None
         self._admission = Admission(options)
@@ -244,11 +250,12 @@ class QueryPlanner:
             return start
         # Subscribed before the streams are asked, so that every later message is noticed.
         views = self._views or self._refresh_views()
+        some = self._streams_with_arrivals()
         self._access.retry_transient(
             lambda: self._arrivals.watch(self._access.connection, views.values(), self.options),
             "subscribing to the subjects",
         )
-        self._refresh_views()
+        self._refresh_views(some)
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
         starts = {key: position.next_seq for key, position in start.positions.items()}
         self._claim(start, starts, is_new=start == self._initial)
@@ -324,8 +331,27 @@ class QueryPlanner:
 
     # --- stream state ---------------------------------------------------------------------------
 
-    def _refresh_views(self) -> dict[str, StreamView]:
-        views = self._access.snapshot()
+    def _streams_with_arrivals(self) -> set[str] | None:
+        """Return which streams of a list must be asked before ``minPollInterval`` is over; ``None``: all."""
+        if len(self.options.stream) < 2 or not self._arrivals.is_active:
+            return None
+        seen = self._arrivals.seen()
+        if not seen or monotonic() >= self._ask_all_at or self._access.link != self._link:
+            return None
+        return {
+            view.name
+            for view in self._views.values()
+            if any(view.may_store(subject) for subject in seen)
+        }
+
+    def _refresh_views(self, some: set[str] | None = None) -> dict[str, StreamView]:
+        """Ask for the state of all streams, or of some, and keep that of the others."""
+        if some is None:
+            self._ask_all_at = monotonic() + self.options.min_poll_interval
+        views = self._access.snapshot(some) if some is None or some else {}
+        if some is not None:
+            kept = {key: view for key, view in self._views.items() if view.name not in some}
+            views = dict(sorted((kept | views).items()))
         if self._access.link != self._link:
             # The streams of a restarted server may be older copies, also if they are as long as before.
             self._link = self._access.link
