@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage, Error, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import errors
+from ..address import parse_servers
 from .config import Config
 from .workers import Worker, find_worker
 
@@ -32,6 +33,8 @@ def check_jetstream(**_options: Any) -> list[CheckMessage]:
     """Check the setting ``JETSTREAM``, and the handlers of the worker that it names."""
     try:
         config = Config.load()
+        if config.servers is not None:
+            parse_servers(config.servers)
         worker = find_worker()
     except (ImproperlyConfigured, errors.InvalidArgumentError) as error:
         return [Error(str(error), id="jetstream.E001")]

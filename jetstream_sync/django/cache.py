@@ -4,10 +4,12 @@ A cache backend on a key-value bucket.
 Rules:
 
 1. A value is stored with the time at which it ends. Servers from 2.11 also delete it then.
-2. The bucket has one message for each key and no markers. A full bucket evicts the oldest values.
+2. The bucket has one message for each key. Markers of `delete_many` end after a second. A full bucket evicts the
+   oldest values.
 3. Any text is a key: it is encoded as one token, and a long one is hashed.
 4. `add`, `incr` and `touch` compare and set, so they are atomic for all processes.
 5. Without the bucket, reads find nothing, and the next write creates it again.
+6. A value that is too large for the server or the bucket is a miss, and its key keeps no older value.
 """
 
 from __future__ import annotations
@@ -53,6 +55,10 @@ _MAX_KEY: Final = 200
 _RETRY_INTERVAL_S: Final = 1.0
 #: Maximum delay in seconds after another process has changed a value.
 _MAX_CONFLICT_DELAY_S: Final = 0.1
+#: Bytes of a message in a stream beside its value: its subject, headers and record.
+_OVERHEAD_BYTES: Final = 1024
+#: The errors for a value that the server does not store because of its size.
+_TOO_LARGE: Final = errors.MaxPayloadError, errors.ValueTooLargeError
 #: The options that are fields of a `KeyValueConfig`.
 _CONFIG: Final = (
     *("compression", "description", "max_bytes", "max_value_size", "metadata", "placement"),
@@ -192,8 +198,13 @@ class KeyValueCache(BaseCache):
             return None
         return entry if _lives(entry) else None
 
-    def _write(self, values: Mapping[str, tuple[float, Any]], last: int | None = None) -> None:
-        """Store values, with the time at which each ends; if the bucket was lost, create it."""
+    def _write(self, values: Mapping[str, tuple[float, Any]], last: int | None = None) -> list[str]:
+        """
+        Store values, with the time at which each ends; if the bucket was lost, create it.
+
+        Returns:
+            The keys whose values are too large. An older value of them is deleted.
+        """
         # Before the first is stored: one that cannot be pickled leaves nothing behind.
         pickled = {
             name: (end, _END.pack(end) + pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
@@ -207,16 +218,30 @@ class KeyValueCache(BaseCache):
             options: dict[str, Any] = {}
             if last is not None:
                 options["expected_last_subject_sequence"] = last
-            sent = []
+            most = _largest_value(bucket.stream.cached_info.config)
+            sent: dict[str, Any] = {}
+            large = [name for name, (_, data) in pickled.items() if len(data) > most]
             try:
                 for name, (end, data) in pickled.items():
                     headers = None
                     if with_ttl and end != math.inf:
                         headers = {"Nats-TTL": str(math.ceil(max(1.0, end - time.time())))}
-                    sent.append(publish(self._prefix + name, data, headers=headers, **options))
-                for future in sent if len(values) > 1 else ():
-                    future.result()  # type: ignore[union-attr]  # of publish_async
-                return
+                    try:
+                        if len(data) <= most:
+                            sent[name] = publish(
+                                self._prefix + name, data, headers=headers, **options
+                            )
+                    except _TOO_LARGE:
+                        large.append(name)
+                for name, future in sent.items() if len(values) > 1 else ():
+                    try:
+                        future.result()
+                    except _TOO_LARGE:
+                        large.append(name)
+                for name in large:
+                    log.warning("cache %r: a value is too large, and is a miss", self._name)
+                    bucket.stream.purge(subject=self._prefix + name, force=True)
+                return large
             except errors.WrongLastSequenceError:
                 raise
             except (errors.APIError, errors.NoStreamResponseError):
@@ -242,8 +267,7 @@ class KeyValueCache(BaseCache):
             # The server removes a value up to a second after its end, also between two requests.
             for is_last_try in self._tries():
                 try:
-                    self._write(values, last=last)
-                    return True
+                    return not self._write(values, last=last)
                 except errors.WrongLastSequenceError:
                     if is_last_try:
                         raise
@@ -358,9 +382,29 @@ class KeyValueCache(BaseCache):
         end = self._end(timeout)
         values = {self._key(key, version): (end, value) for key, value in data.items()}
         with self._tolerance("set_many"):
-            self._write(values)
-            return []
+            large = set(self._write(values))
+            return [key for key in data if large and self._key(key, version) in large]
         return list(data)
+
+    def delete_many(self, keys: Iterable[str], version: int | None = None) -> None:
+        """Delete keys, with one request for those that exist, and then all at a time."""
+        keys = list(keys)
+        with self._tolerance("delete_many"):
+            try:
+                bucket = self._bucket(create=False)
+                if bucket.stream.cached_info.config.allow_msg_ttl:
+                    # A marker for a key without a value would take the place of another value.
+                    entries = bucket.kv.get_many([self._key(key, version) for key in keys])
+                    headers = {"KV-Operation": "DEL", "Nats-TTL": "1s"}
+                    publish = bucket.js.publish_async
+                    sent = [publish(self._prefix + name, b"", headers=headers) for name in entries]
+                    for future in sent:
+                        future.result()
+                    return
+            except (errors.BucketNotFoundError, errors.StreamNotFoundError):
+                self._forget_bucket()
+                return
+        super().delete_many(keys, version=version)
 
     def clear(self) -> None:
         """Delete all keys of the bucket, also those of other prefixes and versions."""
@@ -369,6 +413,17 @@ class KeyValueCache(BaseCache):
                 self._bucket(create=False).stream.purge()
             except errors.StreamNotFoundError:
                 self._forget_bucket()
+
+
+def _most_of(max_bytes: int | None) -> int:
+    """Return the size of the largest value that does not evict all others from a bucket."""
+    return max((max_bytes or 0) - _OVERHEAD_BYTES, (max_bytes or 0) // 2)
+
+
+def _largest_value(config: StreamConfig) -> float:
+    """Return the size of the largest value that a bucket stores."""
+    limits = [config.max_msg_size or 0, _most_of(config.max_bytes)]
+    return min((limit for limit in limits if limit > 0), default=math.inf)
 
 
 def _stream_config(bucket: str, options: dict[str, Any]) -> StreamConfig:
@@ -384,6 +439,8 @@ def _stream_config(bucket: str, options: dict[str, Any]) -> StreamConfig:
     fields = config.stream_fields()
     if config.max_value_size is not None:
         fields["max_msg_size"] = config.max_value_size
+    elif (config.max_bytes or 0) > 0:
+        fields["max_msg_size"] = _most_of(config.max_bytes)
     return StreamConfig(
         name=KV_PREFIX + bucket,
         subjects=[f"{KEYS_PREFIX}{bucket}.>"],

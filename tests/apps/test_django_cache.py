@@ -262,6 +262,67 @@ def test_a_full_bucket_evicts_the_oldest_values(nats_server, js):
         assert cache.get_many(list("0123456789")) == {"6": 6, "7": 7, "8": 88}
 
 
+@pytest.mark.parametrize("how", ["raise", "miss"])
+def test_a_value_that_is_too_large_is_a_miss(nats_server, js, how):
+    """It is not stored, and neither is an older value of its key; others are, and the bucket is not emptied."""
+    small, large = "x" * 10_000, "x" * 1_200_000
+    for options in ({}, {"max_value_size": 50_000}, {"max_bytes": 200_000}):
+        with cache_of(nats_server, errors=how, **options) as cache:
+            cache.set_many({"other": small, "k": small, "l": small})
+            cache.set("k", large)
+            assert cache.set_many({"l": large, "m": small}) == ["l"]
+            assert not cache.add("n", large)
+            assert cache.get_many(["k", "l", "m", "n", "other"]) == {"m": small, "other": small}
+        js.delete_key_value("CACHE")
+    # A bucket of another program has a limit, but no size of its values.
+    js.create_stream(
+        name="KV_CACHE", subjects=["$KV.CACHE.>"], max_bytes=50_000, max_msgs_per_subject=1
+    )
+    with cache_of(nats_server, errors=how) as cache:
+        cache.set("other", small)
+        cache.set("k", "x" * 60_000)
+        assert cache.get("other") == small
+
+
+def test_many_keys_are_deleted_at_once(cache, js, nats_server):
+    """`delete_many` sends its deletions together, deletes nothing else, and its markers end."""
+    values = {f"k{number}": number for number in range(300)}
+    cache.set_many({**values, "other": 1})
+    cache.delete_many([*values, "none"])
+    assert cache.get_many([*values, "other"]) == {"other": 1}
+    assert cache.add("k1", 2)
+    wait_until(lambda: js.get_stream("KV_CACHE").info().state.messages == 2, 10)
+    cache.delete_many([])
+    js.delete_key_value("CACHE")
+    cache.delete_many(["k1"])
+    assert cache.get("k1") is None
+    with cache_of(nats_server, MAX_ENTRIES=3, storage="memory") as full:
+        full.set_many({"a": 1, "b": 2, "c": 3})
+        full.delete_many([f"none{number}" for number in range(50)])
+        assert full.get_many(["a", "b", "c"]) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_the_checks_find_wrong_servers_and_names():
+    """A server that is no URL and a name that is no bucket are errors of ``manage.py check``."""
+    from django.test import override_settings
+
+    from jetstream_sync.django.apps import check_jetstream
+
+    name = "jetstream_sync.django.cache.KeyValueCache"
+    for setting, backend in (
+        ({"servers": "nats://h:99999"}, {"LOCATION": "CACHE"}),
+        ({"servers": ["http://h"]}, {"LOCATION": "CACHE"}),
+        ({}, {"LOCATION": "a.b"}),
+        ({}, {"LOCATION": ""}),
+        ({}, {"LOCATION": "CACHE", "OPTIONS": {"CULL_FREQUENCY": 3}}),
+    ):
+        with override_settings(JETSTREAM=setting, CACHES={"default": {"BACKEND": name, **backend}}):
+            assert {message.id for message in check_jetstream()} & {
+                "jetstream.E001",
+                "jetstream.E003",
+            }
+
+
 def test_wrong_options_are_refused_before_the_first_call(nats_server):
     """Unknown and impossible options raise when the cache is made, and are found by the checks."""
     from django.core.cache import caches
