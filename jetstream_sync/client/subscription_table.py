@@ -101,7 +101,8 @@ class SubscriptionTable:
                 self._state.check_usable(draining=receiver.is_reply_inbox)
                 subscription, command = self._subscribe(subject, queue, receiver)
                 if limit:
-                    command += self._unsubscribe(subscription, limit)
+                    subscription.limit = limit
+                    command += unsubscribe_command(subscription.sid, limit)
                 append(command)
             if not receiver.awaited:
                 self._direct.end()
@@ -117,23 +118,20 @@ class SubscriptionTable:
         # The caller must notify the receiver.
         with self._state.lock:
             if subscription.sid in self.by_sid:
-                self._writer.append(self._unsubscribe(subscription, limit))
-                if limit and limit <= subscription.delivered:
-                    # The reader delivered the last message before this thread took the lock.
-                    self.by_sid.pop(subscription.sid, None)
+                self._unsubscribe(subscription, self._writer.append, limit)
 
     def remove_deferred(self, subscription: SubscriptionState) -> None:
         """End a subscription; the command is sent together with the next one."""
         with self._state.lock:
             if subscription.sid in self.by_sid:
-                self._writer.enqueue_deferred(self._unsubscribe(subscription))
+                self._unsubscribe(subscription, self._writer.enqueue_deferred)
 
     def remove_receiver(self, receiver: MessageReceiver) -> None:
         """End what a receiver has subscribed to: its owner could not be created, or has failed."""
         with self._state.lock:
             for subscription in list(self.by_sid.values()):
                 if subscription.receiver is receiver:
-                    self._writer.append(self._unsubscribe(subscription))
+                    self._unsubscribe(subscription, self._writer.append)
 
     def stop(self, subscriptions: list[SubscriptionState]) -> None:
         """Unsubscribe on the server; messages in flight are still delivered until `forget()`."""
@@ -170,14 +168,21 @@ class SubscriptionTable:
         self.by_sid[subscription.sid] = subscription
         return subscription, command
 
-    def _unsubscribe(self, subscription: SubscriptionState, limit: int = 0) -> bytes:
-        """End a subscription, and return the command that must be sent; the state's ``lock`` is held."""
-        # It ends after ``limit`` messages, at once if ``limit`` is 0 or was reached before.
+    def _unsubscribe(
+        self, subscription: SubscriptionState, append: Callable[[bytes], object], limit: int = 0
+    ) -> None:
+        """End a subscription, and append the command for the server; the state's ``lock`` is held."""
+        # It ends after ``limit`` messages, at once if ``limit`` is 0 or was reached before. It leaves the table last:
+        # a call that a Ctrl-C interrupts can be repeated.
         if limit > subscription.delivered:
             subscription.limit = limit
-            return unsubscribe_command(subscription.sid, limit)
+            append(unsubscribe_command(subscription.sid, limit))
+            if limit > subscription.delivered:
+                return
+            # The reader has delivered the last message before it saw the limit.
+        else:
+            append(unsubscribe_command(subscription.sid))
         self.by_sid.pop(subscription.sid, None)
-        return unsubscribe_command(subscription.sid)
 
     def restore(self) -> bytes:
         """Return the commands that restore every subscription and limit; the state's ``lock`` is held."""
@@ -202,7 +207,7 @@ class SubscriptionTable:
             if self._state.reconnects:
                 # An UNSUB with a limit that was buffered over a reconnect makes the new server count
                 # from zero, so it would keep the subscription.
-                self._writer.append(self._unsubscribe(subscription))
+                self._unsubscribe(subscription, self._writer.append)
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Notify all receivers."""

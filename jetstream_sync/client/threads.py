@@ -184,6 +184,25 @@ def spawn_from_finalizer(name: str, target: Callable[[], None]) -> None:
         _thread.start_new_thread(spawn, (name, target))
 
 
+def call_to_end(
+    name: str, call: Callable[[], object], again: Callable[[], object] | None = None
+) -> None:
+    """Call a function; if a Ctrl-C interrupts it, a thread calls it again, and the Ctrl-C is raised."""
+    # `again`: what the thread calls instead. It finds the work of the first call done up to any point.
+    try:
+        call()
+    except KeyboardInterrupt:
+
+        def finish() -> None:
+            with contextlib.suppress(
+                errors.Error
+            ):  # as after a lost connection: the server ends it later
+                (again or call)()
+
+        spawn(name, finish)
+        raise
+
+
 def join(thread: threading.Thread, seconds: float | None) -> bool:
     """Wait for the end of a thread that `spawn` has started, and return whether it has ended."""
     # This does not use ``Thread.join(timeout)`` or ``is_alive()``: after a KeyboardInterrupt in one of

@@ -18,6 +18,7 @@ from ..api.echo import API_LEVELS
 from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
 from ..client.mailbox import MessageReceiver
+from ..client.threads import call_to_end
 from ..codec import Record, decode, dumps, loads
 from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
@@ -279,9 +280,13 @@ class APIRequests:
 
     def drop_consumer(self, stream: str, name: str) -> None:
         """Delete a consumer without waiting for the reply."""
+
         # If that fails, the server deletes one without a durable name some time after its last reader left.
-        with suppress(errors.Error):
-            self.send(self.routes.to("CONSUMER.DELETE", stream, name))
+        def drop() -> None:
+            with suppress(errors.Error):
+                self.send(self.routes.to("CONSUMER.DELETE", stream, name))
+
+        call_to_end(f"closer-{self.core.name}", drop)
 
     def command(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None

@@ -161,15 +161,6 @@ def add_consumer(
         try:
             with check.request():
                 info = api.ask_for(ConsumerInfo, route, body, deadline)
-        except errors.ConsumerExistsError as error:
-            with suppress(errors.Error):  # the server's error is shown then
-                text, values = explained(consumer_info(api, stream, name, deadline).config, config)
-                error.explain(
-                    f"{name!r} of stream {stream!r} has {text}; "
-                    "update_consumer() or create_or_update_consumer() changes it",
-                    differences=values,
-                )
-            raise
         except errors.ConsumerDoesNotExistError as error:
             error.explain(f"{name!r} of stream {stream!r}; create_consumer() creates it")
             raise
@@ -180,6 +171,20 @@ def add_consumer(
         delete = partial(delete_consumer, api, stream, name) if made else None
         check.verify(info.config, delete, updated=action != CREATE)
     return info
+
+
+def explain_existing(
+    api: APIRequests, stream: str, config: ConsumerConfig, error: errors.ConsumerExistsError
+) -> None:
+    """Add the fields that differ to the error of a server for a consumer that exists."""
+    name = config.name or config.durable_name or ""
+    with suppress(errors.Error):  # the server's error is shown then
+        text, values = explained(consumer_info(api, stream, name).config, config)
+        error.explain(
+            f"{name!r} of stream {stream!r} has {text}; "
+            "update_consumer() or create_or_update_consumer() changes it",
+            differences=values,
+        )
 
 
 def delete_consumer(api: APIRequests, stream: str, name: str) -> None:

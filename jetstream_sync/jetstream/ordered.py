@@ -30,6 +30,7 @@ from ..api.pull import (
     is_away,
 )
 from ..client.mailbox import copy_exception, first_items
+from ..client.threads import call_to_end
 from ..durations import NS_PER_S
 from ..locks import call_and_record, new_lock
 from ..net.clock import Deadline, seconds
@@ -217,6 +218,9 @@ class OrderedPuller:
 
     def stop(self) -> None:
         """Stop the iterator, drop the buffered messages, and delete its consumer."""
+        call_to_end(f"closer-{self._api.core.name}", self._stop)
+
+    def _stop(self) -> None:
         if self._stopped is None:
             self._stopped = errors.IteratorClosedError("the iterator was stopped")
         self._cursor.stop()
@@ -642,6 +646,9 @@ class OrderedConsumer:
         Its iterators and handles are stopped. A fetch that waits on another thread returns its messages,
         or raises `IteratorClosedError`, as all later calls do. The call does not wait for the server.
         """
+        call_to_end(f"closer-{self._api.core.name}", self._close)
+
+    def _close(self) -> None:
         if self._closed is None:
             self._closed = errors.IteratorClosedError("the ordered consumer was closed")
         self._cursor.stop()

@@ -656,9 +656,11 @@ class OrderedCursor:
 
     def drop(self) -> None:
         """Delete the current consumer without waiting for the reply."""
-        consumer, self.consumer = self.consumer, None
+        consumer = self.consumer
         if consumer is not None:
             self._api.drop_consumer(self.stream, consumer.name)
+            if self.consumer is consumer:
+                self.consumer = None  # only now: a Ctrl-C before must not lose it
 
 
 def _ns_of(time: str) -> int:

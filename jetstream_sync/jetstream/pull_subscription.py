@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
@@ -13,6 +14,7 @@ from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest, PullStatus, PullStatusKind, fetch_request
 from ..api.subscribing import SubscribeRequest
 from ..client.mailbox import copy_exception, first_items
+from ..client.threads import call_to_end
 from ..durations import NS_PER_S
 from ..locks import new_lock
 from ..net.clock import Deadline
@@ -180,7 +182,20 @@ class PullSubscription(ConsumerAccessors):
             APIError, TimeoutError: the consumer could not be deleted.
 
         """
-        self._end("the subscription was ended by unsubscribe()")
+        ending = "the subscription was ended by unsubscribe()"
+
+        def again() -> None:
+            with suppress(errors.BadSubscriptionError):
+                self._end(ending)
+            self._delete_now()
+
+        def unsubscribe() -> None:
+            self._end(ending)
+            self._delete_now()
+
+        call_to_end(f"closer-{self._api.core.name}", unsubscribe, again)
+
+    def _delete_now(self) -> None:
         for inbox in self._busy.copy():
             self._stop(inbox)
             inbox.close()  # before the consumer is deleted, so that the fetch does not see that

@@ -16,9 +16,11 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from operator import itemgetter
 from threading import get_ident
 from typing import Final, cast
@@ -30,7 +32,7 @@ from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
 from ..api.subscribing import SubscribeRequest, ordered_config
 from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, PendingLimits, Subscription, SubscriptionReceiver
-from ..client.threads import spawn
+from ..client.threads import call_to_end, spawn
 from ..codec import decode, encode
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
@@ -325,6 +327,16 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
         """
         limit = check_int("limit", limit, 0)
+
+        def again() -> None:
+            with suppress(errors.Error):
+                self._unsubscribe(limit)
+            if not limit:
+                self._release()
+
+        call_to_end(f"closer-{self._core.name}", partial(self._unsubscribe, limit), again)
+
+    def _unsubscribe(self, limit: int) -> None:
         if not self._limit_is_reached():
             if limit > 0:
                 self._end_after(limit)
@@ -410,11 +422,16 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """Delete the consumer if that is due; only the first caller does."""
         if not self._end.release_due:
             return
-        with self._receive_lock:
-            due, self._end.release_due = self._end.release_due, False
-        if due:
-            shared = bool(self._config.deliver_group)
-            release_consumer(self._api, self._stream, self.consumer_name, shared=shared)
+        due = False
+        try:
+            with self._receive_lock:
+                due, self._end.release_due = self._end.release_due, False
+            if due:
+                shared = bool(self._config.deliver_group)
+                release_consumer(self._api, self._stream, self.consumer_name, shared=shared)
+        except KeyboardInterrupt:
+            self._end.release_due = due
+            raise
 
     def _release_after_last(self) -> None:
         """Delete the consumer after the last message; report errors, because no caller waits."""
@@ -687,11 +704,10 @@ class OrderedPushSubscription(PushSubscription):
 
     # --- ending ---------------------------------------------------------------------------------
 
-    def unsubscribe(self, limit: int = 0) -> None:
-        """End the subscription, at once or after a number of messages, and delete its consumer."""
-        if check_int("limit", limit, 0) == 0 and not self._limit_is_reached():
+    def _unsubscribe(self, limit: int) -> None:
+        if limit == 0 and not self._limit_is_reached():
             self._give_up()
-        super().unsubscribe(limit)
+        super()._unsubscribe(limit)
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """End the subscription after all messages in flight were handled."""

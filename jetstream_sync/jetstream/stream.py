@@ -201,8 +201,7 @@ class StreamConsumers:
                 "makes a push consumer: subscribe() creates one; omit the field for a pull consumer",
             )
         chosen.check_pulled()
-        info = add_consumer(self._api, self._name, chosen, action, pedantic=pedantic)
-        return PullConsumer(self._api, info)
+        return PullConsumer(self._api, self._add(chosen, action, pedantic))
 
     def _add_push(
         self, config: ConsumerConfig | None, fields: Mapping[str, Any], action: str, pedantic: bool
@@ -212,7 +211,14 @@ class StreamConsumers:
             raise errors.InvalidOptionError(
                 "deliver_subject", None, "a push consumer requires a deliver_subject"
             )
-        return add_consumer(self._api, self._name, chosen, action, pedantic=pedantic)
+        return self._add(chosen, action, pedantic)
+
+    def _add(self, config: ConsumerConfig, action: str, pedantic: bool) -> ConsumerInfo:
+        try:
+            return add_consumer(self._api, self._name, config, action, pedantic=pedantic)
+        except errors.ConsumerExistsError as error:
+            consumer_requests.explain_existing(self._api, self._name, config, error)
+            raise
 
     def get_consumer(self, name: str) -> PullConsumer:
         """

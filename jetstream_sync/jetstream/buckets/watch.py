@@ -37,6 +37,7 @@ from ...api.consumer import ConsumerInfo
 from ...api.enums import DeliverPolicy
 from ...api.pull import ContinuousPull
 from ...api.stream import MsgGetRequest
+from ...client.threads import call_to_end
 from ...durations import time_to_ns
 from ...locks import call_and_record, new_rlock
 from ...net.clock import FOREVER, BackoffDelay, Deadline, monotonic
@@ -699,6 +700,9 @@ class Watch(Generic[E]):
         Threads that wait for an entry get `IteratorClosedError`, and iterations end. The call does not
         wait for the server. A second call does nothing.
         """
+        call_to_end(f"closer-{self._api.core.name}", self._stop)
+
+    def _stop(self) -> None:
         self._state.stopped = True
         self._messages.stop()
         self._stop_dropped.detach()
