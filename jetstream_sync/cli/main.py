@@ -374,6 +374,10 @@ _WORKER: Final = {
     "running": Entry("List the messages that workers handle now.", "worker"),
     "stacks": Entry("Show what the threads of workers do now.", "worker"),
 }
+_TASK: Final = {
+    "ls": Entry("List the calls of tasks.", "tasks", "list l"),
+    "show": Entry("Show a call of a task.", "tasks", "info i"),
+}
 _BENCH_JS: Final = {
     "pub": Entry(
         "Publish to a stream.",
@@ -432,6 +436,9 @@ COMMANDS: Final = {
         "A worker is defined in a Python module, with jetstream_sync.workers.Worker. Its server is in the "
         "module, unless --server is given.",
         commands=_WORKER,
+    ),
+    "task": Entry(
+        "Show the calls of tasks with results: their states, times and errors.", commands=_TASK
     ),
     "bench": Entry(
         "Measure throughput and latency.\n\n"

@@ -30,6 +30,7 @@ _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CO
 @option("--sort", "Column to sort the consumers by.", click.Choice(sorted(_SORTS)), default="lag")
 @option("--view", "Tables to show.", click.Choice([BOTH, *VIEWS]), default=BOTH)
 @option("--progress BUCKET", "Show the Spark queries that store their progress in this bucket.")
+@option("--mask", "Do not show arguments and return values of calls.")
 @option("--read-only", "Do not offer to requeue or discard dead letters.")
 @option("--web", "Show it in a browser; prints an address that works once.")
 @option("--allow-changes", "With --web: offer changes in the browser.")
@@ -107,7 +108,7 @@ def _live(settings: Settings, options: TopOptions) -> None:
 
     with settings.connection(**RECONNECT_OPTIONS) as nc:
         js = settings.jetstream_on(nc)
-        collector = Collector(nc, Lister(settings, nc), options.progress)
+        collector = Collector(nc, Lister(settings, nc), options)
         run_app(TopApp(settings, nc, js, collector, options))
 
 
@@ -117,7 +118,7 @@ def _live(settings: Settings, options: TopOptions) -> None:
 def _once(settings: Settings, options: TopOptions) -> None:
     view = options.view
     with settings.connection(**failover_options(settings)) as nc:
-        collector = Collector(nc, Lister(settings, nc), options.progress)
+        collector = Collector(nc, Lister(settings, nc), options)
         collector.collect(view)
         pause(options.interval)
         frame = collector.collect(view)

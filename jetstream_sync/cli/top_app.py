@@ -41,12 +41,14 @@ from .render import Block, Field, cell, styled
 from .settings import Settings
 from .status import one_line
 from .streams import info_blocks as stream_blocks
+from .tasks import call_blocks
 from .top_data import (
     BOTH,
     BUCKETS,
     CONSUMERS,
     DEAD_LETTERS,
     STREAMS,
+    TASKS,
     VIEWS,
     WORKERS,
     Collector,
@@ -72,7 +74,7 @@ _POLL_S: Final = 0.1
 _MAX_BODY_BYTES: Final = 16 * 1024
 
 _HELP: Final = (
-    ("1 to 8, v", "switch to a tab, to the next tab"),
+    ("1 to 9, v", "switch to a tab, to the next tab"),
     ("Tab", "go to the next table"),
     ("Enter, click", "show the details of a row"),
     ("s, click on a title", "sort by the next column, or by this one"),
@@ -208,6 +210,8 @@ def _details(settings: Settings, row: Row, view: View) -> Iterator[Block]:
         yield from consumer_blocks(settings, row.record)
     elif view is WORKERS:
         yield from _worker_blocks(row, view)
+    elif view is TASKS:
+        yield from call_blocks(row.fields)
     else:
         yield Block("", view.columns, row.fields)
 

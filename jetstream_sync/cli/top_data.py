@@ -26,6 +26,7 @@ from ..errors import Error
 from ..net.clock import monotonic
 from ..subjects import KV_PREFIX, OBJECT_PREFIX
 from ..workers import DeadLetters
+from ..workers.calls import RESULTS_MARK
 from ..workers.running import request_reports
 from .dlq import why_dead
 from .env import parse_json
@@ -34,6 +35,7 @@ from .names import title
 from .output import Missing, counted, size
 from .render import Field, bad, sort_key, warn
 from .status import one_line
+from .tasks import CALLS, stored_calls
 from .worker import PROCESSES
 
 if TYPE_CHECKING:
@@ -230,11 +232,22 @@ SERVERS: Final = View(
     ),
     none="No servers",
 )
+TASKS: Final = View(
+    name="tasks",
+    title="Tasks",
+    columns=CALLS,
+    sort=4,
+    none="No calls of tasks with results",
+)
 #: All views by name.
 VIEWS: Final = {
     view.name: view
-    for view in (STREAMS, CONSUMERS, WORKERS, DEAD_LETTERS, BUCKETS, QUERIES, SERVERS)
+    for view in (STREAMS, CONSUMERS, WORKERS, DEAD_LETTERS, BUCKETS, QUERIES, SERVERS, TASKS)
 }
+#: Maximum number of changes of calls that are read from a bucket: the newest ones.
+_MAX_CALLS: Final = 1000
+#: How long to wait for the next of them, in seconds.
+_READ_S: Final = 5.0
 
 #: The name of the first screen, with streams and consumers.
 BOTH: Final = "both"
@@ -253,6 +266,8 @@ class TopOptions:
     """The column by which the consumers are sorted at first."""
     progress: str | None = None
     """The bucket with the progress of Spark queries."""
+    mask: bool = False
+    """Whether arguments and return values of calls are hidden."""
     may_change: bool = False
     """Whether dead letters can be requeued and discarded."""
 
@@ -316,13 +331,14 @@ _CORE: Final = (STREAMS.name, CONSUMERS.name)
 class Collector:
     """Reads the rows of the views, and keeps the values of their graphs."""
 
-    def __init__(self, nc: Connection, lists: Lister, progress: str | None = None) -> None:
+    def __init__(self, nc: Connection, lists: Lister, options: TopOptions | None = None) -> None:
         self._lists = lists
         #: Whether the last refresh waited for servers that did not answer.
         self.has_waited: bool = False
         self._nc = nc
         self._js = lists.js
-        self._progress = progress
+        options = options or TopOptions()
+        self._progress, self._mask = options.progress, options.mask
         self._history = History()
         self._frame = Frame()
         self._sources: dict[str, Callable[[AccountSnapshot], list[Row]]] = {
@@ -331,6 +347,7 @@ class Collector:
             BUCKETS.name: _buckets,
             QUERIES.name: lambda _: self._queries(),
             SERVERS.name: self._servers,
+            TASKS.name: self._tasks,
         }
 
     def collect(self, view: str) -> Frame:
@@ -394,6 +411,18 @@ class Collector:
                     history = self._history.points(QUERIES.name, key, float(state["pending"]))
                     rows.append(Row(key=key, fields=fields, history=history, record=entry))
         return rows
+
+    def _tasks(self, snapshot: AccountSnapshot) -> list[Row]:
+        buckets = [
+            info.config.name.removeprefix(KV_PREFIX)
+            for info in snapshot.streams.found
+            if RESULTS_MARK in (info.config.metadata or {})
+        ]
+        return [
+            Row(key=f"{call.document['task']} {call.id}", fields=call.document)
+            for bucket in buckets
+            for call in stored_calls(self._js, bucket, _READ_S, mask=self._mask, newest=_MAX_CALLS)
+        ]
 
     def _servers(self, snapshot: AccountSnapshot) -> list[Row]:
         servers: dict[str, dict[str, Any]] = {}

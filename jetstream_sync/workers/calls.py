@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _RESULT_TTL: Final = timedelta(days=1)
 #: The key of a consumer's metadata with the program whose queue it is.
 OWNER: Final = "jetstream-worker-owner"
+#: The key of the metadata of buckets with results.
+RESULTS_MARK: Final = "jetstream-worker-results"
 #: The header of the messages of a schedule.
 SCHEDULE_HEADER: Final = "Worker-Schedule"
 #: What the record of a call needs besides its arguments and its return value, in bytes.
@@ -485,7 +487,9 @@ class CallStates:
 
     def resource(self) -> Resource:
         """Return the config of the bucket."""
-        return KeyValueConfig(bucket=self.bucket, ttl=_RESULT_TTL)
+        return KeyValueConfig(
+            bucket=self.bucket, ttl=_RESULT_TTL, metadata={RESULTS_MARK: "calls of tasks"}
+        )
 
     def _open(self) -> tuple[KeyValue, int]:
         """Return the bucket and the largest value."""

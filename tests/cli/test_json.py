@@ -129,6 +129,7 @@ OTHERS = {
     "consumer unpin",
     "bench sub",
     *(f"worker {name}" for name in ("run", "check", "replay", "schedules", "setup", "verify")),
+    *(f"task {name}" for name in ("ls", "show")),
     "reply",
     *(f"service {name}" for name in ("ls", "info", "stats", "ping")),
     *(f"counter {name}" for name in ("ls", "get", "add", "reset")),

@@ -41,6 +41,10 @@ from jetstream_sync.codec import decode
 from jetstream_sync.server import NatsCluster, NatsServer
 from jetstream_sync.version import install_command
 from jetstream_sync.workers import DeadLetter, DeadLetters, Reject, Worker
+from jetstream_sync.workers.calls import RESULTS_MARK
+
+# The tests run the application, and start its thread, in one event loop; the command starts it before.
+pytestmark = pytest.mark.filterwarnings("ignore:a blocking call in an event loop")
 
 CREATED = "2026-01-02T03:04:05Z"
 
@@ -404,7 +408,32 @@ def test_keys_of_the_application(play):
         await screen.pilot.pause()
         await screen.until(lambda: len(screen.names) == 1)
         assert tabs.active == "servers"
+        await screen.press("9")
+        await screen.until(lambda: "No calls of tasks" in screen.text)
         await screen.press("q")
+
+    play(act)
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_details_of_a_call(play, js):
+    """The tab of tasks shows a call, and its details the errors of its attempts."""
+    failure = {
+        "exception_class_path": "shop.NoStockError",
+        "text": "none left",
+        "traceback": "in buy()",
+    }
+    call = {"id": "c1", "task": "buy", "status": "FAILED", "args": [17], "kwargs": {}}
+    record = {**call, "enqueued_at": "2026-01-02T03:04:05+00:00", "errors": [failure]}
+    bucket = js.create_key_value(bucket="CALLS", metadata={RESULTS_MARK: "calls of tasks"})
+    bucket.put("c1", json.dumps(record).encode())
+
+    async def act(screen: Screen) -> None:
+        await screen.press("9")
+        await screen.until(lambda: screen.names == ["c1"])
+        await screen.press("enter")
+        await screen.until(lambda: "[17]" in screen.text and "NoStockError" in screen.text)
+        await screen.press("escape", "q")
 
     play(act)
 

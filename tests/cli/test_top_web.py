@@ -26,6 +26,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
 from jetstream_sync import JetStream, Stream
+from jetstream_sync.workers.calls import RESULTS_MARK
 
 
 @pytest.fixture
@@ -225,8 +226,9 @@ class Browser:
     def key(self, text: str) -> None:
         """Press a key."""
         self.shown = ""
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=text, text=text)
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=text)
+        key = {"key": "Enter", "windowsVirtualKeyCode": 13} if text == "\r" else {"key": text}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **key)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **key)
 
     def click(self, column: int, line: int) -> None:
         """Click on a cell of the terminal."""
@@ -309,5 +311,16 @@ def test_a_browser_clicks_through(serve, dead_letter, js, stream, tmp_path):
         browser.key("y")
         wait_until(lambda: dead_letter() == 8, 20)
         browser.expect("was published again")
+
+        # The calls of tasks, with the details of one.
+        failure = {"exception_class_path": "shop.NoStockError", "text": "none left"}
+        call = {"id": "c1", "task": "buy", "status": "FAILED", "args": [17], "kwargs": {}}
+        record = {**call, "enqueued_at": "2026-01-02T03:04:05+00:00", "errors": [failure]}
+        bucket = js.create_key_value(bucket="CALLS", metadata={RESULTS_MARK: "calls of tasks"})
+        bucket.put("c1", json.dumps(record).encode())
+        browser.key("9")
+        browser.expect("NoStockError")
+        browser.key("\r")
+        browser.expect("Arguments: [17]")
         # The page asks no other server: its policy blocks the fonts.
         assert set(browser.refused) <= {"csp"}

@@ -1,0 +1,247 @@
+"""``jsm task``: list and show the calls of tasks, from the buckets of their results."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from .. import codec, errors
+from ..exit_status import ExitStatus
+from ..subjects import KV_PREFIX
+from ..workers.calls import RESULTS_MARK, CallRecord, CallStatus
+from ..workers.errors import NoCallError
+from .env import readable, visible
+from .names import complete_bucket
+from .output import note
+from .render import Block, Field, bad, show_blocks, show_rows, warn
+from .settings import Settings, command
+from .status import CommandError
+from .values import FROM_1, TIME, allow_one, option
+
+if TYPE_CHECKING:
+    from .. import JetStream, KeyValueEntry
+
+#: Shown in place of arguments and return values.
+_MASK: Final = "***"
+
+
+class StoredCall(NamedTuple):
+    """A call in a bucket."""
+
+    changed: datetime
+    """When its record was stored last."""
+    id: str
+    document: dict[str, Any]
+    """The call as JSON."""
+
+
+def _call(bucket: str, entry: KeyValueEntry, *, mask: bool = False) -> StoredCall | None:
+    """Return the call of an entry, without values if ``mask``; ``None``: it has data of another program."""
+    try:
+        record = CallRecord.from_json(entry.value)
+    except NoCallError:
+        return None
+    document = {"bucket": bucket, "changed": entry.created.isoformat(), **codec.encode(record)}
+    if mask:
+        document |= dict.fromkeys(("args", "kwargs", "return_value"), _MASK)
+    return StoredCall(entry.created, record.id, document)
+
+
+def stored_calls(
+    js: JetStream, bucket: str, timeout: float, *, mask: bool = False, newest: int | None = None
+) -> Iterator[StoredCall]:
+    """Yield the calls in a bucket, the last changed ones at the end; ``newest``: among that many changes."""
+    start = None
+    if newest is not None:
+        state = js.get_stream(f"{KV_PREFIX}{bucket}").cached_info.state
+        start = max(1, state.last_seq - newest + 1)
+    kv = js.key_value(bucket)
+    with kv.watch(ignore_deletes=True, resume_from_revision=start) as watch:
+        for entry in watch.initial(timeout):
+            call = _call(bucket, entry, mask=mask)
+            if call is not None:
+                yield call
+
+
+def _buckets(js: JetStream, given: Sequence[str]) -> list[str]:
+    """Return the buckets with results; those that are given, or all that workers have created."""
+    if given:
+        return list(given)
+    listing = js.list_key_values(allow_incomplete=True)
+    listing.check()
+    marked = [item.bucket for item in listing if RESULTS_MARK in (item.config.metadata or {})]
+    if not marked:
+        text = "no bucket of results is known: --bucket names one that is not marked"
+        raise CommandError(text, ExitStatus.NOT_FOUND)
+    return marked
+
+
+_bucket_option = option(
+    "--bucket BUCKET",
+    "A bucket of results; may be repeated. [default: those that workers have created]",
+    multiple=True,
+    shell_complete=complete_bucket,
+)
+
+
+def _status(call: Mapping[str, Any]) -> Any:
+    status = call.get("status")
+    if status == CallStatus.FAILED:
+        return bad(status)
+    return warn(status) if status in {CallStatus.CANCELLED, CallStatus.EXPIRED} else status
+
+
+def _time(name: str) -> Callable[[Mapping[str, Any]], datetime | None]:
+    def of(call: Mapping[str, Any]) -> datetime | None:
+        text = call.get(name)
+        return None if text is None else datetime.fromisoformat(text)
+
+    return of
+
+
+def _took(call: Mapping[str, Any]) -> timedelta | None:
+    began, ended = _time("started_at")(call), _time("finished_at")(call)
+    return None if began is None or ended is None else ended - began
+
+
+def _error(call: Mapping[str, Any]) -> str | None:
+    """Return the class and the text of the last error; ``None``: there was none."""
+    if not call.get("errors"):
+        return None
+    last = call["errors"][-1]
+    return f"{last.get('exception_class_path', '').rpartition('.')[2]}: {last.get('text', '')}"
+
+
+#: The columns of calls.
+CALLS: Final = (
+    Field("Call", "id"),
+    Field("Task", "task"),
+    Field("Status", _status),
+    Field("Attempts", lambda call: len(call.get("worker_ids", ())), drop=3),
+    Field("Changed", _time("changed")),
+    Field("Took", _took, drop=2),
+    Field("Error", _error, drop=1),
+)
+
+
+@command()
+@_bucket_option
+@option("--name TEXT", "Only tasks whose name contains TEXT.")
+@option("--failed", "Only failed calls.")
+@option(
+    "--status STATUS",
+    "Only calls with this status.",
+    click.Choice([str(item) for item in CallStatus], case_sensitive=False),
+)
+@option(
+    "--since TIME",
+    "Only calls that were changed since then: a time, or a duration such as 1h.",
+    TIME,
+)
+@option("--mask", "Do not show arguments and return values, which --json has.")
+@option("--limit N", "Show at most N calls, the newest ones.", FROM_1, default=100)
+def ls(
+    settings: Settings,
+    *,
+    bucket: Sequence[str],
+    name: str | None,
+    failed: bool,
+    status: str | None,
+    since: datetime | None,
+    mask: bool,
+    limit: int,
+) -> None:
+    """
+    List the calls of tasks with results, the last changed one first.
+
+    A call is listed as long as the bucket keeps it, for a day by default. Calls of tasks without results are
+    messages of their stream, and have no history.
+    """
+    allow_one({"--failed": failed, "--status": status})
+    wanted = CallStatus.FAILED.value if failed else status
+
+    def fits(call: StoredCall) -> bool:
+        return (
+            (name is None or name.lower() in call.document["task"].lower())
+            and (wanted is None or call.document.get("status") == wanted)
+            and (since is None or call.changed >= since)
+        )
+
+    found: list[StoredCall] = []
+    count = 0
+    with settings.jetstream() as js:
+        for item in _buckets(js, bucket):
+            for call in filter(fits, stored_calls(js, item, settings.timeout, mask=mask)):
+                count += 1
+                push = heapq.heappush if len(found) < limit else heapq.heappushpop
+                push(found, call)
+    rows = [call.document for call in sorted(found, reverse=True)]
+    show_rows(settings, rows, CALLS, title="Calls", none="No calls")
+    if count > len(rows):
+        note(settings, f"{count - len(rows):,} older calls are left out; --limit shows more")
+
+
+# --- show ---------------------------------------------------------------------------------------
+
+
+def _json(name: str) -> Callable[[Mapping[str, Any]], str | None]:
+    def of(call: Mapping[str, Any]) -> str | None:
+        value = call.get(name)
+        return readable(codec.dumps(value)) if value not in (None, [], {}) else None
+
+    return of
+
+
+_CALL: Final = (
+    *CALLS[:4],
+    Field("Bucket", "bucket"),
+    Field("Sent", _time("enqueued_at")),
+    Field("Not Before", _time("eta")),
+    Field("Started", _time("started_at")),
+    Field("Last Attempt", _time("last_attempted_at")),
+    Field("Finished", _time("finished_at")),
+    CALLS[5],
+    Field("Processes", lambda call: call.get("worker_ids", []), each=True),
+    Field("Arguments", _json("args")),
+    Field("Named Arguments", _json("kwargs")),
+    Field("Return Value", _json("return_value")),
+)
+_FAILURE: Final = (
+    Field("Error", lambda item: item.get("exception_class_path")),
+    Field("Text", lambda item: item.get("text")),
+    Field("Traceback", lambda item: item.get("traceback", "").rstrip()),
+)
+
+
+def call_blocks(call: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield everything that is known of a call."""
+    yield Block("", _CALL, call)
+    failures = call.get("errors", ())
+    for number, failure in enumerate(failures, 1):
+        yield Block(f"Failed attempt {number} of {len(failures)}", _FAILURE, failure)
+
+
+@command()
+@click.argument("call", metavar="ID")
+@_bucket_option
+@option("--mask", "Do not show arguments and the return value.")
+def show(settings: Settings, *, call: str, bucket: Sequence[str], mask: bool) -> None:
+    """
+    Show a call of a task with results: its state, times, arguments, and the errors of its attempts.
+
+    ID is that of 'jsm task ls', or the id of the result in the program. An error text or traceback may quote
+    values of the program, also with --mask.
+    """
+    with settings.jetstream() as js:
+        for item in _buckets(js, bucket):
+            with suppress(errors.KeyNotFoundError, errors.InvalidNameError):
+                found = _call(item, js.key_value(item).get(call, consistent=True), mask=mask)
+                if found is not None:
+                    show_blocks(settings, found.document, *call_blocks(found.document))
+                    return
+    raise CommandError(f"no call {visible(call)!r} is stored", ExitStatus.NOT_FOUND)
