@@ -294,8 +294,8 @@ class CursorOptions(TypedDict, total=False):
     """Called with the error when the stream is another one, before the reader starts again; default: it ends."""
     verify: Callable[[int, Deadline], bool | None]
     """Returns whether the stream is the known one if the message at the position, its argument, was removed;
-    ``None``: it is not known. Otherwise the creation time and later messages decide that, which does not
-    find values that were rolled back and are older than the position."""
+    ``None``: it is not known. Then, or without it, the creation time and later messages decide that, which does
+    not find values that were rolled back and are older than the position."""
 
 
 class OrderedCursor:

@@ -562,7 +562,7 @@ class KeyValue(ForeignNames):
         Replace the value of a key with the result of a function, and return its revision.
 
         The function is called again with the new value if another client changes the key meanwhile, after
-        a random delay, until the timeout of the context.
+        a random delay, until the timeout of the context. The value is read from the leader each time.
 
         Args:
             key: the key.

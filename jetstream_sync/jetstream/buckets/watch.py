@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -77,6 +78,10 @@ _MAX_BUFFERED: Final = 1000
 #: the first time and the maximum; the delay doubles each time.
 _FIRST_CHECK_S: Final = 0.25
 _MAX_CHECK_S: Final = 5.0
+#: Seconds without a message after which a current watch of a replicated bucket is compared with the leader, and
+#: seconds in which a message that it lacks may still arrive.
+_IDLE_CHECK_S: Final = 30.0
+_ARRIVAL_S: Final = 1.0
 #: Maximum number of rounds in which replaced values are read before a watch is current.
 _MAX_CATCH_UPS: Final = 20
 #: Checks that find the same pending messages undelivered, after which the consumer is replaced, and the
@@ -116,6 +121,10 @@ class _WatchState:
     """The deadline of the caller; the deadline of one `_WatchMessages.take` is often earlier."""
     markers_lost: bool = False
     """Whether markers may have been removed while there was no consumer."""
+    compare_at: float = 0.0
+    """When the position of an idle watch is compared with the leader; 0: not yet known."""
+    behind: int | None = None
+    """The position after which the leader had a message at the last comparison; ``None``: it had none."""
     stopped: bool = False
     """Whether `Watch.stop` was called."""
     received: deque[RawMessage] = field(default_factory=deque)
@@ -666,14 +675,20 @@ class Watch(Generic[E]):
                 state.lost += lost
             if lost:
                 return True
+        if initial is None and self._cursor.known.replicated:
+            state.compare_at = state.compare_at or monotonic() + _IDLE_CHECK_S
+            wait = wait.sooner(max(0.0, state.compare_at - monotonic()))
         try:
             state.received += self._messages.take_many(wait)
+            state.compare_at = 0.0
         except _RenewedError:
             return False
         except errors.TimeoutError:
             if initial is not None and initial.check():
                 self._set_current()
                 return False
+            if initial is None and state.compare_at and monotonic() >= state.compare_at:
+                self._compare()
             if not deadline.expired():
                 return False
             raise
@@ -682,6 +697,21 @@ class Watch(Generic[E]):
         if initial is not None:
             initial.received(len(state.received))
         return True
+
+    def _compare(self) -> None:
+        """Replace the consumer of an idle watch if its server lacks what the leader has; ``_lock`` is held."""
+        # A consumer reads one replica of the stream, which can be stuck without an error.
+        state, cursor = self._state, self._cursor
+        position = max(cursor.position, cursor.stream_seq or 0)
+        last = position
+        with suppress(errors.Error):
+            last = cursor.last_match(within(Deadline(CHECK_TIMEOUT_S)))
+        is_stuck = last > position and state.behind == position
+        state.behind = position if last > position and not is_stuck else None
+        state.compare_at = monotonic() + (_ARRIVAL_S if last > position else _IDLE_CHECK_S)
+        if is_stuck:
+            log.warning("watch of %r: its server is behind the leader", cursor.stream)
+            self._messages.replace_consumer("its server is behind the leader", FOREVER)
 
     def _source(
         self, on_current: Callable[[], None], on_recreated: Callable[[], object]
