@@ -213,31 +213,8 @@ class KeyValueCache(BaseCache):
         again = True
         while True:
             bucket = self._bucket()
-            with_ttl = bucket.stream.cached_info.config.allow_msg_ttl
-            publish = bucket.js.publish if len(values) == 1 else bucket.js.publish_async
-            options: dict[str, Any] = {}
-            if last is not None:
-                options["expected_last_subject_sequence"] = last
-            most = _largest_value(bucket.stream.cached_info.config)
-            sent: dict[str, Any] = {}
-            large = [name for name, (_, data) in pickled.items() if len(data) > most]
             try:
-                for name, (end, data) in pickled.items():
-                    headers = None
-                    if with_ttl and end != math.inf:
-                        headers = {"Nats-TTL": str(math.ceil(max(1.0, end - time.time())))}
-                    try:
-                        if len(data) <= most:
-                            sent[name] = publish(
-                                self._prefix + name, data, headers=headers, **options
-                            )
-                    except _TOO_LARGE:
-                        large.append(name)
-                for name, future in sent.items() if len(values) > 1 else ():
-                    try:
-                        future.result()
-                    except _TOO_LARGE:
-                        large.append(name)
+                large = self._publish(bucket, pickled, last)
                 for name in large:
                     log.warning("cache %r: a value is too large, and is a miss", self._name)
                     bucket.stream.purge(subject=self._prefix + name, force=True)
@@ -249,6 +226,36 @@ class KeyValueCache(BaseCache):
                     raise
             again = False
             self._forget_bucket()
+
+    def _publish(
+        self, bucket: _OpenBucket, pickled: Mapping[str, tuple[float, bytes]], last: int | None
+    ) -> list[str]:
+        """Store pickled values, all at a time, and return the keys of those that are too large."""
+        config = bucket.stream.cached_info.config
+        most = _largest_value(config)
+        publish = bucket.js.publish if len(pickled) == 1 else bucket.js.publish_async
+        options: dict[str, Any] = {}
+        if last is not None:
+            options["expected_last_subject_sequence"] = last
+        sent: dict[str, Any] = {}
+        large = []
+        for name, (end, data) in pickled.items():
+            headers = None
+            if config.allow_msg_ttl and end != math.inf:
+                headers = {"Nats-TTL": str(math.ceil(max(1.0, end - time.time())))}
+            try:
+                if len(data) > most:
+                    large.append(name)
+                else:
+                    sent[name] = publish(self._prefix + name, data, headers=headers, **options)
+            except _TOO_LARGE:
+                large.append(name)
+        for name, future in sent.items() if len(pickled) > 1 else ():
+            try:
+                future.result()
+            except _TOO_LARGE:
+                large.append(name)
+        return large
 
     def _end(self, timeout: Any) -> float:
         end = self.get_backend_timeout(timeout)
