@@ -84,6 +84,11 @@ with stream.snapshot() as snapshot, open("copy.s2", "wb") as file:
     snapshot.write_to(file)
 print(snapshot.size, "bytes,", snapshot.info.state.messages, "messages")
 
+# --- Stream.stranded
+work = js.create_stream(name="WORK", subjects=["WORK.*"], retention="workqueue")
+work.create_consumer(durable_name="WORKER")
+assert work.stranded("WORKER") is None  # the consumer will deliver every message
+
 # --- Stream.delete_msg
 stream.delete_msg(2)
 assert stream.info().state.messages == 9

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamConfig, errors
-from ..declare import CREATE, UPDATE, Declared, Step
+from ..declare import CREATE, NOTHING, Declared, Step
 from ..differences import without_server_labels
 from ..durations import duration_text
 from ..exit_status import ExitStatus
@@ -18,6 +18,7 @@ from ..subjects import check_consumer_name, filter_fields, subjects_overlap
 from .config import (
     ask_for_field,
     changed,
+    check_updates,
     config_fields,
     config_of_file,
     config_options,
@@ -226,13 +227,17 @@ def _create(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool)
     """Create or update a pull or push consumer."""
     declared = Declared(config=config, stream=stream)
     name = config.durable_name or config.name
-    action = CREATE
+    step = Step(action=CREATE, declared=declared)
     if update and name is not None:
         with suppress(errors.ConsumerNotFoundError):
-            js.consumer_info(stream, name)
-            action = UPDATE
+            present = js.consumer_info(stream, name)
+            step = declared.change_from(present.config)
+            if step.action == NOTHING:
+                return present
     try:
-        return _info_of(Step(action=action, declared=declared).run(js))
+        result = step.run(js)
+        check_updates(js, [(step, result)])
+        return _info_of(result)
     except errors.ConsumerExistsError as error:
         raise CommandError(
             f"consumer {name} exists with another configuration",

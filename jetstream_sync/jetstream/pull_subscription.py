@@ -351,7 +351,7 @@ class PullSubscribeAPI:
 
         """
         request = SubscribeRequest.of(
-            subject=check_subject(subject) if subject else "",
+            subject=check_subject(subject) if subject != "" else "",
             stream=stream,
             durable=durable,
             pull=True,

@@ -215,7 +215,7 @@ class PushSubscribeAPI:
         fields: dict[str, Any] = {name: options.get(name) for name in _FIELDS}
         fields |= {"idle_heartbeat": idle_heartbeat, "flow_control": flow_control or None}
         request = SubscribeRequest.of(
-            subject=check_subject(subject) if subject else "",
+            subject=check_subject(subject) if subject != "" else "",
             stream=stream,
             queue=queue,
             durable=durable,

@@ -179,7 +179,7 @@ def test_servers_of_the_nearest_level_win(monkeypatch):
     assert run_jsm("show", "-s", "a,,b").status == 2
 
 
-def test_process_without_click_names_the_extra():
+def test_process_without_click_names_the_extra(tmp_path):
     """Without the extra the process says in one line what to install."""
     code = (
         "import sys; sys.modules['click'] = None; "
@@ -188,6 +188,7 @@ def test_process_without_click_names_the_extra():
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
+        cwd=tmp_path,  # the tests import the installed package, and so does the process
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=30,
         check=False,

@@ -50,6 +50,9 @@ CREATED = "2026-01-02T03:04:05Z"
 
 # --- rates ----------------------------------------------------------------------------------------
 
+# Tests of the application change streams and letters in its event loop.
+pytestmark = pytest.mark.filterwarnings("ignore:a blocking call in an event loop:RuntimeWarning")
+
 
 def stream(name: str, last_seq: int, *, created: str = CREATED, consumers: int = 0) -> StreamInfo:
     state = {
@@ -333,11 +336,11 @@ def play(nc: Connection, js: JetStream) -> Callable[..., None]:
         )
 
         async def main() -> None:
-            with app.poller:
-                async with app.run_test(size=(140, 40)) as pilot:
-                    await act(Screen(app, pilot))
+            async with app.run_test(size=(140, 40)) as pilot:
+                await act(Screen(app, pilot))
 
-        asyncio.run(main())
+        with app.poller:
+            asyncio.run(main())
 
     return start
 

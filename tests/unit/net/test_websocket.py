@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from jetstream_sync import errors
 from jetstream_sync.address import ServerAddress
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.net.websocket import WebSocketStream
+from jetstream_sync.version import install_command
 
 URL = "ws://nats.example:8080/messages"
 
@@ -223,7 +225,5 @@ def test_close_is_answered_with_close():
 def test_a_missing_package_is_named(monkeypatch):
     """Without the extra the error names the package to install."""
     monkeypatch.setitem(sys.modules, "websockets.client", None)
-    with pytest.raises(
-        errors.InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"
-    ):
+    with pytest.raises(errors.InvalidOptionError, match=re.escape(install_command("websocket"))):
         stream_on(Wire(Scripted(b"")))
