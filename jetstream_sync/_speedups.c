@@ -427,38 +427,44 @@ append_headers(Text *block, PyObject *headers)
     return usual && (block->length == 0 || append(block, "\r\n", 2));
 }
 
-/* Return a tuple of the command for a message and the size of its headers and payload; or `None`. */
-static PyObject *
-encode(Word subject, PyObject *payload, Word reply, PyObject *headers, Py_ssize_t max_payload)
+/* The parts of a command, and the sizes of headers and payload, and of all. */
+typedef struct {
+    char line_bytes[MAX_LINE], block_bytes[MAX_HEADER];
+    Text line, block;
+    PyObject *payload;
+    Py_ssize_t size, length;
+} Command;
+
+/* Compose the command for a message. Return 0 if the message is invalid or unusual. */
+static int
+compose(Command *command, Word subject, PyObject *payload, Word reply, PyObject *headers, Py_ssize_t max_payload)
 {
-    char block_bytes[MAX_HEADER], line_bytes[MAX_LINE];
-    Text block = {block_bytes, 0, MAX_HEADER}, line = {line_bytes, 0, MAX_LINE};
-    if (!PyBytes_CheckExact(payload) || !append_headers(&block, headers)) {
-        Py_RETURN_NONE;
+    Text *line = &command->line, *block = &command->block;
+    *line = (Text){command->line_bytes, 0, MAX_LINE};
+    *block = (Text){command->block_bytes, 0, MAX_HEADER};
+    if (!PyBytes_CheckExact(payload) || !append_headers(block, headers)) {
+        return 0;
     }
-    Py_ssize_t size = block.length + PyBytes_GET_SIZE(payload);
-    int usual = size <= max_payload && append(&line, block.length ? "HPUB " : "PUB ", block.length ? 5 : 4)
-        && append(&line, subject.start, subject.length) && append(&line, " ", 1)
-        && (reply.length == 0 || (append(&line, reply.start, reply.length) && append(&line, " ", 1)))
-        && (block.length == 0 || (append_number(&line, block.length) && append(&line, " ", 1)))
-        && append_number(&line, size) && append(&line, "\r\n", 2);
-    if (!usual) {
-        Py_RETURN_NONE;
-    }
-    PyObject *command = PyBytes_FromStringAndSize(NULL, line.length + size + 2);
-    if (command == NULL) {
-        return NULL;
-    }
-    Text whole = {PyBytes_AS_STRING(command), 0, PyBytes_GET_SIZE(command)};
-    append(&whole, line.start, line.length);
-    append(&whole, block.start, block.length);
-    append(&whole, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload));
+    command->payload = payload;
+    command->size = block->length + PyBytes_GET_SIZE(payload);
+    int usual = command->size <= max_payload && append(line, block->length ? "HPUB " : "PUB ", block->length ? 5 : 4)
+        && append(line, subject.start, subject.length) && append(line, " ", 1)
+        && (reply.length == 0 || (append(line, reply.start, reply.length) && append(line, " ", 1)))
+        && (block->length == 0 || (append_number(line, block->length) && append(line, " ", 1)))
+        && append_number(line, command->size) && append(line, "\r\n", 2);
+    command->length = line->length + command->size + 2;
+    return usual;
+}
+
+/* Write a command to a place with room for it. */
+static void
+write_command(const Command *command, char *place)
+{
+    Text whole = {place, 0, command->length};
+    append(&whole, command->line.start, command->line.length);
+    append(&whole, command->block.start, command->block.length);
+    append(&whole, PyBytes_AS_STRING(command->payload), PyBytes_GET_SIZE(command->payload));
     append(&whole, "\r\n", 2);
-    PyObject *number = PyLong_FromSsize_t(size);
-    PyObject *encoded = number != NULL ? PyTuple_Pack(2, command, number) : NULL;
-    Py_XDECREF(number);
-    Py_DECREF(command);
-    return encoded;
 }
 
 /* The fields of a `MessageEncoder` that the functions below use, with its names. */
@@ -489,27 +495,47 @@ find_subject(PyObject *subject, int is_text, int is_optional, Word *word)
     return ascii(subject, word) && ((is_optional && word->length == 0) || is_subject(*word));
 }
 
-/* Encode a message; call the method in Python for an invalid or unusual one. */
-static PyObject *
-encode_or_call(Encoder *self, PyObject *const *args, Py_ssize_t count, int is_text, const char *method)
+/* Compose the command of a message: a subject, a payload, a reply subject and headers. Return as `compose`. */
+static int
+compose_message(Encoder *self, Command *command, PyObject *const *args, Py_ssize_t count, int is_text)
 {
     Word subject, reply = {NULL, 0};
     PyObject *headers = count > 3 ? args[3] : Py_None;
-    if (count >= 2 && count <= 4 && (headers == Py_None || self->accepts_headers)
+    return count >= 2 && count <= 4 && (headers == Py_None || self->accepts_headers)
         && find_subject(args[0], is_text, 0, &subject)
-        && (count < 3 || find_subject(args[2], is_text, 1, &reply))) {
-        PyObject *encoded = encode(subject, args[1], reply, headers, self->max_payload);
-        if (encoded != Py_None) {
-            return encoded;
-        }
-        Py_DECREF(encoded);
-    }
+        && (count < 3 || find_subject(args[2], is_text, 1, &reply))
+        && compose(command, subject, args[1], reply, headers, self->max_payload);
+}
+
+/* Call a method in Python with the same arguments. */
+static PyObject *
+call_method(PyObject *self, const char *method, PyObject *const *args, Py_ssize_t count)
+{
     PyObject *name = PyUnicode_InternFromString(method);
-    PyObject *call = name != NULL ? PyObject_GetAttr((PyObject *)self, name) : NULL;
+    PyObject *call = name != NULL ? PyObject_GetAttr(self, name) : NULL;
     PyObject *result = call != NULL ? PyObject_Vectorcall(call, args, (size_t)count, NULL) : NULL;
     Py_XDECREF(name);
     Py_XDECREF(call);
     return result;
+}
+
+/* Encode a message; call the method in Python for an invalid or unusual one. */
+static PyObject *
+encode_or_call(Encoder *self, PyObject *const *args, Py_ssize_t count, int is_text, const char *method)
+{
+    Command command;
+    if (!compose_message(self, &command, args, count, is_text)) {
+        return call_method((PyObject *)self, method, args, count);
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, command.length);
+    PyObject *number = PyLong_FromSsize_t(command.size);
+    PyObject *encoded = bytes != NULL && number != NULL ? PyTuple_Pack(2, bytes, number) : NULL;
+    if (encoded != NULL) {
+        write_command(&command, PyBytes_AS_STRING(bytes));
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(bytes);
+    return encoded;
 }
 
 static PyObject *
@@ -773,8 +799,7 @@ typedef struct {
 #else
     PyObject *acquire, *release;
 #endif
-    PyObject *chunks, *stream, *closed, *batch;
-    Py_ssize_t size;
+    PyObject *buffer, *stream, *closed, *batch;
     long long out_msgs, out_bytes, awaited, taken, taken_before;
     int flusher, fd;
     double sent_at;
@@ -794,11 +819,10 @@ static PyMemberDef output_members[] = {
     {"_acquire", T_OBJECT_EX, offsetof(OutputBuffer, acquire), 0, NULL},
     {"_release", T_OBJECT_EX, offsetof(OutputBuffer, release), 0, NULL},
 #endif
-    {"_chunks", T_OBJECT_EX, offsetof(OutputBuffer, chunks), 0, NULL},
+    {"_buffer", T_OBJECT_EX, offsetof(OutputBuffer, buffer), 0, NULL},
     {"_stream", T_OBJECT_EX, offsetof(OutputBuffer, stream), 0, NULL},
     {"closed", T_OBJECT_EX, offsetof(OutputBuffer, closed), 0, NULL},
     {"_batch", T_OBJECT_EX, offsetof(OutputBuffer, batch), 0, NULL},
-    {"_size", T_PYSSIZET, offsetof(OutputBuffer, size), 0, NULL},
     {"out_msgs", T_LONGLONG, offsetof(OutputBuffer, out_msgs), 0, NULL},
     {"out_bytes", T_LONGLONG, offsetof(OutputBuffer, out_bytes), 0, NULL},
     {"_awaited", T_LONGLONG, offsetof(OutputBuffer, awaited), 0, NULL},
@@ -852,35 +876,59 @@ end_change(OutputBuffer *self, int status)
 #endif
 }
 
+/* Make room at the end of the buffer. Return where it is, NULL after an error. */
+static char *
+extend(PyObject *buffer, Py_ssize_t more)
+{
+    Py_ssize_t length = PyByteArray_GET_SIZE(buffer) + more;
+    /* By itself it grows by an eighth only. */
+    if ((length >= ((PyByteArrayObject *)buffer)->ob_alloc && PyByteArray_Resize(buffer, length + length / 2) < 0)
+        || PyByteArray_Resize(buffer, length) < 0) {
+        return NULL;
+    }
+    return PyByteArray_AS_STRING(buffer) + length - more;
+}
+
+/* A message to append: its command, in bytes or composed, and the size of its headers and payload. */
+typedef struct {
+    PyObject *bytes;
+    const Command *composed;
+    Py_ssize_t size;
+} Outgoing;
+
 /* Append a command, unless that is left to Python. Set the size of the buffer after it. Return as `try_append`. */
 static int
-append_command(OutputBuffer *self, PyObject *command, Py_ssize_t bytes, int wake_from, Py_ssize_t *buffered)
+append_command(OutputBuffer *self, const Outgoing *message, int wake_from, Py_ssize_t *buffered)
 {
     /* Checked after a call, which may run other code: any field may be deleted or have any type. */
-    if (self->chunks == NULL || !PyList_CheckExact(self->chunks) || self->closed != Py_None
+    if (self->buffer == NULL || !PyByteArray_CheckExact(self->buffer) || self->closed != Py_None
         || self->stream == NULL || self->stream == Py_None || self->flusher >= wake_from) {
         return 0;
     }
-    if (PyList_Append(self->chunks, command) < 0) {
+    const Command *composed = message->composed;
+    Py_ssize_t length = composed != NULL ? composed->length : PyBytes_GET_SIZE(message->bytes);
+    char *place = extend(self->buffer, length);
+    if (place == NULL) {
         return -1;
     }
-    self->size += PyBytes_GET_SIZE(command);
+    if (composed != NULL) {
+        write_command(composed, place);
+    }
+    else {
+        memcpy(place, PyBytes_AS_STRING(message->bytes), (size_t)length);
+    }
     self->out_msgs += 1;
-    self->out_bytes += bytes;
-    *buffered = self->size;
+    self->out_bytes += message->size;
+    *buffered = PyByteArray_GET_SIZE(self->buffer);
     return 1;
 }
 
 /* Append the command of a message. Return 1 if that was done, 0 if it is left to Python, -1 after an error. */
 static int
-try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from, Py_ssize_t *buffered)
+try_append(OutputBuffer *self, const Outgoing *message, int wake_from, Py_ssize_t *buffered)
 {
-    Py_ssize_t bytes = PyLong_AsSsize_t(size);
-    if (bytes == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    int begun = PyBytes_CheckExact(command) ? begin_change(self) : 0;
-    return begun == 1 ? end_change(self, append_command(self, command, bytes, wake_from, buffered)) : begun;
+    int begun = begin_change(self);
+    return begun == 1 ? end_change(self, append_command(self, message, wake_from, buffered)) : begun;
 }
 
 /* Append the command of a message. Return whether the buffer is above its limit, -1 after an error. */
@@ -892,7 +940,11 @@ append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int 
         return -1;
     }
     Py_ssize_t buffered = 0;
-    int appended = try_append(self, args[0], args[1], wake_from, &buffered);
+    Outgoing message = {args[0], NULL, PyLong_AsSsize_t(args[1])};
+    if (message.size == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    int appended = PyBytes_CheckExact(args[0]) ? try_append(self, &message, wake_from, &buffered) : 0;
     if (appended != 0) {
         return appended < 0 ? -1 : buffered > SEND_ABOVE;
     }
@@ -902,27 +954,46 @@ append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int 
     return is_above;
 }
 
-/* Append the command of a message, and wait while the buffer is above its limit. */
+/* Return `None`, after waiting if the buffer is above its limit; -1: after an error. */
 static PyObject *
-append_and_wait(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int wake_from)
+wait_if_above(OutputBuffer *self, int is_above)
 {
-    int is_above = append_message(self, args, count, wake_from);
     if (is_above != 0) {
         return is_above < 0 ? NULL : PyObject_CallMethod((PyObject *)self, "apply_backpressure", NULL);
     }
     Py_RETURN_NONE;
 }
 
+/* Encode a message, and append it as `output_publish`. */
+static PyObject *
+output_publish_message(OutputBuffer *self, PyTypeObject *defining_class, PyObject *const *args, Py_ssize_t count,
+                       PyObject *names)
+{
+    State *state = PyType_GetModuleState(defining_class);
+    Command command;
+    Py_ssize_t buffered = 0;
+    int appended = 0;
+    if (count == 5 && names == NULL && state != NULL && PyObject_TypeCheck(args[0], state->encoder_type)
+        && compose_message((Encoder *)args[0], &command, args + 1, 4, 1)) {
+        Outgoing message = {NULL, &command, command.size};
+        appended = try_append(self, &message, TICKING, &buffered);
+    }
+    if (appended == 0) {
+        return PyErr_Occurred() ? NULL : call_method((PyObject *)self, "_publish_message", args, count);
+    }
+    return wait_if_above(self, appended < 0 ? -1 : buffered > SEND_ABOVE);
+}
+
 static PyObject *
 output_publish(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
 {
-    return append_and_wait(self, args, count, TICKING);
+    return wait_if_above(self, append_message(self, args, count, TICKING));
 }
 
 static PyObject *
 output_send_deferred(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
 {
-    return append_and_wait(self, args, count, ASLEEP);
+    return wait_if_above(self, append_message(self, args, count, ASLEEP));
 }
 
 static PyObject *
@@ -958,7 +1029,8 @@ may_send(OutputBuffer *self)
         return is_free;
     }
     return self->batch != NULL && PyMemoryView_Check(self->batch) && PyMemoryView_GET_BUFFER(self->batch)->len == 0
-        && self->chunks != NULL && PyList_CheckExact(self->chunks) && self->size <= SEND_ABOVE
+        && self->buffer != NULL && PyByteArray_CheckExact(self->buffer)
+        && PyByteArray_GET_SIZE(self->buffer) <= SEND_ABOVE
         && self->closed == Py_None && self->stream != NULL && self->stream != Py_None && self->fd >= 0;
 }
 
@@ -966,28 +1038,14 @@ may_send(OutputBuffer *self)
 static PyObject *
 join_buffered(OutputBuffer *self, PyObject *command)
 {
-    Py_ssize_t left = self->size + PyBytes_GET_SIZE(command);
-    PyObject *joined = PyBytes_FromStringAndSize(NULL, left);
+    Py_ssize_t buffered = PyByteArray_GET_SIZE(self->buffer);
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, buffered + PyBytes_GET_SIZE(command));
     if (joined == NULL) {
         PyErr_Clear();
         return NULL;
     }
-    char *end = PyBytes_AS_STRING(joined);
-    Py_ssize_t count = PyList_GET_SIZE(self->chunks);
-    for (Py_ssize_t i = 0; i <= count; i++) {
-        PyObject *chunk = i < count ? PyList_GET_ITEM(self->chunks, i) : command;
-        Py_ssize_t size = PyBytes_CheckExact(chunk) ? PyBytes_GET_SIZE(chunk) : left + 1;
-        if (size > left) {
-            Py_DECREF(joined);
-            return NULL;
-        }
-        memcpy(end, PyBytes_AS_STRING(chunk), (size_t)size);
-        end += size;
-        left -= size;
-    }
-    if (left != 0) {
-        Py_CLEAR(joined);
-    }
+    memcpy(PyBytes_AS_STRING(joined), PyByteArray_AS_STRING(self->buffer), (size_t)buffered);
+    memcpy(PyBytes_AS_STRING(joined) + buffered, PyBytes_AS_STRING(command), (size_t)PyBytes_GET_SIZE(command));
     return joined;
 }
 #endif
@@ -1012,25 +1070,25 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
         return -1;
     }
     /* Created first: an allocation may run other code. */
-    PyObject *no_chunks = self->size ? PyList_New(0) : Py_NewRef(Py_None);
-    int may = no_chunks == NULL ? -1 : may_send(self);
-    if (may <= 0 || (self->size != 0 && no_chunks == Py_None)) {
-        Py_XDECREF(no_chunks);
+    int had_data = self->buffer == NULL || PyObject_Size(self->buffer) != 0;
+    PyObject *emptied = had_data ? PyByteArray_FromStringAndSize(NULL, 0) : Py_NewRef(Py_None);
+    int may = emptied == NULL || PyErr_Occurred() ? -1 : may_send(self);
+    if (may <= 0 || had_data != (PyByteArray_GET_SIZE(self->buffer) != 0)) {
+        Py_XDECREF(emptied);
         return may < 0 ? -1 : 0;
     }
-    PyObject *data = self->size ? join_buffered(self, command) : Py_NewRef(command);
+    PyObject *data = had_data ? join_buffered(self, command) : Py_NewRef(command);
     int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
     ssize_t sent = data == NULL ? 0 : send(self->fd, PyBytes_AS_STRING(data), (size_t)PyBytes_GET_SIZE(data), flags);
     if (sent <= 0) {
         Py_XDECREF(data);
-        Py_DECREF(no_chunks);
+        Py_DECREF(emptied);
         return 0; /* Python gets the same error, and handles it */
     }
-    if (self->size) {
-        PyObject *chunks = self->chunks;
-        self->chunks = no_chunks;
-        self->size = 0;
-        no_chunks = chunks;
+    if (had_data) {
+        PyObject *buffer = self->buffer;
+        self->buffer = emptied;
+        emptied = buffer;
     }
     self->out_msgs += number;
     self->out_bytes += bytes;
@@ -1041,7 +1099,7 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
     self->taken_before = self->taken;
     self->taken = self->out_msgs - self->awaited;
     self->sent_at = monotonic();
-    Py_DECREF(no_chunks);
+    Py_DECREF(emptied);
     *batch = data;
     return sent;
 #else
@@ -1093,6 +1151,8 @@ output_send(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
 
 static PyMethodDef output_methods[] = {
     {"send", (PyCFunction)(void (*)(void))output_send, METH_FASTCALL, NULL},
+    {"publish_message", (PyCFunction)(void (*)(void))output_publish_message,
+     METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
     {"publish", (PyCFunction)(void (*)(void))output_publish, METH_FASTCALL, NULL},
     {"send_deferred", (PyCFunction)(void (*)(void))output_send_deferred, METH_FASTCALL, NULL},
     {"enqueue_message", (PyCFunction)(void (*)(void))output_enqueue_message, METH_FASTCALL, NULL},
@@ -1352,9 +1412,11 @@ add_types(PyObject *module)
 {
     State *state = PyModule_GetState(module);
     state->packed_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &packed_spec, NULL);
+    state->encoder_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &encoder_spec, NULL);
     return state->packed_type == NULL
         || PyModule_AddObjectRef(module, "PackedRun", (PyObject *)state->packed_type) < 0
-        || add_type(module, &encoder_spec, "Encoder") < 0
+        || state->encoder_type == NULL
+        || PyModule_AddObjectRef(module, "Encoder", (PyObject *)state->encoder_type) < 0
         || add_type(module, &fields_spec, "MessageFields") < 0
         || add_type(module, &output_spec, "OutputBuffer") < 0
         || add_type(module, &future_spec, "FutureFields") < 0 ? -1 : 0;

@@ -132,6 +132,7 @@ skip(Word *word, const char *text)
 /* The state of both modules. They have no other: what threads may share is guarded, see each module. */
 typedef struct {
     PyTypeObject *packed_type; /* defined in `_speedups` */
+    PyTypeObject *encoder_type; /* only in `_speedups` */
 } State;
 
 static int
@@ -140,6 +141,7 @@ traverse_module(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     if (state != NULL) {
         Py_VISIT(state->packed_type);
+        Py_VISIT(state->encoder_type);
     }
     return 0;
 }
@@ -150,6 +152,7 @@ clear_module(PyObject *module)
     State *state = PyModule_GetState(module);
     if (state != NULL) {
         Py_CLEAR(state->packed_type);
+        Py_CLEAR(state->encoder_type);
     }
     return 0;
 }

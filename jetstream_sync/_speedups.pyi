@@ -36,7 +36,7 @@ class OutputBuffer:
     _is_locked: Callable[[], bool]
     _acquire: Callable[[bool], bool]
     _release: Callable[[], None]
-    _chunks: list[bytes]
+    _buffer: bytearray
     _stream: Any
     closed: BaseException | None
     _is_sending: Callable[[], bool]
@@ -45,12 +45,14 @@ class OutputBuffer:
     _awaited: int
     _taken: int
     _taken_before: int
-    _size: int
     out_msgs: int
     out_bytes: int
     _flusher: int
     _sent_at: float
     def send(self, command: bytes, messages: int, size: int, deadline: Any = None, /) -> None: ...
+    def publish_message(
+        self, encoder: Any, subject: str, payload: bytes, reply: str, headers: Any, /
+    ) -> None: ...
     def publish(self, command: bytes, size: int, /) -> None: ...
     def send_deferred(self, command: bytes, size: int, /) -> None: ...
     def enqueue_message(self, command: bytes, size: int, /) -> bool: ...

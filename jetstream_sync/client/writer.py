@@ -17,8 +17,9 @@
 #    that does not read.
 # 6. While disconnected, the buffer grows up to ``pending_size``; then appending raises an error.
 # 7. A KeyboardInterrupt is raised in the main thread only, and only at a call. So the flusher is woken
-#    first, the size is raised next and the chunk is appended last: wherever the sequence is cut off,
-#    a buffered command has been counted and will be sent.
+#    first, the counters are raised next and the command is appended last: wherever the sequence is cut off,
+#    a buffered command has been counted and will be sent. The buffer is one `bytearray`, replaced as a whole when
+#    it is taken.
 # 8. A message after a silence is sent by its own thread: to wake the flusher for it costs several times as much.
 #    A thread that is interrupted before it has sent wakes the flusher.
 #
@@ -32,14 +33,18 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, TypeVar
 
 from .. import errors, speedups
+from ..headers import HeadersLike
 from ..locks import call_and_record, new_lock
 from ..net.clock import NO_WAIT, Deadline, monotonic
 from ..net.layer import ByteStream
 from ..net.tcp import TCPStream
 from ..protocol.parser import PING, PONG
+from .encoder import MessageEncoder
 from .mailbox import ResultSlot, copy_exception
 from .threads import Signal
 
@@ -58,6 +63,26 @@ _STALL_LIMIT_S = 10.0
 _STREAM_CHECK_S = 0.5
 
 _NOTHING = memoryview(b"")
+
+# Calls a function in one step.
+_call = methodcaller("__call__")
+
+
+def _without_pings(commands: bytearray) -> bytearray:
+    """Return buffered commands without PING and PONG."""
+    kept = bytearray()
+    at = 0
+    while at < len(commands):
+        end = commands.find(b"\r\n", at) + 2
+        if end == 1:
+            end = len(commands)
+        line = bytes(commands[at:end])
+        if line.startswith((b"PUB ", b"HPUB ")):
+            end += int(line.split()[-1]) + 2
+        if line not in (PING, PONG):
+            kept += commands[at:end]
+        at = end
+    return kept
 
 
 class FlusherState(IntEnum):
@@ -104,10 +129,10 @@ class Writer:
         self._on_send_error = on_send_error
         self._new_locks()
         # --- under _lock ---
-        self._chunks: list[bytes] = []
-        self._size = 0
+        self._buffer = bytearray()
         self._stream: ByteStream | None = None
         self._flusher: int = _AWAKE  # a `FlusherState`
+        self._pong_end = 0  # size of the buffer after the last pong in it
         self._sent_at = 0.0  # when data was last taken from the buffer, by the monotonic clock
         self.out_msgs: int = 0
         self.out_bytes: int = 0
@@ -131,6 +156,20 @@ class Writer:
         self._sending = new_lock()
 
     # --- filling the buffer ---------------------------------------------------------------------
+
+    def publish_message(
+        self,
+        encoder: MessageEncoder,
+        subject: str,
+        payload: bytes,
+        reply: str,
+        headers: HeadersLike | None,
+    ) -> None:
+        """Encode a message and append it; raises as `MessageEncoder.encode_message` and `publish()`."""
+        command, size = encoder.encode_message(subject, payload, reply, headers)
+        self.publish(command, size)
+
+    _publish_message = publish_message  # for the C extension
 
     def publish(self, command: bytes, size: int) -> None:
         """
@@ -167,24 +206,23 @@ class Writer:
                 if self._flusher >= wake_from:
                     is_lone = (
                         self._flusher == _ASLEEP
-                        and not self._size
+                        and not self._buffer
                         and monotonic() - self._sent_at > _FLUSH_DELAY_S
                     )
                     if not is_lone:
                         self._wake()
                 length = len(command)
-                if self._stream is None and self._size + length > self._pending_size:
+                if self._stream is None and len(self._buffer) + length > self._pending_size:
                     raise errors.OutboundBufferLimitError(self._pending_size)
                 self.out_msgs += 1
                 self.out_bytes += size
-                self._size += length
-                self._chunks.append(command)
+                self._buffer += command
             if is_lone:
                 self.send_buffered()
         finally:
-            if is_lone and self._size:
+            if is_lone and self._buffer:
                 self._wake_flusher()
-        return self._size > _SEND_ABOVE_BYTES
+        return len(self._buffer) > _SEND_ABOVE_BYTES
 
     def count_internal(self, messages: int) -> None:
         """Count messages of the client itself before they are sent, such as pull requests; see `unsent`."""
@@ -201,35 +239,33 @@ class Writer:
         with self._lock:
             if self._flusher:
                 self._wake()
-            self._size += len(command)
-            self._chunks.append(command)
+            self._buffer += command
 
     def pong(self) -> None:
         """Append a reply to a ping; never waits."""
         # A peer that sends pings continuously without reading gets one PONG for many of them. Otherwise
         # the buffer would grow without a limit, and one PONG proves as well that the client is alive.
         with self._lock:
-            if self._size > _SEND_ABOVE_BYTES and self._chunks and self._chunks[-1] is PONG:
+            size = len(self._buffer)
+            if size > _SEND_ABOVE_BYTES and self._pong_end == size:
                 return
             if self._flusher:
                 self._wake()
-            self._size += len(PONG)
-            self._chunks.append(PONG)
+            self._pong_end = size + len(PONG)
+            self._buffer += PONG
 
     def enqueue_deferred(self, command: bytes) -> None:
         """Append a command that is sent together with the next one."""
         with self._lock:
-            self._size += len(command)
-            self._chunks.append(command)
+            self._buffer += command
 
     def enqueue_ping(self, markers: list[T], marker: T) -> None:
         """Append a ping that is sent together with the next command, and a marker to a list."""
         # A KeyboardInterrupt leaves both or neither of them.
         with self._lock:
-            self._size += len(PING)
-            lists: tuple[list[Any], list[Any]] = (markers, self._chunks)
+            appends = partial(markers.append, marker), partial(self._buffer.extend, PING)
             # No bytecode runs between the two appends, so no KeyboardInterrupt is raised there.
-            deque(map(list.append, lists, (marker, PING)), maxlen=0)
+            deque(map(_call, appends), maxlen=0)
 
     def send(
         self, command: bytes, messages: int, size: int, deadline: Deadline | None = None
@@ -246,16 +282,15 @@ class Writer:
         if self.closed is not None:
             raise copy_exception(self.closed)
         with self._lock:
-            if self._stream is None and self._size + len(command) > self._pending_size:
+            if self._stream is None and len(self._buffer) + len(command) > self._pending_size:
                 raise errors.OutboundBufferLimitError(self._pending_size)
             self.out_msgs += messages
             if deadline is not None:
                 self._awaited += messages
             self.out_bytes += size
-            self._size += len(command)
-            self._chunks.append(command)
+            self._buffer += command
         self.send_buffered()
-        if self._size > _SEND_ABOVE_BYTES:
+        if len(self._buffer) > _SEND_ABOVE_BYTES:
             self.apply_backpressure(deadline)
 
     _send = send  # for the C extension
@@ -263,7 +298,7 @@ class Writer:
     def send_buffered(self, deadline: Deadline = NO_WAIT) -> None:
         """Send the buffer, unless another thread is sending; wait for a full socket until the deadline."""
         try:
-            while (self._size or self._batch) and self._stream is not None:
+            while (self._buffer or self._batch) and self._stream is not None:
                 if not self._send_if_free(0.0, deadline):
                     return
         except BaseException:
@@ -293,11 +328,11 @@ class Writer:
                 self._flusher = _AWAKE
                 # Also when the buffer is empty: the thread that woke this one may have sent it with the
                 # next request. One tick costs less than a wake-up for each acknowledgement.
-                ticks = _MAX_IDLE_TICKS if woken or self._size else max(0, ticks - 1)
+                ticks = _MAX_IDLE_TICKS if woken or self._buffer else max(0, ticks - 1)
 
     def drain(self, deadline: Deadline) -> bool:
         """Send the whole buffer, waiting for the socket; return whether all of it was sent."""
-        while self._size or self._batch:
+        while self._buffer or self._batch:
             if self._stream is None or self.closed is not None:
                 return False
             if not self._send_if_free(deadline.lock_timeout(), deadline):
@@ -307,7 +342,7 @@ class Writer:
     @property
     def pending_bytes(self) -> int:
         """The number of bytes that are buffered and not sent."""
-        return self._size + max(0, len(self._batch) - sum(self._sent))
+        return len(self._buffer) + max(0, len(self._batch) - sum(self._sent))
 
     @property
     def unanswered(self) -> int:
@@ -351,7 +386,7 @@ class Writer:
         """
         stall = _Stall(deadline, self._progress())
         is_over = False
-        while self._size > _SEND_ABOVE_BYTES and self._stream is not None:
+        while len(self._buffer) > _SEND_ABOVE_BYTES and self._stream is not None:
             if is_over:
                 raise errors.TimeoutError(
                     "the server accepts no more data; the message is buffered and may be sent later"
@@ -428,18 +463,20 @@ class Writer:
         """Take the next batch if the last one was sent; return whether there is one; ``_sending`` is held."""
         if sum(self._sent) < len(self._batch):
             return True
-        if not self._size:
+        if not self._buffer:
             self._batch, self._sent = _NOTHING, []
             return False
         with self._lock:
             # Checked under the lock: commands appended after `pause()` are for the next stream.
             if self._stream is not stream:
                 return False
-            # There is no call between the assignments, so no KeyboardInterrupt separates them.
-            batch = memoryview(b"".join(self._chunks))
+            # There is no call between the assignments, so no KeyboardInterrupt separates them. A buffer with a
+            # view cannot grow, so the call that makes the view is the last one.
+            buffer = bytearray()
             sent: list[int] = []
+            batch = memoryview(self._buffer)
             self._taken_before, self._taken = self._taken, self.out_msgs - self._awaited
-            self._batch, self._sent, self._chunks, self._size = batch, sent, [], 0
+            self._batch, self._sent, self._buffer, self._pong_end = batch, sent, buffer, 0
             self._sent_at = monotonic()
         return bool(batch)
 
@@ -448,8 +485,7 @@ class Writer:
     def attach(self, stream: ByteStream, preamble: bytes) -> None:
         """Send to this stream from now on: first ``preamble``, then the buffer."""
         with self._sending, self._lock:
-            self._size += len(preamble)
-            self._chunks.insert(0, preamble)
+            self._buffer[:0] = preamble
             self._fd = stream.direct_fd if isinstance(stream, TCPStream) else -1
             self._stream = stream
             if self._flusher:
@@ -469,10 +505,7 @@ class Writer:
             if sum(self._sent) < len(self._batch):
                 self._taken = self._taken_before  # its messages count as unsent
             self._batch, self._sent = _NOTHING, []
-            self._chunks = [
-                chunk for chunk in self._chunks if chunk is not PING and chunk is not PONG
-            ]
-            self._size = sum(map(len, self._chunks))
+            self._buffer = _without_pings(self._buffer)
 
     def check_not_forked(self) -> None:
         """Raise `ForkedConnectionError` in a child, where a thread of the parent may have held any lock."""
@@ -484,14 +517,14 @@ class Writer:
         self.closed = reason
         self._new_locks()
         self.pause()
-        self._chunks, self._size, self._batch = [], 0, _NOTHING
+        self._buffer, self._batch = bytearray(), _NOTHING
 
     def close(self, reason: errors.ConnectionClosedError) -> None:
         """Refuse all commands from now on with ``reason``, and end the flusher."""
         with self._lock:
             if self.closed is None:
                 self.closed = reason
-            self._chunks, self._size = [], 0
+            self._buffer = bytearray()
             if self._flusher:
                 self._wake()
 

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,7 +34,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from typing_extensions import Self
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from jetstream_sync import Connection, PubAck, PullConsumer
 
 __all__ = ["main"]
+
+Workload: TypeAlias = Callable[["Connection", int], None]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _STEP = 10_000
@@ -219,6 +222,53 @@ def _ordered(nc: Connection, count: int) -> None:
             pass
 
 
+def _in_threads(count: int, threads: int, work: Callable[[int], None]) -> None:
+    """Do a part of the work in each of some threads."""
+    workers = [threading.Thread(target=work, args=(count // threads,)) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _publish_core(threads: int, payload: bytes = _PAYLOAD) -> Workload:
+    def publish(nc: Connection, count: int) -> None:
+        def work(share: int) -> None:
+            for _ in range(share):
+                nc.publish("guard.nowhere", payload)
+
+        _in_threads(count, threads, work)
+        nc.flush(timeout=60.0)
+
+    return publish
+
+
+def _publish_async_in_threads(nc: Connection, count: int) -> None:
+    _in_threads(count, 8, lambda share: _publish_async(nc, share))
+
+
+def _publish_headers(nc: Connection, count: int) -> None:
+    for _ in range(count):
+        nc.publish("guard.nowhere", b"", headers={"Trace": "1"})
+    nc.flush(timeout=60.0)
+
+
+def _lone_publish(nc: Connection, count: int) -> None:
+    """Publish 50 messages at 50 a second; the cost is of one in ``count``, so only the ratio says something."""
+    del count
+    for _ in range(50):
+        nc.publish("guard.nowhere", _PAYLOAD)
+        time.sleep(0.02)
+
+
+def _ordered_empty(nc: Connection, count: int) -> None:
+    """Read messages that have headers and an empty payload."""
+    js = nc.jetstream()
+    with js.ordered_consumer("S", headers_only=True).messages() as messages:
+        for _ in islice(messages, count):
+            pass
+
+
 def _core(nc: Connection, count: int) -> None:
     with nc.subscribe("guard.core") as sub:
         for _ in range(count // _BATCH):
@@ -228,12 +278,20 @@ def _core(nc: Connection, count: int) -> None:
                 sub.next_msg(timeout=30.0)
 
 
-_WORKLOADS: Mapping[str, Callable[[Connection, int], None]] = {
+_WORKLOADS: Mapping[str, Workload] = {
     "publish_async, results read": _publish_async,
     "fetch(500), ack each": _fetch,
     "messages(), ack each": _messages,
     "ordered consumer": _ordered,
+    "ordered consumer, headers only": _ordered_empty,
     "core publish and subscribe": _core,
+    "core publish": _publish_core(1),
+    "core publish, 2 threads": _publish_core(2),
+    "core publish, 8 threads": _publish_core(8),
+    "core publish, 4 KiB": _publish_core(1, b"x" * 4096),
+    "core publish, headers, empty payload": _publish_headers,
+    "core publish, 50 a second": _lone_publish,
+    "publish_async, 8 threads": _publish_async_in_threads,
 }
 
 

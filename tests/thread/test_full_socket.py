@@ -81,11 +81,11 @@ def test_calls_with_a_timeout_keep_it(nc, filled, call):
 def test_a_request_that_finds_the_buffer_full_ends_in_time(nc):
     """Requests to a server that reads nothing do not use unlimited memory."""
     fill_alone(nc)
-    size = core_of(nc).writer._size
+    size = len(core_of(nc).writer._buffer)
     for _ in range(3):
         with within(1), pytest.raises(errors.TimeoutError):
             nc.request("service", BIG, timeout=0.1)
-    assert core_of(nc).writer._size <= size + 3 * len(BIG) + 1000
+    assert len(core_of(nc).writer._buffer) <= size + 3 * len(BIG) + 1000
 
 
 def test_drain_keeps_its_timeout(nc):

@@ -74,7 +74,7 @@ class Unserved:
 
     def buffered(self) -> bytes:
         """Return the commands that wait for a transport."""
-        return b"".join(self.engine.writer._chunks)
+        return bytes(self.engine.writer._buffer)
 
     def close(self) -> list[BaseException]:
         """Close, which waits for the callbacks, and return the reported errors."""

@@ -31,7 +31,7 @@ class Table(SubscriptionTable):
 
     def sent(self) -> bytes:
         """Return the commands since the last call."""
-        commands, self.writer._chunks = b"".join(self.writer._chunks), []
+        commands, self.writer._buffer = bytes(self.writer._buffer), bytearray()
         return commands
 
 

@@ -12,6 +12,7 @@ import pytest
 from fixtures.memory import MemoryStream
 from fixtures.threads import wait_until
 
+from jetstream_sync.client.encoder import FastEncoder, MessageEncoder
 from jetstream_sync.client.writer import (
     _ASLEEP,
     _AWAKE,
@@ -23,7 +24,15 @@ from jetstream_sync.client.writer import (
     FlusherState,
     Writer,
 )
-from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
+from jetstream_sync.errors import (
+    BadSubjectError,
+    ConnectionClosedError,
+    InvalidArgumentError,
+    InvalidHeaderError,
+    MaxPayloadError,
+    OutboundBufferLimitError,
+    TimeoutError,
+)
 from jetstream_sync.net.clock import FOREVER, Deadline, monotonic
 
 
@@ -425,15 +434,17 @@ def test_bytes_already_sent_are_not_sent_again(writer):
     writer.publish(b"one", 0)
     writer.send_buffered()
     writer.enqueue_deferred(PING)
-    writer.publish(b"two", 0)
+    writer.publish(b"PUB two 6\r\nPING\r\n\r\n", 0)
     writer.enqueue_deferred(PING)
+    writer.pong()
+    writer.publish(b"HPUB two 4 10\r\n\r\n\r\nPONG\r\n\r\n", 0)
     writer.detach()
     writer.publish(b"three", 0)
     writer.send_buffered()
     assert not writer.drain(FOREVER), "there is no link"
     stream = Narrow.attached(writer)
     writer.send_buffered()
-    assert stream.sent == b"twothree"
+    assert stream.sent == (b"PUB two 6\r\nPING\r\n\r\nHPUB two 4 10\r\n\r\n\r\nPONG\r\n\r\nthree")
 
 
 def test_commands_after_a_break_are_for_the_next_link(writer):
@@ -503,19 +514,19 @@ def test_consecutive_pongs_are_combined(writer):
         writer.pong()
     writer.append(b"y")
     writer.pong()
-    assert writer._size == _SEND_ABOVE_BYTES + 1 + len(PONG) + 1 + len(PONG)
+    assert len(writer._buffer) == _SEND_ABOVE_BYTES + 1 + len(PONG) + 1 + len(PONG)
 
 
 def test_pending_pongs_end_with_their_link(writer):
     """Unsent PONGs are dropped with the link."""
     Narrow.attached(writer)
     writer.pong()
-    writer.append(b"SUB a 1")
+    writer.append(b"SUB a 1\r\n")
     writer.pong()
     writer.detach()
     second = Narrow.attached(writer)
     writer.send_buffered()
-    assert second.sent == b"SUB a 1"
+    assert second.sent == b"SUB a 1\r\n"
 
 
 def test_a_released_stream_gets_the_buffered_bytes(writer, stream):
@@ -546,3 +557,52 @@ def test_a_full_stream_is_released_in_time(writer):
     writer.flush_and_shutdown(narrow, Deadline(0))
     assert narrow.sent == b""
     assert writer._stream is None
+
+
+# --- messages that are encoded into the buffer ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ("a.b", b"one", "", None),
+        ("a.b", b"", "reply.to", None),
+        ("a.b", b"x" * 5000, "", {"A": "1", "B": "2"}),
+        ("ä.b", b"two", "", {"A": "ä"}),
+        ("a.b", bytearray(b"three"), "", None),
+        ("a.b", memoryview(b"four"), "", {"A": ["1", "2"]}),
+    ],
+)
+def test_published_message_is_the_command_of_the_encoder(writer, stream, message):
+    """It is written into the buffer at once, or encoded first: the bytes and the counters are the same."""
+    encoder = FastEncoder()
+    encoder.max_payload = 10_000
+    command, size = MessageEncoder.encode_message(encoder, *message)
+    for _ in range(300):
+        writer.publish_message(encoder, *message)
+    writer.send_buffered()
+    assert stream.sent == command * 300
+    assert (writer.out_msgs, writer.out_bytes) == (300, 300 * size)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (("a b", b"", "", None), BadSubjectError),
+        (("a", b"", "b*", None), BadSubjectError),
+        (("a", "text", "", None), InvalidArgumentError),
+        (("a", b"x" * 10_001, "", None), MaxPayloadError),
+        (("a", b"", "", {"A": "1\r\n"}), InvalidHeaderError),
+    ],
+)
+def test_invalid_message_is_not_buffered(writer, stream, message, error):
+    """The encoder in Python decides what is an error."""
+    del stream  # attached
+    encoder = FastEncoder()
+    encoder.max_payload = 10_000
+    with pytest.raises(error):
+        writer.publish_message(encoder, *message)
+    for arguments in ((), (encoder,), (object(), *message), (None, None, None, None, None)):
+        with pytest.raises((TypeError, AttributeError)):
+            writer.publish_message(*arguments)
+    assert (writer.pending_bytes, writer.out_msgs) == (0, 0)
