@@ -207,10 +207,6 @@ class StreamSelection:
     def _named(self, js: JetStream, names: Sequence[str]) -> list[StreamInfo]:
         """Return the infos of the streams that are given by name and exist."""
         api = api_requests(js)
-        if len(names) == 1:
-            with suppress(errors.StreamNotFoundError):
-                return [js.get_stream(names[0]).cached_info]
-            return []
         routes = [api.routes.to("STREAM.INFO", name) for name in names]
         infos: list[StreamInfo] = []
         replies = ask_all(api, [(route, b"") for route in routes])

@@ -47,9 +47,8 @@ _UNEXPECTED_HEADERS: Final = (
 )
 _NEWLINE: Final = b"\r\n"
 _NUM_PENDING: Final = b"\r\nNats-Num-Pending: "
-#: Header lines that the server adds to a message in a batch, and in the reply to a single direct get.
+#: Header lines that the server adds to a message in a batch.
 _BATCH_LINES: Final = 6
-_SINGLE_LINES: Final = 4
 #: Maximum number of requests for one message each at once.
 _MAX_SINGLE_GETS: Final = 256
 
@@ -58,15 +57,14 @@ class DirectReader:
     """
     Reads a range with direct gets, or with one request to the leader for each message; for one thread.
 
-    `responses` raises `RangeStalledError` if another stream replies to a direct get.
+    It asks the leader where it is told to, and if the server is older than 2.11. `responses` raises `RangeStalledError` if another stream replies to a direct get.
     """
 
     def __init__(self, api: APIRequests, task: ReadTask, *, asks_leader: bool = False) -> None:
         self._api = api
         self._task = task
-        self._asks_leader = asks_leader
-        endpoint = "STREAM.MSG.GET" if asks_leader else "DIRECT.GET"
-        self._route = api.routes.to(endpoint, task.range.stream).encode()
+        self._asks_leader = asks_leader or not is_batching(task.server)
+        self._route = api.routes.to("DIRECT.GET", task.range.stream).encode()
         filters = task.range.filters
         self._filter = filters[0] if len(filters) == 1 else None
         # The server supports one filter; several filters are applied here.
@@ -74,8 +72,8 @@ class DirectReader:
 
     def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
         """Yield responses up to the end of the messages or of the range; one is prefetched."""
-        if self._asks_leader or not is_batching(self._task.server):
-            yield from self._single_responses(start_seq)
+        if self._asks_leader:
+            yield from self._leader_responses(start_seq)
             return
         sizer = BatchSizer(self._task, start_seq, filtered=self._filter is not None)
         gathering = self._request(start_seq, sizer)
@@ -108,17 +106,15 @@ class DirectReader:
         finally:
             gathering.close()
 
-    def _single_responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
-        """Yield responses of the leader, or of a server before 2.11, with one request for each message."""
-        window, route = _MAX_SINGLE_GETS, self._route.decode()
-        subject = self._filter or ">"
+    def _leader_responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
+        """Yield responses of the leader, with one request for each message."""
+        window, stream = _MAX_SINGLE_GETS, self._task.range.stream
         while start_seq < self._task.range.end_seq:
             seqs = range(start_seq, min(start_seq + window, self._task.range.end_seq))
-            requests = [(route, MsgGetRequest(seq, next_by_subj=subject).encode()) for seq in seqs]
             found: dict[int, _Message] = {}
-            for reply, *_ in ask_all(self._api, requests):
-                # A replica that lags behind has no message from there on, where another one may have some.
-                message = self._message(reply, start_seq)
+            for message in _leader_messages(
+                self._api, stream, [(seq, self._filter) for seq in seqs]
+            ):
                 if message is None:
                     break
                 found[message.seq] = message
@@ -135,17 +131,6 @@ class DirectReader:
             start_seq = next_seq
             # Where few messages match, most requests have the same reply.
             window = min(2 * len(found), _MAX_SINGLE_GETS)
-
-    def _message(self, reply: RawMessage, start_seq: int) -> _Message | None:
-        """Return the message in the only reply to a request; ``None``: there is none."""
-        if self._asks_leader:
-            return _leader_message(reply, self._route.decode())
-        if is_direct_status(reply) and _remaining_messages(reply, self._route) == 0:
-            return None
-        self._check_stream(reply[HEADER], start_seq)
-        headers = _parse_server_headers(BytesColumn.of([reply[HEADER]]), _SINGLE_LINES)
-        (seq,), (own,), (subject,), (time_ns,) = headers
-        return _Message(seq, own, subject, time_ns, reply[PAYLOAD])
 
     def _check_stream(self, block: bytes, start_seq: int) -> None:
         """Check that a message comes from the stream itself."""
@@ -181,6 +166,17 @@ class _Message(NamedTuple):
     data: bytes
 
 
+def _leader_messages(
+    api: APIRequests, stream: str, pairs: Sequence[tuple[int, str | None]]
+) -> list[_Message | None]:
+    """Return the first message from each sequence on that matches a subject, as the leader has them."""
+    route = api.routes.to("STREAM.MSG.GET", stream)
+    requests = [
+        (route, MsgGetRequest(seq, next_by_subj=subject or ">").encode()) for seq, subject in pairs
+    ]
+    return [_leader_message(reply, route) for reply, *_ in ask_all(api, requests)]
+
+
 def _leader_message(reply: RawMessage, route: str) -> _Message | None:
     """Return the message in a reply of a stream leader; ``None``: there is none."""
     if is_no_responders(*reply[2:]):
@@ -204,13 +200,9 @@ class _ServerHeaders(NamedTuple):
     times_ns: Sequence[int]
 
 
-def _parse_server_headers(blocks: BytesColumn, lines: int = _BATCH_LINES) -> _ServerHeaders:
+def _parse_server_headers(blocks: BytesColumn) -> _ServerHeaders:
     """Parse the header blocks of a response, to each of which the server has added some lines."""
-    made = (
-        None
-        if split_direct is None or lines != _BATCH_LINES
-        else split_direct(blocks.offsets, blocks.data)
-    )
+    made = None if split_direct is None else split_direct(blocks.offsets, blocks.data)
     if made is not None:
         own_offsets, own, subject_offsets, subjects, sequences, times = made
         return _ServerHeaders(
@@ -220,7 +212,7 @@ def _parse_server_headers(blocks: BytesColumn, lines: int = _BATCH_LINES) -> _Se
             int64_array(times),
         )
     # The lines are followed by an empty one.
-    tails = [block.rsplit(_NEWLINE, lines + 2) for block in blocks]
+    tails = [block.rsplit(_NEWLINE, _BATCH_LINES + 2) for block in blocks]
     try:
         return _ServerHeaders(
             [int(_value(tail[3], b"Nats-Sequence: ")) for tail in tails],
@@ -332,11 +324,7 @@ def _count_by_leader(
 ) -> list[tuple[int | None, int]]:
     """Count the messages from some sequences on as the leader of the stream has them."""
     api = api_requests(js)
-    route = api.routes.to("STREAM.MSG.GET", stream)
-    requests = [
-        (route, MsgGetRequest(seq, next_by_subj=subject or ">").encode()) for seq, subject in pairs
-    ]
-    firsts = [_leader_message(reply, route) for reply, *_ in ask_all(api, requests)]
+    firsts = _leader_messages(api, stream, pairs)
     info = stream_info(api, stream) if any(firsts) else None
     if info is None:
         return [(None, 0)] * len(pairs)
