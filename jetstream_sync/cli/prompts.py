@@ -70,7 +70,7 @@ class Asker:
 
         def problem(answer: str) -> bool | str:
             if answer.strip() == _HELP:
-                return _help_of(flag, label)
+                return True
             if not answer and default is None:
                 return "an answer is required"
             try:
@@ -79,12 +79,11 @@ class Asker:
                 return error.message if isinstance(error, click.BadParameter) else str(error)
             return True
 
-        answer = self._ask(
-            "text",
-            f"{label} ({default})" if default else label,
-            validate=problem,
-            validate_while_typing=False,
-        )
+        title = f"{label} ({default})" if default else label
+        options: dict[str, Any] = {"validate": problem, "validate_while_typing": False}
+        # Asked again with an empty line, so that the mark is no part of the answer.
+        while (answer := self._ask("text", title, **options)).strip() == _HELP:
+            self._env.stderr.write(f"{_help_of(flag, label)}\n")
         return convert(answer.strip() or default or "")
 
     def select(self, label: str, names: Callable[[], Sequence[str]], flag: str) -> str:

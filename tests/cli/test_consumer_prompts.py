@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fixtures.jsm import CLEAR_LINE
+from fixtures.jsm import CLEAR_LINE, Terminal
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -87,3 +87,43 @@ def test_a_wrong_answer(terminal, orders):
     assert shown.wait() == 0
     config = orders.config("A")
     assert (config["deliver_policy"], config["max_deliver"]) == ("new", 7)
+
+
+def test_the_mark_for_help_is_no_part_of_an_answer(terminal, js):
+    """At each prompt, ``?`` shows the help, and the answer that is typed next is taken as it is."""
+
+    def ask(child: Terminal, question: str, answer: str) -> None:
+        child.answer(f"? {question}", "?")
+        child.expect("ettable using")
+        child.forget()
+        child.answer(f"? {question}", answer)
+        child.forget()
+
+    child = terminal("stream", "add")
+    for question, answer in (
+        ("Stream name", "QQ"),
+        ("Subjects to consume", "qq.*"),
+        ("Storage", "memory"),
+        ("Retention", "limits"),
+        ("Maximum Messages", "7"),
+        ("Maximum Bytes", "1MB"),
+        ("Maximum Age", "1h"),
+        ("Maximum Message Size", "1KB"),
+    ):
+        ask(child, question, answer)
+    assert child.wait() == 0, child.text
+    config = js.get_stream("QQ").cached_info.config
+    assert (config.subjects, config.max_msgs, config.max_bytes) == (["qq.*"], 7, 1_000_000)
+    assert (str(config.storage.value), config.max_msg_size) == ("memory", 1000)
+    child = terminal("consumer", "add", "QQ")
+    for question, answer in (
+        ("Consumer name", "C"),
+        ("Delivery Subject", ""),
+        ("Deliver Policy", "all"),
+        ("Filter Subjects", "qq.a"),
+        ("Maximum Deliveries", "9"),
+    ):
+        ask(child, question, answer)
+    assert child.wait() == 0, child.text
+    found = js.consumer_info("QQ", "C").config
+    assert (found.filter_subject, found.max_deliver) == ("qq.a", 9)
