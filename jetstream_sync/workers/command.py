@@ -15,7 +15,7 @@ from .. import errors
 from ..exit_status import ExitStatus
 from .checks import check_option
 from .context import LogContextFilter
-from .logs import JsonLogFormatter, log, outcome_log
+from .logs import JsonLogFormatter, TextLogFormatter, log, outcome_log
 from .operations.health import Processes
 from .operations.heartbeat import supervisor_link
 from .operations.supervisor import RecycleRules, Supervisor
@@ -151,7 +151,7 @@ def configure_logging(options: RunOptions, stream: TextIO, *, with_process: bool
         handler.setFormatter(JsonLogFormatter())
     else:
         log_format = _PROCESS_LOG_FORMAT if with_process else _LOG_FORMAT
-        handler.setFormatter(logging.Formatter(log_format))
+        handler.setFormatter(TextLogFormatter(log_format))
     # Only this package logs from the level INFO on; other loggers do from WARNING on.
     logging.basicConfig(handlers=[handler])
     log.setLevel(logging.INFO)

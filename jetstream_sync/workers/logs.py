@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -97,6 +98,35 @@ outcome_log: Final = WorkerLogger(f"{LOGGER_NAME}.outcomes")
 outcome_log.logger.setLevel(logging.WARNING)
 
 
+#: The characters that control a terminal, or the direction of text.
+_CONTROLS: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+
+
+def _escaped(text: str, pattern: str) -> str:
+    """Return a text in which the characters of a pattern are escapes."""
+    if text.isascii() and text.isprintable():
+        return text
+    return re.sub(pattern, lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class TextLogFormatter(logging.Formatter):
+    """
+    Formats a log record as text in which no line is forged and no terminal is controlled.
+
+    Messages and names may come from other clients, and texts of errors from data.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - a name of `logging`
+        """Return the first line, with line breaks escaped."""
+        return _escaped(super().formatMessage(record), rf"{_CONTROLS}|\n")
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - a name of `logging`
+        """Return the traceback; each of its lines is indented, so that it is no record."""
+        return "\n".join(
+            f"  {line}" for line in _escaped(super().formatException(ei), _CONTROLS).split("\n")
+        )
+
+
 class JsonLogFormatter(logging.Formatter):
     """
     Formats a log record as one line of JSON.
@@ -133,6 +163,7 @@ class JsonLogFormatter(logging.Formatter):
 def _json(value: object) -> str:
     """Return JSON that a strict parser reads and any stream can encode."""
     text = json.dumps(value, default=str, ensure_ascii=False, allow_nan=False)
+    text = _escaped(text, _CONTROLS)
     if text.isascii():
         return text
     # A strict parser refuses half of a pair of surrogates, also as an escape of JSON: the escape is shown as text.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -248,3 +249,34 @@ def test_calls_are_verified(jsm, js, app):
     }
     for stream in ("TASKS", "KV_RESULTS"):
         js.delete_stream(stream)
+
+
+@pytest.mark.parametrize("layout", ["text", "json"])
+def test_the_text_of_an_error_forges_no_log_line(nats_server, js, tmp_path, layout):
+    """Escape sequences and line breaks in the text of a handler's error are escaped or indented in the log."""
+    js.create_stream(name="FORGED", subjects=["forged"])
+    js.get_stream("FORGED").create_consumer(durable_name="C", ack_policy="explicit")
+    js.publish("forged", b"\x1b[31m")
+    (tmp_path / "forging.py").write_text(
+        "from jetstream_sync.workers import Worker\n"
+        "worker = Worker(name='w', report=None, ensure='none')\n"
+        "@worker.handler(stream='FORGED', consumer='C', reject_on=(ValueError,))\n"
+        "def fail():\n"
+        "    raise ValueError('\\x1b]0;title\\x07\\x9b31m\\u202e\\n2026-01-01 ERROR forged line')\n"
+    )
+    command = [sys.executable, "-m", "jetstream_sync.cli", "worker", "run", "forging:worker"]
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path), "NATS_URL": nats_server.url}
+    done = subprocess.run(
+        [*command, "--burst", "--log-format", layout],
+        cwd=tmp_path,
+        env=variables,
+        check=False,
+        capture_output=True,
+    )
+    logged = done.stderr.decode()
+    assert "forged line" in logged
+    assert not [char for char in "\x1b\x07\x9b\u202e" if char in logged]
+    lines = logged.splitlines()
+    assert not [line for line in lines if line.startswith("2026-01-01")]
+    if layout == "json":
+        assert any("\x1b]0;title" in json.loads(line).get("exception", "") for line in lines)
