@@ -13,7 +13,8 @@ import click
 from .. import codec, errors
 from ..exit_status import ExitStatus
 from ..subjects import KV_PREFIX
-from ..workers.calls import RESULTS_MARK, CallRecord, CallStatus
+from ..workers import CallProgress
+from ..workers.calls import PROGRESS_KEY, RESULTS_MARK, CallRecord, CallStatus
 from ..workers.errors import NoCallError
 from .env import readable, visible
 from .names import complete_bucket
@@ -206,6 +207,7 @@ _CALL: Final = (
     Field("Last Attempt", _time("last_attempted_at")),
     Field("Finished", _time("finished_at")),
     CALLS[5],
+    Field("Progress", "progress"),
     Field("Processes", lambda call: call.get("worker_ids", []), each=True),
     Field("Arguments", _json("args")),
     Field("Named Arguments", _json("kwargs")),
@@ -238,10 +240,23 @@ def show(settings: Settings, *, call: str, bucket: Sequence[str], mask: bool) ->
     values of the program, also with --mask.
     """
     with settings.jetstream() as js:
-        for item in _buckets(js, bucket):
-            with suppress(errors.KeyNotFoundError, errors.InvalidNameError):
-                found = _call(item, js.key_value(item).get(call, consistent=True), mask=mask)
-                if found is not None:
-                    show_blocks(settings, found.document, *call_blocks(found.document))
-                    return
-    raise CommandError(f"no call {visible(call)!r} is stored", ExitStatus.NOT_FOUND)
+        found = next(
+            filter(None, (_read(js, item, call, mask) for item in _buckets(js, bucket))), None
+        )
+    if found is None:
+        raise CommandError(f"no call {visible(call)!r} is stored", ExitStatus.NOT_FOUND)
+    show_blocks(settings, found.document, *call_blocks(found.document))
+
+
+def _read(js: JetStream, bucket: str, call: str, mask: bool) -> StoredCall | None:
+    """Return a call with its progress; ``None``: the bucket does not have it."""
+    kv = js.key_value(bucket)
+    try:
+        found = _call(bucket, kv.get(call, consistent=True), mask=mask)
+    except (errors.KeyNotFoundError, errors.InvalidNameError):
+        return None
+    if found is not None:
+        with suppress(errors.KeyNotFoundError, errors.InvalidResponseError, TypeError):
+            progress = codec.loads(kv.get(f"{call}.{PROGRESS_KEY}").value)
+            found.document["progress"] = str(CallProgress(*progress))
+    return found

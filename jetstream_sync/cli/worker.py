@@ -313,6 +313,7 @@ MESSAGES: Final = (
     Field("Sequence", lambda row: row[1]["stream_seq"]),
     Field("Attempt", lambda row: row[1]["attempt"]),
     Field("Running For", lambda row: timedelta(seconds=round(row[1]["seconds"], 1))),
+    Field("Progress", lambda row: row[1].get("progress") or None),
     Field("Remark", lambda row: _remark(row[1])),
     Field("Process", lambda row: _place(row[0]), drop=1),
 )

@@ -23,7 +23,7 @@ The runtime is written against the public API of `jetstream_sync`.
 
 from __future__ import annotations
 
-from .context import Context, LogContextFilter
+from .context import CallProgress, Context, LogContextFilter
 from .dead_letters import DeadLetter, DeadLetters
 from .errors import (
     BatchError,
@@ -50,6 +50,7 @@ from .worker import CheckResult, Worker
 __all__ = [
     "Backoff",
     "BatchError",
+    "CallProgress",
     "CheckResult",
     "Context",
     "DeadLetter",

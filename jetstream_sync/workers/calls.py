@@ -33,7 +33,7 @@ from ..net.clock import BackoffDelay, Deadline
 from ..records import record
 from .arguments import check_numbers, to_json
 from .checks import check_option, check_token, is_number
-from .context import Context, RunState
+from .context import CallProgress, Context, RunState
 from .errors import CallEndedError, NoCallError, Reject, ReturnValueError, StateUnknownError
 from .logs import log, traceback_text
 from .resources import Resource, delete_on_subject, has_schedules
@@ -48,6 +48,8 @@ _RESULT_TTL: Final = timedelta(days=1)
 OWNER: Final = "jetstream-worker-owner"
 #: The key of the metadata of buckets with results.
 RESULTS_MARK: Final = "jetstream-worker-results"
+#: The end of the key of the progress of a call; no step has such a name.
+PROGRESS_KEY: Final = "=progress"
 #: The header of the messages of a schedule.
 SCHEDULE_HEADER: Final = "Worker-Schedule"
 #: What the record of a call needs besides its arguments and its return value, in bytes.
@@ -559,6 +561,20 @@ class CallStates:
         except (errors.KeyNotFoundError, NoCallError):
             return None
 
+    def store_progress(self, call: str, progress: CallProgress) -> None:
+        """Store how far the run of a call is, beside its record, whose revision tells runs apart."""
+        self._use(lambda bucket: bucket.put(f"{call}.{PROGRESS_KEY}", to_json(progress)))
+
+    def progress(self, call: str) -> CallProgress | None:
+        """Return how far the last run of a call is, as far as it is stored; ``None``: it is not."""
+        try:
+            found = codec.loads(
+                self._open()[0].get(f"{call}.{PROGRESS_KEY}", consistent=True).value
+            )
+            return CallProgress(*found)
+        except (errors.KeyNotFoundError, errors.InvalidResponseError, TypeError):
+            return None
+
     def wait(self, call: str, timeout: float | None) -> CallRecord:
         """Return the record of a call, as soon as it has ended."""
         deadline = Deadline(timeout)
@@ -734,6 +750,10 @@ class TaskState(RunState):
         if is_last:
             self._on_change(found)
         return is_last and self._acks_failures and not isinstance(error, Reject)
+
+    def progress(self, message: JetStreamMsg, progress: CallProgress) -> None:
+        """Store how far a run is."""
+        self._calls.store_progress(call_id(message), progress)
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
         """Record that a call has failed whose message is given up, unless it has ended."""

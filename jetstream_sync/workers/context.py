@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from .checks import check_seconds
+from .checks import check_option, check_seconds, is_number
 from .deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
 from .errors import LeaseLostError
 from .logs import LOGGER_NAME, WorkerLogger
@@ -18,6 +19,25 @@ from .retries import MAX_DELAY_S
 
 if TYPE_CHECKING:
     from .. import Headers, JetStreamMsg, KeyValue, PubAck, Stream
+
+#: Longest text of a progress.
+_MAX_TEXT: Final = 200
+
+
+class CallProgress(NamedTuple):
+    """How far a run is, see `Context.progress`."""
+
+    done: float
+    """What is done."""
+    total: float | None = None
+    """Of what number; ``None``: it is not known."""
+    text: str = ""
+    """What is counted."""
+
+    def __str__(self) -> str:
+        """Return it as text, such as ``3 of 10 pages``."""
+        total = "" if self.total is None else f" of {self.total:g}"
+        return f"{self.done:g}{total} {self.text}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -31,6 +51,7 @@ class ContextActions:
     """As `JetStream.publish`."""
     is_stopping: Callable[[], bool]
     ack: Callable[[LeasedMessage], bool]
+    progress: Callable[[LeasedMessage, CallProgress], object]
 
 
 class Context:
@@ -196,6 +217,33 @@ class Context:
         if not self._delivery.exceeds_timeout:
             self._delivery.give_up_at = lease_clock() + min(seconds, MAX_DELAY_S)
 
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """
+        Report how far the run is: ``ctx.progress(3, 10, "pages")``.
+
+        ``jsm worker running`` and ``jsm top`` show it. With ``results``, it is stored for `TaskResult.progress`, at
+        most once a second; a failure to store it is ignored. The report of the last moment before the end may
+        not be stored.
+
+        Args:
+            done: what is done.
+            total: of what number; ``None``: it is not known.
+            text: what is counted, at most 200 characters.
+
+        Raises:
+            InvalidOptionError: a value has the wrong type.
+
+        """
+        for option, value in (("done", done), ("total", total)):
+            ok = (
+                is_number(value) and math.isfinite(value)
+                if value is not None
+                else option == "total"
+            )
+            check_option(option, value, ok, "must be a finite number")
+        check_option("text", text, isinstance(text, str), "must be a str")
+        self._actions.progress(self._delivery, CallProgress(done, total, text[:_MAX_TEXT]))
+
     def publish(
         self,
         subject: str,
@@ -273,6 +321,9 @@ class RunState:
         """Have a message that runs not run again; return whether that is recorded."""
         del message
         return False
+
+    def progress(self, message: JetStreamMsg, progress: CallProgress) -> None:
+        """Record how far a run is."""
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
         """Record that a message is about to be terminated, after its dead letter is stored."""

@@ -239,6 +239,10 @@ class LeasedMessage:
     """The name in `metadata` in place of the real consumer; empty: none."""
     task: str = ""
     """The name of the task that the message is a call of; empty: it is none."""
+    progress: Any = None
+    """The `CallProgress` of the run; ``None``: it has reported none."""
+    stored_at: float = -math.inf
+    """When that was stored last, by the lease clock."""
     limit: Any = None
     """The `SharedLimit` in which the run counts; ``None``: none."""
     waits: bool = False

@@ -58,7 +58,12 @@ _MAX_FRAMES: Final = 30
 _STOP_S: Final = 1.0
 
 
-class RunningMessage(TypedDict):
+class _Progress(TypedDict, total=False):
+    progress: str
+    """How far the run is, see `Context.progress`; older workers report none."""
+
+
+class RunningMessage(_Progress):
     """A message whose handler runs."""
 
     handler: str
@@ -260,4 +265,5 @@ def _message(delivery: LeasedMessage, now: float, thread: str, stack: str | None
         "lease_lost": delivery.is_lost() and not delivery.is_settled,
         "thread": thread,
         "stack": stack,
+        "progress": "" if delivery.progress is None else codec.encodable(str(delivery.progress)),
     }

@@ -48,7 +48,7 @@ from .options import hint_of, refuse_unknown
 from .running import terminate as end_call
 
 if TYPE_CHECKING:
-    from .context import Context
+    from .context import CallProgress, Context
     from .handler import Handler
     from .unique import UniqueCalls
 
@@ -129,6 +129,18 @@ class TaskResult(Generic[R_co]):
             if self._sent() is None:
                 raise
             return str(CallStatus.READY)
+
+    @property
+    def progress(self) -> CallProgress | None:
+        """
+        How far the last run is, as it has reported with `Context.progress`; ``None``: it has reported nothing.
+
+        Raises:
+            InvalidOptionError: the task has no ``results``.
+            Error: as `KeyValue.get`.
+
+        """
+        return self._states().progress(self.id)
 
     def get(self, timeout: float | timedelta | None = None) -> R_co:
         """

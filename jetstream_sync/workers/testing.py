@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
 from .calls import CallRecord, CallStates, TaskState
 from .checks import check_option
-from .context import Context, RunState
+from .context import CallProgress, Context, RunState
 from .dead_letters import DeadLetterWriter
 from .deliveries import (
     DeliveryState,
@@ -420,6 +420,7 @@ class MemoryCalls(CallStates):
 
     def __init__(self) -> None:
         self._records: dict[str, CallRecord] = {}
+        self._progress: dict[str, CallProgress] = {}
 
     @property
     def max_value(self) -> int:
@@ -436,6 +437,14 @@ class MemoryCalls(CallStates):
             return self._records[call]
         except KeyError:
             raise errors.KeyNotFoundError("calls of this process", call) from None
+
+    def store_progress(self, call: str, progress: CallProgress) -> None:
+        """Store how far a run is."""
+        self._progress[call] = progress
+
+    def progress(self, call: str) -> CallProgress | None:
+        """Return how far the last run is."""
+        return self._progress.get(call)
 
     def wait(self, call: str, timeout: float | None) -> CallRecord:
         """Return the record; a call that has not ended never ends."""

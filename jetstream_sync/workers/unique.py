@@ -22,7 +22,7 @@ from ..net.clock import BackoffDelay
 from .arguments import Arguments, to_json
 from .calls import CallQueue, CallStates, call_id, sent_call
 from .checks import check_option, short_digest
-from .context import Context, RunState
+from .context import CallProgress, Context, RunState
 from .errors import Reject, StateUnknownError
 from .logs import log
 
@@ -183,6 +183,10 @@ class UniqueState(RunState):
         if found:
             self._end(message)
         return found
+
+    def progress(self, message: JetStreamMsg, progress: CallProgress) -> None:
+        """Record how far a run is."""
+        self.inner.progress(message, progress)
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
         """Record that a message is given up."""

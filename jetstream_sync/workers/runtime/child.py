@@ -226,6 +226,7 @@ class _Child:
                 publish=traced(partial(self.ask, "publish")),
                 is_stopping=lambda: bool(self.ask("is_stopping")),
                 ack=lambda _: bool(self.ask("ack")),
+                progress=lambda _, progress: self.ask("progress", *progress),
             ),
         )
         context.maybe_done = request.maybe_done

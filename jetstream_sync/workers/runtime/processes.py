@@ -125,6 +125,7 @@ class HandlerProcesses:
                 ack=ack,
                 is_stopping=self._is_stopping,
                 publish=self._js.publish,
+                progress=context.progress,
             )
             failure: BaseException | None
             (returned, context.value), failure = process.run(call)

@@ -29,7 +29,7 @@ from ...locks import new_lock
 from ...options import check_returned
 from ..calls import SCHEDULE_HEADER
 from ..checks import unwrapped
-from ..context import Context, ContextActions, Publishing, RunState
+from ..context import CallProgress, Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterWriter, copied_headers, one_line
 from ..deliveries import (
     LeasedMessage,
@@ -92,6 +92,8 @@ _SCHEDULER_HEADER: Final = "Nats-Scheduler"
 _ATTEMPTS: Final = re.compile("[0-9]{1,9}")
 _ORIGIN_END: Final = re.compile("[0-9]{1,20}/[0-9A-Za-z]{0,40}")
 _PARK_TIMEOUT_S: Final = 5.0
+#: Shortest interval at which the progress of a run is stored, in seconds.
+_PROGRESS_S: Final = 1.0
 #: Number of failed messages that are remembered; their retries need not be run alone.
 _MAX_FAILED: Final = 10_000
 
@@ -350,7 +352,16 @@ class Processor:
             traced(shared.js.publish),
             shared.is_stopping,
             self._ack_early,
+            self._progress,
         )
+
+    def _progress(self, delivery: LeasedMessage, progress: CallProgress) -> None:
+        """Note how far a run is, and store that from time to time."""
+        delivery.progress, now = progress, lease_clock()
+        if now >= delivery.stored_at + _PROGRESS_S:
+            delivery.stored_at = now
+            with suppress(errors.Error):
+                self._state.progress(delivery.msg, progress)
 
     def failed_here(self, delivery: LeasedMessage) -> bool:
         """Return whether this process returned the message after its last attempt, which it survived."""
