@@ -37,8 +37,8 @@ from uuid import UUID
 
 from .. import codec, errors
 from .checks import implementation
+from .context import is_context
 from .errors import Reject, TaskArgumentsError, misfit
-from .handler import is_context
 
 if TYPE_CHECKING:
     from .context import Context
@@ -448,6 +448,26 @@ def parsed(annotation: Any, value: object) -> Any:
         return _convert(_converter(annotation), value)
     except _MISFITS as error:
         raise ValueError(str(error)) from error
+
+
+def payload_converter(function: Callable[..., object], *, of_items: bool) -> _Convert | None:
+    """
+    Return what converts the JSON value of a payload for the first parameter of a handler; ``None``: nothing does.
+
+    ``of_items``: the parameter is a list of such values.
+    """
+    try:
+        parameters = [*inspect.signature(function, eval_str=True).parameters.values()]
+    except (NameError, TypeError, ValueError):  # as in `Arguments`
+        return None
+    annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
+    if annotation is inspect.Parameter.empty or is_context(annotation):
+        return None
+    inner = inspect.unwrap(cast("Callable[..., object]", implementation(function)))
+    annotation = _resolved(annotation, getattr(inner, "__globals__", {}))
+    if of_items:
+        annotation = next(iter(get_args(annotation)), Any)
+    return _converter(annotation)
 
 
 class Arguments:

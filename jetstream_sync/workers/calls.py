@@ -376,6 +376,7 @@ class CallQueue:
                 subjects=[f"{area}.>" for area in areas],
                 retention=RetentionPolicy.WORK_QUEUE,
                 allow_rollup_hdrs=True,
+                allow_direct=True,
                 allow_msg_schedules=has_schedules(nc) or None,
             )
         ]

@@ -275,6 +275,16 @@ class Context:
         return ack
 
 
+def is_context(annotation: Any) -> bool:
+    """Return whether an annotation is `Context`; it may be a string."""
+    if isinstance(annotation, str) or hasattr(annotation, "__origin__"):
+        text = str(annotation)
+    else:
+        text = getattr(annotation, "__name__", "")
+    # Also ``list[Context]``, for batches.
+    return text.rstrip("]").rpartition("[")[2].rpartition(".")[2] == Context.__name__
+
+
 class Publishing(Protocol):
     """What the processing of messages uses of a JetStream context; test clients record it."""
 

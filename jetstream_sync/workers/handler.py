@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
 from ..subjects import check_consumer_name, check_stream_name
+from .arguments import payload_converter
 from .checks import (
     check_bucket,
     check_configs,
@@ -29,7 +30,7 @@ from .checks import (
     subjects_of,
     unwrapped,
 )
-from .context import Context, RunState
+from .context import Context, RunState, is_context
 from .dead_letters import DeadLetterTarget, one_line
 from .errors import DecodeError, Reject, Retry, misfit
 from .limits import rate_interval
@@ -494,6 +495,12 @@ class Invocation:
         self._middleware = middleware
         self._arity = arity_of(handler.function)
         self._decode = handler.decode if callable(handler.decode) else DECODERS[handler.decode]
+        is_batch = handler.max_messages is not None
+        self._convert = (
+            payload_converter(handler.function, of_items=is_batch)
+            if handler.decode == "json"
+            else None
+        )
         #: Runs the function for a payload; ``None``: something needs the context.
         self.of_payload: Callable[[bytes], object] | None = None
         if not middleware and self._arity == "none":
@@ -513,10 +520,17 @@ class Invocation:
 
         """
         try:
-            return self._decode(data)
+            value = self._decode(data)
+            if self._convert is None:
+                return value
         except Exception as error:
             wrong = DecodeError(f"the payload cannot be decoded: {one_line(error)}")
             raise (misfit(wrong) if self._decode not in DECODERS.values() else wrong) from error
+        try:
+            return self._convert(value)
+        except Exception as error:
+            text = f"the payload does not fit the handler: {one_line(error)}"
+            raise misfit(DecodeError(text)) from error
 
     def run(self, context: Context) -> object:
         """Run the function for a message; return and raise what they do."""
@@ -619,13 +633,3 @@ def arity_of(function: HandlerFunction) -> str:
     if len(positional) == 1:
         return "context" if is_context(positional[0].annotation) else "payload"
     return "both" if positional else "none"
-
-
-def is_context(annotation: Any) -> bool:
-    """Return whether an annotation is `Context`; it may be a string."""
-    if isinstance(annotation, str) or hasattr(annotation, "__origin__"):
-        text = str(annotation)
-    else:
-        text = getattr(annotation, "__name__", "")
-    # Also ``list[Context]``, for batches.
-    return text.rstrip("]").rpartition("[")[2].rpartition(".")[2] == Context.__name__

@@ -21,12 +21,13 @@ import logging
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
+from functools import cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import KeyValueConfig, RetentionPolicy, errors
 from ..net.clock import FOREVER, Deadline
@@ -39,7 +40,7 @@ from .resources import delete_on_subject
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-    from .. import JetStream, Stream, StreamConfig, StreamInfo
+    from .. import Headers, JetStream, Stream, StreamInfo
 
 #: Interval at which stored schedules are checked, in seconds.
 REFRESH_S: Final = 60.0
@@ -114,8 +115,10 @@ class Schedule:
         return _LEVEL if self.at is None else AT_LEVEL
 
     def clock_changes(self) -> list[str]:
-        """Return what happens to the rule when the clock is changed."""
-        return [] if self.cron is None else clock_changes(self.cron, self.time_zone)
+        """Return what happens to the rule when the clock is changed, and what may not be meant by it."""
+        if self.cron is None:
+            return []
+        return [*clock_changes(self.cron, self.time_zone), *either_day(self.cron)]
 
     @property
     def rule_digest(self) -> str:
@@ -170,14 +173,19 @@ class Schedules:
 
     def store(self) -> None:
         """Store the schedules that are missing or differ; `refresh` does it again."""
+        found = check_schedules(self._js, self._worker, self._schedules, self._handlers)
+        streams = {stream.name: stream for _, stream in found}
+        digests: dict[str, str | None] = {}
+        for stream in streams.values():
+            digests |= _stored_digests(stream, f"{_prefix(stream.name, self._worker)}.*")
         self._stored = deque(
-            _StoredSchedule(self._js, schedule, stream, _subject(stream, self._worker, schedule))
-            for schedule, stream in check_schedules(
-                self._js, self._worker, self._schedules, self._handlers
+            _StoredSchedule(
+                self._js, schedule, stream, _subject(stream.name, self._worker, schedule)
             )
+            for schedule, stream in found
         )
         for item in self._stored:
-            item.store()
+            item.store(digests)
         self._refresh_at = Deadline(REFRESH_S)
 
     def refresh(self) -> None:
@@ -203,17 +211,21 @@ class Schedules:
 class _StoredSchedule:
     """A schedule with its payload at the start of the worker, and the place where it is stored."""
 
-    def __init__(self, js: JetStream, schedule: Schedule, stream: str, subject: str) -> None:
+    def __init__(self, js: JetStream, schedule: Schedule, stream: Stream, subject: str) -> None:
         self.schedule = schedule
         self._js = js
-        self._stream = js.get_stream(stream)
+        self._stream = stream
         self._subject = subject
         self._payload = schedule.function()
         self._digest = schedule.digest(self._payload)
 
-    def store(self) -> None:
-        """Store the schedule if it is missing or differs."""
-        if _stored_digest(self._stream, self._subject) == self._digest:
+    def store(self, digests: Mapping[str, str | None]) -> None:
+        """Store the schedule if it is missing or differs from the stored one, whose digest is given by its subject."""
+        found = digests.get(self._subject, "")
+        if found == self._digest:
+            return
+        # It was not read, or by a replica that is behind.
+        if self._subject in digests and _stored_digest(self._stream, self._subject) == self._digest:
             return
         # Of now: a single message may have been published since the start of the worker.
         if self.schedule.at is not None and self._is_over(self._stream.info(), timedelta(0)):
@@ -254,13 +266,29 @@ class _StoredSchedule:
         )
 
 
+def _stored_digests(stream: Stream, subjects: str) -> dict[str, str | None]:
+    """Return the digests of stored schedules by their subjects; a replica may answer. ``None``: it was not read."""
+    found: dict[str, str | None] = dict.fromkeys(
+        stream.info(subjects_filter=subjects).state.subjects or ()
+    )
+    if found and stream.cached_info.config.allow_direct:
+        for message in stream.get_last_msgs(subjects):
+            found[message.subject] = _digest_in(message.headers)
+    return found
+
+
+def _digest_in(headers: Headers | None) -> str:
+    """Return the digests in the headers of a schedule; empty: it has none."""
+    return "" if headers is None or _MODULE not in headers else headers.get(_DIGEST) or ""
+
+
 def _stored_digest(stream: Stream, subject: str) -> str | None:
     """Return the digests of a stored schedule; ``None``: there is none; empty: it has no digests."""
     try:
         headers = stream.get_msg(last_by_subject=subject, consistent=True).headers
     except errors.MessageNotFoundError:
         return None
-    return "" if headers is None or _MODULE not in headers else headers.get(_DIGEST) or ""
+    return _digest_in(headers)
 
 
 def _rule(digest: str) -> str:
@@ -303,7 +331,9 @@ def find_schedules(
             state="missing" if found is None else state,
         )
     modules = {schedule.module for schedule in schedules} | {
-        module_of(handler.module) for handler in handlers
+        module_of(handler.module if part is handler else unwrapped(part.function).__module__)
+        for handler in handlers
+        for part in (handler, *handler.parts)
     }
     streams = {
         *(state.stream for state in states.values()),
@@ -340,15 +370,28 @@ def delete_schedules(js: JetStream, schedules: Iterable[ScheduleState]) -> None:
 
 def check_schedules(
     js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Iterable[Handler]
-) -> list[tuple[Schedule, str]]:
-    """Check that the server and the streams fit the schedules; return them with the names of the streams."""
-    found = []
+) -> list[tuple[Schedule, Stream]]:
+    """Check that the server and the streams fit the schedules; return them with the streams."""
+    found: list[tuple[Schedule, Stream]] = []
+    streams: dict[str, Stream] = {}
+    filters: dict[str, list[_Filters]] = {}
+    handlers = list(handlers)
+    for level in {schedule.level for schedule in schedules}:
+        require_level(js, level)
     for schedule in schedules:
-        require_level(js, schedule.level)
-        stream = js.find_stream_name_by_subject(schedule.subject)
-        check_scheduling(js, stream, _subject(stream, worker, schedule), handlers)
+        stream = next((item for item in streams.values() if _stores(item, schedule.subject)), None)
+        if stream is None:
+            name = js.find_stream_name_by_subject(schedule.subject)
+            stream = streams[name] = js.get_stream(name)
+            filters[name] = list(_filters(js, name, handlers))
+        subject = _subject(stream.name, worker, schedule)
+        _check_place(stream, subject, filters[stream.name])
         found.append((schedule, stream))
     return found
+
+
+def _stores(stream: Stream, subject: str) -> bool:
+    return any(subject_matches(item, subject) for item in stream.cached_info.config.subjects or ())
 
 
 def require_level(js: JetStream, level: int) -> None:
@@ -361,24 +404,37 @@ def require_level(js: JetStream, level: int) -> None:
 
 def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterable[Handler]) -> None:
     """Check that a stream can have a schedule with this subject, and that no handler receives it."""
-    config: StreamConfig = js.get_stream(stream).cached_info.config
-    area = f"{subject.partition('.')[0]}.{stream}.>"
-    allows = config.allow_msg_schedules
-    check_option("allow_msg_schedules", allows, bool(allows), f"stream {stream} must have it")
-    ok = config.retention != RetentionPolicy.INTEREST
-    rule = f"stream {stream} would drop schedules, which no consumer receives"
-    check_option("retention", str(config.retention), ok, rule)
-    ok = any(subject_matches(item, subject) for item in config.subjects or ())
-    rule = f"stream {stream} must have the subject {area!r} for schedules"
-    check_option("subjects", config.subjects, ok, rule)
+    _check_place(js.get_stream(stream), subject, _filters(js, stream, handlers))
+
+
+#: The name of a consumer, and its filters.
+_Filters = tuple[str, Sequence[str]]
+
+
+def _filters(js: JetStream, stream: str, handlers: Iterable[Handler]) -> Iterator[_Filters]:
+    """Yield the consumers of the handlers of a stream with their filters."""
     for handler in handlers:
         if handler.stream != stream or handler.group is not None:
             continue
         filters: Sequence[str] = handler.filter_subjects
         with suppress(errors.ConsumerNotFoundError):
             filters = filters or sorted(js.consumer_info(stream, handler.consumer).config.filters)
+        yield handler.consumer, filters
+
+
+def _check_place(stream: Stream, subject: str, consumers: Iterable[_Filters]) -> None:
+    config, name = stream.cached_info.config, stream.name
+    area = f"{subject.partition('.')[0]}.{name}.>"
+    allows = config.allow_msg_schedules
+    check_option("allow_msg_schedules", allows, bool(allows), f"stream {name} must have it")
+    ok = config.retention != RetentionPolicy.INTEREST
+    rule = f"stream {name} would drop schedules, which no consumer receives"
+    check_option("retention", str(config.retention), ok, rule)
+    rule = f"stream {name} must have the subject {area!r} for schedules"
+    check_option("subjects", config.subjects, _stores(stream, subject), rule)
+    for consumer, filters in consumers:
         ok = bool(filters) and not any(subject_matches(item, subject) for item in filters)
-        rule = f"consumer {stream}/{handler.consumer} would receive schedules: exclude {area!r}"
+        rule = f"consumer {name}/{consumer} would receive schedules: exclude {area!r}"
         check_option("filter_subjects", list(filters), ok, rule)
 
 
@@ -453,25 +509,69 @@ def check_zone(name: object) -> ZoneInfo | None:
     raise errors.InvalidOptionError("time_zone", name, rule)
 
 
+class _Transition(NamedTuple):
+    """A change of the clock: the local times that are left out, or that come twice."""
+
+    start: datetime
+    end: datetime
+    is_gap: bool
+
+
+@cache
+def _transitions(zone: ZoneInfo, today: date) -> list[_Transition]:
+    """Return the changes of the clock within a year."""
+    found = []
+    first = datetime(today.year, today.month, today.day, tzinfo=timezone.utc)
+
+    def offset(at: datetime) -> timedelta:
+        return at.astimezone(zone).utcoffset() or timedelta()
+
+    for days in range(366):
+        low, high = (first + timedelta(days=days + item) for item in (0, 1))
+        before, after = offset(low), offset(high)
+        if before == after:
+            continue
+        while high - low > timedelta(seconds=1):
+            middle = (low + (high - low) / 2).replace(microsecond=0)
+            low, high = (middle, high) if offset(middle) == before else (low, middle)
+        start, end = sorted(high.replace(tzinfo=None) + item for item in (before, after))
+        found.append(_Transition(start, end, after > before))
+    return found
+
+
+def _has_time(fields: Sequence[set[int]], start: datetime, end: datetime) -> bool:
+    """Return whether a rule has a time between two local ones, apart from seconds."""
+    _, minutes, hours, days, months, weekdays = fields
+    is_either = len(days) < _FIELDS[3][2] and len(weekdays) < len(_DAYS)
+    for number in range(int((end - start).total_seconds() // 60)):
+        at = start + timedelta(minutes=number)
+        fits = at.day in days, at.isoweekday() % 7 in weekdays
+        is_day = any(fits) if is_either else all(fits)
+        if is_day and at.month in months and at.hour in hours and at.minute in minutes:
+            return True
+    return False
+
+
 def clock_changes(cron: str, time_zone: str | None) -> list[str]:
     """Return what happens to a rule when the clock is changed within a year, as sentences."""
     fields = check_cron(cron)
     if time_zone is None or not fields or len(fields[2]) == _FIELDS[2][2] + 1:
         return []
-    zone, found = check_zone(time_zone), []
+    zone = check_zone(time_zone)
     if zone is None:
         return []
-    now = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
-    for hours in range(366 * 24):
-        before = (now + timedelta(hours=hours)).astimezone(zone)
-        after = (now + timedelta(hours=hours + 1)).astimezone(zone)
-        change = (after.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
-        if not change:
-            continue
-        local = before.replace(tzinfo=None) + timedelta(hours=1)  # as if the clock were not changed
-        start = local if change > timedelta(0) else local + change
-        times = [start + timedelta(minutes=item) for item in range(int(abs(change).seconds / 60))]
-        if any(time.hour in fields[2] and time.minute in fields[1] for time in times):
-            what = "is left out" if change > timedelta(0) else "comes twice"
-            found.append(f"on {start:%Y-%m-%d} a time of {cron!r} in {time_zone} {what}")
-    return found
+    return [
+        f"on {item.start:%Y-%m-%d} a time of {cron!r} in {time_zone} "
+        + ("is left out" if item.is_gap else "comes twice")
+        for item in _transitions(zone, datetime.now(timezone.utc).date())
+        if _has_time(fields, item.start, item.end)
+    ]
+
+
+def either_day(cron: str) -> list[str]:
+    """Return a sentence if a rule names days of the month and of the week, which the server takes as "or"."""
+    fields = check_cron(cron)
+    if not fields or len(fields[3]) == _FIELDS[3][2] or len(fields[5]) == len(_DAYS):
+        return []
+    text = "is due on each of its days of the month, and on each of its days of the week as well"
+    return [f"{cron!r} {text}: leave one of them '*', and check the other in the function"]

@@ -287,9 +287,9 @@ class Task(Generic[P, R]):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
-        countdown: float | None = None,
+        countdown: float | timedelta | None = None,
         eta: datetime | None = None,
-        expires: float | datetime | None = None,
+        expires: float | timedelta | datetime | None = None,
         task_id: str | None = None,
         **unknown: object,
     ) -> TaskResult[R]:
@@ -299,10 +299,10 @@ class Task(Generic[P, R]):
         Args:
             args: the positional arguments.
             kwargs: the keyword arguments; ``None``: none.
-            countdown: seconds after which the call may start; the server keeps it until then.
+            countdown: seconds, or a timedelta, after which the call may start; the server keeps it until then.
             eta: the time at which it may start, with a time zone.
-            expires: the time after which it does not start any more, or the seconds until then. Its status is
-                then ``EXPIRED``.
+            expires: the time after which it does not start any more, or the seconds or a timedelta until then. Its
+                status is then ``EXPIRED``.
             task_id: the id; a second call with it is not stored, and its first one is returned: within the
                 ``duplicate_window`` of the stream, and with ``results`` as long as the bucket keeps them.
             **unknown: other options of Celery raise an error that names what they are called here.
@@ -335,9 +335,9 @@ class Task(Generic[P, R]):
         self,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        countdown: float | None = None,
+        countdown: float | timedelta | None = None,
         eta: datetime | None = None,
-        expires: float | datetime | None = None,
+        expires: float | timedelta | datetime | None = None,
         *,
         task_id: str | None = None,
     ) -> tuple[CallRecord, datetime | None]:
@@ -484,14 +484,16 @@ class TaskDecorator(Protocol):
 
 def _later(option: str, seconds: object, now: datetime, *, ok: bool) -> datetime:
     """Return the time after some seconds."""
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
     try:
         if ok and is_number(seconds) and (option == "expires" or cast("float", seconds) >= 0):
             return now + timedelta(seconds=cast("float", seconds))
     except (OverflowError, ValueError):
         pass  # not a number, or beyond the year 9999
-    rule = "must be a number of seconds, 0 or above, and excludes 'eta'"
+    rule = "must be a number of seconds or a timedelta, 0 or above, and excludes 'eta'"
     if option == "expires":
-        rule = "must be a number of seconds, or a datetime with a time zone"
+        rule = "must be a number of seconds, a timedelta, or a datetime with a time zone"
     raise errors.InvalidOptionError(option, seconds, rule)
 
 

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
 
 import pytest
@@ -120,3 +121,45 @@ def refuse(_data: bytes) -> int:
 
 def record_nothing(_number: int) -> None:
     """Handle nothing."""
+
+
+@dataclass
+class Order:
+    """What the handlers get."""
+
+    number: int
+    day: date
+
+
+def test_payloads_arrive_as_the_annotation_of_the_handler(js, stream, nats_server):
+    """One rule for handlers, batches and tasks; what does not fit is given back."""
+    seen: list[object] = []
+    worker = Worker(nats_server.url, name="typed", dead_letters="DEAD")
+
+    @worker.handler(
+        stream=stream.name, consumer="C", filter_subject=f"{stream.name}.a", decode="json"
+    )
+    def handle(order: Order) -> None:
+        seen.append(order)
+
+    @worker.batch(
+        stream=stream.name, consumer="B", filter_subject=f"{stream.name}.b", decode="json"
+    )
+    def handle_all(orders: list[Order]) -> None:
+        seen.extend(orders)
+
+    @worker.handler(
+        stream=stream.name, consumer="P", filter_subject=f"{stream.name}.p", decode="json"
+    )
+    def plain(order, ctx) -> None:  # type: ignore[no-untyped-def]
+        del ctx
+        seen.append(order)
+
+    for token in "abp":
+        js.publish(f"{stream.name}.{token}", b'{"number": 1, "day": "2026-01-02"}')
+    js.publish(f"{stream.name}.a", b'{"number": "one", "day": "2026-01-02"}')
+    with running(worker):
+        wait_until(lambda: len(seen) == 3)
+        wait_until(lambda: stream.get_consumer("C").info().num_ack_pending == 1)
+    assert seen.count(Order(1, date(2026, 1, 2))) == 2
+    assert {"number": 1, "day": "2026-01-02"} in seen

@@ -12,11 +12,13 @@ import pytest
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import running
 
+import jetstream_sync
 from jetstream_sync import InvalidOptionError, JetStream, MessageNotFoundError, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 from jetstream_sync.workers import run as run_module
 from jetstream_sync.workers import schedules as schedules_module
+from jetstream_sync.workers.schedules import Schedules
 
 NOW = datetime.now(timezone.utc)
 
@@ -289,3 +291,45 @@ def test_options_of_schedules_are_checked():
         with pytest.raises(InvalidOptionError) as caught:
             worker.schedule(name, subject="jobs.b", **rule)(bytes)
         assert caught.value.option == option
+
+
+@pytest.mark.server(">=2.14")
+def test_a_start_without_changes_takes_few_requests(fresh_server):
+    """The number of requests does not grow with the number of schedules."""
+    worker = Worker(fresh_server.url, name="many")
+    for number in range(60):
+        worker.task(name=f"task-{number}", cron=f"{number} 3 * * *", time_zone="Europe/Berlin")(
+            print
+        )
+    worker.setup()
+    with jetstream_sync.connect(fresh_server.url) as nc, running(worker):
+        stream = nc.jetstream().get_stream("TASKS")
+        stored = lambda: stream.info(subjects_filter="schedules.>").state.subjects or ()  # noqa: E731
+        wait_until(lambda: len(stored()) == 60)
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        last = js.get_stream("TASKS").info().state.last_seq
+        before = js.account_info().api.total
+        schedules = Schedules(js, worker.name, worker.schedules, worker.handlers)
+        schedules.store()
+        assert js.account_info().api.total - before <= 10
+        assert js.get_stream("TASKS").info().state.last_seq == last
+
+
+@pytest.mark.server(">=2.14")
+def test_the_schedule_of_a_removed_task_is_unused(fresh_server):
+    """The modules of the tasks that are left are known, so that it can be pruned."""
+    old, new = (Worker(fresh_server.url, name="prune") for _ in range(2))
+    for worker in (old, new):
+        worker.task(name="kept")(record_nothing)
+    old.task(name="removed", every=3600)(record_nothing)
+    old.setup()
+    with running(old):
+        wait_until(lambda: any(item.state == "stored" for item in old.find_schedules()))
+    assert [(item.name, item.state) for item in new.find_schedules()] == [("removed", "unused")]
+    new.delete_schedules(new.find_schedules())
+    assert new.find_schedules() == []
+
+
+def record_nothing() -> None:
+    """Stand for a task."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
 from jetstream_sync import InvalidOptionError
 from jetstream_sync.workers import Worker
-from jetstream_sync.workers.schedules import check_cron, clock_changes
+from jetstream_sync.workers.schedules import check_cron, clock_changes, either_day
 
 GOOD = [
     *("0 3 * * *", "* * * JAN *", "* * * * mon", "*/5 * * * *", "5/10 * * * *", "1-5/2 * * * *"),
@@ -56,6 +58,15 @@ def test_changes_of_the_clock_are_found():
     assert "is left out" in found
     assert "comes twice" in found
     for cron, zone in (
+        ("45 1 * * *", "Australia/Lord_Howe"),  # its clock is changed by half an hour
+        ("45 1 * * *", "America/St_Johns"),
+        ("30 2 * * *", "Australia/Adelaide"),
+    ):
+        assert clock_changes(cron, zone), (cron, zone)
+    for cron, zone in (
+        ("45 2 * * *", "Australia/Lord_Howe"),
+        ("30 2 1 1 *", "Europe/Berlin"),  # the clock is not changed on that day
+        ("30 2 * * *", "Asia/Kolkata"),
         ("30 4 * * *", "Europe/Berlin"),
         ("*/5 * * * *", "Europe/Berlin"),
         ("30 2 * * *", None),
@@ -63,3 +74,24 @@ def test_changes_of_the_clock_are_found():
         ("30 2 * * *", "UTC"),
     ):
         assert clock_changes(cron, zone) == []
+
+
+def test_times_of_calls_may_be_timedeltas():
+    """`countdown` and `expires` take seconds, or a timedelta."""
+    task = Worker(name="tests").task(name="task")(lambda: None)
+    now = datetime.now(timezone.utc)
+    record, at = task.record((), {}, timedelta(minutes=1), None, timedelta(minutes=2))
+    assert at is not None
+    assert 59 <= (at - now).total_seconds() <= 70
+    assert record.expires is not None
+    assert 119 <= record.expires - now.timestamp() <= 130
+    with pytest.raises(InvalidOptionError):
+        task.record((), {}, timedelta(seconds=-1))
+
+
+def test_days_of_the_month_and_of_the_week_are_named():
+    """The server takes them as "or"; Celery takes them as "and"."""
+    (text,) = either_day("0 6 1-7 * mon")
+    assert "on each of its days of the week as well" in text
+    for cron in ("0 6 1-7 * *", "0 6 * * mon", "@daily", "0 6 * * *"):
+        assert either_day(cron) == []
