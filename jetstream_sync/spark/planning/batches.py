@@ -60,8 +60,10 @@ class MessageCounter:
         self.is_contiguous: bool = view.is_contiguous and not filtered
         self._view = view
         self._ask_server = probes
-        #: The time that the server takes to count from one sequence on, in seconds.
-        self.probe_s: float = _COUNTING_S / 2
+        #: The time that the server takes to count from one sequence on, in seconds, and from how many it may be asked
+        #: next. Counts are cheap near the ends of a stream, so that number grows slowly.
+        self.probe_s: float = _COUNTING_S
+        self.at_once: int = 1
         self._read_matches = read_matches
         # The start and the number of a few matches, and their sequences once these were read.
         self._few: tuple[int, int] | None = None
@@ -70,11 +72,11 @@ class MessageCounter:
     def _probes(self, seqs: Sequence[int]) -> list[tuple[int | None, int]]:
         """Count from each of some sequences on, from as many at once as the server counts in a moment."""
         found: list[tuple[int | None, int]] = []
-        while left := seqs[len(found) :]:
-            asked = left[: max(1, int(_COUNTING_S / self.probe_s))]
+        while left := seqs[len(found) : len(found) + self.at_once]:
             begun = monotonic()
-            found += self._ask_server(asked)
-            self.probe_s = max(monotonic() - begun, 1e-6) / len(asked)
+            found += self._ask_server(left)
+            self.probe_s = max(monotonic() - begun, 1e-6) / len(left)
+            self.at_once = max(1, min(2 * len(left), int(_COUNTING_S / self.probe_s)))
         return found
 
     def matching(self, start: int, end: int) -> int:
@@ -216,7 +218,8 @@ def partition_cuts(
     while True:
         guesses = {rank: _interpolated(known, rank, tolerance) for rank in ranks}
         open_seqs = sorted({seq for seq in guesses.values() if seq is not None})
-        affordable = min(budget, int((deadline.left() or 0.0) / counter.probe_s))
+        left = int((deadline.left() or 0.0) / counter.probe_s)
+        affordable = min(budget, left, counter.at_once)
         if not open_seqs or affordable < 1:
             break
         asked = open_seqs[:: ceil(len(open_seqs) / affordable)]

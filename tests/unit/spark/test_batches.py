@@ -224,14 +224,18 @@ def test_messages_that_leave_the_stream_move_no_cut_out_of_the_range(present, pa
 
 
 def test_slow_counts_end_the_search_for_cuts(monkeypatch):
-    """Where a count takes long, few are made, and the other cuts are between the known ones."""
+    """
+    Where a count takes long, few are made, and the other cuts are between the known ones.
+
+    As in a stream in memory, counts are cheap near its ends.
+    """
     end, now = 640_000, [0.0]
     server = Server(set(range(1, end, 640)))
     at_once: list[int] = []
 
     def probes(seqs: Sequence[int]) -> list[tuple[int | None, int]]:
         at_once.append(len(seqs))
-        now[0] += len(seqs)
+        now[0] += sum(2.0 if end * 0.1 < seq < end * 0.9 else 0.001 for seq in seqs)
         return server.probes(seqs)
 
     for module in ("spark.planning.batches", "net.clock"):
@@ -239,9 +243,8 @@ def test_slow_counts_end_the_search_for_cuts(monkeypatch):
     counts = MessageCounter(view(1, end, end), True, probes)
     assert counts.matching(1, end) == 1000
     cuts = partition_cuts(counts, 1, end, 1000, 64)
-    assert at_once[0] == 2
-    assert set(at_once[1:]) == {1}
-    assert now[0] < 12
+    assert max(at_once) <= 4
+    assert now[0] < 15
     assert len(cuts) == 63
     assert max(high - low for low, high in pairwise((1, *cuts, end))) < 1.5 * end / 64
     # A batch is smaller than its limit, but has messages.
