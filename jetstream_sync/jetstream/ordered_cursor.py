@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
-from ..api.echo import release
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
 from ..api.stream import MsgGetRequest
 from ..client.mailbox import copy_exception
@@ -603,10 +602,20 @@ class OrderedCursor:
             if verified is not None:
                 return not verified
             # Every message that could show it was replaced meanwhile, which is usual. Before 2.11, the
-            # creation time changes with an update of the stream and a restart.
-            if is_new and (release(self._api.core.info.version) or (2, 11)) >= (2, 11):
+            # creation time changes with an update of the stream and a restart, too.
+            if is_new and self._has_only_later(time_ns, deadline):
                 return True
         return self._has_later_before(seq, time_ns, deadline)
+
+    def _has_only_later(self, time_ns: int, deadline: Deadline) -> bool:
+        """Return whether every message of the stream was stored after a time."""
+        try:
+            request = MsgGetRequest(1, next_by_subj=">")
+            return leader_get(self._api, self.stream, request, deadline).time_ns > time_ns
+        except errors.MessageNotFoundError:
+            return True
+        except _NOT_PERMITTED:
+            return False
 
     def _has_later_before(self, seq: int, time_ns: int, deadline: Deadline) -> bool:
         """Return whether the stream has a message that was stored after a time, up to a sequence."""
