@@ -51,6 +51,9 @@ from .ordered_cursor import CursorOptions, OrderedCursor, log
 from .server_support import EchoCheck
 
 _payload = itemgetter(3)
+#: By how much a heartbeat may be late for an ordered subscription: in intervals, and at least in seconds.
+_LATE_INTERVALS: Final = 0.2
+_LATE_S: Final = 0.5
 
 
 @frozen(kw_only=True)
@@ -66,7 +69,7 @@ class PushOptions(Frozen):
     pending_bytes_limit: int = 256 * 1024 * 1024
     """Maximum number of pending bytes; 0: no limit. The default is that of nats-py."""
     heartbeat_intervals: float = PUSH_INTERVALS
-    """How many heartbeats may be missed."""
+    """How many heartbeats may be missed; an ordered subscription creates another consumer after the first one."""
     delete_consumer: bool = True
     """Whether a consumer that was created for the subscription is deleted with it."""
     restart_if_recreated: bool = False
@@ -166,9 +169,14 @@ class PushSubscription(ConsumerAccessors, Subscription):
         if heartbeat and self._sequence is not None:
             self._start_monitor(heartbeat)
 
+    def _missed_intervals(self, heartbeat: timedelta) -> float:
+        """Return the number of heartbeat intervals after which a silence is noticed."""
+        del heartbeat
+        return self._options.heartbeat_intervals
+
     def _start_monitor(self, heartbeat: timedelta) -> None:
         """Monitor the heartbeats until the subscription ends."""
-        timeout = HeartbeatTimeout(heartbeat.total_seconds(), self._options.heartbeat_intervals)
+        timeout = HeartbeatTimeout(heartbeat.total_seconds(), self._missed_intervals(heartbeat))
         self._last_seen = monotonic()
         # The timer does not keep a subscription that was dropped.
         owner = weakref.ref(self)
@@ -685,6 +693,11 @@ class OrderedPushSubscription(PushSubscription):
         self._start_monitor(heartbeat)
         if self._callback is None:
             self._stop_when_dropped()
+
+    def _missed_intervals(self, heartbeat: timedelta) -> float:
+        # Another consumer does no harm, so one heartbeat that is late is enough.
+        late = max(_LATE_INTERVALS, _LATE_S / heartbeat.total_seconds())
+        return min(super()._missed_intervals(heartbeat), 1 + late)
 
     def _stop_when_dropped(self) -> None:
         """End the subscription and delete its consumer when it is collected."""

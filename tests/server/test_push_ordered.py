@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fixtures.internals import core_of, cursor_of
 from fixtures.server import break_link, fill
-from fixtures.threads import wait_until
+from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -178,6 +179,19 @@ def test_missed_heartbeats_create_another_consumer(js, stream):
         assert numbers(sub, 5) == list(range(first, first + 5))
     (name,) = stream.consumer_names()
     assert name == sub.consumer_name
+    sub.unsubscribe()
+
+
+def test_one_missed_heartbeat_is_noticed(js, stream):
+    """A consumer that is gone without a signal of the server is replaced after one heartbeat, not after three."""
+    fill(js, stream.name, 5)
+    sub = read_ordered(js, stream, idle_heartbeat=2.0)
+    assert numbers(sub, 5) == list(range(5))
+    lose(stream)
+    began = time.monotonic()
+    fill(js, stream.name, 1, first=5)
+    assert numbers(sub, 1) == [5]
+    assert time.monotonic() - began < 2.5 + 0.5 * SCALE
     sub.unsubscribe()
 
 
