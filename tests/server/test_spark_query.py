@@ -1126,6 +1126,7 @@ def test_a_durable_that_another_program_has_moved_is_an_error(js, stream_name, p
         step(query, end)
 
 
+@pytest.mark.server(">=2.11")
 def test_a_commit_beside_other_consumers_deletes_by_sequence(js, stream_name, planner):
     """A purge by subject could make the server forget what other consumers have pending."""
     stream = work_queue(js, stream_name)
