@@ -27,6 +27,7 @@ from ..contexts import (
     local_path,
     used_fields,
 )
+from ..exit_status import ExitStatus
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped
 from .status import CommandError, file_errors, one_line
@@ -208,6 +209,15 @@ class Settings:
                 raise login.named(error) from error
             with opened as connection:
                 yield connection
+        except errors.JetStreamNotEnabledError as error:
+            domain = login.values.get("domain")
+            if domain is None:
+                raise
+            raise CommandError(
+                f"domain {single_line(domain)} does not answer: the leaf connection is down, or the name is wrong",
+                ExitStatus.NO_CONNECTION,
+                hint=f"it is from {login.sources['domain']}",
+            ) from error
         except errors.SubscriptionError:
             warnings.clear()  # the exception has the same text
             raise

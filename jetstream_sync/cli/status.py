@@ -81,7 +81,9 @@ def exit_status(error: BaseException) -> ExitStatus:
     if isinstance(error, click.Abort):
         return ExitStatus.INTERRUPTED
     if isinstance(error, click.UsageError):
-        return ExitStatus.USAGE
+        # Monitoring takes 2 for critical, and 3 for unknown.
+        path = error.ctx.command_path if error.ctx is not None else ""
+        return ExitStatus.NOT_FOUND if " server check " in f"{path} " else ExitStatus.USAGE
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
         return ExitStatus.BROKEN_PIPE
     return status_of(error)

@@ -169,7 +169,7 @@ class MessageWriter:
     def _put(self, msg: Msg | StoredMsg, *, acked: bool) -> None:
         out = self._env.stdout
         if self._raw:
-            write_bytes(self._env, msg.data + b"\n")
+            write_bytes(self._env, msg.data if self._single else msg.data + b"\n")
             return
         if self.is_text:
             out.write(self._text(msg))

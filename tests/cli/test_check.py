@@ -312,3 +312,11 @@ def test_replicas(servers):
         away.stop()
         wait_until(lambda: on(*words, "1s").status == 2, 20)
         wait_until(lambda: on("jetstream", "--replica-seen-critical", "1s").status == 2, 20)
+
+
+def test_wrong_usage_is_unknown(jsm):
+    """Monitoring reads 2 as critical, so that wrong options of a check are 3, unknown."""
+    assert jsm("server", "check", "stream", "--msgs-critical", "many").status == 3
+    assert jsm("server", "check", "jetstream", "--no-such-option").status == 3
+    assert jsm("server", "check", "stream").status == 3
+    assert jsm("server", "report", "--no-such-option").status == 2

@@ -9,6 +9,7 @@ import pytest
 from fixtures.orders import Orders
 from fixtures.threads import wait_until
 
+import jetstream_sync
 from jetstream_sync import TimeoutError
 from jetstream_sync.cli.long_running import wait_interruptibly
 from jetstream_sync.net.clock import Deadline
@@ -293,3 +294,27 @@ def test_a_wait_is_divided():
     with pytest.raises(TimeoutError):
         wait_interruptibly(take, Deadline(0))
     assert asked[3:] == [0]
+
+
+def test_a_raw_body_has_nothing_added(jsm, js):
+    """``--raw`` of one message writes its payload, byte for byte, without a line break after it."""
+    stream = js.create_stream(name="RAW", subjects=["raw"])
+    stream.create_consumer(durable_name="C", ack_policy="explicit")
+    js.publish("raw", b"a\nb")
+    assert jsm("stream", "get", "RAW", "1", "--raw").ok().out == "a\nb"
+    assert jsm("con", "next", "RAW", "C", "--raw").ok().out == "a\nb"
+    with jetstream_sync.connect(jsm.url) as nc:
+        nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+        nc.flush()
+        assert jsm("req", "echo", "a b", "--raw").ok().out == "a b"
+
+
+def test_a_domain_that_does_not_answer(jsm):
+    """A domain whose leaf connection is down, or whose name is wrong, is named, without a code of a server."""
+    for words in (("stream", "ls"), ("stream", "info", "X"), ("kv", "get", "B", "k")):
+        result = jsm("--js-domain", "hub", *words, "-j")
+        assert result.status == 5, result
+        assert result.error["description"] == (
+            "domain hub does not answer: the leaf connection is down, or the name is wrong"
+        )
+        assert "err_code" not in result.error

@@ -118,7 +118,7 @@ def test_a_stream_without_direct_gets_is_read(jsm, raw):
     jsm("stream", "add", "L", "--subjects", "l", "--no-allow-direct").ok()
     publish(raw, "l", b"x")
     assert bodies(jsm) == ["x"]
-    assert jsm("stream", "get", "L", "1", "--raw").ok().out == "x\n"
+    assert jsm("stream", "get", "L", "1", "--raw").ok().out == "x"
 
 
 def test_follow(stored, raw):
@@ -169,8 +169,8 @@ def test_get(stored):
     got = stored("stream", "get", "L", "5", "-j").ok().json
     assert (got["stream_seq"], got["text"]) == (5, "5")
     assert stored("stream", "get", "L", "-S", "l.odd", "-j").ok().json["stream_seq"] == 11
-    assert stored("stream", "get", "L", "--last-for", "l.*", "--raw").ok().out == "12\n"
-    assert stored("stream", "get", "L", "6", "--next-for", "l.odd", "--raw").ok().out == "7\n"
+    assert stored("stream", "get", "L", "--last-for", "l.*", "--raw").ok().out == "12"
+    assert stored("stream", "get", "L", "6", "--next-for", "l.odd", "--raw").ok().out == "7"
     assert stored("stream", "get", "L", "5").ok().out.startswith("[5] Subject: l.odd")
 
 
