@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import codec, errors
 from ..address import Secret, ServerAddress
@@ -32,6 +32,9 @@ from ..protocol.auth import (
 )
 from ..protocol.parser import PING, Handshake, Operation, Parser, ServerInfo
 from ..version import __version__
+
+if TYPE_CHECKING:
+    from ..net.websocket import WebSocketStream
 from .mailbox import ResultSlot
 from .threads import spawn
 
@@ -161,6 +164,7 @@ class _Opening:
         # The stream that carries the bytes, and the same stream with the user's wrapper, if any.
         self.carrier = connected
         self.stream = connected
+        self._websocket: WebSocketStream | None = None
         self._address = address
         self._deadline = deadline
         self._wants_tls = (
@@ -203,6 +207,8 @@ class _Opening:
     def _connect(self, info: ServerInfo) -> bytes:
         """Secure the connection if the INFO says so, and return CONNECT."""
         self._opener.was_greeted = True
+        if self._websocket is not None:
+            self._websocket.accept_messages(info.max_payload)
         if self._must_upgrade(info):
             self._start_tls()
             self._wrap_carrier()
@@ -258,7 +264,7 @@ class _Opening:
         headers = self._options.ws_connection_headers
         stream = WebSocketStream(self.carrier, self._address, headers)
         stream.handshake(self._deadline)
-        self.carrier = self.stream = stream
+        self.carrier = self.stream = self._websocket = stream
         self._received_secure = True
 
     def _wrap_carrier(self) -> None:

@@ -141,6 +141,7 @@ class Counters:
         """Return the total of a counter; raises as `get()`."""
         return self.get(subject).value
 
+    @with_one_deadline
     def items(self, pattern: str = ">") -> Iterator[CounterEntry]:
         """
         Return an iterator of the counters whose subjects match.

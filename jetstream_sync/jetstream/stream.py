@@ -19,7 +19,7 @@ from ..options import check_int
 from ..records import shows_fields
 from ..subjects import check_consumer_name, check_subject
 from . import consumer_requests
-from .api_requests import APIRequests, resolve_config, stream_info
+from .api_requests import APIRequests, resolve_config, stream_info, with_one_deadline
 from .consumer_requests import CREATE, CREATE_OR_UPDATE, UPDATE, add_consumer, consumer_info
 from .direct_get import (
     MAX_BYTES,
@@ -833,6 +833,7 @@ class Stream(ForeignNames, StreamConsumers):
         """
         self._api.ask(self._api.routes.to("STREAM.PEER.REMOVE", self._name), {"peer": name})
 
+    @with_one_deadline
     def schedules(self, subject: str = ">") -> list[Schedule]:
         """
         Return the schedules of the stream, sorted by subject (ADR-51).

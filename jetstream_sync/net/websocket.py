@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from .. import errors
 from ..address import ServerAddress
@@ -16,8 +16,11 @@ from ..version import install_command
 from .clock import Deadline
 from .layer import ByteStream, Layer
 
-#: Maximum frame size in bytes. A server sends all pending data in one frame, up to its ``max_pending``.
-_MAX_FRAME_BYTES: Final = 1024 * 1024 * 1024
+#: Maximum frame size in bytes before INFO.
+_MAX_FIRST_FRAME_BYTES: Final = 1024 * 1024
+#: Maximum frame size in bytes after it, besides a message. A server sends all pending data in one frame, up to its
+#: ``max_pending``; this is the default.
+_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _MAX_EXCERPT_BYTES: Final = 64
 
@@ -51,7 +54,7 @@ class WebSocketStream(Layer):
                 "servers", address.url, "must be a WebSocket URL"
             ) from error
         self._frames = frames
-        self._protocol = ClientProtocol(uri, max_size=_MAX_FRAME_BYTES)
+        self._protocol = ClientProtocol(uri, max_size=_MAX_FIRST_FRAME_BYTES)
         # Otherwise it logs the request at DEBUG level, with credentials that may be in the headers.
         self._protocol.debug = False
         request = self._protocol.connect()
@@ -90,6 +93,11 @@ class WebSocketStream(Layer):
                 f"the WebSocket handshake failed: {self._protocol.handshake_exc}"
             )
         self._early = self._decoded()
+
+    def accept_messages(self, max_payload: int) -> None:
+        """Accept the frames of a server with a maximum payload, as its INFO states it."""
+        protocol: Any = self._protocol  # the second name is that of older releases
+        protocol.max_message_size = protocol.max_size = _MAX_FRAME_BYTES + max_payload
 
     def _encode(self, data: memoryview) -> None:
         size = len(data)

@@ -14,6 +14,7 @@ from typing import Any
 import blocking_calls
 import pytest
 from blocking_calls import CALLS, KINDS
+from fixtures.faults import FaultProxy, Toward
 from fixtures.internals import api_of, core_of, set_timeout
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
@@ -31,9 +32,9 @@ MARGIN_S = 0.3
 class Objects:
     """The objects whose calls are measured, made while the server replies."""
 
-    def __init__(self, server: NatsServer, path: Path) -> None:
-        self.nc = jetstream_sync.connect(server.url)
-        self.other_nc = jetstream_sync.connect(server.url)
+    def __init__(self, url: str, path: Path) -> None:
+        self.nc = jetstream_sync.connect(url)
+        self.other_nc = jetstream_sync.connect(url)
         self.contexts = [self.nc.jetstream(timeout=10 * SCALE) for _ in range(3)]
         self.js, self.js2, self.js3 = self.contexts
         js = self.js
@@ -122,7 +123,7 @@ class Objects:
 @contextmanager
 def silent_objects(server: NatsServer, path: Path, timeout: float) -> Iterator[Objects]:
     """Yield the objects of a server that does not reply any more."""
-    on = Objects(server, path)
+    on = Objects(server.url, path)
     try:
         on.set_timeout(timeout)
         with paused(server):
@@ -180,6 +181,45 @@ def calls_by_timeout() -> Iterator[tuple[list[str], bool]]:
 def test_every_call_ends_at_its_timeout_when_the_server_is_silent(fresh_server, tmp_path, timeout):
     """No call of the list takes 0.3 seconds more than its timeout, with a server that is stopped."""
     assert late_calls(fresh_server, tmp_path / "f", timeout) == {}
+
+
+#: Calls whose timeout is for each chunk, as they document.
+_BY_CHUNK = {
+    *(f"ObjectStore.{name}" for name in ("put", "put_file", "open", "get_bytes", "get_file")),
+    "ObjectWriter.close",
+}
+
+
+@pytest.mark.server(">=2.14")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the calls make readers that are dropped
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("delay", [0.35, pytest.param(0.6, marks=pytest.mark.full)])
+def test_every_call_ends_at_its_timeout_when_the_server_is_slow(fresh_server, tmp_path, delay):
+    """All requests of a call share its timeout, of which each reply takes a part."""
+    timeout = 1.0
+    with FaultProxy(fresh_server.port) as proxy:
+        on = Objects(proxy.url, tmp_path / "f")
+        on.set_timeout(timeout)
+        proxy.slow(Toward.CLIENT, delay=delay * timeout)
+        late = {}
+        for names, of_context in calls_by_timeout():
+            on.set_timeout(timeout if of_context else 5.0)
+            names = sorted({*names} - _BY_CHUNK)  # noqa: PLW2901 - in an order
+            with ThreadPoolExecutor(12) as pool:
+                taken = list(pool.map(lambda name: measure(on, name, timeout), names))
+            late.update(
+                (name, seconds)
+                for name, seconds in zip(names, taken, strict=True)
+                if seconds > timeout + MARGIN_S * SCALE
+            )
+        proxy.heal()
+        on.other_nc.close()
+        for lock in (on.lock, on.held_lock, on.held_lock2):
+            with suppress(Error):
+                lock.release()  # ends its thread
+        fresh_server.kill()  # as `silent_objects`
+        on.nc.close()
+    assert late == {}
 
 
 def test_the_list_has_every_public_call():

@@ -373,7 +373,7 @@ class KeyValue(ForeignNames):
         """
         options = _consumer_options({"history": True})
         with self._watch([self._subjects.encoded(key)], options, follows=False) as watch:
-            return list(watch.initial(self._api.timeout))
+            return list(watch.initial(self._api.deadline().left()))
 
     def keys(self, *patterns: str) -> list[str]:
         """
@@ -407,9 +407,11 @@ class KeyValue(ForeignNames):
         """
         options = _consumer_options({"meta_only": True})
         stored = self._subjects.patterns(patterns or ">")
-        with self._watch(stored, options, ignore_deletes=True, follows=False) as watch:
+        with limited(deadline := self._api.deadline()):
+            watch = self._watch(stored, options, ignore_deletes=True, follows=False)
+        with watch:
             known: set[str] = set()
-            for key, _ in decoded_entries(watch.initial(self._api.timeout)):
+            for key, _ in decoded_entries(watch.initial(deadline.left())):
                 if key not in known:  # it was changed meanwhile
                     known.add(key)
                     yield key
@@ -610,12 +612,13 @@ class KeyValue(ForeignNames):
                     if deadline.expired():
                         raise
 
+    @with_one_deadline
     def purge_deletes(self, older_than: float | timedelta = 1800, *, force: bool = False) -> int:
         """
         Remove the history of deleted keys, and the markers of old deletions.
 
-        A value that is written meanwhile is not removed. It purges by subject, which consumers that acknowledge
-        could lose messages by; watches and replicas do not acknowledge.
+        A value that is written meanwhile is not removed. One timeout holds for the call, which can be repeated. It
+        purges by subject, which consumers that acknowledge could lose messages by; watches and replicas do not.
 
         Args:
             older_than: seconds since the deletion after which its marker is removed, too; 0: all markers.
@@ -639,7 +642,9 @@ class KeyValue(ForeignNames):
         options = _consumer_options({"meta_only": True})
         before = self.status().info
         with self._watch([self._subjects.pattern(">")], options, follows=False) as watch:
-            markers = [entry for entry in watch.initial(self._api.timeout) if not entry.has_value]
+            markers = [
+                entry for entry in watch.initial(self._api.deadline().left()) if not entry.has_value
+            ]
         if not markers:
             return 0
         info = self.status().info

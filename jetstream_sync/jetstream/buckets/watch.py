@@ -277,7 +277,7 @@ class _Initial:
             return True  # the connection or the leader is lost: the next check decides
         return self.target > position
 
-    def check(self) -> bool:
+    def check(self, deadline: Deadline) -> bool:
         """Return whether the watch is current after a silence; `PullError`: new consumers have not helped."""
         consumer = self.cursor.consumer
         if consumer is None:
@@ -294,7 +294,9 @@ class _Initial:
         if now < self.check_at:
             return False
         self.check_at = now + self.check_delays.next()
-        state = self.messages.silent_state(FOREVER)
+        left = deadline.left()  # a caller that does not wait must learn it, too
+        limit = FOREVER if left is None else Deadline(max(left, _MIN_LOST_TIMEOUT_S))
+        state = self.messages.silent_state(limit)
         if state is None:
             return False
         everything = state.delivered.consumer_seq == received and not state.num_pending
@@ -684,7 +686,7 @@ class Watch(Generic[E]):
         except _RenewedError:
             return False
         except errors.TimeoutError:
-            if initial is not None and initial.check():
+            if initial is not None and initial.check(deadline):
                 self._set_current()
                 return False
             if initial is None and state.compare_at and monotonic() >= state.compare_at:
