@@ -881,9 +881,9 @@ static char *
 extend(PyObject *buffer, Py_ssize_t more)
 {
     Py_ssize_t length = PyByteArray_GET_SIZE(buffer) + more;
-    /* By itself it grows by an eighth only. */
-    if ((length >= ((PyByteArrayObject *)buffer)->ob_alloc && PyByteArray_Resize(buffer, length + length / 2) < 0)
-        || PyByteArray_Resize(buffer, length) < 0) {
+    /* By itself it grows by an eighth only. Above the limit it is sent next. */
+    int is_full = length >= ((PyByteArrayObject *)buffer)->ob_alloc && length <= SEND_ABOVE;
+    if ((is_full && PyByteArray_Resize(buffer, length + length / 2) < 0) || PyByteArray_Resize(buffer, length) < 0) {
         return NULL;
     }
     return PyByteArray_AS_STRING(buffer) + length - more;

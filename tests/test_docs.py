@@ -230,6 +230,41 @@ def test_the_tests_that_a_page_names_exist(page):
     assert {test.groups() for test in named if test} - defined == set()
 
 
+def refusals(run: dict[str, Any]) -> list[str]:
+    """Return why the figures of a run must not be quoted."""
+    missing = [field for field in ("commit", "load", "rounds", "versions") if not run.get(field)]
+    return missing + ["busy"] * (run.get("load", 0) > 2)
+
+
+def test_figures_are_of_a_known_commit_and_a_quiet_machine():
+    """A run without commit, load, rounds or versions, or with a load above 2, has to be repeated."""
+    figures = json.loads((ROOT / "docs" / "figures.json").read_text(encoding="utf-8"))
+    refused = {name for name, run in figures["runs"].items() if refusals(run)}
+    assert refused == set(figures["to_measure"])
+    busy = {name for name in refused if "busy" in refusals(figures["runs"][name])}
+    for name, figure in figures["quoted"].items():
+        assert not busy & set(figure["values"]), name
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({}, []),
+        ({"load": 2}, []),
+        ({"load": 2.1}, ["busy"]),
+        ({"load": None}, ["load"]),
+        ({"commit": ""}, ["commit"]),
+        ({"rounds": 0}, ["rounds"]),
+        ({"versions": {}}, ["versions"]),
+    ],
+)
+def test_run_that_cannot_be_repeated_is_refused(change, refused):
+    """Each field that is missing is named."""
+    run = {"commit": "e8355a8e", "load": 0.7, "rounds": 3, "versions": {"python": "3.11"}}
+    known = {name: value for name, value in {**run, **change}.items() if value is not None}
+    assert refusals(known) == refused
+
+
 def test_quoted_figures_agree_with_the_file_of_measurements():
     """README and pages quote the numbers of docs/figures.json, rounded at most."""
     figures = json.loads((ROOT / "docs" / "figures.json").read_text(encoding="utf-8"))

@@ -63,7 +63,7 @@ from .raw import (
     verify_acked,
     verify_stored,
 )
-from .report import ROOT, align, processor_seconds_of
+from .report import ROOT, align, measured_copy, processor_seconds_of
 
 _STREAM = "JETSTREAM_SYNC_BENCH"
 _SUBJECT = "jetstream_sync_bench.message"
@@ -321,6 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 comparison.run_row(name, commands)
     versions = [f"{client} {version}" for client, version in comparison.versions.items()]
     machine = f"{platform.machine()} with {os.cpu_count()} CPUs"
+    print(measured_copy())
     print(", ".join([machine, f"Python {platform.python_version()}", *versions]))
     print(f"{_MESSAGE_BYTES}-byte messages, memory stream, {options.rounds} rounds\n")
     print(comparison.table())

@@ -23,6 +23,8 @@ from typing import Any
 
 from jetstream_sync.server import NatsServer
 
+from .report import measured_copy
+
 ROUNDS = 60
 VALUE = "x" * 200
 MANY = {f"many-{number}": VALUE for number in range(100)}
@@ -97,6 +99,7 @@ def measure(compared: list[Any]) -> None:
                 for number in range(count):
                     call(cache, number)
                 found.append((time.perf_counter() - begin) / count * 1e6)
+    print(measured_copy())
     for name, (ours, theirs) in times.items():
         a, b = (statistics.quantiles(found, n=10)[0] for found in (ours, theirs))
         print(f"{name:16} {a:8.0f} us {b:8.0f} us   ratio {a / b:.2f}")

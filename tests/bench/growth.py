@@ -37,7 +37,7 @@ from jetstream_sync.workers import Worker
 
 from ..fixtures.rawnats import RawClient
 from .raw import NotDoneError, fill, make_stream
-from .report import ROOT, align
+from .report import ROOT, align, measured_copy
 
 _STREAM = "JETSTREAM_SYNC_GROWTH"
 _SUBJECT = "jetstream_sync_growth.message"
@@ -325,6 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for what, value, unit, aim in found.get():
                 limit = "" if aim is None else f"<= {aim:,g} {unit}".rstrip()
                 lines.append([what, f"{value:,.2f} {unit}".rstrip(), limit])
+    print(measured_copy())
     print(align(lines))
 
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-Workload: TypeAlias = Callable[["Connection", int], None]
+#: Does some operations, of at most the given number; returns how many if they were fewer.
+Workload: TypeAlias = Callable[["Connection", int], "int | None"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _STEP = 10_000
@@ -58,18 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.child is not None:
         _run_steps(options.child, options.url)
         return 0
+    from .report import machine_state  # the children, which run this file alone, do not have it
+
     slower = False
     with ExitStack() as trees:
         old = trees.enter_context(_installed(options.old))
         new = trees.enter_context(_installed(options.new))
         url = trees.enter_context(_filled_server())
-        print(f"{'processor time per message, us':32}{'before':>8}{'after':>8}{'ratio':>8}")
+        print(f"{options.old}, and {options.new or 'this checkout'}; {machine_state()}")
+        print(f"{'processor time per message, us':38}{'before':>8}{'after':>8}{'ratio':>8}")
         for workload in options.workloads:
             before, after = _compare(old, new, workload, url, options.rounds)
             ratio = median(b / a for a, b in zip(before, after, strict=True))
             verdict = "slower" if ratio > 1 + options.limit else ""
             slower = slower or bool(verdict)
-            line = f"{workload:32}{median(before):8.2f}{median(after):8.2f}{ratio:8.2f}  {verdict}"
+            line = f"{workload:38}{median(before):8.2f}{median(after):8.2f}{ratio:8.2f}  {verdict}"
             print(line.rstrip(), flush=True)
     return 1 if slower else 0
 
@@ -183,8 +187,8 @@ def _run_steps(workload: str, url: str) -> None:
     with jetstream_sync.connect(url) as nc:
         for _ in sys.stdin:
             start = time.process_time()
-            _WORKLOADS[workload](nc, _STEP)
-            print((time.process_time() - start) / _STEP * 1e6, flush=True)
+            done = _WORKLOADS[workload](nc, _STEP) or _STEP
+            print((time.process_time() - start) / done * 1e6, flush=True)
 
 
 def _publish_async(nc: Connection, count: int) -> None:
@@ -243,8 +247,8 @@ def _publish_core(threads: int, payload: bytes = _PAYLOAD) -> Workload:
     return publish
 
 
-def _publish_async_in_threads(nc: Connection, count: int) -> None:
-    _in_threads(count, 8, lambda share: _publish_async(nc, share))
+def _publish_async_in(threads: int) -> Workload:
+    return lambda nc, count: _in_threads(count, threads, lambda share: _publish_async(nc, share))
 
 
 def _publish_headers(nc: Connection, count: int) -> None:
@@ -253,12 +257,34 @@ def _publish_headers(nc: Connection, count: int) -> None:
     nc.flush(timeout=60.0)
 
 
-def _lone_publish(nc: Connection, count: int) -> None:
-    """Publish 50 messages at 50 a second; the cost is of one in ``count``, so only the ratio says something."""
-    del count
-    for _ in range(50):
-        nc.publish("guard.nowhere", _PAYLOAD)
-        time.sleep(0.02)
+def _publish_at(rate: int) -> Workload:
+    """Return the workload of a fifth of a second at a rate of messages."""
+
+    def publish(nc: Connection, count: int) -> int:
+        done = min(count, rate // 5)
+        for _ in range(done):
+            nc.publish("guard.nowhere", _PAYLOAD)
+            time.sleep(1 / rate)
+        return done
+
+    return publish
+
+
+def _publish_sync(nc: Connection, count: int) -> int:
+    js = nc.jetstream()
+    for _ in range(count // 20):
+        js.publish("guard", _PAYLOAD)
+    return count // 20
+
+
+def _small_objects(nc: Connection, count: int) -> int:
+    js = nc.jetstream()
+    store = js.create_object_store(bucket="GUARD", storage="memory")
+    store.put("small", b"x" * 100)
+    for _ in range(count // 100):
+        store.get_bytes("small")
+    js.delete_object_store("GUARD")
+    return count // 100
 
 
 def _ordered_empty(nc: Connection, count: int) -> None:
@@ -290,8 +316,15 @@ _WORKLOADS: Mapping[str, Workload] = {
     "core publish, 8 threads": _publish_core(8),
     "core publish, 4 KiB": _publish_core(1, b"x" * 4096),
     "core publish, headers, empty payload": _publish_headers,
-    "core publish, 50 a second": _lone_publish,
-    "publish_async, 8 threads": _publish_async_in_threads,
+    "core publish, 64 KiB": lambda nc, count: (
+        _publish_core(1, b"x" * 65536)(nc, count // 20) or count // 20
+    ),
+    "core publish, 20 a second": _publish_at(20),
+    "core publish, 500 a second": _publish_at(500),
+    "publish_async, 2 threads": _publish_async_in(2),
+    "publish_async, 8 threads": _publish_async_in(8),
+    "publish, wait for each ack": _publish_sync,
+    "get of an object of 100 bytes": _small_objects,
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -10,6 +12,25 @@ from pathlib import Path
 
 #: The directory that has ``jetstream_sync`` and ``tests``.
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def machine_state() -> str:
+    """Return the load of the machine and the version of Python."""
+    load = "/".join(f"{item:.1f}" for item in os.getloadavg())
+    return f"load {load}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+
+
+def measured_copy() -> str:
+    """Return which copy of the package is measured, at which commit, and whether with the C extension."""
+    import jetstream_sync
+    from jetstream_sync import speedups
+
+    place = Path(jetstream_sync.__file__).resolve().parent
+    git = ["git", "-C", str(place), "describe", "--always", "--dirty"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    commit = found.stdout.strip() or "unknown"
+    kind = "with the C extension" if speedups.IN_USE else "WITHOUT the C extension"
+    return f"measured: {place}, commit {commit}, {kind}; {machine_state()}"
 
 
 def align(lines: Sequence[Sequence[str]]) -> str:

@@ -36,7 +36,7 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
 from ..fixtures.rawnats import RawClient
-from .report import align, processor_seconds_of
+from .report import align, measured_copy, processor_seconds_of
 
 #: Processor time of nats-server for each request, in microseconds, as ``measure`` prints it.
 COSTS_US: Final = {
@@ -172,6 +172,7 @@ def measure() -> None:
                 stream_name=_STREAM,
                 config={"durable_name": name, "ack_policy": "explicit"},
             )
+        print(measured_copy())
         lines = [["", "µs"]]
         lines += [[what, f"{value:,.0f}"] for what, value in _costs(server, raw)]
         print(align(lines), "\n", flush=True)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import signal
 import socket
 import subprocess
@@ -44,7 +43,7 @@ from typing import Final, NamedTuple
 import jetstream_sync
 from jetstream_sync.server import NatsServer
 
-from .report import ROOT, align, tree_seconds
+from .report import ROOT, align, measured_copy, tree_seconds
 
 _LIMIT_S: Final = 180.0
 _APPS: Final = "tests.bench.worker_apps"
@@ -299,8 +298,7 @@ def main() -> int:
                 rate, cpu, sending = found[name][-1]
                 text = f"{name}: {rate:,.0f}/s, {cpu:,.1f} us, to send {sending:,.0f} us"
                 print(text, file=sys.stderr, flush=True)
-    load = "/".join(f"{item:.1f}" for item in os.getloadavg())
-    print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {load}")
+    print(measured_copy())
     lines = [
         ["median of the rounds", "messages per second", "processor time per message", "to send"]
     ]

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -39,7 +38,7 @@ import jetstream_sync
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark import JetStreamDataSource
 
-from ..report import align, program_seconds
+from ..report import align, measured_copy, program_seconds
 from .works import WORKS, Ground
 
 _WARM_UP = 20_000
@@ -185,7 +184,8 @@ def main() -> int:
                 comparison.measure(name)
             turn = turn[1:] + turn[:1]
     versions = [f"{name} {version(name)}" for name in ("pyspark", "pyarrow", "nats-py")]
-    print(f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {', '.join(versions)}")
+    print(measured_copy())
+    print(", ".join(versions))
     print(comparison.table(), *comparison.failures, sep="\n")
     return 1 if comparison.failures else 0
 
