@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import platform
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -237,7 +236,7 @@ def new_record(
     **others: Any,
 ) -> CallRecord:
     """Return the record of a call that is ready to run; ``task_id`` is ``None``: it gets a new id."""
-    call = uuid.uuid4().hex if task_id is None else task_id
+    call = os.urandom(16).hex() if task_id is None else task_id
     return CallRecord(id=call, task=task, args=args, kwargs=kwargs, enqueued_at=utc_now(), **others)
 
 
@@ -535,10 +534,11 @@ class CallStates:
         """The largest record, in bytes."""
         return self._open()[1]
 
-    def add(self, record: CallRecord) -> bool:
-        """Store the record of a new call; return false if there is one with its id."""
+    def add(self, record: CallRecord, data: bytes | None = None) -> bool:
+        """Store the record of a new call, encoded if that is given; return false if there is one with its id."""
+        encoded = record.to_json() if data is None else data
         try:
-            self._use(lambda bucket: bucket.create(record.id, record.to_json()))
+            self._use(lambda bucket: bucket.create(record.id, encoded))
         except errors.KeyExistsError:
             return False
         return True

@@ -6,7 +6,9 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TextIO
@@ -15,6 +17,7 @@ from .. import errors
 from ..exit_status import ExitStatus
 from .checks import check_option
 from .context import LogContextFilter
+from .events import ignore_signals
 from .logs import JsonLogFormatter, TextLogFormatter, log, outcome_log
 from .operations.health import Processes
 from .operations.heartbeat import supervisor_link
@@ -203,6 +206,9 @@ def run_worker(
     ok = not (options.burst and options.supervised)
     check_option("burst", options.burst, ok, "excludes several processes, limits and reload")
     if options.supervised:
+        # Until the supervisor handles it: what starts has the current code.
+        if threading.current_thread() is threading.main_thread():
+            ignore_signals(signal.SIGHUP)
         configure_logging(options, stream, with_process=True)
         return _run_supervisor(options, command)
     supervised = supervisor_link() is not None  # before the import, which may take long

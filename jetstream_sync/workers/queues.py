@@ -319,7 +319,7 @@ class TaskQueues:
         """Store a call in its bucket, and its message in the stream, unless the bucket has its id."""
         call = record.id
         self.prepare(queue)
-        is_new = states is None or states.add(record)
+        is_new = states is None or states.add(record, data)
         if states is not None and not is_new:
             record = states.read(call)
             if not record.may_be_lost or queue.find(task, call) is not None:

@@ -60,7 +60,7 @@ R_co = TypeVar("R_co", covariant=True)
 _CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "task_id")
 #: Longest id of a call, and its characters.
 _MAX_ID: Final = 200
-_ID: Final = frozenset(f"{string.ascii_letters}{string.digits}-_=")
+_ID: Final = frozenset(f"{string.ascii_letters}{string.digits}-_=/")
 
 
 class Sender(Protocol):
@@ -303,7 +303,7 @@ class Task(Generic[P, R]):
             eta: the time at which it may start, with a time zone.
             expires: the time after which it does not start any more, or the seconds or a timedelta until then. Its
                 status is then ``EXPIRED``.
-            task_id: the id; a second call with it is not stored, and its first one is returned: within the
+            task_id: the id, which may contain `Context.id` of the run that sends the call; a second call with it is not stored, and its first one is returned: within the
                 ``duplicate_window`` of the stream, and with ``results`` as long as the bucket keeps them.
             **unknown: other options of Celery raise an error that names what they are called here.
 
@@ -499,5 +499,5 @@ def _later(option: str, seconds: object, now: datetime, *, ok: bool) -> datetime
 
 def _check_id(task_id: object) -> None:
     ok = isinstance(task_id, str) and 0 < len(task_id) <= _MAX_ID and _ID.issuperset(task_id)
-    rule = f"must have 1 to {_MAX_ID} letters, digits, '-', '_' and '='"
+    rule = f"must have 1 to {_MAX_ID} letters, digits, '-', '_', '=' and '/'"
     check_option("task_id", task_id, ok, rule)

@@ -427,7 +427,7 @@ class MemoryCalls(CallStates):
         """The largest record, by the default of a server."""
         return 1024 * 1024
 
-    def add(self, record: CallRecord) -> bool:
+    def add(self, record: CallRecord, data: bytes | None = None) -> bool:
         """Store the record of a new call; return false if there is one with its id."""
         return self._records.setdefault(record.id, record) is record
 

@@ -138,6 +138,8 @@ class Worker(DefinedWorker):
         )
         self._hooks: dict[WorkerEventKind, list[Hook]] = {}
         self._monitor: Monitor | None = None
+        # The connection for sending calls, and what it was chosen by.
+        self._sending: tuple[object, Connection | None] = (None, None)
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
         self._events: queue.SimpleQueue[RunEvent] = queue.SimpleQueue()
         register(self)
@@ -773,7 +775,13 @@ class Worker(DefinedWorker):
 
     def _sender(self) -> Connection:
         """Return the connection of this process for sending calls of tasks."""
-        return shared_connection(self._servers, **{"name": self.name, **self.connection})
+        # The look-up of a shared connection compares all options, and a context is read each time.
+        chosen = os.getpid(), self._servers, self.name, {**self.connection}
+        before, nc = self._sending
+        if nc is None or before != chosen or nc.is_closed or "context" in self.connection:
+            nc = shared_connection(self._servers, **{"name": self.name, **self.connection})
+            self._sending = chosen, nc
+        return nc
 
     def replay(self, stream: str, seq: int) -> Outcome:
         """

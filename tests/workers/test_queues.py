@@ -22,7 +22,7 @@ from jetstream_sync import (
     shared_connection,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Context, Reject, TaskError, Worker
+from jetstream_sync.workers import Backoff, Context, Reject, TaskError, Worker
 from jetstream_sync.workers.observer import OUTCOMES
 from jetstream_sync.workers.runtime import consumers, processing
 
@@ -598,3 +598,25 @@ def test_calls_of_another_program_are_reported_once(worker, nats_server, caplog)
         wait_until(lambda: caplog.text.count("of the unknown task") >= 2, 20)
     assert caplog.text.count("does another program have the same name?") == 1
     shared_connection(nats_server.url, name=other.name).close()
+
+
+def test_the_id_of_a_run_makes_the_id_of_a_call(worker, js):
+    """A run that is repeated sends its call once."""
+    done: list[int] = []
+
+    @worker.task(name="mail", results="RESULTS")
+    def mail(number: int) -> None:
+        done.append(number)
+
+    @worker.task(name="order", retry=Backoff(first=0.1, attempts=3))
+    def order(number: int, ctx: Context) -> None:
+        call = mail.apply_async((number,), task_id=f"{ctx.id}/mail")
+        if ctx.attempt < 3:
+            raise ValueError("later")
+        assert call.get(20 * SCALE) is None
+
+    order.delay(17)
+    with running(worker):
+        wait_until(lambda: done and js.get_stream("TASKS").info().state.messages == 0, 20)
+        assert worker.verify() == []
+    assert done == [17]

@@ -321,3 +321,20 @@ def test_systemd_is_told_about_the_supervisor(stream, nats_server, tmp_path, sys
     systemd.setblocking(False)
     with pytest.raises(BlockingIOError):
         systemd.recv(100)
+
+
+def test_a_hangup_while_a_supervisor_starts_does_not_end_it(tmp_path):
+    """Until the supervisor handles SIGHUP, it is ignored: the processes that start have the current code."""
+    code = """
+import contextlib, os, signal, sys
+from jetstream_sync.workers import command
+
+def monitoring(*_args):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return contextlib.nullcontext(False)
+
+command.monitoring = monitoring
+sys.exit(command.main(["app:worker", "--processes", "2"], prog="test"))
+"""
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, timeout=60)
+    assert found.returncode == 2
