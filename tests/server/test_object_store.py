@@ -77,6 +77,28 @@ def test_objects_of_many_sizes(store, stream, size):
         assert file.read() == file.read(5) == b""
 
 
+def test_small_object_is_read_without_a_consumer(nc, store):
+    """Its only chunk is one request; a larger object has a consumer."""
+    calls: list[Any] = []
+    read = nc.jetstream(api_cb=calls.append).object_store(store.bucket)
+    for size, needs_consumer in ((1, False), (32 * 1024, False), (32 * 1024 + 1, True)):
+        data = os.urandom(size)
+        store.put("a", data)
+        calls.clear()
+        assert read.get_bytes("a") == data
+        assert any("CONSUMER.CREATE" in call.subject for call in calls) == needs_consumer, size
+        assert len(calls) < 5
+
+
+@pytest.mark.parametrize("size", [100, 200_000])
+def test_object_without_its_chunks(store, stream, size):
+    """An info whose chunks are gone is an incomplete object, whatever its size."""
+    info = store.put("a", b"x" * size)
+    stream.purge(subject=f"$O.{store.bucket}.C.{info.nuid}")
+    with within(5), pytest.raises(errors.ObjectIncompleteError, match=r"0 of \d+ chunks found"):
+        store.get_bytes("a")
+
+
 def test_another_stream_is_no_object_store(js):
     """A stream with the name of a store and other subjects is not an empty store."""
     js.create_stream(name="OBJ_OTHER", subjects=["other"], storage="memory")

@@ -3,6 +3,8 @@
 # The chunks come from an ordered consumer. A download is complete when the number of chunks, the size and
 # the digest are those of the info. The last bytes are not returned before that was checked.
 #
+# The chunk of a small object is got from the leader, as its info was: a consumer takes several requests.
+#
 # If no chunk arrives for a moment, or the consumer has none left, the download looks for the next chunk in
 # the stream. If it is not there, another writer has replaced or deleted the object, and the download ends at
 # once.
@@ -23,7 +25,7 @@ from ...api.stream import MsgGetRequest
 from ...net.clock import BackoffDelay, Deadline
 from ...options import check_callback, check_returned
 from ...subjects import chunk_subject
-from ..direct_get import leader_get
+from ..direct_get import StoredMsg, leader_get
 from ..message import JetStreamMsg
 from ..ordered import HEARTBEAT_S, OrderedPuller
 from ..ordered_cursor import UNREAD_LIMIT_S, OrderedOptions, pull_cursor
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Bytes that are requested ahead, or two messages if those can be larger.
 _BUFFERED_BYTES: Final = 8 * 1024 * 1024
+#: Size in bytes of an object of one chunk up to which it is read without a consumer.
+_SMALL_BYTES: Final = 32 * 1024
 #: Bytes that `ObjectReader.peek` returns: more than most lines have, and little to copy for each line.
 _PEEKED_BYTES: Final = 1024
 #: Seconds without a chunk before the first look for the next one; the following waits double.
@@ -96,17 +100,14 @@ class Download:
         """Return the next chunk; empty at the end."""
         data = b""
         while not data and self._chunks != self.info.chunks:
-            msg = self._next_message()
-            data = msg.data
+            data, self._last_seq, pending = self._next_stored()
             self._chunks += 1
             self._size += len(data)
             self._hash.update(data)
-            metadata = msg.metadata
-            self._last_seq = metadata.stream_seq
             if self._chunks == self.info.chunks or self._size > self.info.size:
                 self._verify()
                 self.close()
-            elif not metadata.num_pending:
+            elif not pending:
                 self._check_next(self.bucket.api.deadline(self._timeout))
             if self._progress is not None:
                 check_returned(self._progress(self._size, self.info.size))
@@ -119,8 +120,25 @@ class Download:
             with suppress(errors.ConnectionClosedError):
                 puller.stop()
 
-    def _next_message(self) -> JetStreamMsg:
+    def _next_stored(self) -> tuple[bytes, int, int]:
+        """Return the next chunk, its sequence, and how many follow."""
         deadline = self.bucket.api.deadline(self._timeout)
+        if self.info.chunks == 1 and self.info.size <= _SMALL_BYTES:
+            try:
+                stored = self._get_next(deadline)
+            except errors.TimeoutError:
+                raise self._timed_out() from None
+            if stored is None:
+                raise self._missing(deadline)
+            return stored.data, stored.seq, 0
+        msg = self._next_message(deadline)
+        return msg.data, msg.metadata.stream_seq, msg.metadata.num_pending
+
+    def _timed_out(self) -> errors.TimeoutError:
+        text = f"no chunk of object {self.info.name!r} arrived in time"
+        return self.bucket.api.core.state.timed_out(text)
+
+    def _next_message(self, deadline: Deadline) -> JetStreamMsg:
         silences = BackoffDelay(_FIRST_CHECK_S, _MAX_CHECK_S)
         checks = 0
         puller = self._puller or self._start(deadline)
@@ -129,14 +147,11 @@ class Download:
                 return puller.take(deadline.sooner(silences.next()))
             except errors.TimeoutError:
                 if deadline.expired():
-                    name = self.info.name
-                    raise self.bucket.api.core.state.timed_out(
-                        f"no chunk of object {name!r} arrived in time"
-                    ) from None
+                    raise self._timed_out() from None
             except errors.StreamRecreatedError as error:
                 raise errors.ObjectReplacedError(self.info.bucket, self.info.name) from error
             with suppress(errors.TimeoutError):
-                if not self._is_next_stored(deadline):
+                if self._get_next(deadline) is None:
                     # It may have arrived before it was purged.
                     with suppress(errors.TimeoutError):
                         return puller.take(Deadline(0))
@@ -168,18 +183,17 @@ class Download:
         """Raise the error for a missing chunk, unless the leader has the next one."""
         # A consumer on a replica that is behind reports that nothing is pending.
         with suppress(errors.TimeoutError):
-            if not self._is_next_stored(deadline):
+            if self._get_next(deadline) is None:
                 raise self._missing(deadline)
 
-    def _is_next_stored(self, deadline: Deadline) -> bool:
-        """Return whether the stream has a chunk after the last received one."""
+    def _get_next(self, deadline: Deadline) -> StoredMsg | None:
+        """Return the first chunk in the stream after the last received one, if any."""
         request = MsgGetRequest(self._last_seq + 1, next_by_subj=self._subject)
         try:
             with self.bucket.translated_errors():
-                leader_get(self.bucket.api, self.bucket.stream, request, deadline)
+                return leader_get(self.bucket.api, self.bucket.stream, request, deadline)
         except errors.MessageNotFoundError:
-            return False
-        return True
+            return None
 
     def _missing(self, deadline: Deadline) -> errors.Error:
         """Return the error for a chunk that is not in the stream."""
