@@ -14,6 +14,7 @@ from fixtures.worker import WorkerProgram, dead_letters, exists, is_settled, pub
 
 from jetstream_sync import InvalidOptionError, JetStream
 from jetstream_sync.workers import Worker
+from jetstream_sync.workers.runtime import child, processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
 
@@ -419,3 +420,15 @@ def handle(data, ctx: Context):
         assert worker.output.count("with a lock") == worker.output.count("with a class") == 1
         assert "Traceback" not in worker.output
     assert stream.consumer_info("C").delivered.consumer_seq == 1
+
+
+def test_an_error_that_cannot_be_pickled_keeps_its_name():
+    """The state of a call has the module and the qualified name of its class."""
+
+    class LocalError(OSError):
+        pass
+
+    error = processes._error_of(child._report(LocalError("a local class")))
+    assert isinstance(error, OSError)
+    assert (type(error).__module__, type(error).__qualname__) == (__name__, LocalError.__qualname__)
+    assert str(error) == "a local class"

@@ -97,6 +97,8 @@ class FailureReport:
     """The error; ``None``: it cannot be pickled."""
     base: bytes
     """Its first class that can be pickled."""
+    place: tuple[str, str]
+    """The module and the qualified name of its class."""
     name: str
     """The name of its class."""
     text: str
@@ -335,6 +337,7 @@ def _report(error: BaseException) -> FailureReport:
         pickled=pickled,
         base=base,
         name=type(error).__name__,
+        place=(type(error).__module__, type(error).__qualname__),
         text=codec.text_of(error),
         traceback=traceback_text(error),
     )

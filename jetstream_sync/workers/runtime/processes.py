@@ -389,7 +389,12 @@ def _error_of(report: FailureReport) -> BaseException:
 
 def _stand_in(report: FailureReport, base: type[BaseException]) -> BaseException | None:
     """Return an exception of a class with the name and the text of another one."""
-    namespace = {"__str__": lambda _self: report.text}
+    module, qualified_name = report.place
+    namespace = {
+        "__str__": lambda _self: report.text,
+        "__module__": module,
+        "__qualname__": qualified_name,
+    }
     try:
         stand_in: type[BaseException] = type(report.name, (base,), namespace)
         return stand_in.__new__(stand_in, report.text)
