@@ -43,10 +43,13 @@ def caller() -> tuple[str, int]:
 
 
 def warn_in_event_loop() -> None:
-    """Warn if this thread runs an asyncio event loop, which a call that waits stops."""
+    """Warn if the main thread runs an asyncio event loop, which a call that waits stops."""
     loops = sys.modules.get("asyncio.events")
-    # In a notebook, a cell runs in the event loop, and nothing else has to run meanwhile.
-    if loops is None or loops._get_running_loop() is None or "ipykernel" in sys.modules:  # noqa: SLF001
+    if loops is None or loops._get_running_loop() is None:  # noqa: SLF001 - documented
+        return
+    # In a notebook, a cell runs in the event loop, and nothing else has to run meanwhile. A loop in another
+    # thread, such as that of fsspec, runs for callers that wait for it.
+    if "ipykernel" in sys.modules or threading.current_thread() is not threading.main_thread():
         return
     warnings.warn_explicit(
         "a blocking call in an event loop stops all of its tasks; use asyncio.to_thread() or nats-py",
