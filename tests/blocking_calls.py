@@ -222,6 +222,7 @@ CALLS: dict[str, Call] = {
         "request", lambda on, t: list(on.nc.request_many("s.x", b"", t))
     ),
     "ReplyIterator.__next__": Call("request"),
+    "Connection.service_call": Call("request", lambda on, t: on.nc.service_call("s.x", timeout=t)),
     "Connection.service_ping": Call("request", lambda on, t: on.nc.service_ping(timeout=t)),
     "Connection.service_info": Call("request", lambda on, t: on.nc.service_info(timeout=t)),
     "Connection.service_stats": Call("request", lambda on, t: on.nc.service_stats(timeout=t)),

@@ -24,7 +24,7 @@ PUBLIC = {
     "Connection": "add_listener add_service close connected_url discovered_servers drain flush is_closed "
     "is_connected is_draining is_reconnecting jetstream last_error max_payload new_inbox "
     "pending_bytes publish reconnect remove_listener request request_many rtt server_info server_pool servers "
-    "service_info service_ping service_stats set_server_pool stats status subscribe",
+    "service_call service_info service_ping service_stats set_server_pool stats status subscribe",
     "Subscription": "delivered drain dropped is_valid next_msg pending_bytes pending_msgs sid unsubscribe",
     "PushSubscription": "consumer_info consumer_name delivered drain dropped is_valid next_msg pending_bytes "
     "pending_msgs sid stream_name unsubscribe",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..address import DEFAULT_SERVER, parse_servers
 from ..client.connection import CoreConnection
@@ -13,7 +13,14 @@ from ..net.clock import seconds
 from ..options import ConnectionOptions, ConnectOptions, keyword_types
 from ..records import shows_fields
 from ..services.service import Service, StatsHandler, StopCallback
-from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
+from ..services.wire import (
+    DEFAULT_PREFIX,
+    ServiceInfo,
+    ServicePing,
+    ServiceStats,
+    discover,
+    raise_for_error,
+)
 from ..subjects import Routes
 from .api_requests import APICallback, APIRequests, ConnectionCaches
 from .context import JetStream
@@ -22,6 +29,8 @@ from .publish import DEFAULT_WINDOW, Publisher
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+T = TypeVar("T")
 
 
 class Connection(CoreConnection):
@@ -133,6 +142,35 @@ class Connection(CoreConnection):
             stop_cb,
             prefix,
         )
+
+    def service_call(
+        self,
+        subject: str,
+        value: object = None,
+        returns: type[T] = object,  # type: ignore[assignment]  # the default of a type variable
+        timeout: float | timedelta = 5.0,
+    ) -> T:
+        """
+        Call a typed endpoint of a service: send a value as JSON, and return the reply as an object.
+
+        Args:
+            subject: the subject of the endpoint.
+            value: what JSON can represent, as for the arguments of tasks; ``bytes``: the payload itself.
+            returns: the type of the return value; by default, what JSON has.
+            timeout: how long to wait for the reply, in seconds.
+
+        Raises:
+            ServiceError: the endpoint has replied with an error; code 400: the value does not fit there.
+            InvalidOptionError: the value is not JSON.
+            InvalidResponseError: the reply does not fit ``returns``.
+            NoRespondersError: no service has the subject.
+            Error: otherwise as `request()`.
+
+        """
+        from ..services.typed import payload_of, value_of  # noqa: PLC0415 - it imports the types that it converts
+
+        reply = self.request(subject, payload_of(value), timeout=timeout)
+        return value_of(raise_for_error(reply).data, returns)
 
     def service_ping(
         self,

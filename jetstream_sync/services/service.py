@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -63,7 +64,7 @@ _ID_BYTES: Final = 11
 StatsHandler = Callable[[EndpointStats], Any]
 #: Called when the service has stopped, with the reason; ``None``: it was stopped by a call.
 StopCallback = Callable[[BaseException | None], object]
-H = TypeVar("H", bound=RequestHandler)
+H = TypeVar("H", bound=Callable[..., Any])
 
 
 class EndpointGroup:
@@ -110,7 +111,11 @@ class EndpointGroup:
         queue_group: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Callable[[H], H]:
-        """Return a decorator that adds a function as an endpoint, with the arguments of `add_endpoint()`."""
+        """
+        Return a decorator that adds a function as an endpoint, with the arguments of `add_endpoint()`.
+
+        The function handles requests, or it is typed: ``def total(order: Order) -> Total``.
+        """
 
         def add(handler: H) -> H:
             self.add_endpoint(
@@ -123,7 +128,7 @@ class EndpointGroup:
     def add_endpoint(
         self,
         name: str,
-        handler: RequestHandler,
+        handler: RequestHandler | Callable[..., Any],
         subject: str | None = None,
         workers: int = 1,
         pending_msgs_limit: int = DEFAULT_PENDING_REQUESTS,
@@ -138,7 +143,10 @@ class EndpointGroup:
 
         Args:
             name: letters, digits, ``-`` and ``_``.
-            handler: called with each request.
+            handler: called with each request; or a function whose only parameter is annotated with another type
+                than `ServiceRequest`, or that has no parameter. Then the payload is converted from JSON to
+                this type, as the arguments of tasks are, and the return value is sent as JSON; ``bytes`` are
+                payloads as they are. A request that does not fit is answered with code 400.
             subject: the subject, below the prefix of the group; ``None``: the name.
             workers: the number of threads that call the handler. With one, requests are handled in the
                 order of their arrival.
@@ -160,6 +168,10 @@ class EndpointGroup:
         name = check_service_name(name, "endpoint")
         full = ".".join(filter(None, (self._prefix, name if subject is None else subject)))
         check_callback("handler", handler)
+        if getattr(handler, "__annotations__", None) or not inspect.isroutine(handler):
+            from .typed import typed_handler  # noqa: PLC0415 - it imports the types that it converts
+
+            handler = typed_handler(handler) or handler
         check_int("workers", workers, 1)
         check_int("pending_msgs_limit", pending_msgs_limit, 1)
         info = EndpointInfo(

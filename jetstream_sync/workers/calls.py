@@ -28,9 +28,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
+from ..converters import check_numbers, to_json
 from ..net.clock import BackoffDelay, Deadline
 from ..records import record
-from .arguments import check_numbers, to_json
 from .checks import check_option, check_token, is_number
 from .context import CallProgress, Context, RunState
 from .errors import CallEndedError, NoCallError, Reject, ReturnValueError, StateUnknownError

@@ -30,7 +30,7 @@ from typing import (
 from urllib.parse import quote
 
 from .. import Listing, codec, errors
-from .arguments import parsed
+from ..converters import parsed
 from .deliveries import LeasedMessage, lease_clock
 from .logs import log
 from .metrics import Snapshot

@@ -27,8 +27,9 @@ from typing import (
 )
 
 from .. import errors
+from ..converters import to_json
 from ..options import check_returned
-from .arguments import Arguments, to_json
+from .arguments import Arguments
 from .calls import (
     CallFailure,
     CallQueue,

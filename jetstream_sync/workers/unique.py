@@ -18,8 +18,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import StreamConfig, errors
+from ..converters import to_json
 from ..net.clock import BackoffDelay
-from .arguments import Arguments, to_json
+from .arguments import Arguments
 from .calls import CallQueue, CallStates, call_id, sent_call
 from .checks import check_option, short_digest
 from .context import CallProgress, Context, RunState

@@ -15,10 +15,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from .. import StreamConfig, connect, errors, shared_connection
+from ..converters import to_json
 from ..exit_status import ExitStatus, exit_status
 from ..records import shows_fields
 from ..subjects import subject_matches
-from .arguments import to_json
 from .checks import check_count, check_option, check_plain, check_token, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters

@@ -32,8 +32,9 @@ import pytest
 import typing_extensions
 from typing_extensions import NotRequired, ReadOnly, Required, TypeAliasType
 
+from jetstream_sync.converters import to_json
 from jetstream_sync.workers import TaskArgumentsError, Worker
-from jetstream_sync.workers.arguments import Arguments, to_json
+from jetstream_sync.workers.arguments import Arguments
 
 if TYPE_CHECKING:
     from fractions import Fraction
