@@ -191,6 +191,20 @@ class Inbox(models.Model):
             return result
 
     @classmethod
+    def run_step(cls, run: Callable[[], bytes], step_id: str, using: str) -> bytes:
+        """Run a step in a transaction that also stores its value, unless an earlier run has committed."""
+        rows = cls._default_manager.using(using)
+        with transaction.atomic(using=using):
+            try:
+                with transaction.atomic(using=using):
+                    rows.create(id=step_id)
+            except IntegrityError:
+                return bytes(rows.values_list("value", flat=True).get(id=step_id) or b"null")
+            value = run()
+            rows.filter(id=step_id).update(value=value)
+            return value
+
+    @classmethod
     def find(cls, ctx: Context, using: str) -> bool:
         """Return whether a run for the message has committed, and set its return value."""
         rows = cls._default_manager.using(using).filter(id=ctx.id)

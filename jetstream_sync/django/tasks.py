@@ -18,15 +18,17 @@ from django.utils.timezone import is_naive, make_aware
 from .. import errors
 from ..options import check_returned
 from ..workers import Context, Reject, WorkerCrashedError
+from ..workers.call_records import (
+    CallRecord,
+    CallStatus,
+    new_record,
+)
 from ..workers.calls import (
     CallQueue,
-    CallRecord,
     CallStates,
-    CallStatus,
     TaskState,
     call_id,
     encoded_value,
-    new_record,
     sent_record,
 )
 from ..workers.checks import check_token

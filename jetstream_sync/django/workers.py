@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django.conf import settings
@@ -17,7 +17,7 @@ from ..records import shows_fields
 from ..workers import Context, Handler, TaskResult
 from ..workers.checks import check_option
 from ..workers.events import RunEvent, RunEventKind
-from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, HandlerFunction
+from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, CallHandler, HandlerFunction
 from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions
 from ..workers.queues import TaskQueues
@@ -27,7 +27,9 @@ from .config import Config
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..workers.calls import CallRecord
+    from ..workers.call_records import (
+        CallRecord,
+    )
     from ..workers.metrics import GaugeSnapshot
     from ..workers.option_fields import HandlerFields, TaskFields, WorkerFields
     from .outbox import OutboxRelay
@@ -144,6 +146,8 @@ class Worker(workers.Worker):
         super().__init__(config.servers if servers is None else servers, **options)
         #: The databases of the handlers and tasks with ``atomic``, by stream, consumer and name.
         self.atomic: dict[tuple[str, str, str], str] = {}
+        #: The same for tasks with steps, each of which has a transaction of its own.
+        self.atomic_steps: dict[tuple[str, str, str], str] = {}
         self._relay: OutboxRelay | None = None
 
     @shows_fields((Handler, HANDLER_OPTIONS))
@@ -212,7 +216,8 @@ class Worker(workers.Worker):
 
         Args:
             function: the function.
-            atomic: as for `handler`.
+            atomic: as for `handler`; with ``steps=True``, each step of the function has a transaction of its own, in
+                which it is recorded.
             outbox: whether calls are sent with `Outbox.publish`: a call inside a transaction is sent if and
                 only if the transaction commits. Its status is unknown until a worker has published it, soon
                 after the commit. A str is the name of the database.
@@ -240,7 +245,9 @@ class Worker(workers.Worker):
         :meta private:
         """
         if atomic:
-            self.atomic[handler.declared] = DEFAULT_DB_ALIAS if atomic is True else atomic
+            steps = isinstance(handler, CallHandler) and handler.state.has_steps
+            place = self.atomic_steps if steps else self.atomic
+            place[handler.declared] = DEFAULT_DB_ALIAS if atomic is True else atomic
 
     def batch(
         self, *, stream: str, consumer: str, **options: Any
@@ -267,7 +274,7 @@ class Worker(workers.Worker):
 
         # Connections of this thread are not used any more, and must not be shared with child processes.
         connections.close_all()
-        relay = OutboxRelay(Config.load(), set(self.atomic.values()))
+        relay = OutboxRelay(Config.load(), {*self.atomic.values(), *self.atomic_steps.values()})
         self._relay = relay
         with relay.running(
             lambda error: self._events.put(RunEvent(RunEventKind.FATAL, error=error))
@@ -283,11 +290,15 @@ class Worker(workers.Worker):
         connections.close_all()
 
     def _in_transaction(self, call: Callable[[], object], ctx: Context) -> object:
-        using = self.atomic.get(ctx.declared)
-        if using is None:
+        using, of_steps = self.atomic.get(ctx.declared), self.atomic_steps.get(ctx.declared)
+        if using is None and of_steps is None:
             return call()
         from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded
 
+        if of_steps is not None:
+            ctx.steps.runner = partial(Inbox.run_step, using=of_steps)
+            return call()
+        assert using is not None
         return Inbox.run_once(call, ctx, using)
 
     def has_committed(self, context: Context) -> bool:

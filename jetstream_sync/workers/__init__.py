@@ -29,13 +29,16 @@ from .errors import (
     BatchError,
     HandlerTimeoutError,
     LeaseLostError,
+    MembersFailedError,
     Reject,
     Retry,
     SoftTimeoutError,
+    StepsChangedError,
     TaskArgumentsError,
     TaskError,
     WorkerCrashedError,
 )
+from .flows import Call, Flow, chain, group
 from .handler import Handler, Reply
 from .logs import JsonLogFormatter
 from .metrics import WorkerCollector
@@ -50,16 +53,19 @@ from .worker import CheckResult, Worker
 __all__ = [
     "Backoff",
     "BatchError",
+    "Call",
     "CallProgress",
     "CheckResult",
     "Context",
     "DeadLetter",
     "DeadLetters",
+    "Flow",
     "Handler",
     "HandlerTimeoutError",
     "JsonLogFormatter",
     "LeaseLostError",
     "LogContextFilter",
+    "MembersFailedError",
     "QueueOptions",
     "Reject",
     "Reply",
@@ -67,6 +73,7 @@ __all__ = [
     "ScheduleState",
     "SetupStep",
     "SoftTimeoutError",
+    "StepsChangedError",
     "Task",
     "TaskArgumentsError",
     "TaskError",
@@ -77,4 +84,6 @@ __all__ = [
     "WorkerCrashedError",
     "WorkerEvent",
     "WorkerOptions",
+    "chain",
+    "group",
 ]

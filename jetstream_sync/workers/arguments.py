@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime, time
 from decimal import Decimal
@@ -72,6 +73,17 @@ def payload_converter(function: Callable[..., object], *, of_items: bool) -> Con
     if of_items:
         annotation = next(iter(get_args(annotation)), Any)
     return converter(annotation)
+
+
+def converted(function: Callable[..., object], value: Any) -> Any:
+    """Return a value from JSON as an object of the return annotation of a function, if it fits."""
+    inner = inspect.unwrap(cast("Callable[..., object]", implementation(function)))
+    annotation = getattr(inner, "__annotations__", {}).get("return", inspect.Parameter.empty)
+    if annotation is not inspect.Parameter.empty:
+        with suppress(*MISFITS):
+            convert = converter(resolved(annotation, getattr(inner, "__globals__", {})))
+            return value if convert is None else convert(value)
+    return value
 
 
 class Arguments:
@@ -192,6 +204,19 @@ class Arguments:
             and all(map(_is_plain, kwargs.values()))
             and self._required <= {*list(self._sent.parameters)[: len(args)], *kwargs}
         )
+
+    def check_following(
+        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments after the first one, which is the value of another call, as JSON has them."""
+        try:
+            self._sent.bind(None, *args, **kwargs)
+            sent = {"args": list(args), "kwargs": dict(kwargs)}
+            check_numbers(sent)
+            received: dict[str, Any] = codec.loads(to_json(sent))
+        except MISFITS as error:
+            raise TaskArgumentsError(f"task {task}: {error}") from error
+        return received
 
     def bind(
         self,

@@ -13,6 +13,8 @@ Rules:
    that finds it ``FAILED`` stores the dead letter.
 4. A run whose state cannot be read or stored has neither succeeded nor failed: its message is delivered again,
    also after the last attempt.
+5. A call of a flow has a `FlowPlace`. What follows from its end happens after the end is stored, and before its
+   message is acknowledged; a delivery that finds the call ended repeats it. See `flows`.
 """
 
 from __future__ import annotations
@@ -24,18 +26,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from ..converters import check_numbers, to_json
 from ..net.clock import BackoffDelay, Deadline
-from ..records import record
+from .call_records import DONE, CallEvent, CallRecord, CallStatus, FlowPlace, utc_now
 from .checks import check_option, check_token, is_number
 from .context import CallProgress, Context, RunState
-from .errors import CallEndedError, NoCallError, Reject, ReturnValueError, StateUnknownError
+from .errors import (
+    CallBusyError,
+    CallEndedError,
+    NoCallError,
+    Reject,
+    ReturnValueError,
+    StateUnknownError,
+)
 from .logs import log, traceback_text
 from .resources import Resource, delete_on_subject, has_schedules
+from .steps import PAYLOAD, StepStore, Suspended
 from .tracing import publishing
 
 if TYPE_CHECKING:
@@ -53,8 +62,6 @@ PROGRESS_KEY: Final = "=progress"
 SCHEDULE_HEADER: Final = "Worker-Schedule"
 #: What the record of a call needs besides its arguments and its return value, in bytes.
 _RECORD_MARGIN: Final = 512
-#: Maximum size of the tracebacks in a record, in bytes.
-_MAX_ERRORS: Final = 20_000
 #: Time for reading whether a call has ended, in seconds, besides the timeout.
 _READ_S: Final = 0.25
 #: The shortest timeout of a request, in seconds.
@@ -62,182 +69,8 @@ _MIN_TIMEOUT_S: Final = 0.001
 #: Delays between attempts to store the state of a run, in seconds.
 _FIRST_STORE_DELAY_S: Final = 0.1
 _MAX_STORE_DELAY_S: Final = 2.0
-#: The keys of a record that are stored without a value as well.
-_NULLS: Final = dict.fromkeys(
-    ("return_value", "started_at", "finished_at", "last_attempted_at"), None
-)
 
 T = TypeVar("T")
-
-
-def utc_now() -> str:
-    """Return the current time as text."""
-    return datetime.now(timezone.utc).isoformat()
-
-
-class CallStatus(str, Enum):
-    """The state of a call."""
-
-    READY = "READY"
-    """It waits for its first or its next attempt."""
-    RUNNING = "RUNNING"
-    """An attempt has begun; its process may have been killed."""
-    SUCCESSFUL = "SUCCESSFUL"
-    """The function and the middleware have returned."""
-    FAILED = "FAILED"
-    """The last attempt has failed, or the message was given up."""
-    CANCELLED = "CANCELLED"
-    """It was cancelled before an attempt, or its process was killed for that."""
-    EXPIRED = "EXPIRED"
-    """The time to start an attempt was over."""
-
-    # Otherwise str() differs between the supported Python versions.
-    __str__ = str.__str__
-
-
-class CallEvent(Enum):
-    """An event that changes the status of a call."""
-
-    BEGIN = "begin"
-    """A worker is about to run the function."""
-    EXPIRE = "expire"
-    """A worker has received the call after the time by which it must start."""
-    SUCCEED = "succeed"
-    """The attempt has succeeded."""
-    RETRY = "retry"
-    """The attempt has failed, and another one follows."""
-    FAIL = "fail"
-    """The last attempt has failed, or the message is given up."""
-    CANCEL = "cancel"
-    """The sender cancels the call."""
-    TERMINATE = "terminate"
-    """A worker has killed the process of the call, because the sender asked for it."""
-
-
-_S = CallStatus
-_E = CallEvent
-
-TRANSITIONS: Final[dict[tuple[CallStatus, CallEvent], CallStatus]] = {
-    (_S.READY, _E.BEGIN): _S.RUNNING,
-    # The process of the former attempt was killed, or has lost its lease.
-    (_S.RUNNING, _E.BEGIN): _S.RUNNING,
-    (_S.READY, _E.EXPIRE): _S.EXPIRED,
-    (_S.RUNNING, _E.EXPIRE): _S.EXPIRED,
-    (_S.RUNNING, _E.SUCCEED): _S.SUCCESSFUL,
-    (_S.RUNNING, _E.RETRY): _S.READY,
-    (_S.RUNNING, _E.FAIL): _S.FAILED,
-    # Delivered too often, or a call of an unknown task.
-    (_S.READY, _E.FAIL): _S.FAILED,
-    # A call that runs is only cancelled by the worker that can end it.
-    (_S.READY, _E.CANCEL): _S.CANCELLED,
-    (_S.READY, _E.TERMINATE): _S.CANCELLED,
-    (_S.RUNNING, _E.TERMINATE): _S.CANCELLED,
-}
-#: The ends of a call, and those without a dead letter.
-FINISHED: Final = frozenset(CallStatus) - {status for status, _ in TRANSITIONS}
-DONE: Final = FINISHED - {CallStatus.FAILED}
-
-
-def next_status(status: CallStatus | str, event: CallEvent) -> CallStatus | None:
-    """Return the status after an event; ``None``: the event is not permitted."""
-    # A status of a newer version is not one of the ends: such a call runs, and is not cancelled.
-    known = status if isinstance(status, CallStatus) else CallStatus.RUNNING
-    return TRANSITIONS.get((known, event))
-
-
-@record
-class CallFailure(codec.Record):
-    """A failed attempt."""
-
-    exception_class_path: str = ""
-    """Module and name of the exception."""
-    text: str = ""
-    """Its text, which may be cut."""
-    traceback: str = ""
-    """The end of its traceback."""
-
-
-@record
-class CallRecord(codec.Record):
-    """The record of a call; what the sender adds for itself is in ``extra``. Times are ISO 8601 texts."""
-
-    id: str
-    task: str
-    status: CallStatus | str = CallStatus.READY
-    args: Sequence[object] = ()
-    kwargs: Mapping[str, object]
-    errors: Sequence[CallFailure] = ()
-    """The failed attempts; the oldest are left out when their tracebacks become too large."""
-    worker_ids: Sequence[str] = ()
-    """Host and process of the last attempts."""
-    return_value: object | None = None
-    enqueued_at: str
-    started_at: str | None = None
-    finished_at: str | None = None
-    last_attempted_at: str | None = None
-    interrupted: bool | None = None
-    """Whether the attempt before the last one did not report its end."""
-    eta: str | None = None
-    """The time at which the call may start."""
-    expires: float | None = None
-    """The time after which it must not start, in seconds since 1970."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the status does not change any more."""
-        return self.status in FINISHED
-
-    @property
-    def may_be_lost(self) -> bool:
-        """Whether the message may not have been stored: no worker has received it."""
-        return self.status == CallStatus.READY and self.last_attempted_at is None
-
-    def after(self, event: CallEvent, **changes: Any) -> CallRecord:
-        """Return the record after an event, with other changes; raise `CallEndedError` if it is not permitted."""
-        status = next_status(self.status, event)
-        if status is None:
-            raise CallEndedError(self)
-        if status in FINISHED:
-            changes["finished_at"] = utc_now()
-        return replace(self, status=status, **changes)
-
-    def after_failure(
-        self, event: CallEvent, kind: type[BaseException], text: str, trace: str
-    ) -> CallRecord:
-        """Return the record after an attempt has failed; as `after`."""
-        path = f"{kind.__module__}.{kind.__qualname__}"
-        failure = CallFailure(
-            exception_class_path=path, text=text[:500], traceback=trace[-_MAX_ERRORS:]
-        )
-        failures = [*self.errors, failure]
-        while len(failures) > 1 and sum(len(item.traceback) for item in failures) > _MAX_ERRORS:
-            del failures[0]
-        return self.after(event, errors=failures)
-
-    def to_json(self) -> bytes:
-        """Return the record as it is stored and sent."""
-        return to_json({**_NULLS, **codec.encode(self)})
-
-    @classmethod
-    def from_json(cls, data: bytes) -> CallRecord:
-        """Return a stored record; raise `NoCallError` if the data is not a record of a call."""
-        try:
-            return codec.decode(cls, codec.loads(data))
-        except errors.InvalidResponseError as error:
-            raise NoCallError(f"the bucket has other data for the call: {error}") from error
-
-
-def new_record(
-    task: str,
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
-    *,
-    task_id: str | None = None,
-    **others: Any,
-) -> CallRecord:
-    """Return the record of a call that is ready to run; ``task_id`` is ``None``: it gets a new id."""
-    call = os.urandom(16).hex() if task_id is None else task_id
-    return CallRecord(id=call, task=task, args=args, kwargs=kwargs, enqueued_at=utc_now(), **others)
 
 
 def encoded_value(value: object, limit: int) -> bytes:
@@ -268,6 +101,7 @@ class SentCall(NamedTuple):
     args: Any
     kwargs: Any
     expires: float | None
+    flow: FlowPlace | None = None
 
 
 def _loaded(data: bytes) -> dict[str, Any]:
@@ -288,7 +122,11 @@ def _loaded(data: bytes) -> dict[str, Any]:
 def sent_call(data: bytes) -> SentCall:
     """Return the call in a message; raise `Reject` if it has none."""
     found = _loaded(data)
-    return SentCall(found.get("args", ()), found.get("kwargs", {}), found.get("expires"))
+    try:
+        flow = codec.decode(FlowPlace, found["flow"]) if found.get("flow") else None
+    except errors.InvalidResponseError as error:
+        raise Reject(f"the message is no call of a task: {error}") from error
+    return SentCall(found.get("args", ()), found.get("kwargs", {}), found.get("expires"), flow)
 
 
 def sent_record(task: str, call: str, data: bytes) -> CallRecord:
@@ -438,6 +276,14 @@ class CallQueue:
                     return sent_record(task, call, b"")
         return None
 
+    def has_message(self, task: str, call: str, seq: int) -> bool:
+        """Return whether the stream has a message of a call with this sequence."""
+        try:
+            stream = self._context().get_stream(self.stream)
+            return stream.get_msg(seq, consistent=True).subject == self.subject_of(task, call)
+        except (errors.StreamNotFoundError, errors.MessageNotFoundError):
+            return False
+
     def withdraw(self, task: str, call: str) -> bool:
         """Delete the message of a call; return whether there was one."""
         try:
@@ -472,6 +318,8 @@ class CallStates:
 
     #: Whether the calls are messages of a stream.
     has_messages: bool = True
+    #: What follows from the end of a call, `flows.Flows`; set by the queues that send calls.
+    flows: Any
 
     def __init__(
         self,
@@ -482,6 +330,8 @@ class CallStates:
         self._connection = connection
         self._create = create
         self.bucket = bucket
+        #: The steps of the calls.
+        self.steps: StepStore = StepStore(connection, f"{bucket}-flows", create)
         # The bucket of a connection, and the largest value; a forked process has another one.
         self._opened: tuple[Connection, KeyValue, int] | None = None
         # The bucket of a connection, for a process that only waits for calls.
@@ -640,6 +490,13 @@ class CallStates:
             )
         return None
 
+    def given_up(self, call: str, record: CallRecord | None) -> None:
+        """Do what follows from the end of a call whose message is given up; ``None``: it had ended before."""
+        with suppress(errors.KeyNotFoundError, NoCallError):
+            record = record or self.read(call)
+            if record.has_ended:
+                self.flows.ended(record)
+
     def store(self, record: CallRecord, revision: int) -> bool:
         """Replace the record of a run; return false if a later run has begun, or the call has ended."""
         key, data = record.id, record.to_json()
@@ -674,6 +531,7 @@ class TaskState(RunState):
         task: the name of the task.
         acks_failures: whether a call that has failed is acknowledged, and has no dead letter.
         on_change: called with the record when a run begins, and when the call has ended.
+        place: the place of calls that are sent by themselves, if they have steps; ``None``: they have none.
 
     """
 
@@ -684,8 +542,11 @@ class TaskState(RunState):
         *,
         acks_failures: bool = False,
         on_change: Callable[[CallRecord], object] = lambda _record: None,
+        place: FlowPlace | None = None,
     ) -> None:
         self._calls = calls
+        self.place = place
+        self.has_steps = place is not None
         self._task = task
         self._acks_failures = acks_failures
         self._on_change = on_change
@@ -696,27 +557,42 @@ class TaskState(RunState):
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
         """Return whether a call that is delivered too often has ended; not if it needs a dead letter."""
         del message_id
-        status = self._calls.status(call_id(message))
-        return status in DONE or (status == CallStatus.FAILED and self._acks_failures)
+        try:
+            found = self._calls.read(call_id(message))
+        except (errors.KeyNotFoundError, NoCallError):
+            return False
+        if found.status in DONE or (found.status == CallStatus.FAILED and self._acks_failures):
+            self._calls.flows.ended(found)
+            return True
+        return False
 
     def begin(self, context: Context) -> bool:
         """Record the begin of a run; return false if the call has ended."""
         sent = self._sent(context.message)
         try:
-            found, revision, size = self._calls.change(sent.id, sent, _begun)
+            found, revision, size = self._calls.change(
+                sent.id, sent, lambda found: self._begun(found, context)
+            )
             context.value_limit = self._calls.max_value - size - _RECORD_MARGIN
         except CallEndedError as error:
             ended: CallRecord = error.args[0]
             if ended.status != CallStatus.FAILED or self._acks_failures:
+                self._continue(ended)
                 return False
             raise Reject(ended.errors[-1].text if ended.errors else "the call has failed") from None
+        except CallBusyError as error:
+            if error.is_obsolete:
+                return False
+            raise StateUnknownError("an earlier message of the call is being handled") from None
         except NoCallError as error:
             raise Reject(f"the message is no call of a task: {error}") from error
         except errors.Error as error:
             raise StateUnknownError(f"the state of the call cannot be read: {error}") from error
         if found.has_ended:
             log.info("call %s of task %s has expired", found.id, self._task)
+            self._continue(found)
             return False
+        context.origin = None if found.flow is None else found.flow.origin
         context.maybe_done = bool(found.interrupted)
         context.call = found, revision
         self._on_change(found)
@@ -738,6 +614,9 @@ class TaskState(RunState):
         found = found.after(CallEvent.SUCCEED, return_value=value)
         if self._store(context, found, revision):
             self._on_change(found)
+            self._continue(found)
+        elif found.flow is not None:
+            self.has_ended("", context.message)  # then its steps are deleted
 
     def failed(self, context: Context, error: BaseException, *, is_last: bool) -> bool:
         """Record that a run has failed; return whether the message is acknowledged all the same."""
@@ -750,7 +629,10 @@ class TaskState(RunState):
             return False
         if is_last:
             self._on_change(found)
-        return is_last and self._acks_failures and not isinstance(error, Reject)
+        is_acked = is_last and self._acks_failures and not isinstance(error, Reject)
+        if is_acked:
+            self._continue(found)
+        return is_acked
 
     def progress(self, message: JetStreamMsg, progress: CallProgress) -> None:
         """Store how far a run is."""
@@ -765,6 +647,58 @@ class TaskState(RunState):
         found = self._calls.give_up(sent.id, sent, reason)
         if found is not None:
             self._on_change(found)
+        self._calls.given_up(sent.id, found)
+
+    def suspend(self, context: Context, wait: Suspended) -> None:
+        """Record that a run has ended to wait, and store what begins the next one."""
+        found, revision = context.call
+        found = found.after(CallEvent.SUSPEND, flow=found.flow.parked(wait))
+        try:
+            # Before another run can begin, and delete it.
+            self._calls.steps.record(found.id, PAYLOAD, found.to_json())
+            # Otherwise a later run has begun, whose message is stored, or the call has ended.
+            if self._store(context, found, revision):
+                self._calls.flows.park(found, wait)
+            else:
+                self.has_ended("", context.message)
+        except errors.ServerTooOldError as error:
+            raise Reject(f"the call cannot wait for a time: {error}") from error
+        except errors.Error as error:
+            raise StateUnknownError(f"the call cannot wait: {error}") from error
+
+    def ask(self, question: str, *arguments: Any) -> Any:
+        """Read or record a step."""
+        try:
+            return getattr(self._calls.steps, question)(*arguments)
+        except errors.Error as error:
+            raise StateUnknownError(f"the steps of the call cannot be read: {error}") from error
+
+    def _continue(self, record: CallRecord) -> None:
+        """Do what follows from the end of a call."""
+        try:
+            self._calls.flows.ended(record)
+        except errors.Error as error:
+            text = f"what follows call {record.id} could not be stored: {error}"
+            raise StateUnknownError(text) from error
+
+    def _begun(self, found: CallRecord, context: Context) -> CallRecord:
+        """Return the record of a run that begins, or of a call that has expired."""
+        if found.has_ended:
+            raise CallEndedError(found)
+        place = found.flow or self.place
+        if place is not None:
+            place = self._calls.flows.begun(replace(found, flow=place), context)
+        if has_expired(found.expires) and not (found.flow and found.flow.began):
+            return found.after(CallEvent.EXPIRE)
+        now = utc_now()
+        return found.after(
+            CallEvent.BEGIN,
+            flow=place,
+            interrupted=found.status == CallStatus.RUNNING,
+            started_at=found.started_at or now,
+            last_attempted_at=now,
+            worker_ids=[*found.worker_ids, f"{platform.node()}-{os.getpid()}"][-50:],
+        )
 
     def _store(self, context: Context, record: CallRecord, revision: int) -> bool:
         """Store a record while the run keeps its message, as `CallStates.store`; the function has had its effects."""
@@ -781,16 +715,3 @@ class TaskState(RunState):
                     log.warning(text, record.id, error)
                 is_logged = True
             time.sleep(delays.next())
-
-
-def _begun(found: CallRecord) -> CallRecord:
-    if has_expired(found.expires):
-        return found.after(CallEvent.EXPIRE)
-    now = utc_now()
-    return found.after(
-        CallEvent.BEGIN,
-        interrupted=found.status == CallStatus.RUNNING,
-        started_at=found.started_at or now,
-        last_attempted_at=now,
-        worker_ids=[*found.worker_ids, f"{platform.node()}-{os.getpid()}"][-50:],
-    )

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from .checks import check_option, check_seconds, is_number
 from .deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
@@ -19,6 +19,9 @@ from .retries import MAX_DELAY_S
 
 if TYPE_CHECKING:
     from .. import Headers, JetStreamMsg, KeyValue, PubAck, Stream
+    from .steps import Steps, Suspended
+
+R = TypeVar("R")
 
 #: Longest text of a progress.
 _MAX_TEXT: Final = 200
@@ -52,6 +55,10 @@ class ContextActions:
     is_stopping: Callable[[], bool]
     ack: Callable[[LeasedMessage], bool]
     progress: Callable[[LeasedMessage, CallProgress], object]
+    steps: Callable[[Context], Steps]
+    """Returns the steps of a call."""
+    declares_steps: bool = False
+    """Whether the task has the option ``steps``."""
 
 
 class Context:
@@ -65,10 +72,12 @@ class Context:
         "_actions",
         "_delivery",
         "_published",
+        "_steps",
         "acked",
         "batch",
         "call",
         "maybe_done",
+        "origin",
         "value",
         "value_limit",
         "verdict",
@@ -83,6 +92,11 @@ class Context:
 
     call: Any
     """The record of the call of a task, and its revision.
+
+    :meta private:"""
+
+    origin: str | None
+    """The id of the first message of a call that has had several; ``None``: it has one.
 
     :meta private:"""
 
@@ -102,7 +116,8 @@ class Context:
     :meta private:"""
 
     def __init__(self, delivery: LeasedMessage, actions: ContextActions) -> None:
-        self.value = self.call = self.verdict = None
+        self.value = self.call = self.verdict = self.origin = None
+        self._steps: Steps | None = None
         self.value_limit = sys.maxsize
         self._delivery = delivery
         self._actions = actions
@@ -117,9 +132,9 @@ class Context:
         ``stream/consumer/sequence/creation time of the stream``, after the domain if there is one.
 
         It is the same in each attempt, and unique. Use it as the idempotency key for calls to other
-        systems.
+        systems. In a call with steps it is that of its first message.
         """
-        return self._actions.message_id(self._delivery)
+        return self.origin or self._actions.message_id(self._delivery)
 
     @property
     def message(self) -> JetStreamMsg:
@@ -244,6 +259,116 @@ class Context:
         check_option("text", text, isinstance(text, str), "must be a str")
         self._actions.progress(self._delivery, CallProgress(done, total, text[:_MAX_TEXT]))
 
+    # --- steps ----------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> Steps:
+        """
+        The steps of this run of a call.
+
+        :meta private:
+        """
+        if self._steps is None:
+            self._steps = self._actions.steps(self)
+        return self._steps
+
+    def _declared_steps(self) -> Steps:
+        rule = "is needed: @worker.task(steps=True, results=...)"
+        check_option("steps", False, self._actions.declares_steps, rule)
+        return self.steps
+
+    def step(
+        self,
+        function: Callable[..., R],
+        /,
+        *args: Any,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> R:
+        """
+        Call a function once, and return its value, as JSON has it, or as an object of its return annotation.
+
+        The value is recorded. A run that is repeated reads it, and does not call the function. If the worker
+        is killed after the effect of the function and before the record, the function is called again; it can
+        use `step_id` as an idempotency key. In Django, a task with ``atomic`` records the step with its effects
+        in the database.
+
+        Call it from the thread of the function, for tasks with ``steps=True``. Steps are recognized by their names:
+        a function that was changed must keep the names and the order of the steps.
+
+        Args:
+            function: the function; a task is called itself.
+            *args: its positional arguments.
+            name: the name of the step; ``None``: that of the function. The second step with a name is ``name-2``.
+            **kwargs: its keyword arguments.
+
+        Raises:
+            StepsChangedError: the step is not recorded, and others are which this run has not asked for.
+            ReturnValueError: the value is not JSON, or too large.
+            LeaseLostError: the lease is over.
+            InvalidOptionError: the task has no steps, or the name has other characters.
+
+        """
+        found: R = self._declared_steps().step(function, args, kwargs, name)
+        return found
+
+    @property
+    def step_id(self) -> str | None:
+        """The id of the step that runs, the same in each attempt, and unique; ``None``: no step runs."""
+        return None if self._steps is None else self._steps.id
+
+    def sleep(self, seconds: float | timedelta) -> None:
+        """
+        Wait for some time without a thread, for tasks with ``steps=True``.
+
+        The run ends here. The server sends the call again at that time, and its next run continues here, after
+        it has read its steps. No attempt is used. The blocks ``finally`` of the function run at each end.
+
+        Raises:
+            InvalidOptionError: the task has no steps, or the number is below 0.
+
+        """
+        delay = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        check_seconds("seconds", delay)
+        self._declared_steps().sleep(min(delay, MAX_DELAY_S))
+
+    def wait(self, name: str, timeout: float | timedelta | None = None) -> Any:
+        """
+        Wait for a signal without a thread, and return its data; see `TaskResult.signal`, and `sleep`.
+
+        Args:
+            name: the name of the signal, which has one value in a call.
+            timeout: seconds; ``None``: without limit.
+
+        Raises:
+            TimeoutError: the signal did not come in time; it is refused from then on.
+            InvalidOptionError: the task has no steps, the name has other characters, or the timeout is below 0.
+
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if seconds is not None:
+            check_seconds("timeout", seconds)
+            seconds = min(seconds, MAX_DELAY_S)
+        return self._declared_steps().wait(name, seconds)
+
+    def gather(self, calls: Sequence[Any], *, on_error: str = "stop") -> list[Any]:
+        """
+        Have workers run calls, wait for them without a thread, and return their values in their order; see `sleep`.
+
+        Args:
+            calls: what `Task.call` and `chain` return; as many in each run.
+            on_error: what follows if some have failed, were cancelled or have expired: ``"stop"``:
+                `MembersFailedError` is raised; ``"call"``: a list of dictionaries with ``id``, ``status``,
+                ``value`` and ``error`` is returned in place of the values.
+
+        Raises:
+            MembersFailedError: some have not succeeded.
+            StepsChangedError: an earlier run had another number of calls.
+            InvalidOptionError: the task has no steps, or one is no call.
+
+        """
+        return self._declared_steps().gather(list(calls), on_error)
+
     def publish(
         self,
         subject: str,
@@ -337,6 +462,17 @@ class RunState:
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
         """Record that a message is about to be terminated, after its dead letter is stored."""
+
+    #: Whether the function has steps.
+    has_steps: bool = False
+
+    def ask(self, question: str, *arguments: Any) -> Any:
+        """Read or record a step of a call, as the method of `StepStore` with this name."""
+        raise NotImplementedError
+
+    def suspend(self, context: Context, wait: Suspended) -> None:
+        """Record that a run has ended to wait."""
+        raise NotImplementedError
 
 
 #: Attributes that `LogContextFilter` adds.

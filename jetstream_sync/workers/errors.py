@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -148,6 +148,32 @@ class StateUnknownError(Exception):
     """The state of a call cannot be read or stored now; the message is delivered again."""
 
 
+class MembersFailedError(Reject):
+    """
+    Calls of a group, or of `Context.gather`, have not succeeded.
+
+    Attributes:
+        outcomes: the outcome of each call, in order: ``id``, ``status``, ``value`` and ``error``.
+
+    """
+
+    def __init__(self, outcomes: Sequence[Mapping[str, Any]]) -> None:
+        failed = [item for item in outcomes if item["status"] != "SUCCESSFUL"]
+        shown = ", ".join(f"{item['id']} is {item['status'].lower()}" for item in failed[:10])
+        more = f", and {len(failed) - 10} more" if len(failed) > 10 else ""
+        super().__init__(
+            f"{len(failed)} of {len(outcomes)} calls have not succeeded: {shown}{more}"
+        )
+        self.outcomes = outcomes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.outcomes,)
+
+
+class StepsChangedError(Exception):
+    """A run does not ask for the steps that earlier runs of the call have recorded: the function has changed."""
+
+
 class ReturnValueError(Reject):
     """The return value of a task cannot be stored; the call has failed, and is not retried."""
 
@@ -161,6 +187,15 @@ class NoCallError(errors.InvalidResponseError):
 
 class CallEndedError(Exception):
     """A call has ended; the argument is its record, ``None`` if it is unknown."""
+
+
+class CallBusyError(Exception):
+    """A message of a call does not begin a run: another one does, or has done so."""
+
+    def __init__(self, *, is_obsolete: bool) -> None:
+        super().__init__(is_obsolete)
+        #: Whether a run that began after the message was stored has seen all that it could tell.
+        self.is_obsolete = is_obsolete
 
 
 class DeadLetterTooLargeError(Exception):

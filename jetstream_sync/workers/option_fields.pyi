@@ -62,6 +62,7 @@ class TaskFields(TypedDict, total=False):
     unique: str | None
     unique_by: Sequence[str]
     results: str | None
+    steps: bool
     cron: str | None
     every: float | timedelta | None
     time_zone: str | None

@@ -284,6 +284,9 @@ class TaskOptions:
     results: str | None = None
     """A key-value bucket for the state and the return value of each call, for one day if it is created here;
     ``None``: there are no results. It costs a write when the call is sent, and two in the worker."""
+    steps: bool = False
+    """Whether the function has steps: `Context.step`, `Context.sleep`, `Context.wait` and `Context.gather`. They
+    are kept in the bucket ``<results>-flows`` until the call has ended. It needs ``results``."""
     cron: str | None = None
     """When the server calls the task without arguments, as for `Worker.schedule`; ``None``: never."""
     every: float | timedelta | None = None
@@ -307,6 +310,11 @@ class TaskOptions:
         check_option(
             "limit_key", self.limit_key, ok, "must be a function of the call, and needs 'limit'"
         )
+        check_option("steps", self.steps, self.steps in {True, False}, "must be True or False")
+        has_results = self.results is not None
+        check_option("steps", self.steps, not self.steps or has_results, "needs 'results'")
+        ok = not self.steps or self.unique is None
+        check_option("steps", self.steps, ok, "excludes 'unique': a call that waits has no message")
         for option, default in (("time_zone", None), ("missed", "last"), ("overlap", False)):
             value, is_scheduled = (
                 getattr(self, option),

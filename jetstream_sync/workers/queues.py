@@ -8,18 +8,41 @@ without those, which has the options of the task.
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from .. import errors
 from .arguments import Arguments
-from .calls import DONE, CallQueue, CallStates, SentCall, TaskState, call_id, sent_call
+from .call_records import (
+    DONE,
+    FlowPlace,
+)
+from .calls import (
+    CallQueue,
+    CallStates,
+    SentCall,
+    TaskState,
+    call_id,
+    sent_call,
+    sent_record,
+)
 from .checks import check_option, check_plain, check_token
 from .context import RunState
-from .handler import TASK_OPTIONS, CallHandler, Handler, HandlerFunction, QueueHandler, TickRule
+from .errors import NoCallError, Reject
+from .flows import Flows
+from .handler import (
+    TASK_OPTIONS,
+    CallHandler,
+    Handler,
+    HandlerFunction,
+    QueueHandler,
+    TickRule,
+    task_of,
+)
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided, refuse_unknown
 from .resources import Resource, create_missing, resources_of
 from .schedules import LEASES, module_of
@@ -29,7 +52,9 @@ from .unique import UniqueCalls, UniqueState, unique_resource
 
 if TYPE_CHECKING:
     from .. import Connection, JetStreamMsg
-    from .calls import CallRecord
+    from .call_records import (
+        CallRecord,
+    )
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,13 +93,22 @@ class _UnknownCalls(RunState):
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
         """Return whether a call has ended: a process that has the task was killed after that."""
         del message_id
-        call = call_id(message)
-        return any(states.status(call) in DONE for states in self._states.values())
+        for states in self._states.values():
+            with suppress(errors.KeyNotFoundError, NoCallError):
+                found = states.read(call_id(message))
+                if found.status in DONE:
+                    states.flows.ended(found)
+                    return True
+        return False
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
         """Record that a call has failed."""
-        for states in self._states.values():
-            states.give_up(call_id(message), None, reason)
+        call, sent = call_id(message), None
+        with suppress(Reject):
+            sent = sent_record(task_of(message.subject), call, message.data)
+        for bucket, states in self._states.items():
+            is_its = sent is not None and sent.flow is not None and sent.flow.results == bucket
+            states.given_up(call, states.give_up(call, sent if is_its else None, reason))
 
 
 class TaskQueues:
@@ -97,6 +131,8 @@ class TaskQueues:
         self._queues: dict[str, _Queue] = {}
         # The buckets of results by name.
         self._states: dict[str, CallStates] = {}
+        #: What follows from the end of calls.
+        self.flows: QueueFlows = QueueFlows(self)
 
     # --- definitions ----------------------------------------------------------------------------
 
@@ -165,7 +201,9 @@ class TaskQueues:
             states = self._states.get(own.results) or CallStates(
                 self._sender, own.results, self.create
             )
-            options = {**options, "state": TaskState(states, name)}
+            place = FlowPlace(queue=own.queue, handler=name, results=own.results, steps=True)
+            state = TaskState(states, name, place=place if own.steps else None)
+            options = {**options, "state": state}
         if own.limit is not None:
             limits = self._owner.shared_limits
             known = f"must be one of {sorted(limits)}: define it with limit(scope='cluster') before"
@@ -208,6 +246,7 @@ class TaskQueues:
         if len(tasks) == 1:
             self._add_handler(handler)
         if states is not None:
+            states.flows = self.flows
             self._states.setdefault(states.bucket, states)
         return found
 
@@ -259,10 +298,12 @@ class TaskQueues:
             item for queue in self._queues.values() for item in queue.handler.ticks.values()
         ]
         leases = () if all(schedule.overlap for schedule in schedules) else (LEASES,)
+        tasks = [task for task in self.tasks.values() if task.handler.state.has_steps]
+        steps = {task.states.bucket: task.states.steps.resource() for task in tasks if task.states}
+        buckets = [*(states.resource() for states in self._states.values()), *steps.values()]
         limits = [limits_resource()] if self._owner.shared_limits else []
         keys = [unique_resource()] if any(task.unique for task in self.tasks.values()) else []
-        of_states = (states.resource() for states in self._states.values())
-        return [*streams, *of_states, *leases, *limits, *keys]
+        return [*streams, *buckets, *leases, *limits, *keys]
 
     @property
     def in_use(self) -> list[tuple[CallQueue, QueueHandler]]:
@@ -315,15 +356,15 @@ class TaskQueues:
         record: CallRecord,
         data: bytes,
         at: datetime | None,
-    ) -> None:
-        """Store a call in its bucket, and its message in the stream, unless the bucket has its id."""
+    ) -> CallRecord | None:
+        """Store a call, and its message in the stream, unless the bucket has its id: return its record then."""
         call = record.id
         self.prepare(queue)
         is_new = states is None or states.add(record, data)
         if states is not None and not is_new:
             record = states.read(call)
             if not record.may_be_lost or queue.find(task, call) is not None:
-                return
+                return record
             # The first sender was interrupted before the message was stored.
             data = record.to_json()
             at = None if record.eta is None else datetime.fromisoformat(record.eta)
@@ -341,6 +382,19 @@ class TaskQueues:
             if states is not None and is_new:
                 states.remove(call)
             raise
+        return None
+
+    def states_of(self, task: Task[Any, Any]) -> CallStates | None:
+        """Return the states of the calls of a task; ``None``: it has no results."""
+        eager = self.eager()
+        found: CallStates | None = task.states
+        return found if eager is None or found is None else eager.calls
+
+    def states_in(self, results: str) -> CallStates:
+        """Return the states of the calls of a bucket; raise `InvalidOptionError` if no task has it."""
+        rule = "is no bucket of a task of this worker"
+        check_option("results", results, results in self._states, rule)
+        return self._states[results]
 
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""
@@ -364,6 +418,52 @@ def limit_use(
         return key_of(rule.name, value_of(call._replace(kwargs=named)))
 
     return LimitUse(rule, key_of_payload)
+
+
+class QueueFlows(Flows):
+    """Sends the calls of flows to the queues of a worker."""
+
+    def __init__(self, queues: TaskQueues) -> None:
+        self._queues = queues
+
+    def states(self, results: str) -> CallStates:
+        """Return the states of the calls of a bucket."""
+        return self._queues.states_in(results)
+
+    def _queue(self, place: FlowPlace) -> CallQueue:
+        check_token("handler", place.handler)
+        return self._queues.find(place.queue)
+
+    def send(self, record: CallRecord) -> CallRecord | None:
+        """Send a new call; return its record if it was sent before."""
+        place = record.flow
+        assert place is not None
+        states, queue = self.states(place.results), self._queue(place)
+        return self._queues.send(queue, states, place.handler, record, record.to_json(), None)
+
+    def wake(self, record: CallRecord, key: str, at: float | None = None) -> None:
+        """Send a message that begins a call again; it is needed once in the life of the call, but for a time."""
+        place = record.flow
+        assert place is not None
+        queue, suffix, time = self._queue(place), f"#{key}#{place.origin}", None
+        self._queues.prepare(queue)
+        if at is not None:
+            time = datetime.fromtimestamp(at, timezone.utc)
+            suffix += f"#{uuid.uuid4().hex}"
+        queue.send(place.handler, record.id, record.to_json(), time, suffix=suffix)
+
+    def has_message(self, record: CallRecord, seq: int) -> bool:
+        """Return whether a message of a call is stored."""
+        place = record.flow
+        assert place is not None
+        queue = self._queue(place)
+        return queue.has_message(place.handler, record.id, seq)
+
+    def withdraw(self, record: CallRecord) -> None:
+        """Delete the message of a call that is cancelled."""
+        place = record.flow
+        assert place is not None
+        self._queue(place).withdraw(place.handler, record.id)
 
 
 def program_of(module: str) -> str:

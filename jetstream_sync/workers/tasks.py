@@ -11,6 +11,7 @@ import inspect
 import math
 import string
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import (
     TYPE_CHECKING,
@@ -30,27 +31,31 @@ from .. import errors
 from ..converters import to_json
 from ..options import check_returned
 from .arguments import Arguments
-from .calls import (
+from .call_records import (
     CallFailure,
-    CallQueue,
     CallRecord,
-    CallStates,
     CallStatus,
+    FlowPlace,
+    new_record,
+)
+from .calls import (
+    CallQueue,
+    CallStates,
     SentCall,
     encoded_value,
     has_expired,
-    new_record,
     sent_call,
 )
 from .checks import check_option, check_time, implementation, is_number, unwrapped
 from .errors import Reject, TaskError, misfit
+from .flows import MEMBERS, Call
 from .logs import log
 from .options import hint_of, refuse_unknown
 from .running import terminate as end_call
 
 if TYPE_CHECKING:
     from .context import CallProgress, Context
-    from .handler import Handler
+    from .handler import CallHandler
     from .unique import UniqueCalls
 
 P = ParamSpec("P")
@@ -72,6 +77,9 @@ class Sender(Protocol):
 
     def start(self, task: Task[P, R], record: CallRecord, at: datetime | None) -> TaskResult[R]:
         """Send a call, or run it at once; see `Worker.eager`."""
+
+    def states_of(self, task: Task[P, R]) -> CallStates | None:
+        """Return the states of the calls of a task; ``None``: it has no results."""
 
 
 class TaskResult(Generic[R_co]):
@@ -172,7 +180,8 @@ class TaskResult(Generic[R_co]):
         """
         Delete the message of a call that does not run yet, or that waits for its next attempt.
 
-        With ``results``, no worker starts the call afterwards. Without, a worker that has received the
+        With ``results``, no worker starts the call afterwards. If it is the last one of a flow, the calls of the flow
+        that have not started are cancelled; so are the members for which a call waits. Without, a worker that has received the
         message already runs it.
 
         Args:
@@ -203,11 +212,38 @@ class TaskResult(Generic[R_co]):
         if store is not None and not store.cancel(self.id):
             sent = self._sent()
             if sent is None or not store.cancel(self.id, sent):
+                if store.flows.cancel(store, self.id):  # it has not begun, and will not
+                    return True
                 return terminate and end_call(queue.connection(), queue.subject_of(name, self.id))
-        if store is not None and not store.has_messages:
-            return True
+        if store is not None:
+            store.flows.cancel(store, self.id)
+            if not store.has_messages:
+                return True
         withdrawn = queue.withdraw(name, self.id)
         return withdrawn or store is not None
+
+    def signal(self, name: str, data: object = None) -> bool:
+        """
+        Give a call a signal, for which its function waits with `Context.wait`, now or later.
+
+        Repeat it after an error: it may have been stored, and the call may still wait.
+
+        Args:
+            name: the name of the signal.
+            data: its data, which JSON must have.
+
+        Returns:
+            Whether the call gets this data; ``False``: it had a signal with this name before, the time to wait is
+            over, or the call has ended, perhaps with this signal.
+
+        Raises:
+            InvalidOptionError: the task has no ``results``, or the name is none.
+            Error: as `KeyValue.create`, and as `Task.delay`.
+
+        """
+        store = self._states()
+        is_its: bool = store.flows.signal(store, self.id, name, data)
+        return is_its
 
     def __repr__(self) -> str:
         return f"<TaskResult {self.id}>"
@@ -239,7 +275,7 @@ class Task(Generic[P, R]):
     """
 
     #: The handler that runs the task; its options are those of the task.
-    handler: Handler
+    handler: CallHandler
     #: The keys of its calls; ``None``: it is not unique.
     unique: UniqueCalls | None = None
 
@@ -328,7 +364,27 @@ class Task(Generic[P, R]):
 
         """
         _check_id(task_id)
-        return TaskResult(self, task_id, self.states)
+        return TaskResult(self, task_id, self._sender.states_of(self))
+
+    def call(self, *args: Any, **kwargs: Any) -> Call[TaskResult[R]]:
+        """
+        Return a call that is not sent, for `chain`, `group` and `Context.gather`; the task needs ``results``.
+
+        The arguments are those of `delay`. In a chain, the value of the call before is the first argument, before
+        these; in the callback of a group, the list of values.
+
+        Raises:
+            InvalidOptionError: the task has no ``results``.
+
+        """
+        rule = "is needed for calls of a flow"
+        check_option("results", None, self.states is not None, rule)
+        check_option("unique", True, self.unique is None, "is not for calls of a flow")
+        return Call(
+            lambda gets_value: self._planned(args, kwargs, gets_value=gets_value),
+            lambda record: self.start(record, None),
+            self.result_of,
+        )
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -367,6 +423,26 @@ class Task(Generic[P, R]):
             expires=None if end is None else end.timestamp(),
         )
         return record, at
+
+    def _planned(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, gets_value: bool
+    ) -> CallRecord:
+        """Return the record of a call of a flow."""
+        if not gets_value:
+            record, _ = self.record(args, kwargs)
+        else:
+            found = self._arguments.check_following(self.name, args, kwargs)
+            record = new_record(self.name, found["args"], found["kwargs"])
+        assert self.states is not None
+        return replace(
+            record,
+            flow=FlowPlace(
+                queue=self.queue.name,
+                handler=self.name,
+                results=self.states.bucket,
+                steps=self.handler.state.has_steps,
+            ),
+        )
 
     def payload(self, record: CallRecord) -> bytes:
         """
@@ -425,7 +501,7 @@ class Task(Generic[P, R]):
         call = sent_call(data)
         if self._has_expired(call):
             return None
-        args, kwargs, _ = call
+        args, kwargs = call[:2]
         try:
             plain = self._arguments.are_plain(args, kwargs)
         except (TypeError, AttributeError):
@@ -443,6 +519,10 @@ class Task(Generic[P, R]):
     def _run(self, data: bytes, context: Context) -> object:
         call = sent_call(data)
         if self.states is not None:  # their record shows whether the call has expired
+            if call.flow is not None and call.flow.members:
+                flow = call.flow
+                values = context.steps.outcomes(MEMBERS, flow.members, flow.on_error)
+                call = call._replace(args=[values, *call.args])
             context.value = encoded_value(self._run_bound(call, context), context.value_limit)
             return None
         return None if self._has_expired(call) else self._run_bound(call, context)

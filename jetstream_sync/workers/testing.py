@@ -10,13 +10,20 @@ from __future__ import annotations
 import json
 import math
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
-from .calls import CallRecord, CallStates, TaskState
+from .call_records import (
+    CallRecord,
+)
+from .calls import (
+    CallStates,
+    TaskState,
+)
 from .checks import check_option
 from .context import CallProgress, Context, RunState
 from .dead_letters import DeadLetterWriter
@@ -30,9 +37,11 @@ from .deliveries import (
     lease_clock,
 )
 from .errors import CallEndedError
+from .flows import Flows
 from .handler import CallHandler, Handler
 from .observer import Observer
 from .runtime.processing import Parts, Processor
+from .steps import MemorySteps, Suspended
 from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
@@ -64,7 +73,8 @@ class Outcome:
 
     kind: str = "lost"
     """
-    ``"ack"``: the handler has succeeded. ``"retry"``: the message would be delivered again. ``"dead"``: it
+    ``"ack"``: the handler has succeeded. ``"parked"``: its call waits, until the time ``delay`` if it has one, for a
+    signal, or for other calls. ``"retry"``: the message would be delivered again. ``"dead"``: it
     would be terminated, after its dead letter was stored. ``"lost"``: nothing would be sent, because the
     lease is lost.
     """
@@ -330,6 +340,10 @@ class TestClient:
                 result = ran.result = call()
                 if context.value is not None:
                     ran.result = json.loads(context.value)
+            except Suspended as wait:
+                ran.kind = "parked"
+                ran.delay = None if wait.at is None else round(wait.at - _now(), 1)
+                raise
             except BaseException as error:
                 ran.error = error
                 raise
@@ -350,7 +364,10 @@ class TestClient:
             writer = DeadLetterWriter(dead_letters, handler.dead_letters, self._worker.name)
         state = RunState()
         if _has_results(handler):
-            state = TaskState(MemoryCalls() if self._calls is None else self._calls, handler.name)
+            calls = self._calls or MemoryCalls()
+            state = TaskState(
+                calls, handler.name, place=getattr(getattr(handler, "state", None), "place", None)
+            )
         processor = Processor(handler, parts, writer, state=state)
         if handler.max_messages is not None:
             processor.process_batch(list(outcomes))
@@ -361,6 +378,8 @@ class TestClient:
                     outcome.kind, outcome.delay = "retry", delivery.retry_in
         for delivery, outcome in outcomes.items():
             outcome.result, outcome.error = ran.result, ran.error
+            if ran.kind == "parked":
+                outcome.kind, outcome.delay = ran.kind, ran.delay
             if publisher.parked is not None:
                 outcome.kind, outcome.delay = "retry", publisher.parked
             outcome.reply = next(iter(settlements.replies), None)
@@ -421,6 +440,8 @@ class MemoryCalls(CallStates):
     def __init__(self) -> None:
         self._records: dict[str, CallRecord] = {}
         self._progress: dict[str, CallProgress] = {}
+        self.steps = MemorySteps()
+        self.flows = MemoryFlows(self)
 
     @property
     def max_value(self) -> int:
@@ -472,6 +493,44 @@ class MemoryCalls(CallStates):
         return True
 
 
+class MemoryFlows(Flows):
+    """
+    What follows from the end of calls in this process.
+
+    Args:
+        calls: the states of all calls.
+        run: runs a call, which may begin again; ``None``: nothing does.
+
+    """
+
+    def __init__(
+        self, calls: CallStates, run: Callable[[CallRecord], object] | None = None
+    ) -> None:
+        self._calls = calls
+        self._run = run or (lambda _: None)
+
+    def states(self, results: str) -> CallStates:
+        """Return the states of all calls."""
+        del results
+        return self._calls
+
+    def send(self, record: CallRecord) -> CallRecord | None:
+        """Run a call, unless it was run before."""
+        if not self._calls.add(record):
+            return self._calls.read(record.id)
+        self._run(record)
+        return None
+
+    def wake(self, record: CallRecord, key: str, at: float | None = None) -> None:
+        """Run a call again; the time has passed for one that sleeps, and does not pass for one that waits."""
+        if at is not None:
+            steps, until = self._calls.steps, self._calls.steps.get(record.id, key)
+            if key.startswith("wait="):
+                return
+            steps.record(record.id, key, b"0", until)
+        self._run(record)
+
+
 class EagerCalls:
     """
     Runs calls at once, in the calling thread, with the middleware and the attempts of a worker.
@@ -483,28 +542,60 @@ class EagerCalls:
 
     def __init__(self, new_client: Callable[[MemoryCalls], TestClient]) -> None:
         self._new_client = new_client
-        #: Whether the error of a call that fails is raised by `Task.delay`.
+        #: Whether the error of a call that fails is raised by `Task.delay`; of a member, that of its callback is.
         self.raises: bool = True
-        self._calls = MemoryCalls()
+        #: The states of the calls.
+        self.calls: MemoryCalls = MemoryCalls()
+        self.calls.flows = MemoryFlows(self.calls, self._run_later)
+        # The calls that follow from those that run; ``None``: none runs.
+        self._following: deque[CallRecord] | None = None
 
     def run(self, task: Task[P, R], record: CallRecord) -> TaskResult[R]:
-        """Run a call until it has ended, without delays; return it."""
-        known = not self._calls.add(record)
-        found: TaskResult[R] = TaskResult(
-            task, record.id, None if task.states is None else self._calls
-        )
-        if known:
-            return found
-        subject = task.queue.subject_of(task.name, record.id)
-        client, attempt, kind = self._new_client(self._calls), 0, "retry"
+        """Run a call, and those that follow, until they have ended or wait, without delays; return it."""
+        known = not self.calls.add(record)
+        if not known:
+            self._run_all(record, task)
+        return TaskResult(task, record.id, None if task.states is None else self.calls)
+
+    def _run_later(self, record: CallRecord) -> None:
+        if self._following is None:
+            self._run_all(record)
+        else:
+            self._following.append(record)
+
+    def _run_all(self, record: CallRecord, task: Task[..., Any] | None = None) -> None:
+        """Run a call and those that follow; raise the first error."""
+        before, self._following = self._following, deque([record])
+        failure: BaseException | None = None
+        try:
+            while self._following:
+                following = self._following.popleft()
+                error = self._run(following, task if following is record else None)
+                place = following.flow
+                if place is None or place.parent is None:
+                    failure = failure or error
+        finally:
+            self._following = before
+        if failure is not None and self.raises:
+            raise failure
+
+    def _run(self, record: CallRecord, task: Task[..., Any] | None) -> BaseException | None:
+        """Run a call until it has ended or waits; return its last error."""
+        place = record.flow
+        name = place.handler if task is None and place is not None else record.task
+        payload = record.to_json() if task is None else task.payload(record)
+        queue = "default" if task is None else task.queue.name
+        subject = f"tasks.eager.{queue}.{name}.{record.id}"
+        client, attempt, kind = self._new_client(self.calls), 0, "retry"
         while kind == "retry":
             attempt += 1
-            payload = task.payload(record)
-            outcome = client.deliver(task, payload, subject=subject, attempt=attempt)
+            outcome = client.deliver(task or name, payload, subject=subject, attempt=attempt)
             kind = outcome.kind
-        if outcome.error is not None and self.raises:
-            raise outcome.error
-        return found
+        return outcome.error
+
+
+def _now() -> float:
+    return datetime.now(timezone.utc).timestamp()
 
 
 def _encoded(payload: object) -> bytes:

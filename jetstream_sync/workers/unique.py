@@ -29,7 +29,9 @@ from .logs import log
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, Stream
-    from .calls import CallRecord
+    from .call_records import (
+        CallRecord,
+    )
     from .resources import Resource
 
 #: The stream of the keys, and the first token of its subjects. Not a bucket, whose messages cannot be deleted: a

@@ -1,7 +1,8 @@
 """
 Comparison of the calls of tasks with their messages, their states and their dead letters.
 
-At any time, a call has exactly one of these: a message in the stream of its queue; the state ``SUCCESSFUL``,
+At any time, a call has exactly one of these: a message in the stream of its queue; a signal or calls for which it
+waits; the state ``SUCCESSFUL``,
 ``CANCELLED`` or ``EXPIRED``; the state ``FAILED`` and one dead letter. While workers run, a call is between two of
 them for a moment: what disagrees is read again before it is reported.
 """
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from .. import JetStream, KeyValueEntry, errors
 from ..subjects import subject_matches
-from .calls import CallQueue, CallRecord, CallStatus
+from .call_records import CallRecord, CallStatus
+from .calls import CallQueue
 from .dead_letters import DeadLetters
 from .errors import NoCallError
 from .handler import QueueHandler
@@ -65,7 +67,9 @@ def _disagreements(
         is_stored = messages[subject] + messages[tick] > 0
         where = f"call {record.id} of task {task.name} is {record.status}"
         if record.status == CallStatus.FAILED:
-            if keeps[task.queue.prefix] and not (letters[subject] or letters[tick]):
+            # A call after one that has failed never had a message.
+            had_message = record.flow is None or record.last_attempted_at is not None
+            if keeps[task.queue.prefix] and had_message and not (letters[subject] or letters[tick]):
                 found.append(f"{where}, and has no dead letter")
             if letters[subject] > 1:
                 found.append(f"{where}, and has {letters[subject]} dead letters")
@@ -73,7 +77,7 @@ def _disagreements(
             found.append(f"{where}, and has a dead letter")
         if record.has_ended and messages[subject]:
             found.append(f"{where}, and its message is still stored")
-        if not record.has_ended and not is_stored:
+        if not record.has_ended and not is_stored and not _waits(record, task):
             found.append(f"{where}, and no message of it is stored")
     handlers = [handler for _, handler in queues]
     with suppress(errors.StreamNotFoundError):
@@ -91,6 +95,17 @@ def _records(
         with suppress(errors.BucketNotFoundError), js.key_value(bucket).watch() as watch:
             records = [_record_of(entry) for entry in watch.initial()]
             yield from ((item, tasks[item.task]) for item in records if item and item.task in tasks)
+
+
+def _waits(record: CallRecord, task: Task[..., object]) -> bool:
+    """Return whether a call needs no message, because it waits for a signal, or for calls that have not ended."""
+    place = record.flow
+    if place is None or not place.waiting or task.states is None:
+        return False
+    if place.waiting.startswith("wait="):
+        return b'"deadline"' in (task.states.steps.get(record.id, place.waiting) or b"")
+    ended = task.states.steps.names(record.id, f"{place.waiting}.m.*.*")
+    return len(ended) < (place.gathered or {}).get(place.waiting, 0)
 
 
 def _record_of(entry: KeyValueEntry) -> CallRecord | None:

@@ -16,7 +16,9 @@ from fixtures.worker import FAST, running
 
 from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError
 from jetstream_sync.workers import Backoff, Context, Reject, TaskError
-from jetstream_sync.workers.calls import CallRecord
+from jetstream_sync.workers.call_records import (
+    CallRecord,
+)
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
@@ -37,7 +39,7 @@ def worker(database: str, js: JetStream) -> Iterator[Any]:
     shared_connection(found.servers, name="calls").close()
     for table in ("children", "parents"):
         execute(database, f"DROP TABLE {table}")
-    for stream in ("DEAD", "TASKS", "KV_R"):
+    for stream in ("DEAD", "TASKS", "KV_R", "KV_R-flows"):
         with suppress(StreamNotFoundError):
             js.delete_stream(stream)
 
@@ -328,3 +330,71 @@ def test_every_option_of_a_worker_is_a_setting():
         assert (Config.load(), DjangoWorker().name) == (Config(), Config().name)
     assert {name: getattr(worker, name) for name in changed} == changed
     assert (own.concurrency, own.report) == (4, None)
+
+
+def test_a_step_commits_with_its_record(worker, database, js):
+    """A worker that dies after the commit, and before the step is in the bucket, does not repeat its effect."""
+    from django.db import transaction
+
+    died: list[str] = []
+
+    def insert(value: str) -> str:
+        assert transaction.get_connection(database).in_atomic_block
+        execute(database, "INSERT INTO effects VALUES (%s)", value)
+        return f"made {value}"
+
+    @worker.task(name="steps", results="R", atomic=database, steps=True, retry=FAST)
+    def steps(ctx: Context) -> list[str]:
+        assert not transaction.get_connection(database).in_atomic_block
+        first = ctx.step(insert, "a")
+        ctx.sleep(1.5)
+        if len(died) < 2:
+            ctx.steps._ask = failing(ctx.steps._ask, died)
+        return [first, ctx.step(insert, "b")]
+
+    call = steps.delay()
+    with running(worker):
+        assert call.get(30 * SCALE) == ["made a", "made b"]
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert sorted(effects(database)) == ["a", "b"]
+    assert died == ["record", "record"]
+
+
+def failing(ask: Any, died: list[str]) -> Any:
+    """Return a function that fails where the value of a step would be stored."""
+
+    def call(question: str, *arguments: Any) -> Any:
+        if question == "record":
+            died.append(question)
+            raise OSError("the worker dies")
+        return ask(question, *arguments)
+
+    return call
+
+
+def test_a_chain_begins_if_and_only_if_its_transaction_commits(worker, database, js):
+    """With the outbox: the chain is one row, and the group as well."""
+    from django.db import transaction
+
+    from jetstream_sync.workers import chain, group
+
+    @worker.task(name="add", results="R", outbox=database, retry=FAST)
+    def add(first: int, second: int) -> int:
+        return first + second
+
+    @worker.task(name="total", results="R", outbox=database, retry=FAST)
+    def total(values: list[int]) -> int:
+        return sum(values)
+
+    with suppress(ZeroDivisionError), transaction.atomic(using=database):
+        chain(add.call(1, 2), add.call(3)).delay(task_id="never")
+        raise ZeroDivisionError
+    with transaction.atomic(using=database):
+        calls = [chain(add.call(1, 2), add.call(3)).delay()]
+        calls.append(group([add.call(1, 1), add.call(2, 2)], then=total.call()).delay())
+        assert count(database, "jetstream_outbox") == 2
+    with running(worker):
+        assert [call.get(30 * SCALE) for call in calls] == [6, 6]
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    with pytest.raises(KeyNotFoundError):
+        _ = add.result_of("never").status

@@ -27,7 +27,12 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, TaskError, Worker
-from jetstream_sync.workers.calls import CallEvent, CallStates
+from jetstream_sync.workers.call_records import (
+    CallEvent,
+)
+from jetstream_sync.workers.calls import (
+    CallStates,
+)
 from jetstream_sync.workers.logs import log
 
 pytestmark = pytest.mark.timeout(110)

@@ -35,6 +35,7 @@ from ..context import Context, ContextActions
 from ..dead_letters import one_line
 from ..deliveries import DeliveryState, LeasedMessage, log_context
 from ..events import ignore_signals, spawn
+from ..flows import steps_of
 from ..handler import (
     CallHandler,
     Handler,
@@ -229,8 +230,11 @@ class _Child:
                 is_stopping=lambda: bool(self.ask("is_stopping")),
                 ack=lambda _: bool(self.ask("ack")),
                 progress=lambda _, progress: self.ask("progress", *progress),
+                steps=partial(steps_of, ask=partial(self.ask, "steps")),
+                declares_steps=isinstance(handler, CallHandler) and handler.state.has_steps,
             ),
         )
+        context.origin = request.message_id
         context.maybe_done = request.maybe_done
         context.value_limit = request.value_limit
         log_context.set(delivery)

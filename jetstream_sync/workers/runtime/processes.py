@@ -33,6 +33,7 @@ from ... import errors
 from ...locks import new_lock
 from ...net.clock import BackoffDelay, Deadline
 from ..checks import unwrapped
+from ..context import RunState
 from ..deliveries import LeasedMessage, lease_clock
 from ..errors import (
     HandlerTimeoutError,
@@ -126,6 +127,7 @@ class HandlerProcesses:
                 is_stopping=self._is_stopping,
                 publish=self._js.publish,
                 progress=context.progress,
+                steps=getattr(handler, "state", RunState()).ask,
             )
             failure: BaseException | None
             (returned, context.value), failure = process.run(call)

@@ -40,6 +40,7 @@ from ..deliveries import (
     stored_ns,
 )
 from ..errors import BatchError, DecodeError, Reject, Retry, StateUnknownError
+from ..flows import steps_of
 from ..handler import (
     REPLY_TO,
     CallHandler,
@@ -58,6 +59,7 @@ from ..logs import log, without_own_frames
 from ..observer import HandlerObserver, Observer
 from ..retries import MAX_EXTRA_DELIVERIES
 from ..shared_limits import SharedLimit, SharedLimits
+from ..steps import Suspended
 from ..tracing import traced
 from ..verdicts import (
     ACKED,
@@ -353,6 +355,8 @@ class Processor:
             shared.is_stopping,
             self._ack_early,
             self._progress,
+            partial(steps_of, ask=self._state.ask),
+            self._state.has_steps,
         )
 
     def _progress(self, delivery: LeasedMessage, progress: CallProgress) -> None:
@@ -512,6 +516,9 @@ class Processor:
             returned = self._run_anew(delivery, context)
             if not isinstance(returned, Reply):
                 check_returned(returned, done=True)
+        except Suspended as wait:
+            state.suspend(context, wait)
+            return None
         except BaseException as error:
             verdict = self.failures.decide(delivery, error)
             if state.failed(context, error, is_last=verdict.is_last):

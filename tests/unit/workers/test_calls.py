@@ -12,16 +12,18 @@ import pytest
 
 from jetstream_sync.codec import UnknownEnumValue
 from jetstream_sync.errors import InvalidResponseError
-from jetstream_sync.workers.calls import (
+from jetstream_sync.workers.call_records import (
     DONE,
     FINISHED,
     TRANSITIONS,
     CallEvent,
     CallRecord,
     CallStatus,
-    SentCall,
     new_record,
     next_status,
+)
+from jetstream_sync.workers.calls import (
+    SentCall,
     sent_call,
     sent_record,
 )
@@ -53,7 +55,7 @@ FOLLOWS = {
     ("READY", "FAILED"): {"FAIL"},
     ("READY", "CANCELLED"): {"CANCEL", "TERMINATE"},
     ("READY", "EXPIRED"): {"EXPIRE"},
-    ("RUNNING", "READY"): {"RETRY"},
+    ("RUNNING", "READY"): {"RETRY", "SUSPEND"},
     ("RUNNING", "RUNNING"): {"BEGIN"},
     ("RUNNING", "SUCCESSFUL"): {"SUCCEED"},
     ("RUNNING", "FAILED"): {"FAIL"},

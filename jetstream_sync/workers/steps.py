@@ -1,0 +1,390 @@
+"""
+Steps of a call: what a run of its function records, and what it waits for.
+
+Rules:
+
+1. The key of a step is ``<call>.<step>``, in a bucket without a TTL. It is written once: the first writer wins,
+   and all others get its value. Only a wait for a signal has two values, and the second one is final.
+2. Each run begins at the top of the function, and reads the recorded steps when it asks for the first one.
+3. A wait ends the run with `Suspended`. First the state becomes ``READY``, then what begins the next run is
+   stored: a schedule, or the members; the waiter of a signal is stored before. Then the message is acknowledged.
+4. What ends a wait is stored as a key first; then a message for the call follows.
+5. A message is dropped only if a later one has begun a run: that run has read the key (`order_of_run`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from .. import KeyValueConfig, StreamConfig, codec, errors
+from .checks import check_option, unwrapped
+from .errors import MembersFailedError, StepsChangedError
+
+if TYPE_CHECKING:
+    from .. import Connection, KeyValue, Stream
+
+T = TypeVar("T")
+
+#: The step with the payload of the messages that begin a call again.
+PAYLOAD: Final = "=call"
+#: Number of members whose ends are counted together; so many blocks are possible, too.
+BLOCK: Final = 100
+#: A wait that is shorter does not end the run, in seconds.
+_SHORT_WAIT_S: Final = 1.0
+_NAME: Final = re.compile("[-_A-Za-z0-9]{1,100}")
+
+
+class RunOrder(Enum):
+    """What becomes of a message of a call that has not ended."""
+
+    RUN = "run"
+    """It begins a run."""
+    DROP = "drop"
+    """It is acknowledged: a run that began later has seen all that it could tell."""
+    WAIT = "wait"
+    """It is delivered again: the run of an earlier message has not ended."""
+
+
+def order_of_run(
+    began: Sequence[int], mine: Sequence[int], *, running: bool, exists: Callable[[], bool]
+) -> RunOrder:
+    """
+    Return what becomes of a message.
+
+    ``began`` and ``mine`` are times and sequences: of the message that began the last run, empty if there was
+    none, and of this one. ``running``: the last run has not reported its end; ``exists`` returns whether its
+    message is stored, so that it is delivered again if its worker has died.
+    """
+    if not began or began[0] == mine[0]:
+        return RunOrder.RUN
+    is_older = began[0] > mine[0]
+    if not running:
+        return RunOrder.DROP if is_older else RunOrder.RUN
+    if not exists():
+        return RunOrder.RUN
+    return RunOrder.DROP if is_older else RunOrder.WAIT
+
+
+class Suspended(BaseException):
+    """A run ends here, and waits: until a time, for a signal, or for members. Not an error of the function."""
+
+    def __init__(
+        self, key: str, at: float | None = None, members: Sequence[Any] | None = None
+    ) -> None:
+        super().__init__(f"the call waits: {key}")
+        self.key = key
+        #: When the next run begins, in seconds since 1970; ``None``: when something happens.
+        self.at = at
+        #: The records of the calls for which it waits; ``None``: it does not wait for calls.
+        self.members = members
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.at, self.members)
+
+
+class StepStore:
+    """
+    The steps of calls, in a bucket.
+
+    Args:
+        connection: returns the connection of this process for sending.
+        bucket: the name of the bucket.
+        create: creates what is missing of some resources.
+
+    """
+
+    def __init__(
+        self,
+        connection: Callable[[], Connection],
+        bucket: str,
+        create: Callable[[Connection, Sequence[StreamConfig | KeyValueConfig]], object],
+    ) -> None:
+        self._connection = connection
+        self._create = create
+        self.bucket = bucket
+        self._opened: tuple[Connection, KeyValue, Stream] | None = None
+
+    def resource(self) -> KeyValueConfig:
+        """Return the config of the bucket."""
+        return KeyValueConfig(bucket=self.bucket)
+
+    def _use(self, action: Callable[[KeyValue, Stream], T]) -> T:
+        """Return what an action on the bucket and its stream returns; create the bucket if it is missing."""
+        nc, is_new = self._connection(), False
+        while True:
+            if self._opened is None or self._opened[0] is not nc:
+                js, is_new = nc.jetstream(), True
+                try:
+                    bucket = js.key_value(self.bucket)
+                except errors.BucketNotFoundError:
+                    self._create(nc, [self.resource()])
+                    bucket = js.key_value(self.bucket)
+                self._opened = nc, bucket, js.get_stream(f"KV_{self.bucket}")
+            try:
+                return action(*self._opened[1:])
+            except (errors.NoStreamResponseError, errors.StreamNotFoundError):
+                self._opened = None
+                if is_new:
+                    raise
+
+    def names(self, call: str, pattern: str = ">") -> list[str]:
+        """Return the steps of a call that match a pattern, as the leader of the stream has them."""
+        prefix = f"$KV.{self.bucket}.{call}."
+        found = self._use(lambda _, stream: stream.info(subjects_filter=prefix + pattern))
+        return [subject.removeprefix(prefix) for subject in found.state.subjects or ()]
+
+    def load(self, call: str) -> dict[str, bytes]:
+        """Return the values of all steps of a call."""
+        names = self.names(call)
+        found: dict[str, bytes] = {}
+        if len(names) > 1:
+            keys = [f"{call}.{name}" for name in names]
+            entries = self._use(lambda bucket, _: bucket.get_many(keys))
+            found = {key.removeprefix(f"{call}."): item.value for key, item in entries.items()}
+        for name in names:
+            # A replica may lag, and only waits change.
+            if name not in found or name.startswith("wait="):
+                value = self.get(call, name)
+                if value is not None:
+                    found[name] = value
+        return found
+
+    def get(self, call: str, name: str) -> bytes | None:
+        """Return the value of a step; ``None``: there is none."""
+        with suppress(errors.KeyNotFoundError):
+            return self._use(lambda bucket, _: bucket.get(f"{call}.{name}", consistent=True)).value
+        return None
+
+    def record(self, call: str, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
+        """Store the value of a step that has none, or that has ``replaces``; return the value that it has then."""
+        key = f"{call}.{name}"
+
+        def store(bucket: KeyValue, _stream: Stream) -> bytes:
+            if replaces is None:
+                with suppress(errors.KeyExistsError):
+                    bucket.create(key, value)
+                    return value
+            found = bucket.get(key, consistent=True)
+            if found.value != replaces:
+                return found.value
+            try:
+                bucket.update(key, value, last=found.revision)
+            except errors.WrongLastSequenceError:
+                return bucket.get(key, consistent=True).value
+            return value
+
+        return self._use(store)
+
+    def remove(self, call: str) -> None:
+        """Delete the steps of a call that has ended."""
+
+        def delete(_bucket: KeyValue, stream: Stream) -> None:
+            try:
+                stream.purge(f"$KV.{self.bucket}.{call}.>")
+            except (errors.PendingAcksError, errors.IncompleteListingError):
+                # Consumers of another program might lose messages by a purge.
+                for name in self.names(call):
+                    subject = f"$KV.{self.bucket}.{call}.{name}"
+                    with suppress(errors.MessageNotFoundError):
+                        found = stream.get_msg(last_by_subject=subject, consistent=True)
+                        stream.delete_msg(found.seq)
+
+        self._use(delete)
+
+
+class MemorySteps(StepStore):
+    """The steps of calls, in this process."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, bytes]] = {}
+
+    def names(self, call: str, pattern: str = ">") -> list[str]:
+        """Return the steps of a call that match a pattern."""
+        head = pattern.rstrip("*>")
+        return [name for name in self._values.get(call, ()) if name.startswith(head)]
+
+    def load(self, call: str) -> dict[str, bytes]:
+        """Return the values of all steps of a call."""
+        return dict(self._values.get(call, {}))
+
+    def get(self, call: str, name: str) -> bytes | None:
+        """Return the value of a step."""
+        return self._values.get(call, {}).get(name)
+
+    def record(self, call: str, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
+        """Store the value of a step that has none, or that has ``replaces``; return its value."""
+        steps = self._values.setdefault(call, {})
+        if steps.get(name) == replaces:
+            steps[name] = value
+        return steps[name]
+
+    def remove(self, call: str) -> None:
+        """Delete the steps of a call."""
+        self._values.pop(call, None)
+
+
+class Steps:
+    """
+    The steps that one run asks for, in the order of its code; `Context` has its methods.
+
+    Args:
+        call: the id of the call.
+        run: the id of the message that began it, for the ids of steps.
+        ask: calls a method of `StepStore` by its name.
+        check: raises if the lease is over.
+        encode: returns a value as JSON that can be stored.
+        convert: returns a value from JSON as a function returns it.
+        plan: returns the records of calls, given what their ids begin with.
+
+    """
+
+    def __init__(
+        self,
+        call: str,
+        run: str,
+        ask: Callable[..., Any],
+        *,
+        check: Callable[[], object],
+        encode: Callable[[object], bytes],
+        convert: Callable[[Callable[..., object], Any], Any],
+        plan: Callable[[Sequence[Any], str], Sequence[Any]],
+    ) -> None:
+        self._call = call
+        self._run = run
+        self._ask = ask
+        self._check = check
+        self._encode = encode
+        self._convert = convert
+        self._plan = plan
+        self._recorded: dict[str, bytes] = ask("load", call)
+        # The steps that were recorded before, and that this run has not asked for.
+        self._left = {name.partition(".")[0] for name in self._recorded} - {PAYLOAD}
+        self._counts: Counter[str] = Counter()
+        #: Runs a step, given its id; for middleware. It may return the value of an earlier run.
+        self.runner: Callable[[Callable[[], bytes], str], bytes] = lambda run, _: run()
+        #: The id of the step that runs; ``None``: none does.
+        self.id: str | None = None
+
+    def _numbered(self, name: str) -> str:
+        self._counts[name] += 1
+        count = self._counts[name]
+        return name if count == 1 else f"{name}-{count}"
+
+    def _known(self, name: str) -> bytes | None:
+        """Return the value of a step, ``None`` if it is not recorded; refuse a function that has changed."""
+        self._left.discard(name)
+        found = self._recorded.get(name)
+        if found is None:
+            # A signal may come before the call waits for it.
+            left = sorted(item for item in self._left if not item.startswith("wait="))
+            if left:
+                raise StepsChangedError(
+                    f"step {name!r} is not recorded, and step {left[0]!r} is, which this run has not asked for: "
+                    f"the function has changed since the call began; keep the name of the step, as in "
+                    f"ctx.step(..., name={left[0]!r})"
+                )
+            self._check()
+        return found
+
+    def _record(self, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
+        found: bytes = self._ask("record", self._call, name, value, replaces)
+        self._recorded[name] = found
+        return found
+
+    def step(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        name: str | None,
+    ) -> Any:
+        """Run a function once; return its value, as it is recorded."""
+        given = getattr(unwrapped(function), "__name__", "") if name is None else name
+        ok = isinstance(given, str) and _NAME.fullmatch(given) is not None
+        check_option("name", given, ok, "must have 1 to 100 letters, digits, '-' and '_'")
+        name = self._numbered(given)
+        stored = self._known(name)
+        if stored is None:
+            self.id = f"{self._run}/{name}"
+            try:
+                data = self.runner(lambda: self._encode(function(*args, **kwargs)), self.id)
+            finally:
+                self.id = None
+            stored = self._record(name, data)
+        return self._convert(function, codec.loads(stored))
+
+    def sleep(self, seconds: float) -> None:
+        """End the run, unless the time is over."""
+        name = self._numbered("sleep=")
+        stored = self._known(name) or self._record(name, b"%f" % (_now() + seconds))
+        until = float(stored)
+        left = until - _now()
+        if left > _SHORT_WAIT_S:
+            raise Suspended(name, at=until)
+        time.sleep(max(0.0, left))
+
+    def wait(self, signal: str, timeout: float | None) -> Any:
+        """Return the data of a signal; end the run if it has not come."""
+        name = wait_key(signal)
+        stored = self._known(name)
+        if stored is None:
+            deadline = None if timeout is None else _now() + timeout
+            stored = self._record(name, codec.dumps({"deadline": deadline}))
+        found = codec.loads(stored)
+        if "deadline" in found:
+            deadline = found["deadline"]
+            if deadline is None or _now() < deadline:
+                raise Suspended(name, at=deadline)
+            found = codec.loads(self._record(name, b'{"timeout":true}', stored))
+        if "timeout" in found:
+            raise errors.TimeoutError(f"no signal {signal!r} in time")
+        return found["signal"]
+
+    def gather(self, calls: Sequence[Any], on_error: str) -> list[Any]:
+        """Return the outcomes of calls; end the run if some have not ended."""
+        name = self._numbered("gather=")
+        members = self._plan(calls, f"{self._call}-g{self._counts['gather=']}-")
+        return self.outcomes(name, members, on_error)
+
+    def outcomes(self, name: str, members: Sequence[Any], on_error: str) -> list[Any]:
+        """Return the values of members, or their outcomes; end the run if some have not ended."""
+        check_option("on_error", on_error, on_error in {"stop", "call"}, "must be 'stop' or 'call'")
+        count = b"%d" % len(members)
+        stored = self._known(name) or self._record(name, count)
+        if stored != count:
+            raise StepsChangedError(
+                f"{stored.decode()} calls are recorded for {name!r}, and this run has {count.decode()}"
+            )
+        keys = [member_key(name, index) for index in range(len(members))]
+        if any(key not in self._recorded for key in keys):
+            raise Suspended(name, members=members)
+        found = [codec.loads(self._recorded[key]) for key in keys]
+        if on_error == "call":
+            return found
+        if any(item["status"] != "SUCCESSFUL" for item in found):
+            raise MembersFailedError(found)
+        return [item["value"] for item in found]
+
+
+def _now() -> float:
+    return datetime.now(timezone.utc).timestamp()
+
+
+def wait_key(signal: str) -> str:
+    """Return the step that waits for a signal."""
+    ok = isinstance(signal, str) and _NAME.fullmatch(signal) is not None
+    check_option("name", signal, ok, "must have 1 to 100 letters, digits, '-' and '_'")
+    return f"wait={signal}"
+
+
+def member_key(name: str, index: int) -> str:
+    """Return the step with the outcome of a member."""
+    block, place = divmod(index, BLOCK)
+    return f"{name}.m.{block}.{place}"
