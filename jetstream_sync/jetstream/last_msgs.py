@@ -16,6 +16,7 @@ from .api_requests import APIRequests, stream_info
 from .direct_get import (
     ADDED,
     StoredMsg,
+    StoredReply,
     collect,
     is_direct_status,
     is_unproven,
@@ -43,14 +44,16 @@ _FETCH_SIZE: Final = 500
 class _Page(NamedTuple):
     """Some of the last messages of many subjects."""
 
-    messages: list[StoredMsg]
+    messages: Sequence[StoredReply | StoredMsg]
     left: int
     """Number of messages that follow on other pages."""
     up_to: int
     """The sequence up to which messages count, on all pages."""
 
 
-def direct_last_msgs(api: APIRequests, stream: str, request: MsgGetRequest) -> Iterator[StoredMsg]:
+def direct_last_msgs(
+    api: APIRequests, stream: str, request: MsgGetRequest
+) -> Iterator[StoredReply | StoredMsg]:
     """
     Get the last messages of many subjects from any server that has the stream.
 
@@ -61,6 +64,11 @@ def direct_last_msgs(api: APIRequests, stream: str, request: MsgGetRequest) -> I
         # Such a server does not reply at all. Another one may have the stream.
         require_level(api, 1, "get_last_msgs()", api.deadline())
     return _iter_pages(api, stream, request, _last_page(api, stream, request))
+
+
+def decoded(message: StoredReply | StoredMsg) -> StoredMsg:
+    """Return a message with all of its fields decoded."""
+    return message.decoded() if isinstance(message, StoredReply) else message
 
 
 def leader_last_msgs(api: APIRequests, stream: str, subjects: Sequence[str]) -> Iterator[StoredMsg]:
@@ -138,7 +146,7 @@ def _has_next(
 
 def _iter_pages(
     api: APIRequests, stream: str, request: MsgGetRequest, page: _Page
-) -> Iterator[StoredMsg]:
+) -> Iterator[StoredReply | StoredMsg]:
     yield from page.messages
     # From the second page on the sequence says up to where.
     request = request._replace(up_to_time=None, up_to_seq=page.up_to)
@@ -217,7 +225,7 @@ def _page_of(api: APIRequests, route: str, items: list[RawMessage]) -> _Page:
                 f"{route} replied without messages: {end[HEADER]!r}"
             ) from None
         raise refusal(end[HEADER]) from None
-    messages = [read_direct(block, data, ADDED).decoded() for _, _, block, data in items]
+    messages = [read_direct(block, data, ADDED) for _, _, block, data in items]
     return _Page(messages, left, up_to)
 
 

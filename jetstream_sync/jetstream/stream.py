@@ -28,7 +28,7 @@ from .direct_get import (
     get_stored,
     leader_get,
 )
-from .last_msgs import direct_last_msgs, leader_last_msgs, proven_last_msgs
+from .last_msgs import decoded, direct_last_msgs, leader_last_msgs, proven_last_msgs
 from .listing import Listing
 from .ordered import OrderedConsumer
 from .ordered_cursor import OrderedOptions
@@ -693,7 +693,7 @@ class Stream(ForeignNames, StreamConsumers):
             check_int("batch", batch, 1)
             request = request._replace(batch=min(batch, _MAX_BATCH))
         try:
-            return direct_last_msgs(self._api, self._name, request)
+            return map(decoded, direct_last_msgs(self._api, self._name, request))
         except errors.NoRespondersError as error:
             config = self.info().config  # raises an error if the stream does not exist
             if config.allow_direct or config.mirror_direct:

@@ -287,6 +287,19 @@ def _small_objects(nc: Connection, count: int) -> int:
     return count // 100
 
 
+def _get_many(nc: Connection, count: int) -> int:
+    js = nc.jetstream()
+    bucket = js.create_key_value(bucket="GUARD", storage="memory")
+    keys = [f"k{number}" for number in range(min(count, 1000))]
+    for key in keys:
+        js.publish_async(f"$KV.GUARD.{key}", _PAYLOAD)
+    js.publish_async_completed(timeout=30.0)
+    for _ in range(10):
+        bucket.get_many(keys)
+    js.delete_key_value("GUARD")
+    return 10 * len(keys)
+
+
 def _ordered_empty(nc: Connection, count: int) -> None:
     """Read messages that have headers and an empty payload."""
     js = nc.jetstream()
@@ -325,6 +338,7 @@ _WORKLOADS: Mapping[str, Workload] = {
     "publish_async, 8 threads": _publish_async_in(8),
     "publish, wait for each ack": _publish_sync,
     "get of an object of 100 bytes": _small_objects,
+    "get_many of 1,000 keys": _get_many,
 }
 
 

@@ -731,3 +731,16 @@ def test_codecs(kv):
             _ = foreign.value
         coded.put("/b", b"after")
         assert watch.next(5 * SCALE).value == b"after"
+
+
+def test_entries_of_get_many_have_the_times_of_the_stream(js, kv):
+    """A time is decoded when it is read, and exact."""
+    revisions = {key: kv.put(key, b"x") for key in ("a", "b.c")}
+    stream = js.get_stream(f"KV_{kv.bucket}")
+    entries = kv.get_many(">")
+    assert set(entries) == set(revisions)
+    for key, entry in entries.items():
+        assert entry.revision == revisions[key]
+        assert entry.created == stream.get_msg(entry.revision).time
+        assert entry.created_ns == kv.get(key).created_ns
+        assert entry.headers is None

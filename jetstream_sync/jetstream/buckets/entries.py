@@ -305,8 +305,11 @@ class KeyValueEntry:
         return f"<{type(self).__name__} {self.operation} {shown!r} revision {self.revision}>"
 
 
-def entry_of_message(subjects: BucketSubjects, message: StoredMsg) -> KeyValueEntry:
+def entry_of_message(subjects: BucketSubjects, message: StoredReply | StoredMsg) -> KeyValueEntry:
     """Return the entry of a message that was read without a consumer."""
+    if isinstance(message, StoredReply):
+        delivery = message.subject, b"", message.header, message.data
+        return KeyValueEntry(subjects, delivery, message)
     subject = message.subject.encode("utf-8", "surrogateescape")
     return KeyValueEntry(subjects, (subject, b"", message.headers, message.data), message)
 

@@ -30,7 +30,7 @@ from ...subjects import (
 )
 from ..api_requests import APIRequests, limited, with_one_deadline
 from ..consumer_requests import check_unacknowledged
-from ..direct_get import MAX_BYTES, StoredReply, get_stored
+from ..direct_get import MAX_BYTES, StoredMsg, StoredReply, get_stored
 from ..last_msgs import direct_last_msgs
 from ..ordered_cursor import OrderedOptions
 from ..publish import Publisher
@@ -245,8 +245,7 @@ class KeyValue(ForeignNames):
             return None
         except errors.StreamNotFoundError as error:
             raise bucket_not_found(self.bucket) from error
-        delivery = reply.subject, b"", reply.header, reply.data
-        entry = KeyValueEntry(self._subjects, delivery, reply)
+        entry = entry_of_message(self._subjects, reply)
         return entry if entry.subject == subject else None
 
     def _leader_read(self, stored: str, revision: int | None) -> StoredReply:
@@ -325,6 +324,7 @@ class KeyValue(ForeignNames):
         attempts = 0 if self._api.single_replies and up_to_revision is None else _READ_ATTEMPTS
         for attempt in range(attempts):
             try:
+                stored: Sequence[StoredReply | StoredMsg]
                 if up_to_revision is None:
                     stored = list(direct_last_msgs(self._api, self._stream.name, request))
                 else:
