@@ -123,6 +123,7 @@ def test_each_flow_ends_as_it_must_although_workers_are_killed(
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0, 40)
         wait_until(lambda: js.get_stream("KV_R-flows").info().state.messages == 0, 20)
         assert {flow: result.get(0) for flow, result in results.items()} == expected
+        assert worker.verify() == []
         runs = Counter(programs[0].runs)
     dead = js.get_stream("DEAD").info().state.messages if "DEAD" in js.stream_names() else 0
     for stream in ("DEAD", "TASKS", "KV_R", "KV_R-flows"):

@@ -363,3 +363,34 @@ def test_a_member_that_is_cancelled_has_ended(worker, js):
         assert waits.result_of("m-m0").cancel() is True
         assert result.get(20 * SCALE) == ["CANCELLED", "SUCCESSFUL"]
         assert_clean(js)
+
+
+def test_the_tree_of_a_flow_has_its_calls_with_their_states(worker, js):
+    """What has run, what waits, and what has not begun; nothing disagrees while a call waits."""
+    define(worker)
+    add = worker.queues.tasks["add"]
+
+    @worker.task(name="waits", results="R", steps=True)
+    def waits(value: int, ctx: Context) -> object:
+        (more,) = ctx.gather([add.call(value)])
+        return ctx.wait("go") + more
+
+    with running(worker):
+        result = chain(add.call(1), waits.call(), add.call(5)).delay(task_id="t")
+        wait_until(lambda: messages(js, "KV_R-flows") == 5 and messages(js) == 0, 20)
+        assert worker.verify() == []
+        tree = add.states.flows.tree(add.states, "t")
+        first, second = tree.before
+        assert (tree.id, tree.task, tree.status, tree.record) == ("t", "add", "", None)
+        assert [(part.id, part.task, part.status) for part in (first, second, *second.parts)] == [
+            ("t-c1", "add", "SUCCESSFUL"),
+            ("t-c2", "waits", "READY"),
+            ("t-c2-g1-0", "add", "SUCCESSFUL"),
+        ]
+        assert second.record.flow.waiting == "wait=go"
+        assert waits.result_of("t-c2").signal("go", 10)
+        assert result.get(20 * SCALE) == 18
+        assert_clean(js)
+    assert [part.status for part in add.states.flows.tree(add.states, "t").before] == [
+        *("SUCCESSFUL", "SUCCESSFUL")
+    ]
