@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from .. import errors
+from .. import StorageType, errors
 from .arguments import Arguments
 from .call_records import (
     DONE,
@@ -51,7 +51,7 @@ from .tasks import Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStreamMsg
+    from .. import Connection, JetStream, JetStreamMsg
     from .call_records import (
         CallRecord,
     )
@@ -310,6 +310,18 @@ class TaskQueues:
         """Where the calls of the queues with tasks are, and what runs them."""
         return [queue for queue in self._queues.values() if queue.handler.tasks]
 
+    def volatile_buckets(self, js: JetStream) -> list[str]:
+        """Return the buckets of tasks with steps that are in memory, as sentences."""
+        tasks = [task for task in self.tasks.values() if task.handler.state.has_steps]
+        found: dict[str, str] = {}
+        for bucket in [name for task in tasks for name in _buckets_of(task)]:
+            with suppress(errors.BucketNotFoundError):
+                if js.key_value(bucket).status().config.storage == StorageType.MEMORY:
+                    found[bucket] = (
+                        f"bucket {bucket!r} is in memory: a restart of the server forgets steps"
+                    )
+        return list(found.values())
+
     # --- sending --------------------------------------------------------------------------------
 
     def prepare(self, queue: CallQueue) -> None:
@@ -464,6 +476,12 @@ class QueueFlows(Flows):
         place = record.flow
         assert place is not None
         self._queue(place).withdraw(place.handler, record.id)
+
+
+def _buckets_of(task: Task[..., Any]) -> Iterator[str]:
+    """Yield the buckets of results and of steps of a task."""
+    if task.states is not None:
+        yield from (task.states.bucket, task.states.steps.bucket)
 
 
 def program_of(module: str) -> str:

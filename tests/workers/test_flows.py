@@ -394,3 +394,12 @@ def test_the_tree_of_a_flow_has_its_calls_with_their_states(worker, js):
     assert [part.status for part in add.states.flows.tree(add.states, "t").before] == [
         *("SUCCESSFUL", "SUCCESSFUL")
     ]
+
+
+def test_check_warns_of_steps_in_memory(worker, js):
+    """A restart of the server would forget what a call has done."""
+    worker.task(name="waits", results="R", steps=True)(define)
+    js.create_key_value(bucket="R", storage="memory")
+    js.create_key_value(bucket="R-flows")
+    found = [text for text in worker.check().warnings if "in memory" in text]
+    assert found == ["bucket 'R' is in memory: a restart of the server forgets steps"]
