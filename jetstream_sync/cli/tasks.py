@@ -14,7 +14,8 @@ from .. import codec, errors
 from ..exit_status import ExitStatus
 from ..subjects import KV_PREFIX
 from ..workers import CallProgress
-from ..workers.calls import PROGRESS_KEY, RESULTS_MARK, CallRecord, CallStatus
+from ..workers.call_records import CallRecord, CallStatus
+from ..workers.calls import PROGRESS_KEY, RESULTS_MARK
 from ..workers.errors import NoCallError
 from .env import readable, visible
 from .names import complete_bucket

@@ -24,6 +24,7 @@ from ..workers.call_records import (
     new_record,
 )
 from ..workers.calls import (
+    URGENT,
     CallQueue,
     CallStates,
     TaskState,
@@ -72,7 +73,8 @@ class JetStreamBackend(BaseTaskBackend):
     A task of the queue ``mail`` is a call in the queue ``mail`` of the worker of the project, which tasks of
     `jetstream_sync.django.Worker.task` may share. A task that raises has failed, and is not run again. A task
     whose worker is killed is run again. Tasks with ``run_after`` are kept by the server until then (ADR-51).
-    Priorities and coroutines are refused. The stream and the bucket are created if they do not exist, unless
+    A task with a priority above 0 is urgent; its queue needs ``urgent=True``, and there are no other levels.
+    Coroutines are refused. The stream and the bucket are created if they do not exist, unless
     the setting ``JETSTREAM`` has ``ensure="none"``.
 
     Args:
@@ -90,6 +92,7 @@ class JetStreamBackend(BaseTaskBackend):
 
     supports_defer: bool = True
     supports_get_result: bool = True
+    supports_priority: bool = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
@@ -118,6 +121,7 @@ class JetStreamBackend(BaseTaskBackend):
 
         Raises:
             InvalidTask: the task is not valid for this backend.
+            InvalidOptionError: it has a priority above 0, and its queue is not ``urgent``.
             ServerTooOldError: it has ``run_after``, and the server is older than 2.12.
             BadRequestError: it has ``run_after``, and the stream does not allow schedules.
             Error: as `JetStream.publish`.
@@ -131,9 +135,15 @@ class JetStreamBackend(BaseTaskBackend):
             "queue": task.queue_name,
             "run_after": None if run_after is None else run_after.isoformat(),
         }
+        queue = self._queue_of(task.queue_name)
+        if task.priority > 0:
+            if queue.urgent is None:
+                rule = f"above 0 needs urgent=True of the queue {queue.name!r}"
+                raise errors.InvalidOptionError("priority", task.priority, rule)
+            own["priority"] = URGENT
         record = new_record(task.module_path, args, kwargs, extra=own)
         _of_workers("default_worker").queues.send(
-            self._queue_of(task.queue_name),
+            queue,
             self._states,
             self._name,
             record,

@@ -85,7 +85,7 @@ class _TaskQueues(TaskQueues):
             return
         from .models import Outbox  # noqa: PLC0415 - models exist after the apps are loaded
 
-        target = task.queue.subject_of(task.name, record.id)
+        target = task.queue.of(record).subject_of(task.name, record.id)
         data = task.payload(record)
         using = None if task.outbox is True else task.outbox
         with publishing(target, data, None, target) as headers:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from ..converters import check_numbers, to_json
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 _RESULT_TTL: Final = timedelta(days=1)
 #: The key of a consumer's metadata with the program whose queue it is.
 OWNER: Final = "jetstream-worker-owner"
+#: The priority of calls that start before the others.
+URGENT: Final = "urgent"
 #: The key of the metadata of buckets with results.
 RESULTS_MARK: Final = "jetstream-worker-results"
 #: The end of the key of the progress of a call; no step has such a name.
@@ -183,6 +185,8 @@ class CallQueue:
         self.name = name
         self.stream = stream
         self.owner = owner
+        #: Where its urgent calls are sent; ``None``: it has none.
+        self.urgent: CallQueue | None = None
         self._subject = subject
         self.rename(namespace)
 
@@ -260,8 +264,15 @@ class CallQueue:
                 target, data, headers=headers, msg_id=msg_id, stream=self.stream
             ).duplicate
 
+    def of(self, record: CallRecord) -> CallQueue:
+        """Return where a call is sent, by its priority."""
+        is_urgent = self.urgent is not None and record.extra.get("priority") == URGENT
+        return cast("CallQueue", self.urgent) if is_urgent else self
+
     def find(self, task: str, call: str) -> CallRecord | None:
         """Return what is sent of a call that has not ended, also of a later one; ``None``: there is none."""
+        if self.urgent is not None and (found := self.urgent.find(task, call)) is not None:
+            return found
         try:
             stream = self._context().get_stream(self.stream)
         except errors.StreamNotFoundError:
@@ -291,7 +302,8 @@ class CallQueue:
         except errors.StreamNotFoundError:
             return False
         target = self.subject_of(task, call)
-        found = delete_on_subject(stream, target)
+        found = self.urgent is not None and self.urgent.withdraw(task, call)
+        found = delete_on_subject(stream, target) or found
         return delete_on_subject(stream, f"{target}.later") or found
 
 

@@ -451,6 +451,8 @@ class QueueHandler(CallHandler):
     """The rules of the schedules that call them, by the last two tokens of the subjects of the calls."""
     owner: str = field(repr=False)
     """The program to which the consumer belongs."""
+    urgent: bool = field(repr=False, default=False)
+    """Whether it has the urgent calls of another queue."""
 
     def of(self, subject: str) -> Handler | None:
         """Return the handler of the task of a call; ``None``: it is unknown."""

@@ -95,13 +95,18 @@ class Limit:
     def __init__(self, count: int) -> None:
         self._changed = threading.Condition()
         self._free = count
+        self._urgent = 0  # of the waiting threads
         self._stopped = False
 
-    def acquire(self) -> bool:
-        """Wait until another handler may run; return whether it may: false after `stop`."""
+    def acquire(self, *, urgent: bool = False) -> bool:
+        """Wait until another handler may run, before those that are not urgent; return false after `stop`."""
         with self._changed:
-            while not (self._free or self._stopped):
+            self._urgent += urgent
+            while not (self._stopped or (self._free and (urgent or not self._urgent))):
                 self._changed.wait()
+            self._urgent -= urgent
+            if urgent:
+                self._changed.notify_all()  # the others may have waited for this one
             if self._stopped:
                 return False
             self._free -= 1
@@ -111,7 +116,10 @@ class Limit:
         """End the run of a handler."""
         with self._changed:
             self._free += 1
-            self._changed.notify()
+            if self._urgent:
+                self._changed.notify_all()
+            else:
+                self._changed.notify()
 
     def stop(self) -> None:
         """Let no other handler run, and wake the waiting threads."""
@@ -123,8 +131,16 @@ class Limit:
 class Gate:
     """Lets the runs of one handler begin, within its limit and at its rate, which is even."""
 
-    def __init__(self, limit: Limit | None, rate: str | None, stopped: threading.Event) -> None:
+    def __init__(
+        self,
+        limit: Limit | None,
+        rate: str | None,
+        stopped: threading.Event,
+        *,
+        urgent: bool = False,
+    ) -> None:
         self._limit = limit
+        self._urgent = urgent
         self._interval = 0.0 if rate is None else rate_interval(rate)
         self._stopped = stopped
         self._lock = new_lock()
@@ -135,7 +151,7 @@ class Gate:
         """Wait for the start of a run, and count it for the duration of a block; false: it must not start."""
         if self._limit is None:
             yield self._wait()
-        elif not self._limit.acquire():
+        elif not self._limit.acquire(urgent=self._urgent):
             yield False
         else:
             try:

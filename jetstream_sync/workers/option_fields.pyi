@@ -79,6 +79,7 @@ class QueueFields(TypedDict, total=False):
     concurrency: int | None
     stream: str
     subject: str
+    urgent: bool
     unknown_task_grace: float
     prefetch: int | None
     ack_wait: float | None

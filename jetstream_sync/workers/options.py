@@ -54,7 +54,7 @@ CELERY_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("task", "dont_autoretry_for", "reject_on="),
     ("task", "ignore_result", "leave out results="),
     ("task", "max_retries", "retry=Backoff(attempts=...), the first attempt included"),
-    ("task", "priority", "a queue of its own: worker.queue(name, concurrency=...)"),
+    ("task", "priority", "apply_async(priority='urgent'), with worker.queue(name, urgent=True)"),
     ("task", "rate_limit", "worker.limit(name, rate='10/s', scope='cluster'), and limit=name"),
     ("task", "reject_on_worker_lost", "the default: the call is delivered again"),
     ("task", "retry_backoff", "retry=Backoff(first=..., factor=2.0)"),
@@ -75,7 +75,6 @@ CELERY_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("call", "ignore_result", "leave out results= of the task"),
     ("call", "link", "a call of the next task at the end of the task"),
     ("call", "link_error", "worker.on('dead_letter')"),
-    ("call", "priority", "a queue of its own: worker.queue(name, concurrency=...)"),
     ("call", "producer", "the options of the Worker"),
     ("call", "queue", "@worker.task(queue=...)"),
     ("call", "retry", "calls are sent once: repeat apply_async(task_id=...)"),
@@ -339,6 +338,10 @@ class QueueOptions:
     """The name of the stream, a work queue, which is created if it does not exist."""
     subject: str = "tasks"
     """The first token of its subjects."""
+    urgent: bool = False
+    """Whether calls may have ``priority="urgent"``, see `Task.apply_async`. They have a consumer of their own, and
+    share the number of running calls, ``concurrency``, with the others. Excludes ``exclusive``, ``key``,
+    ``limit`` and ``rate``."""
     unknown_task_grace: float = 300.0
     """Seconds for which a call is given back whose task the worker does not have, or whose arguments do not fit the
     task: during a deploy, another process may have the other version. Then it is a dead letter."""

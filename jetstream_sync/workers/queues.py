@@ -22,6 +22,7 @@ from .call_records import (
     FlowPlace,
 )
 from .calls import (
+    URGENT,
     CallQueue,
     CallStates,
     SentCall,
@@ -148,6 +149,30 @@ class TaskQueues:
         owner = self._owner
         owner.check_name()
         check_token("name", owner.name)
+        concurrency = owner.concurrency if where.concurrency is None else where.concurrency
+        tasks: dict[str, CallHandler] = {}
+        if where.urgent:
+            for option in ("exclusive", "key", "limit", "rate"):
+                check_option(
+                    option, others.get(option), not others.get(option), "excludes 'urgent'"
+                )
+            limit = f"queue {name}"
+            owner.limits[limit] = concurrency
+            others["limit"] = limit
+            # While calls wait, a thread always waits for the limit, which the others do not get.
+            urgent = self._add_queue(f"{name}-{URGENT}", where, others, tasks, 2 * concurrency)
+        queue = self._add_queue(name, where, others, tasks, concurrency)
+        queue.calls.urgent = urgent.calls if where.urgent else None
+
+    def _add_queue(
+        self,
+        name: str,
+        where: QueueOptions,
+        others: Mapping[str, Any],
+        tasks: dict[str, CallHandler],
+        concurrency: int,
+    ) -> _Queue:
+        owner = self._owner
         calls = CallQueue(
             self._sender,
             owner.name,
@@ -156,9 +181,9 @@ class TaskQueues:
             stream=where.stream,
             subject=where.subject,
         )
-        tasks: dict[str, CallHandler] = {}
         own = {
-            "concurrency": owner.concurrency if where.concurrency is None else where.concurrency,
+            "concurrency": concurrency,
+            "urgent": name.endswith(f"-{URGENT}") and where.urgent,
             "stream": where.stream,
             "consumer": calls.consumer,
             "owner": calls.owner,
@@ -170,6 +195,7 @@ class TaskQueues:
         }
         handler = self._new_handler(QueueHandler, _queue_function(name), {**others, **own})
         self._queues[name] = _Queue(calls, handler)
+        return self._queues[name]
 
     def find(self, name: str, options: Mapping[str, Any] | None = None) -> CallQueue:
         """Return where the calls of a queue are sent; with options, define it if it is not."""
@@ -245,6 +271,8 @@ class TaskQueues:
         tasks[name] = found
         if len(tasks) == 1:
             self._add_handler(handler)
+            if calls.urgent is not None:
+                self._add_handler(self._queues[calls.urgent.name].handler)
         if states is not None:
             states.flows = self.flows
             self._states.setdefault(states.bucket, states)
@@ -267,7 +295,7 @@ class TaskQueues:
             before = calls.prefix
             calls.rename(name)
             tasks = handler.tasks
-            for task_name, item in tasks.items():
+            for task_name, item in () if handler.urgent else tasks.items():
                 tasks[task_name] = replace(item, consumer=calls.consumer)
                 if task_name in self.tasks:
                     self.tasks[task_name].handler = tasks[task_name]
@@ -370,11 +398,12 @@ class TaskQueues:
         at: datetime | None,
     ) -> CallRecord | None:
         """Store a call, and its message in the stream, unless the bucket has its id: return its record then."""
-        call = record.id
-        self.prepare(queue)
+        call, target = record.id, queue.of(record)
+        self.prepare(target)
         is_new = states is None or states.add(record, data)
         if states is not None and not is_new:
             record = states.read(call)
+            target = queue.of(record)
             if not record.may_be_lost or queue.find(task, call) is not None:
                 return record
             # The first sender was interrupted before the message was stored.
@@ -382,14 +411,14 @@ class TaskQueues:
             at = None if record.eta is None else datetime.fromisoformat(record.eta)
         try:
             try:
-                known = queue.send(task, call, data, at)
+                known = target.send(task, call, data, at)
             except (errors.NoStreamResponseError, errors.StreamNotFoundError):
-                queue.forget()
-                self.prepare(queue)
-                known = queue.send(task, call, data, at)
+                target.forget()
+                self.prepare(target)
+                known = target.send(task, call, data, at)
             if known and states is not None and queue.find(task, call) is None:
                 # The stream remembers the id of a call that has ended, whose record has expired.
-                queue.send(task, call, data, at, suffix=f"#{record.enqueued_at}")
+                target.send(task, call, data, at, suffix=f"#{record.enqueued_at}")
         except _NOT_STORED:
             if states is not None and is_new:
                 states.remove(call)

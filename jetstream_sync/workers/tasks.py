@@ -39,6 +39,7 @@ from .call_records import (
     new_record,
 )
 from .calls import (
+    URGENT,
     CallQueue,
     CallStates,
     SentCall,
@@ -63,7 +64,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 #: The options of a call, see `Task.apply_async`.
-_CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "task_id")
+_CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "priority", "task_id")
 #: Longest id of a call, and its characters.
 _MAX_ID: Final = 200
 _ID: Final = frozenset(f"{string.ascii_letters}{string.digits}-_=/")
@@ -214,7 +215,9 @@ class TaskResult(Generic[R_co]):
             if sent is None or not store.cancel(self.id, sent):
                 if store.flows.cancel(store, self.id):  # it has not begun, and will not
                     return True
-                return terminate and end_call(queue.connection(), queue.subject_of(name, self.id))
+                levels = (queue, queue.urgent) if queue.urgent is not None else (queue,)
+                subjects = [level.subject_of(name, self.id) for level in levels]
+                return terminate and any(end_call(queue.connection(), item) for item in subjects)
         if store is not None:
             store.flows.cancel(store, self.id)
             if not store.has_messages:
@@ -328,6 +331,7 @@ class Task(Generic[P, R]):
         eta: datetime | None = None,
         expires: float | timedelta | datetime | None = None,
         task_id: str | None = None,
+        priority: str = "normal",
         **unknown: object,
     ) -> TaskResult[R]:
         """
@@ -342,6 +346,8 @@ class Task(Generic[P, R]):
                 status is then ``EXPIRED``.
             task_id: the id, which may contain `Context.id` of the run that sends the call; a second call with it is not stored, and its first one is returned: within the
                 ``duplicate_window`` of the stream, and with ``results`` as long as the bucket keeps them.
+            priority: ``"urgent"``: it starts before all calls of the queue that do not run yet; for a queue with
+                ``urgent=True``.
             **unknown: other options of Celery raise an error that names what they are called here.
 
         Raises:
@@ -353,7 +359,9 @@ class Task(Generic[P, R]):
         """
         refuse_unknown("call", unknown, _CALL_OPTIONS)
         times = (countdown, eta, expires)
-        return self.start(*self.record(args, kwargs or {}, *times, task_id=task_id))
+        return self.start(
+            *self.record(args, kwargs or {}, *times, task_id=task_id, priority=priority)
+        )
 
     def result_of(self, task_id: str) -> TaskResult[R]:
         """
@@ -397,6 +405,7 @@ class Task(Generic[P, R]):
         expires: float | timedelta | datetime | None = None,
         *,
         task_id: str | None = None,
+        priority: str = "normal",
     ) -> tuple[CallRecord, datetime | None]:
         """
         Return the record of a new call, and when it may start; see `apply_async`.
@@ -409,6 +418,10 @@ class Task(Generic[P, R]):
             at = _later("countdown", countdown, now, ok=at is None)
         if task_id is not None:
             _check_id(task_id)
+        ok, rule = priority in ("normal", URGENT), "must be 'normal' or 'urgent'"
+        if priority == URGENT and self.queue.urgent is None:
+            ok, rule = False, f"needs worker.queue({self.queue.name!r}, urgent=True)"
+        check_option("priority", priority, ok, rule)
         received = self._arguments.check(self.name, args, kwargs)
         end: datetime | None = None
         if expires is not None:
@@ -421,6 +434,7 @@ class Task(Generic[P, R]):
             task_id=task_id,
             eta=None if at is None else at.isoformat(),
             expires=None if end is None else end.timestamp(),
+            extra={"priority": URGENT} if priority == URGENT else {},
         )
         return record, at
 

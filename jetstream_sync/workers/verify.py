@@ -62,7 +62,7 @@ def _disagreements(
     keeps = {calls.prefix: isinstance(handler.dead_letters, str) for calls, handler in queues}
     for record, task in records:
         # A call of a schedule has the time of its message in its id.
-        subject = task.queue.subject_of(task.name, record.id)
+        subject = task.queue.of(record).subject_of(task.name, record.id)
         tick = subject.rpartition("-")[0]
         is_stored = messages[subject] + messages[tick] > 0
         where = f"call {record.id} of task {task.name} is {record.status}"

@@ -213,7 +213,7 @@ class Worker(DefinedWorker):
         Define a queue for tasks: one consumer, and threads that its tasks share.
 
         The queue ``default`` needs no definition, unless it has options. Tasks that name a queue follow its
-        definition. Urgent tasks get a queue of their own, since calls have no priority.
+        definition. With ``urgent=True``, calls may start before the others.
 
         Args:
             name: the name, a token of the subject ``<subject>.<worker>.<queue>.<task>.<id>`` of the calls.

@@ -11,7 +11,7 @@ import pytest
 from fixtures.threads import wait_until
 from fixtures.worker import running
 
-from jetstream_sync import APIError, JetStream, ServerTooOldError
+from jetstream_sync import APIError, InvalidOptionError, JetStream, ServerTooOldError
 from jetstream_sync.workers import Backoff
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
@@ -226,11 +226,39 @@ def test_what_is_refused():
     refused = getattr(exceptions(), "InvalidTask", None) or exceptions().InvalidTaskError
     with pytest.raises(refused):
         add.using(queue_name="nowhere")
+    with pytest.raises(InvalidOptionError, match="urgent"):
+        add.using(priority=5).enqueue(1, 2)
     with pytest.raises(refused):
-        add.using(priority=5)
+        add.using(priority=500)
     for result_id in ("unknown", "not a key"):
         with pytest.raises(exceptions().TaskResultDoesNotExist):
             add.get_result(result_id)
+
+
+@pytest.mark.usefixtures("settings_with_urgent")
+def test_a_priority_is_urgent(js):
+    """A task with a priority above 0 is an urgent call of its queue; others are not."""
+    from fixtures.django_tasks import add
+
+    low, high = add.using(priority=-1).enqueue(1, 1), add.using(priority=7).enqueue(1, 2)
+    stream = js.get_stream("TASKS")
+    queues = [stream.get_msg(seq).subject.split(".")[2] for seq in (1, 2)]
+    assert queues == ["default", "default-urgent"]
+    assert add.get_result(high.id).status == "READY"
+    with running(worker()):
+        wait_until(lambda: all(item.refresh() or item.is_finished for item in (low, high)))
+    assert (low.return_value, high.return_value) == (2, 3)
+    assert stream.info().state.messages == 0
+
+
+@pytest.fixture
+def settings_with_urgent() -> Iterator[None]:
+    """The backend with urgent calls."""
+    from django.test import override_settings
+
+    options = {**BACKEND.get("OPTIONS", {}), "urgent": True}
+    with override_settings(TASKS={"default": {**BACKEND, "OPTIONS": options}}):
+        yield
 
 
 def test_run_after_needs_a_server_with_schedules(nats_server):

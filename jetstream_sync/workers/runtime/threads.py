@@ -93,7 +93,8 @@ class HandlerRunner:
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
         self._process: Callable[[LeasedMessage, float], float] = self.processor.process
         if handler.limit is not None or handler.rate is not None:
-            gate = Gate(self._limit, handler.rate, self.puller.interrupted)
+            urgent = isinstance(handler, QueueHandler) and handler.urgent
+            gate = Gate(self._limit, handler.rate, self.puller.interrupted, urgent=urgent)
             self._process = functools.partial(self._process_limited, gate)
         # The messages whose handler was reported as over its timeout; used by the thread of `report_overdue`.
         self._overdue: set[LeasedMessage] = set()
