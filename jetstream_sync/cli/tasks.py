@@ -15,8 +15,9 @@ from ..exit_status import ExitStatus
 from ..subjects import KV_PREFIX
 from ..workers import CallProgress
 from ..workers.call_records import CallRecord, CallStatus
-from ..workers.calls import PROGRESS_KEY, RESULTS_MARK
+from ..workers.calls import PROGRESS_KEY, RESULTS_MARK, CallStates
 from ..workers.errors import NoCallError
+from ..workers.flows import CallTree, Flows
 from .env import readable, visible
 from .names import complete_bucket
 from .output import note
@@ -26,7 +27,7 @@ from .status import CommandError
 from .values import FROM_1, TIME, allow_one, option
 
 if TYPE_CHECKING:
-    from .. import JetStream, KeyValueEntry
+    from .. import Connection, JetStream, KeyValueEntry
 
 #: Shown in place of arguments and return values.
 _MASK: Final = "***"
@@ -209,6 +210,7 @@ _CALL: Final = (
     Field("Finished", _time("finished_at")),
     CALLS[5],
     Field("Progress", "progress"),
+    Field("Flow", lambda call: call.get("flow", []), each=True),
     Field("Processes", lambda call: call.get("worker_ids", []), each=True),
     Field("Arguments", _json("args")),
     Field("Named Arguments", _json("kwargs")),
@@ -237,16 +239,46 @@ def show(settings: Settings, *, call: str, bucket: Sequence[str], mask: bool) ->
     """
     Show a call of a task with results: its state, times, arguments, and the errors of its attempts.
 
-    ID is that of 'jsm task ls', or the id of the result in the program. An error text or traceback may quote
+    ID is that of 'jsm task ls', or the id of the result in the program. For the last call of a chain or a group,
+    all calls of the flow are listed. An error text or traceback may quote
     values of the program, also with --mask.
     """
-    with settings.jetstream() as js:
-        found = next(
-            filter(None, (_read(js, item, call, mask) for item in _buckets(js, bucket))), None
-        )
-    if found is None:
-        raise CommandError(f"no call {visible(call)!r} is stored", ExitStatus.NOT_FOUND)
-    show_blocks(settings, found.document, *call_blocks(found.document))
+    with settings.connection() as nc:
+        js, flows = settings.jetstream_on(nc), _StoredFlows(nc)
+        for item in _buckets(js, bucket):
+            found = _read(js, item, call, mask)
+            with suppress(errors.KeyNotFoundError, NoCallError):
+                tree = flows.tree(flows.states(item), call)
+                document: dict[str, Any] = {"bucket": item, "id": call, "task": tree.task}
+                if found is not None:
+                    document = found.document
+                if tree.before or tree.parts:
+                    document["flow"] = list(_lines(tree))
+                elif found is None:
+                    continue
+                show_blocks(settings, document, *call_blocks(document))
+                return
+    raise CommandError(f"no call {visible(call)!r} is stored", ExitStatus.NOT_FOUND)
+
+
+class _StoredFlows(Flows):
+    """Reads flows."""
+
+    def __init__(self, nc: Connection) -> None:
+        self._nc = nc
+
+    def states(self, results: str) -> CallStates:
+        """Return the states of the calls of a bucket, which is not created."""
+        return CallStates(lambda: self._nc, results, lambda _nc, _resources: None)
+
+
+def _lines(tree: CallTree, depth: int = 0) -> Iterator[str]:
+    """Yield a line for each call of a flow, those before it and its members first."""
+    for part in tree.before:
+        yield from _lines(part, depth)
+    for part in tree.parts:
+        yield from _lines(part, depth + 1)
+    yield f"{'- ' * depth}{tree.task or '?'} {tree.id}: {tree.status or 'not begun'}"
 
 
 def _read(js: JetStream, bucket: str, call: str, mask: bool) -> StoredCall | None:

@@ -11,7 +11,7 @@ from fixtures.threads import wait_until
 from fixtures.worker import running
 
 from jetstream_sync import StreamNotFoundError, shared_connection
-from jetstream_sync.workers import Backoff, Worker
+from jetstream_sync.workers import Backoff, Worker, chain, group
 
 
 @pytest.fixture
@@ -116,3 +116,31 @@ def test_top_shows_calls(jsm, calls):
     }
     text = jsm("top", "--once", "--interval", "10ms", "--view", "tasks").ok().out
     assert "LookupError" in text
+
+
+def test_the_calls_of_a_flow_are_shown(jsm, js, nats_server):
+    """The last call of a chain shows all of them, with members of groups, also before it has begun."""
+    worker = Worker(nats_server.url, name=uuid.uuid4().hex, program="tests")
+
+    @worker.task(name="add", results="RESULTS")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @worker.task(name="total", results="RESULTS")
+    def total(values: list[int]) -> int:
+        return sum(values)
+
+    chained = chain(add.call(1, 2), add.call(3)).delay()
+    grouped = group([add.call(1, number) for number in range(2)], then=total.call()).delay()
+    waiting = jsm("task", "show", chained.id).ok().out
+    assert f"add {chained.id}-c1: READY" in waiting
+    with running(worker):
+        assert (chained.get(timeout=20), grouped.get(timeout=20)) == (6, 3)
+    lines = jsm("task", "show", "-j", chained.id).ok().json["flow"]
+    assert lines == [f"add {chained.id}-c1: SUCCESSFUL", f"add {chained.id}: SUCCESSFUL"]
+    found = jsm("task", "show", grouped.id).ok().out
+    assert f"total {grouped.id}: SUCCESSFUL" in found
+    shared_connection(nats_server.url, name=worker.name).close()
+    for stream in js.stream_names():
+        if stream == "TASKS" or stream.startswith("KV_RESULTS"):
+            js.delete_stream(stream)
