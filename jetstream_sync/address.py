@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Any, Final, NoReturn
 
 from . import errors
+from .exact import masked
 from .records import Frozen, frozen
 
 #: A secret, or a function that returns it, called on every connect and reconnect.
@@ -118,53 +119,47 @@ class ServerAddress(Frozen):
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
         """Return the address of a URL; raise `InvalidOptionError` if it is not the URL of a server."""
-        # Imported late to keep the import time of the package low.
-        from urllib.parse import unquote, urlsplit  # noqa: PLC0415
-
+        text = masked(text)
         if not isinstance(text, str):
             raise errors.InvalidOptionError(
                 "servers", "...", "a server must be a URL such as nats://host:port"
             )
-        shown = _without_login(text)
+        parts, rule = _split(text)
+        # Raised here, where no local shows the login.
+        if rule:
+            raise errors.InvalidOptionError("servers", _without_login(text), rule)
+        return cls(**parts)
 
-        def refuse_if(wrong: object, rule: str) -> None:
-            if wrong:
-                raise errors.InvalidOptionError("servers", shown, rule)
 
-        refuse_if(any(map(str.isspace, text)), "a URL must not contain white space")
-        try:
-            parts = urlsplit(text if _HAS_SCHEME.match(text) else f"nats://{text}")
-            port = _DEFAULT_PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
-        except ValueError:
-            parts = None
-        # Raised outside of the except block: the context of the error would contain credentials.
-        if parts is None:
-            raise errors.InvalidOptionError("servers", shown, _PORT_RULE)
-        refuse_if(
-            parts.scheme not in _DEFAULT_PORTS,
-            "the scheme must be nats://, tls://, ws:// or wss://",
-        )
-        host = parts.hostname or ""
-        refuse_if(not host or {*"[]"} & {*host}, "the host name is missing")
-        refuse_if(port == 0, _PORT_RULE)
-        path = parts.path if parts.scheme in ("ws", "wss") and parts.path != "/" else ""
-        is_longer = parts.path not in ("", "/", path) or parts.query or parts.fragment
-        refuse_if(is_longer, "it must end after the port")
-        user = unquote(parts.username) if parts.username else None
-        password = unquote(parts.password) if parts.password is not None else None
-        token = None
-        refuse_if(user is None and password, "a password requires a user")
-        if user is not None and password is None:
-            user, token = None, user
-        return cls(
-            host,
-            port,
-            scheme=parts.scheme,
-            path=path,
-            user=user,
-            password=password,
-            token=token,
-        )
+def _split(text: str) -> tuple[dict[str, Any], str]:
+    """Return the parts of a URL, and the rule that it violates; empty: it is the URL of a server."""
+    # Imported late to keep the import time of the package low.
+    from urllib.parse import unquote, urlsplit  # noqa: PLC0415
+
+    if any(map(str.isspace, text)):
+        return {}, "a URL must not contain white space"
+    try:
+        parts = urlsplit(text if _HAS_SCHEME.match(text) else f"nats://{text}")
+        port = _DEFAULT_PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
+    except ValueError:
+        return {}, _PORT_RULE
+    if parts.scheme not in _DEFAULT_PORTS:
+        return {}, "the scheme must be nats://, tls://, ws:// or wss://"
+    host = parts.hostname or ""
+    if not host or {*"[]"} & {*host}:
+        return {}, "the host name is missing"
+    if port == 0:
+        return {}, _PORT_RULE
+    path = parts.path if parts.scheme in ("ws", "wss") and parts.path != "/" else ""
+    if parts.path not in ("", "/", path) or parts.query or parts.fragment:
+        return {}, "it must end after the port"
+    user = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password is not None else None
+    if user is None and password:
+        return {}, "a password requires a user"
+    login = {"token": user} if password is None else {"user": user, "password": password}
+    place = {"host": host, "port": port, "scheme": parts.scheme, "path": path}
+    return {**place, **masked(login)}, ""
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
@@ -173,7 +168,8 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
         raise errors.InvalidOptionError(
             "servers", servers, "a server must be a URL such as nats://host:port"
         )
-    urls = servers.split(",") if isinstance(servers, str) else list(servers)
+    servers = masked(servers)
+    urls = masked(servers.split(",") if isinstance(servers, str) else list(servers))
     if not urls:
         raise errors.InvalidOptionError("servers", servers, "at least one server is required")
     try:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from . import errors
 from .address import DEFAULT_SERVER, parse_servers
+from .exact import exact, masked
 from .records import Frozen, frozen
 
 #: The keys of a context with their defaults.
@@ -70,6 +71,13 @@ _SCHEME: Final = r"(?i)data(?=:)|[a-z][a-z0-9+.-]+(?=://)"
 _REFERENCES: Final = ("file", "env", "op", "nsc")
 #: The programs that print a secret, by scheme.
 _PROGRAMS: Final = {"op": ("op", "read"), "nsc": ("nsc", "generate", "profile")}
+#: Why there is no secret, by scheme.
+_MISSING: Final = {
+    "data": "expected data:;base64, and the secret in base64",
+    "env": "the variable is not set or empty",
+    "file": "the file is empty",
+    **dict.fromkeys(_PROGRAMS, "the program printed nothing"),
+}
 #: How long such a program may run, in seconds: `op` may ask for a fingerprint.
 _PROGRAM_TIMEOUT_S: Final = 60.0
 
@@ -155,7 +163,7 @@ class ContextSecret(Frozen):
 
     def __call__(self) -> str:
         """Return the secret; a JWT with its seed in the format of a credentials file."""
-        *first, last = (self._resolve(text) for text in self.texts)
+        *first, last = (masked(self._resolve(text)) for text in self.texts)
         if not first:
             return last
         return (
@@ -172,34 +180,35 @@ class ContextSecret(Frozen):
         scheme = scheme_of(text)
         if not scheme:
             return text
-        rest = text.partition(":")[2].removeprefix("//")
+        missing = _MISSING.get(scheme, f"the scheme {scheme!r} is not supported")
+        secret = ""
         try:
-            if scheme == "data":
-                # Imported late to keep the start of jsm fast.
-                from base64 import b64decode  # noqa: PLC0415
-
-                header, _, payload = rest.partition(",")
-                found = b64decode(payload, validate=True) if "base64" in header.split(";") else b""
-                text, missing = "...", "expected data:;base64, and the secret in base64"
-            elif scheme == "env":
-                value = (self.variables or {}).get(rest) or os.environ.get(rest, "")
-                found, missing = value.encode(), "the variable is not set or empty"
-            elif scheme == "file":
-                found, missing = _read(local_path(text) or ""), "the file is empty"
-            elif scheme in _PROGRAMS:
-                found, missing = _run(scheme, f"{scheme}://{rest}"), "the program printed nothing"
-            else:
-                found, text, missing = b"", "...", f"the scheme {scheme!r} is not supported"
-            secret = found.decode().rstrip("\r\n")
+            secret = masked(self._content(scheme, text).decode().rstrip("\r\n"))
         except (OSError, ValueError) as error:
             # Not the text of a ValueError, which may have the secret.
             missing = (
                 f"it cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}"
             )
-            text, secret = "..." if scheme == "data" else text, ""
         if not secret:
-            raise errors.CredentialsError(self.key, text, missing)
+            raise errors.CredentialsError(
+                self.key, exact(text) if is_reference(text) else "...", missing
+            )
         return secret
+
+    def _content(self, scheme: str, text: str) -> bytes:
+        """Return what a value names or holds; empty if there is none."""
+        rest = text.partition(":")[2].removeprefix("//")
+        if scheme == "data":
+            # Imported late to keep the start of jsm fast.
+            from base64 import b64decode  # noqa: PLC0415
+
+            header, _, payload = rest.partition(",")
+            return b64decode(payload, validate=True) if "base64" in header.split(";") else b""
+        if scheme == "env":
+            return ((self.variables or {}).get(rest) or os.environ.get(rest, "")).encode()
+        if scheme == "file":
+            return _read(local_path(text) or "")
+        return _run(scheme, f"{scheme}://{rest}") if scheme in _PROGRAMS else b""
 
 
 def is_reference(text: str) -> bool:
@@ -254,6 +263,7 @@ def connect_options(
             to print a secret.
 
     """
+    fields = masked(fields)
 
     def secret(*keys: str) -> ContextSecret:
         found = ContextSecret(keys[-1], tuple(fields[key] for key in keys), variables)
@@ -307,7 +317,7 @@ def read_context(
         raise errors.InvalidOptionError("context", name, "is not the name of a context")
     path = os.path.join(contexts_root(), "context", f"{name}.json")  # noqa: PTH118
     try:
-        fields = json.loads(_read(path))
+        fields = masked(json.loads(_read(path)))
     except FileNotFoundError:
         raise errors.InvalidOptionError("context", name, f"there is no file {path}") from None
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 _V = TypeVar("_V")
@@ -24,3 +25,26 @@ def exact(value: _V) -> _V:
         # The constructor of bytes would call a method of the subclass.
         plain = memoryview(value).tobytes()
     return plain  # type: ignore[no-any-return]
+
+
+class MaskedStr(str):
+    """A text that may be a secret: its ``repr`` is masked, where debuggers and reporters of errors show locals."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def masked(value: _V) -> _V:
+    """Return an argument of a connection with its texts masked, also those in a mapping, list or tuple."""
+    given: Any = value
+    if isinstance(given, str):
+        given = MaskedStr(exact(given))
+    elif isinstance(given, (bytes, bytearray)):
+        given = b"***"  # valid in no option, so only its type matters
+    elif isinstance(given, Mapping):
+        given = {key: masked(item) for key, item in given.items()}
+    elif type(given) in (list, tuple):
+        given = type(given)(map(masked, given))
+    return given  # type: ignore[no-any-return]

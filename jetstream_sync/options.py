@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from . import errors
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
 from .durations import MAX_TIMEOUT_S, seconds
-from .exact import exact
+from .exact import exact, masked
 from .foreign_names import spelling_of
 from .records import Frozen, frozen
 from .subjects import check_publish_subject
@@ -159,6 +159,7 @@ class TLSOptions(Frozen):
             raise errors.InvalidOptionError("key_file", self.key_file, "requires a cert_file")
         if self.key_file is None and self.cert_file is None and self.key_password is not None:
             raise errors.InvalidOptionError("key_password", "...", "requires a cert_file")
+        object.__setattr__(self, "key_password", masked(self.key_password))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), _without_secrets(self, ("key_password",)))
@@ -203,7 +204,7 @@ class ConnectionOptions(Frozen):
     """A ``.creds`` file, a pair of a JWT file and an nkey seed file, or a function that returns the
     content of a ``.creds`` file; read or called on every connect and reconnect. This option and the next
     two require the ``nkeys`` extra."""
-    nkeys_seed: FilePath | None = None
+    nkeys_seed: FilePath | None = _hidden()
     """A file with an nkey seed; read on every connect and reconnect."""
     nkeys_seed_str: Secret | None = _hidden()
     """An nkey seed."""
@@ -320,7 +321,7 @@ class ConnectionOptions(Frozen):
             elif not isinstance(value, (str, type(None))):
                 raise errors.InvalidOptionError(option, "...", "must be a str or a function")
         for item in fields(self):
-            value = exact(getattr(self, item.name))
+            value = (exact if item.repr else masked)(getattr(self, item.name))
             object.__setattr__(self, item.name, value)
             if item.type == "bool" and not isinstance(value, bool):
                 raise errors.InvalidOptionError(item.name, value, "must be True or False")

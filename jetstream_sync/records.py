@@ -329,6 +329,7 @@ class Frozen(RecordBase):
                         raise self._wrong_call(f"requires the argument {name!r}")
                     value = factory()
                 assign(self, value)
+                del value  # it may be a secret, and an error below shows the locals
             if given:
                 raise self._wrong_call(f"got an unexpected keyword argument {min(given)!r}")
             self.__post_init__()

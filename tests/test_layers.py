@@ -77,6 +77,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
         "codec",
         "converters",
         "differences",
+        "exact",
         "exit_status",
         "locks",
         "options",
@@ -431,12 +432,13 @@ def test_the_worker_runtime_uses_public_names():
                 node.level > file.name.count("/") or node.module == "jetstream_sync"
             ):
                 # `Worker.setup` shows the differences of jsm; exit statuses, subjects, deadlines, growing
-                # delays, results of callbacks, stored records and values in JSON have one rule.
+                # delays, results of callbacks, exact and stored values, and values in JSON have one rule.
                 if node.module in {
                     "converters",
                     "declare",
                     "differences",
                     "errors",
+                    "exact",
                     "exit_status",
                     "locks",
                     "net.clock",

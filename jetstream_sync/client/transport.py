@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import codec, errors
 from ..address import Secret, ServerAddress
+from ..exact import exact, masked
 from ..net import tcp
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
@@ -195,11 +196,12 @@ class _Opening:
             if is_greeting:
                 self._greeting += data
             self._received_secure = self._received_secure or self._secure
-            self._send(handshake.feed(data))
+            self._send(memoryview(handshake.feed(data)))
             if is_greeting and handshake.info is not None:
-                self._send(self._connect(handshake.info) + PING)
+                # A view, whose repr does not show the login.
+                self._send(memoryview(self._connect(handshake.info) + PING))
                 if handshake.left:
-                    self._send(handshake.feed(b""))
+                    self._send(memoryview(handshake.feed(b"")))
         assert handshake.info is not None
         early = list(handshake.left)
         return Transport(self.stream, handshake.parser, handshake.info, early, self._address)
@@ -289,9 +291,8 @@ class _Opening:
 
     # --- sending ------------------------------------------------------------------------------------
 
-    def _send(self, data: bytes) -> None:
-        """Send all of ``data``; it is small, so this rarely waits."""
-        rest = memoryview(data)
+    def _send(self, rest: memoryview) -> None:
+        """Send all of ``rest``; it is small, so this rarely waits."""
         while rest:
             sent: list[int] = []
             try:
@@ -424,7 +425,7 @@ class Login:
             content = seed_content = _as_bytes(option, self._call_user(option, given))
         else:
             files = given if isinstance(given, tuple) else (given, given)
-            jwt_source, seed_source = os.fspath(files[0]), os.fspath(files[1])
+            jwt_source, seed_source = exact(os.fspath(files[0])), exact(os.fspath(files[1]))
             content = _read(option, jwt_source)
             seed_content = content if seed_source == jwt_source else _read(option, seed_source)
         jwt = _checked(option, jwt_source, lambda: find_jwt(content))
@@ -437,13 +438,12 @@ class Login:
     def _by_seed(self, nonce: str) -> Credentials:
         path = self._options.nkeys_seed
         if path is not None:
-            option, source = "nkeys_seed", os.fspath(path)
+            option, source = "nkeys_seed", exact(os.fspath(path))
             content = _read(option, source)
         else:
             option, source = "nkeys_seed_str", "..."
-            content = bytearray(
-                (self._resolve_secret(option, self._options.nkeys_seed_str) or "").encode()
-            )
+            given = self._resolve_secret(option, self._options.nkeys_seed_str)
+            content = _as_bytes(option, given or "")
         seed = _checked(option, source, lambda: find_seed(content))
         content[:] = bytes(len(content))
         public, signature = _signed(option, source, seed, nonce)
@@ -460,8 +460,11 @@ class Login:
         # A server that sends no nonce requires no signature.
         if sign is not None and nonce:
             option = "signature_cb"
-            given = self._call_user(option, lambda: sign(nonce))
-            signature = _checked(option, "...", lambda: read_signature(given))
+            signature = _checked(
+                option,
+                "...",
+                lambda: read_signature(self._call_user(option, lambda: sign(nonce))),
+            )
         return Credentials(jwt=jwt, nkey=options.nkey, signature=signature)
 
     # --- user functions -------------------------------------------------------------------------
@@ -469,7 +472,7 @@ class Login:
     def _resolve_secret(self, option: str, secret: Secret | None) -> str | None:
         if not callable(secret):
             return secret
-        text = self._call_user(option, secret)
+        text = masked(self._call_user(option, secret))
         if not isinstance(text, str):
             raise errors.CredentialsError(option, "...", "the function did not return a str")
         return text
@@ -489,18 +492,21 @@ class Login:
             ) from error
 
 
-def _as_bytes(option: str, content: object) -> bytearray:
+# Contents are views of a bytearray: a view can be wiped, and its ``repr`` does not show them.
+
+
+def _as_bytes(option: str, content: object) -> memoryview:
     if isinstance(content, str):
-        return bytearray(content.encode("utf-8", "replace"))
+        return memoryview(bytearray(content.encode("utf-8", "replace")))
     if isinstance(content, (bytes, bytearray)):
-        return bytearray(content)
+        return memoryview(bytearray(content))
     raise errors.CredentialsError(option, "...", "the function did not return a str or bytes")
 
 
-def _read(option: str, path: str) -> bytearray:
+def _read(option: str, path: str) -> memoryview:
     try:
         with open(os.path.expanduser(path), "rb", buffering=0) as file:  # noqa: PTH111, PTH123
-            content = bytearray(file.read(_MAX_FILE_BYTES + 1))
+            content = memoryview(bytearray(file.read(_MAX_FILE_BYTES + 1)))
     except OSError as error:
         raise errors.CredentialsError(
             option, path, f"it cannot be read: {error.strerror or type(error).__name__}"
@@ -517,10 +523,12 @@ def _checked(option: str, source: str, look: Callable[[], T]) -> T:
     try:
         return look()
     except BadCredentialsError as error:
-        raise errors.CredentialsError(option, source, str(error)) from None
+        reason = str(error)
+    # Outside of the except block: the frames of the first error show the credentials.
+    raise errors.CredentialsError(option, source, reason)
 
 
-def _signed(option: str, source: str, seed: bytearray, nonce: str) -> tuple[str, str | None]:
+def _signed(option: str, source: str, seed: memoryview, nonce: str) -> tuple[str, str | None]:
     """Return the public key, and the signature if the server requires one."""
     key = _checked(option, source, lambda: Key(seed))
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..address import DEFAULT_SERVER, parse_servers
 from ..client.connection import CoreConnection
 from ..client.engine import Engine
+from ..exact import masked
 from ..net.clock import seconds
 from ..options import ConnectionOptions, ConnectOptions, keyword_types
 from ..records import shows_fields
@@ -271,6 +272,8 @@ def connect(
         InvalidOptionError: an option is unknown or invalid.
 
     """
+    # Later frames, and the locals of this one that a report of an error shows, have no plain secrets.
+    servers, options = masked(servers), masked(options)
     chosen, given, routes = with_context(servers, context, options)
     engine = Engine(ConnectionOptions.of(parse_servers(chosen), given))
     # In this order, so that a Ctrl-C after the opening cannot lose the connection.

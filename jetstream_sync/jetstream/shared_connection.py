@@ -23,6 +23,7 @@ from ..address import parse_servers
 from ..client.engine import Engine
 from ..client.mailbox import copy_exception
 from ..client.threads import in_each_child
+from ..exact import masked
 from ..locks import new_rlock
 from ..options import ConnectionOptions, ConnectOptions, keyword_types
 from ..records import Frozen, shows_fields
@@ -73,6 +74,7 @@ def shared_connection(
         Error: as `connect()`.
 
     """
+    servers, options = masked(servers), masked(options)
     chosen, given, routes = with_context(servers, context, options)
     try:
         key, checked = _check_options_cached(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from .. import errors
+from ..exact import masked
 from ..locks import call_and_record
 from ..options import TLSOptions
 from .clock import Deadline
@@ -185,7 +186,7 @@ def _load_own_certificate(context: ssl.SSLContext, tls: TLSOptions) -> None:
             raise errors.InvalidOptionError(
                 "key_password", None, "the key is encrypted, so it needs one"
             )
-        secret = tls.key_password() if callable(tls.key_password) else tls.key_password
+        secret = masked(tls.key_password() if callable(tls.key_password) else tls.key_password)
         if len(secret.encode()) > _LONGEST_PASSWORD:
             raise errors.InvalidOptionError("key_password", "...", "is longer than OpenSSL takes")
         asked.append("")

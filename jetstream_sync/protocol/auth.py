@@ -13,6 +13,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from ..codec import dumps
+from ..exact import MaskedStr
 from ..records import Frozen, frozen
 from ..version import install_command
 from .parser import ServerInfo
@@ -35,16 +36,16 @@ _JWT: Final = rb"[\w-]+\.[\w-]+\.[\w-]+"
 _SEED: Final = rb"(?m)^[ \t]*(S[A-Z][A-Z2-7]*)[ \t\r]*$"
 
 
-def find_jwt(content: bytes | bytearray) -> str:
+def find_jwt(content: bytes | memoryview) -> str:
     """Return the JWT of a ``.creds`` file, or of a file with only a JWT; raise `BadCredentialsError` if it has none."""
     part = re.search(_PART, content)
     found = re.fullmatch(_JWT, part[1] if part else bytes(content).strip())
     if found is None:
         raise BadCredentialsError("it contains no JWT")
-    return found[0].decode("ascii")
+    return MaskedStr(found[0].decode("ascii"))
 
 
-def find_seed(content: bytes | bytearray) -> bytearray:
+def find_seed(content: bytes | memoryview) -> memoryview:
     """Return the seed in a ``.creds`` file, or in a file of its own; raise `BadCredentialsError` if it has none."""
     parts = re.findall(_PART, content)
     if len(parts) > 1:
@@ -55,7 +56,7 @@ def find_seed(content: bytes | bytearray) -> bytearray:
             raise BadCredentialsError("it contains no nkey seed")
         seed = bytearray(found[1])
     _check_seed(seed)
-    return seed
+    return memoryview(seed)
 
 
 #: The first bytes of a user's seed, decoded: "SU" and the first bit of the key.
@@ -85,7 +86,7 @@ def _check_seed(seed: bytearray) -> None:
 class Key:
     """A user's nkey for a few signatures; call `wipe()` afterwards."""
 
-    def __init__(self, seed: bytearray) -> None:
+    def __init__(self, seed: memoryview) -> None:
         self._seed = seed
         try:
             import nkeys  # noqa: PLC0415 - an extra that most logins do not need
@@ -97,7 +98,7 @@ class Key:
             raise BadCredentialsError(
                 f"signing requires the nkeys package: {install_command('nkeys')}"
             )
-        self._pair = nkeys.from_seed(seed)
+        self._pair = nkeys.from_seed(seed.obj)
 
     @property
     def public(self) -> str:

@@ -19,6 +19,7 @@ from .. import errors
 from ..address import DEFAULT_SERVER, ServerAddress
 from ..api.echo import release
 from ..client.replies import ReplyCollector
+from ..exact import masked
 from ..jetstream.api_requests import APIRequests, within
 from ..jetstream.connection import Connection
 from ..jetstream.context import JetStream
@@ -223,7 +224,8 @@ def connection(settings: ConnectionSettings) -> Connection:
         Error: any other error of `jetstream_sync.connect`.
 
     """
-    servers = ",".join(settings.servers) if settings.logins is None else settings.logins()
+    # Masked in the locals that a report of an error shows.
+    servers = masked(",".join(settings.servers) if settings.logins is None else settings.logins())
     while True:
         found = shared_connection(servers, **settings.connect_options())
         left = within(Deadline(settings.timeout)).left()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, o
 
 from .. import StreamConfig, connect, errors, shared_connection
 from ..converters import to_json
+from ..exact import masked
 from ..exit_status import ExitStatus, exit_status
 from ..records import shows_fields
 from ..subjects import subject_matches
@@ -777,7 +778,7 @@ class Worker(DefinedWorker):
     def _sender(self) -> Connection:
         """Return the connection of this process for sending calls of tasks."""
         # The look-up of a shared connection compares all options, and a context is read each time.
-        chosen = os.getpid(), self._servers, self.name, {**self.connection}
+        chosen = masked((os.getpid(), self._servers, self.name, {**self.connection}))
         before, nc = self._sending
         if nc is None or before != chosen or nc.is_closed or "context" in self.connection:
             nc = shared_connection(self._servers, **{"name": self.name, **self.connection})
@@ -822,7 +823,7 @@ class Worker(DefinedWorker):
         return client.deliver(found, msg.data, subject=letter.subject, headers=msg.headers)
 
     def _connect(self, **overrides: Any) -> Connection:
-        options = {**_CONNECTION, "name": self.name, **self.connection, **overrides}
+        options = masked({**_CONNECTION, "name": self.name, **self.connection, **overrides})
         return connect(self._servers, **options)
 
     @property
