@@ -93,6 +93,7 @@ nitpick_ignore = [
     ("py:class", "pa.RecordBatch"),
     ("py:exc", "ImproperlyConfigured"),
     ("py:class", "RunState"),
+    ("py:class", "SharedLimitRule"),
     ("py:class", "SentCall"),
     ("py:class", "UniqueCalls"),
     ("py:class", "jetstream_sync.workers.shared_limits.SharedLimitRule"),

@@ -364,7 +364,7 @@ class APIError(JetStreamError):
     def explain(self, details: str, **values: object) -> None:
         """Add details to the description of the server, and values as attributes."""
         description = f"{self.description}: {details}"
-        self.args = (self.code, self.err_code, description)
+        self.args: tuple[_t.Any, ...] = (self.code, self.err_code, description)
         vars(self).update(values, description=description)
 
     @property

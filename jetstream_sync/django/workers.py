@@ -126,7 +126,7 @@ class Worker(workers.Worker):
     """
 
     process_setup = "django:setup"
-    default_name = Config.name
+    default_name: str = Config.name
     name_example = 'JETSTREAM = {"name": "shop"} in the settings'
     task_class: type[workers.Task[..., Any]] = Task
     queues_class: type[TaskQueues] = _TaskQueues

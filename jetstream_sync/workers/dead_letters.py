@@ -266,24 +266,20 @@ class DeadLetters:
         stream = self._stream(name)
         if stream is None:
             return
-        counts = {
-            subject: stream.info(subjects_filter=subject).state.subjects for subject in subjects
-        }
         # The server refuses a filter that no subject of the stream matches.
-        filters = [item for item, count in counts.items() if count]
-        total = sum(sum((count or {}).values()) for count in counts.values())
-        if not total:
+        filters = [subject for subject in subjects if _has_after(stream, 0, subject)]
+        if not filters:
             return
         ordered = stream.ordered_consumer(filter_subjects=filters, headers_only=headers_only)
-        last = 0
-        with ordered.messages(stop_after=total) as messages:
-            for _ in range(total):
-                msg = _next(messages, stream, filters, last)
-                if msg is None:
-                    return
+        with ordered.messages() as messages:
+            last = 0
+            while msg := _next(messages, stream, filters, last):
                 yield msg
                 last = msg.metadata.stream_seq
-                if not msg.metadata.num_pending:
+                # A leader that was elected just now may count too few messages.
+                if not msg.metadata.num_pending and not any(
+                    _has_after(stream, last, item) for item in filters
+                ):
                     return
 
     def _stream(self, name: str) -> Stream | None:

