@@ -115,6 +115,10 @@ nc.add_listener(events.append)  # for all events of the connection
 # --- Connection.remove_listener
 nc.remove_listener(events.append)
 
+# --- Connection.service_call
+shop.endpoint("total")(lambda request: request.respond_json(42))
+print(nc.service_call("total", [17], int))  # JSON both ways
+
 # --- Connection.service_ping
 print([(item.name, item.version) for item in nc.service_ping()])
 

@@ -1,5 +1,5 @@
 import jetstream_sync
-from jetstream_sync.workers import Context, DeadLetters, Reject, Worker
+from jetstream_sync.workers import Context, DeadLetters, Reject, Worker, group
 
 with jetstream_sync.connect("nats://127.0.0.1:4222") as nc:
     js = nc.jetstream()
@@ -9,6 +9,10 @@ with jetstream_sync.connect("nats://127.0.0.1:4222") as nc:
     js.publish("ORDERS.new", b"tea")
     js.publish("ORDERS.new", b"")
 worker = Worker("nats://127.0.0.1:4222", name="shop", dead_letters="DEAD")
+
+
+def charge(number: int) -> str:
+    return f"receipt {number}"
 
 
 # --- Worker.handler
@@ -61,6 +65,50 @@ call = total.delay([1.5, 2.5])  # stored; a worker calls the function
 
 # --- Task.apply_async
 later = total.apply_async(kwargs={"prices": [1.0]}, countdown=60, task_id="total-1")
+
+# --- Task.call
+both = group([total.call([1.0]), total.call([2.0])], then=total.call())  # sent by both.delay()
+
+
+# --- Context.step
+@worker.task(results="RESULTS", steps=True)
+def order(ctx: Context, number: int) -> str:
+    receipt = ctx.step(charge, number)  # recorded: a repeated run does not charge again
+    return f"{receipt}, {ctx.step_id}"
+
+
+# --- Context.gather
+@worker.task(results="RESULTS", steps=True)
+def invoice(ctx: Context) -> float:
+    return sum(ctx.gather([total.call([1.0]), total.call([2.0])]))
+
+
+# --- Context.sleep
+@worker.task(results="RESULTS", steps=True)
+def remind(ctx: Context, address: str) -> None:
+    ctx.sleep(86400)  # no thread waits
+    print("a mail to", address)
+
+
+# --- Context.wait
+@worker.task(results="RESULTS", steps=True)
+def refund(ctx: Context, number: int) -> bool:
+    return ctx.wait("approved", timeout=86400) == "yes"
+
+
+# --- TaskResult.signal
+with worker.eager():
+    waiting = refund.delay(17)
+    waiting.signal("approved", "yes")
+    assert waiting.get() is True
+
+
+# --- Context.progress
+@worker.task(results="RESULTS")
+def copy(ctx: Context, pages: int) -> None:
+    for page in range(pages):
+        ctx.progress(page + 1, pages, "pages")  # shown by 'jsm worker running'
+
 
 # --- Worker.eager
 with worker.eager():

@@ -211,6 +211,8 @@ def core_calls(call: Walk, nc: Any) -> None:
     assert failed.headers["Nats-Service-Error-Code"] == "404"
     assert failed.headers["Nats-Service-Error"] == "why"
     assert len(list(call(nc, "request_many", "ep.sub", b"", 2, 1, 1, None, headers))) == 1
+    service.endpoint("typed", "typed")(lambda request: request.respond_json(1))
+    assert call(nc, "service_call", "typed", "data", int, 5) == 1
     for verb in ("service_ping", "service_info", "service_stats"):
         found = call(nc, verb, "svc", service.id, 2, 1, "$SRV")
         assert [item.name for item in found] == ["svc"], verb
