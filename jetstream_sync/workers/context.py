@@ -304,7 +304,7 @@ class Context:
 
         Raises:
             StepsChangedError: the step is not recorded, and others are which this run has not asked for.
-            ReturnValueError: the value is not JSON, or too large.
+            Reject: the value is not JSON, or too large.
             LeaseLostError: the lease is over.
             InvalidOptionError: the task has no steps, or the name has other characters.
 
