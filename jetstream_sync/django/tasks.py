@@ -6,6 +6,7 @@ Django has tasks from version 6.0 on; the package ``django-tasks`` brings them t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Final
 
@@ -18,11 +19,7 @@ from django.utils.timezone import is_naive, make_aware
 from .. import errors
 from ..options import check_returned
 from ..workers import Context, Reject, WorkerCrashedError
-from ..workers.call_records import (
-    CallRecord,
-    CallStatus,
-    new_record,
-)
+from ..workers.call_records import CallRecord, CallStatus, FlowPlace, new_record
 from ..workers.calls import (
     URGENT,
     CallQueue,
@@ -32,8 +29,9 @@ from ..workers.calls import (
     encoded_value,
     sent_record,
 )
-from ..workers.checks import check_token
+from ..workers.checks import check_option, check_token
 from ..workers.errors import NoCallError, misfit
+from ..workers.flows import MEMBERS, Call
 from ..workers.handler import TASK_OPTIONS
 from .publishing import connection
 
@@ -50,7 +48,7 @@ except ImportError:  # older than 6.0
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
 
-__all__ = ["JetStreamBackend", "add_handlers"]
+__all__ = ["JetStreamBackend", "add_handlers", "call"]
 
 #: The status in Django of calls that have ended in ways that it does not have.
 _STATUSES: Final[dict[str, str]] = {CallStatus.CANCELLED: "FAILED", CallStatus.EXPIRED: "FAILED"}
@@ -131,6 +129,38 @@ class JetStreamBackend(BaseTaskBackend):
         run_after = task.run_after
         if run_after is not None and is_naive(run_after):
             run_after = make_aware(run_after)
+        return self._send(self._new_record(task, args, kwargs, run_after), run_after)
+
+    def _send(self, record: CallRecord, run_after: Any = None) -> Any:
+        queue = self._queue_of(record.extra["queue"])
+        queues = _of_workers("default_worker").queues
+        queues.send(queue, self._states, self._name, record, record.to_json(), run_after)
+        result = self._from_record(record)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def call(self, task: Any, args: Any, kwargs: Any) -> Call[Any]:
+        """Return a call of a task that is not sent; see the function `call`."""
+        self.validate_task(task)
+        rule = "is not for calls of a flow"
+        check_option("run_after", task.run_after, task.run_after is None, rule)
+        rule = "is needed for calls of a flow"
+        check_option("results", None, self._states is not None, rule)
+        assert self._states is not None
+        place = FlowPlace(
+            queue=self._queue_of(task.queue_name).name,
+            handler=self._name,
+            results=self._states.bucket,
+        )
+        record = replace(self._new_record(task, args, kwargs), flow=place)
+        return Call(
+            lambda _: record,
+            self._send,
+            lambda result_id: self._from_record(replace(record, id=result_id)),
+        )
+
+    def _new_record(self, task: Any, args: Any, kwargs: Any, run_after: Any = None) -> CallRecord:
+        """Return the record of a new call of a task."""
         own = {
             "queue": task.queue_name,
             "run_after": None if run_after is None else run_after.isoformat(),
@@ -141,18 +171,7 @@ class JetStreamBackend(BaseTaskBackend):
                 rule = f"above 0 needs urgent=True of the queue {queue.name!r}"
                 raise errors.InvalidOptionError("priority", task.priority, rule)
             own["priority"] = URGENT
-        record = new_record(task.module_path, args, kwargs, extra=own)
-        _of_workers("default_worker").queues.send(
-            queue,
-            self._states,
-            self._name,
-            record,
-            record.to_json(),
-            run_after,
-        )
-        result = self._from_record(record)
-        task_enqueued.send(type(self), task_result=result)
-        return result
+        return new_record(task.module_path, args, kwargs, extra=own)
 
     # --- results --------------------------------------------------------------------------------
 
@@ -245,6 +264,9 @@ class JetStreamBackend(BaseTaskBackend):
         except (ImportError, KeyError, TaskResultDoesNotExist) as error:
             raise misfit(Reject(f"the task cannot be found: {error}")) from error
         given = [TaskContext(task_result=result)] if result.task.takes_context else []
+        if record.flow is not None and record.flow.members:
+            flow = record.flow
+            given.append(context.steps.outcomes(MEMBERS, flow.members, flow.on_error))
         try:
             signature(result.task.func).bind(*given, *result.args, **result.kwargs)
         except TypeError as error:
@@ -262,6 +284,21 @@ class JetStreamBackend(BaseTaskBackend):
             return  # the task does not exist
         signal = task_finished if result.is_finished else task_started
         signal.send(type(self), task_result=result)
+
+
+def call(task: Any, /, *args: Any, **kwargs: Any) -> Call[Any]:
+    """
+    Return a call of a Django task that is not sent, for `jetstream_sync.workers.chain` and ``group``.
+
+    The ``delay()`` of the flow returns the result of its last call, as ``enqueue()`` does. The backend of the task
+    is a `JetStreamBackend` with ``results``.
+
+    Raises:
+        InvalidOptionError: the backend has no results, or the task has ``run_after``.
+
+    """
+    found: Call[Any] = task.get_backend().call(task, args, kwargs)
+    return found
 
 
 def add_handlers(worker: Any) -> None:

@@ -300,3 +300,24 @@ def test_a_project_with_tasks_needs_a_name(nats_server):
         pytest.raises(SystemCheckError, match=r'JETSTREAM = \{"name": "shop"\}'),
     ):
         call_command("check")
+
+
+def test_chains_and_groups_of_tasks(js):
+    """The calls after one that fails have failed, and nothing of a flow is left."""
+    from fixtures.django_tasks import add, fail, total
+
+    from jetstream_sync.django.tasks import call
+    from jetstream_sync.workers import chain, group
+
+    following = chain(call(add, 1, 2), call(add, 10)).delay()
+    grouped = group([call(add, 1, 2), call(add, 3, 4)], then=call(total, 5)).delay()
+    failed = chain(call(fail, "no"), call(add, 1)).delay()
+    assert following.status == "READY"
+    with running(worker()):
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0, 20)
+    assert add.get_result(following.id).return_value == 13
+    assert total.get_result(grouped.id).return_value == 15
+    assert add.get_result(failed.id).status == "FAILED"
+    assert js.get_stream("KV_TASK_RESULTS-flows").info().state.messages == 0
+    for stream in ("TASKS", "KV_TASK_RESULTS", "KV_TASK_RESULTS-flows"):
+        js.delete_stream(stream)
