@@ -99,6 +99,11 @@ class StreamView:
         return self.removes_oldest or self.removes_individually or self.removes_when_consumed
 
     @property
+    def end(self) -> tuple[int, int]:
+        """The last sequence and its time; a copy of the stream with other messages has another time."""
+        return self.end_seq - 1, self.last_ns
+
+    @property
     def is_contiguous(self) -> bool:
         """Whether every sequence from the first to the last has a message."""
         return self.messages == self.end_seq - self.first_seq

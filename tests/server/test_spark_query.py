@@ -175,7 +175,11 @@ def test_streams_that_are_no_longer_selected_are_dropped(js, two, planner):
 
 
 def test_a_trigger_asks_each_stream_once(js, stream, planner):
-    """A trigger needs one request for a stream that is read without filters."""
+    """
+    A trigger needs one request for a stream that is read without filters, and one to compare it.
+
+    A stream that has new messages may have been deleted and restored since the last trigger.
+    """
     fill(js, f"{stream.name}.a", 5)
     query = planner.query(stream.name, startingOffsets="earliest")
     offset = step(query, query.initial())
@@ -190,7 +194,8 @@ def test_a_trigger_asks_each_stream_once(js, stream, planner):
         subjects = []
         while asked.pending_msgs:
             subjects.append(asked.next_msg(1).subject)
-    assert subjects == [f"$JS.API.STREAM.INFO.{stream.name}"]
+    name = stream.name
+    assert subjects == [f"$JS.API.STREAM.INFO.{name}", f"$JS.API.STREAM.MSG.GET.{name}"]
 
 
 def test_a_subscription_whose_limit_was_not_sent_is_made_again(js, stream, planner, monkeypatch):
@@ -541,14 +546,59 @@ def test_a_stream_that_was_missing_and_restored_is_read_from_its_start(js, strea
     busy, lost = Restorable(js, f"{stream_name}_A"), Restorable(js, f"{stream_name}_B")
     fill(js, f"{lost.name}.a", 5)
     names = f"{busy.name},{lost.name}"
-    given = {"failOnDataLoss": "false", "minPollInterval": "0s"}
-    query = planner.query(names, startingOffsets="earliest", **given)
+    query = planner.query(names, startingOffsets="earliest", failOnDataLoss="false")
     offset = step(query, query.initial())
     js.delete_stream(lost.name)
     fill(js, f"{busy.name}.a", 5)
     offset = step(query, offset)
     offset = lost.restore(offset, 20)
     assert read(query, offset, step(query, offset)) == [(lost.name, 1, 26)]
+
+
+@pytest.mark.parametrize("subjects", [None, "*.a"])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_stream_restored_between_two_triggers_is_an_error(
+    js, stream_name, planner, is_listed, subjects
+):
+    """Also a longer copy, which is there before the query asks for the state again, is noticed."""
+    busy, idle = Restorable(js, f"{stream_name}_A"), Restorable(js, f"{stream_name}_B")
+    fill(js, f"{idle.name}.a", 5)
+    names = f"{busy.name},{idle.name}" if is_listed else idle.name
+    options = {"subjects": subjects} if subjects else {}
+    query = planner.query(names, startingOffsets="earliest", minPollInterval="1s", **options)
+    offset = step(query, query.initial())
+    if subjects:  # these do not match, so the query has seen more than its position
+        fill(js, f"{idle.name}.c", 10)
+        offset = step(query, offset)
+    offset = idle.restore(offset, 30)
+    # As on servers that keep the creation time.
+    query._known[idle.name].created_ns = int(offset["streams"][idle.name]["created"])
+    fill(js, f"{busy.name}.a", 5)
+    with pytest.raises(DataLossError, match="B was restored to an earlier state"):
+        for _ in range(200):
+            offset = step(query, offset)
+            sleep(0.01)
+
+
+def test_a_queue_created_again_between_two_triggers_keeps_its_messages(js, stream_name, planner):
+    """A commit removes nothing from a stream of which this process knows an older state."""
+    names = [f"{stream_name}_{letter}" for letter in "AB"]
+    busy, queue = (work_queue(js, name) for name in names)
+    fill(js, f"{queue.name}.a", 5)
+    query = planner.query(",".join(names), minPollInterval="30s")
+    offset = query.initial()
+    while (end := step(query, offset)) == offset:
+        sleep(0.01)
+    js.delete_stream(queue.name)
+    queue = work_queue(js, names[1])
+    fill(js, f"{queue.name}.a", 10)
+    fill(js, f"{busy.name}.a", 1)
+    query.commit(end)
+    with pytest.raises(DataLossError, match="created again"):
+        for _ in range(200):
+            end = step(query, end)
+            sleep(0.01)
+    assert queue.info().state.messages == 10
 
 
 def test_strict_reports_removals_by_a_limit_per_subject(js, stream_name, planner):

@@ -19,8 +19,8 @@ Rules:
 4. A consumer guards a work queue: the server refuses any other consumer for the same subjects. Two queries may have
    the same guard or durable, so its metadata names the query that owns it. The name is written when it is in the
    checkpoint, and before anything is read. So a query recognizes its consumer after a crash at any time. Where the
-   first message does not show what was removed, the metadata also has the position of the last commit, written before it: a checkpoint before it is an
-   older copy.
+   first message does not show what was removed, the metadata also has the position of the last commit, written before
+   it: a checkpoint before that position is an older copy.
 5. A purge by subject makes the server forget what other consumers of the stream have pending, if they have entries for
    messages that are gone, as after a crash of the server. So it is only used where there is no other consumer.
 """
@@ -84,8 +84,8 @@ class CommitHandler:
     def __init__(self, js: JetStream, consumer: str | None) -> None:
         self.js = js
         self._consumer = consumer
-        #: The last committed offset of each stream.
-        self._committed: dict[str, StreamOffset] = {}
+        #: The last release of each stream, see `_release_of`.
+        self._committed: dict[str, tuple[int, int, tuple[str, ...]]] = {}
 
     # --- before the first batch -----------------------------------------------------------------
 
@@ -272,12 +272,16 @@ class CommitHandler:
             if view is None or view.created_ns != position.created_ns:
                 continue
             # Without its end, a purge would skip sequences of new messages.
-            if position.next_seq > view.end_seq or position == self._committed.get(key):
+            if position.next_seq > view.end_seq or self.is_committed(key, position):
                 continue
             if offset.query and _is_noted(view, position):
                 self._note_release(view, position)
             self._release(view, position)
-            self._committed[key] = position
+            self._committed[key] = _release_of(position)
+
+    def is_committed(self, key: str, position: StreamOffset) -> bool:
+        """Return whether this process has released the messages before a position."""
+        return self._committed.get(key) == _release_of(position)
 
     def _note_release(self, view: StreamView, position: StreamOffset) -> None:
         """Store in the consumer up to where messages are released next."""
@@ -335,6 +339,11 @@ _OWNER_REMEDIES: Final = {
     False: "Name another durable. If that query is gone for good, remove the key"
     f" {_QUERY_METADATA!r} from the metadata; a new query then starts with the messages that are left",
 }
+
+
+def _release_of(position: StreamOffset) -> tuple[int, int, tuple[str, ...]]:
+    """Return what a commit releases: in which stream, up to which sequence, and with which filters."""
+    return position.created_ns, position.next_seq, position.filters
 
 
 def _is_noted(view: StreamView, position: StreamOffset) -> bool:

@@ -179,7 +179,8 @@ class _KnownStream:
     """
     What this process knows about a stream, until it becomes shorter or is missing; it saves requests.
 
-    After a reconnect it is compared with the stream again.
+    A stream may be deleted and restored between two requests for its state, also with its creation time. So what is
+    known is compared with the stream again whenever its end has changed.
     """
 
     created_ns: int
@@ -188,11 +189,10 @@ class _KnownStream:
     searched_seq: int = 0
     """With filters, the sequence up to which nothing matches."""
     searched_end: tuple[int, int] | None = None
-    """Sequence and time of the last message at that search, to be compared with the stream."""
-    is_verified: bool = False
-    """Whether this process has planned a batch of it, or its last message that was read is still the same one."""
-    is_compared: bool = True
-    """Whether `searched_end` is that of the same copy of the stream."""
+    """The end of the stream at that search."""
+    verified_end: tuple[int, int] | None = None
+    """The end of the stream when this process planned a batch of it, or found that the last message that was read is
+    still the same one."""
 
 
 class QueryPlanner:
@@ -250,7 +250,7 @@ class QueryPlanner:
             return start
         # Subscribed before the streams are asked, so that every later message is noticed.
         views = self._views or self._refresh_views()
-        some = self._streams_with_arrivals()
+        some = self._streams_to_ask(start)
         self._access.retry_transient(
             lambda: self._arrivals.watch(self._access.connection, views.values(), self.options),
             "subscribing to the subjects",
@@ -270,7 +270,7 @@ class QueryPlanner:
         if next_turn(start, parts, shares) is not Turn.WAIT:
             batches = next_batches(start, parts, shares, self.options)
             for key, part in parts.items():
-                self._known_stream(key, part.view).is_verified = True
+                self._known_stream(key, part.view).verified_end = part.view.end
             end = self._planned_end = Offset(batches, name)
         elif may_wait:
             self._idle = _Idle(start, monotonic() + self.options.min_poll_interval)
@@ -308,7 +308,9 @@ class QueryPlanner:
 
     def commit(self, end: Offset) -> None:
         """Release the messages before an offset that Spark has committed."""
-        if not self._views or self._access.link != self._link:
+        handler = self._commit_handler
+        if not all(handler.is_committed(key, item) for key, item in end.positions.items()):
+            # The batch may have taken long, and the messages of a stream that was created again are unread.
             self._refresh_views()
         self._claim(end)
         self._commit(end)
@@ -331,18 +333,31 @@ class QueryPlanner:
 
     # --- stream state ---------------------------------------------------------------------------
 
-    def _streams_with_arrivals(self) -> set[str] | None:
-        """Return which streams of a list must be asked before ``minPollInterval`` is over; ``None``: all."""
+    def _streams_to_ask(self, start: Offset) -> set[str] | None:
+        """
+        Return which streams of a list must be asked before ``minPollInterval`` is over; ``None``: all.
+
+        The others have no unread messages, and nothing is released there.
+        """
         if len(self.options.stream) < 2 or not self._arrivals.is_active:
             return None
         seen = self._arrivals.seen()
         if not seen or monotonic() >= self._ask_all_at or self._access.link != self._link:
             return None
-        return {
+        quiet = {
             view.name
-            for view in self._views.values()
-            if any(view.may_store(subject) for subject in seen)
+            for key, view in self._views.items()
+            if self._is_done(start, key) and not any(map(view.may_store, seen))
         }
+        return {*self.options.stream} - quiet
+
+    def _is_done(self, start: Offset, key: str) -> bool:
+        """Return whether the messages up to the last known end of a stream were read and released."""
+        position, view = start.positions.get(key), self._views[key]
+        if position is None or not self._commit_handler.is_committed(key, position):
+            return False
+        known = self._known_stream(key, view)
+        return max(position.next_seq, known.searched_seq) >= view.end_seq
 
     def _refresh_views(self, some: set[str] | None = None) -> dict[str, StreamView]:
         """Ask for the state of all streams, or of some, and keep that of the others."""
@@ -356,7 +371,7 @@ class QueryPlanner:
             # The streams of a restarted server may be older copies, also if they are as long as before.
             self._link = self._access.link
             for known in self._known.values():
-                known.filters, known.is_verified, known.is_compared = None, False, False
+                known.filters = None
         for key, old in self._views.items():
             view = views.get(key)
             if view is None or view.end_seq < old.end_seq:
@@ -527,12 +542,12 @@ class QueryPlanner:
         if view is None or found.change is not Change.NONE or position.last_ns is None:
             return found
         known = self._known_stream(key, view)
-        if known.is_verified:
+        if known.verified_end == view.end:
             return found
         # Servers before 2.15 keep the creation time of a stream that they restore.
         stored = self._access.stored_at(view.name, position.next_seq - 1)
         if stored is None or stored[0] >= position.next_seq or stored[1] == position.last_ns:
-            known.is_verified = True
+            known.verified_end = view.end
             return found
         problem = f"stream {key} was restored to an earlier state: it has another message"
         return replace(
@@ -561,14 +576,15 @@ class QueryPlanner:
 
     def _searched_seq(self, key: str, view: StreamView, next_seq: int) -> int:
         """Return the sequence up to which nothing matches, if it is after a position and known of this copy."""
-        known = self._known_stream(key, view)
-        if not known.is_compared and known.searched_end and known.searched_seq > next_seq:
+        known, last = self._known_stream(key, view), None
+        if known.searched_seq > next_seq:
+            last = known.searched_end
+        if last is not None and last != view.end:
             # Without it, messages that did not match and have left the stream would look like lost ones.
-            last_seq, last_ns = known.searched_end
-            stored = self._access.stored_at(view.name, last_seq)
-            if stored is not None and stored[0] == last_seq and stored[1] != last_ns:
+            stored = self._access.stored_at(view.name, last[0])
+            if stored is not None and stored[0] == last[0] and stored != last:
                 known.searched_seq = 0
-            known.is_compared = True
+            known.searched_end = view.end
         return known.searched_seq
 
     # --- how much to read -----------------------------------------------------------------------
@@ -588,7 +604,7 @@ class QueryPlanner:
             start = empty_batch(view, seq, start.filters, start.since_ns)
             start = replace(start, from_earliest=is_first)
             known = self._known_stream(key, view)
-            known.searched_seq, known.searched_end = seq, (view.end_seq - 1, view.last_ns)
+            known.searched_seq, known.searched_end = seq, view.end
         rows = counts.matching(start.next_seq, end_seq) if start.next_seq < end_seq else 0
         return StreamPart(view, start, end_seq, counts, rows)
 
