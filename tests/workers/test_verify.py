@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.timeout(110)
 def worker(nats_server: NatsServer, js: JetStream) -> Iterator[Worker]:
     """A worker with a task that fails for number 0, and another number of calls."""
     found = Worker(nats_server.url, name=uuid.uuid4().hex, program="tests", dead_letters="DEAD")
+    found.queue("default", ack_wait=3)
 
     @found.task(name="work", results="RESULTS", retry=Backoff(first=0.1, attempts=2))
     def work(number: int) -> None:
@@ -88,18 +90,55 @@ def test_a_failed_call_without_its_dead_letter_is_reported(worker, js):
 
 
 def test_stranded_calls_are_reported(worker, js):
-    """Messages that the server has forgotten are named, and a worker that starts runs them."""
+    """Messages that the server has forgotten are named and counted, and a worker that starts runs them."""
     work = worker.queues.tasks["work"]
     worker.setup()
-    for number in range(1, 11):
-        work.delay(number)
+    calls = [work.delay(number) for number in range(1, 11)]
     queue = work.queue
     stream = js.get_stream(queue.stream)
-    delivered = stream.get_consumer(queue.consumer).fetch(10, timeout=2)
+    consumer = stream.get_consumer(queue.consumer)
+    delivered = consumer.fetch(10, timeout=2)
     stream.purge(delivered[7].subject, force=True)
     for msg in delivered[8:]:
         msg.ack_sync()
-    wait_until(lambda: stream.stranded(queue.consumer) is not None)
-    assert any("will never deliver message 1 " in text for text in worker.verify())
+    # Until the leases are over, the server counts the stranded messages as pending.
+    wait_until(lambda: consumer.info().num_ack_pending == 0, 20)
+    assert consumer.info().num_pending == 0
+    assert stream.info().state.messages == 7
+    found = worker.verify()
+    assert sorted(found) == sorted(
+        [
+            *(
+                f"call {call.id} of task work is READY, and no message of it is stored"
+                for call in calls[7:]
+            ),
+            "queue default: 7 messages are unknown to its consumer",
+            next(text for text in found if "will never deliver message 1 " in text),
+        ]
+    )
     with running(worker):
         wait_until(lambda: stream.info().state.messages == 0, 20)
+        for call in calls[:7]:
+            call.get(20 * SCALE)
+    assert len(worker.verify()) == 3  # the calls whose messages were removed here
+
+
+def test_a_busy_queue_agrees(worker, js):
+    """While calls are sent and run, none counts as unknown to the consumer or as a call without message."""
+    work = worker.queues.tasks["work"]
+    with running(worker):
+        ended = threading.Event()
+
+        def send() -> None:
+            while not ended.is_set():
+                work.delay(1)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            for _ in range(3):
+                assert worker.verify() == []
+        finally:
+            ended.set()
+            sender.join()
+        assert js.get_stream("TASKS").info().state.last_seq > 20
