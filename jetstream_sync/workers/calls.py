@@ -289,9 +289,11 @@ class CallQueue:
 
     def has_message(self, task: str, call: str, seq: int) -> bool:
         """Return whether the stream has a message of a call with this sequence."""
+        queues = [queue for queue in (self, self.urgent) if queue is not None]
         try:
             stream = self._context().get_stream(self.stream)
-            return stream.get_msg(seq, consistent=True).subject == self.subject_of(task, call)
+            found = stream.get_msg(seq, consistent=True).subject
+            return found in [queue.subject_of(task, call) for queue in queues]
         except (errors.StreamNotFoundError, errors.MessageNotFoundError):
             return False
 
@@ -558,7 +560,7 @@ class TaskState(RunState):
     ) -> None:
         self._calls = calls
         self.place = place
-        self.has_steps = place is not None
+        self.has_steps: bool = place is not None
         self._task = task
         self._acks_failures = acks_failures
         self._on_change = on_change

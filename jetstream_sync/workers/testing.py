@@ -41,7 +41,7 @@ from .flows import Flows
 from .handler import CallHandler, Handler
 from .observer import Observer
 from .runtime.processing import Parts, Processor
-from .steps import MemorySteps, Suspended
+from .steps import MemorySteps, StepStore, Suspended
 from .tasks import Task, TaskResult
 
 if TYPE_CHECKING:
@@ -440,8 +440,8 @@ class MemoryCalls(CallStates):
     def __init__(self) -> None:
         self._records: dict[str, CallRecord] = {}
         self._progress: dict[str, CallProgress] = {}
-        self.steps = MemorySteps()
-        self.flows = MemoryFlows(self)
+        self.steps: StepStore = MemorySteps()
+        self.flows: Any = MemoryFlows(self)
 
     @property
     def max_value(self) -> int:

@@ -261,8 +261,11 @@ def test_steps_need_the_option(worker):
         no_results.call()
 
 
-def test_a_message_waits_while_an_earlier_one_runs(worker, js):
-    """A call has one run at a time, and a signal that comes while it runs is not lost."""
+@pytest.mark.parametrize("priority", [None, "urgent"])
+def test_a_message_waits_while_an_earlier_one_runs(worker, js, priority):
+    """A call has one run at a time, also an urgent one, and a signal that comes while it runs is not lost."""
+    if priority is not None:
+        worker.queue("default", urgent=True, concurrency=4)
     running_now, most, runs = [0], [0], []
     entered, leave = threading.Event(), threading.Event()
 
@@ -278,7 +281,9 @@ def test_a_message_waits_while_an_earlier_one_runs(worker, js):
             running_now[0] -= 1
 
     with running(worker):
-        result = slow.apply_async(task_id="s")
+        result = slow.apply_async(
+            task_id="s", **({} if priority is None else {"priority": priority})
+        )
         assert entered.wait(20)
         # A second message for the call, as of a member whose worker was killed after it had sent one.
         record = slow.states.read("s")
