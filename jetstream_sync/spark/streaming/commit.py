@@ -242,7 +242,8 @@ class CommitHandler:
         else:
             holder = (info.config.metadata or {}).get(_QUERY_METADATA)
             if holder is None and take_ownership:
-                self._note(view, info, {_QUERY_METADATA: query})
+                # The position is that of an earlier owner.
+                self._note(view, info, {_QUERY_METADATA: query, _NEXT_METADATA: "0"})
             elif holder is not None and holder != query:
                 raise QueueInUseError(
                     f"consumer {name!r} of stream {view.name} is owned by another query, or by one with another"
