@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__version__: Final = "1.0.0rc1"
+__version__: Final = "1.0.0rc2"
 
 _NAME: Final = "jetstream-sync"
 
