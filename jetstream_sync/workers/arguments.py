@@ -15,12 +15,16 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, time
 from decimal import Decimal
 from enum import Enum
+from types import UnionType
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     Final,
+    Union,
     cast,
     get_args,
+    get_origin,
 )
 
 from .. import codec, errors
@@ -55,24 +59,36 @@ _COMPARED_AS_JSON: Final = (datetime, time, Decimal)
 # --- the arguments of a function ----------------------------------------------------------------
 
 
-def payload_converter(function: Callable[..., object], *, of_items: bool) -> Convert | None:
+def payload_type(function: Callable[..., object], *, of_items: bool) -> Any:
     """
-    Return what converts the JSON value of a payload for the first parameter of a handler; ``None``: nothing does.
+    Return the annotation of the first parameter of a handler, or of the items of a list; ``Any``: it has none.
 
-    ``of_items``: the parameter is a list of such values.
+    ``of_items``: the parameter is a list of payloads.
     """
     try:
         parameters = [*inspect.signature(function, eval_str=True).parameters.values()]
     except (NameError, TypeError, ValueError):  # as in `Arguments`
-        return None
+        return Any
     annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
     if annotation is inspect.Parameter.empty or is_context(annotation):
-        return None
+        return Any
     inner = inspect.unwrap(cast("Callable[..., object]", implementation(function)))
     annotation = resolved(annotation, getattr(inner, "__globals__", {}))
-    if of_items:
-        annotation = next(iter(get_args(annotation)), Any)
-    return converter(annotation)
+    return next(iter(get_args(annotation)), Any) if of_items else annotation
+
+
+def may_be(annotation: Any, kind: type) -> bool:
+    """Return whether a parameter with an annotation may get objects of a type; in doubt, it may."""
+    origin = get_origin(annotation)
+    if origin in {Union, UnionType}:
+        return any(may_be(item, kind) for item in get_args(annotation))
+    if origin is Annotated:
+        return may_be(get_args(annotation)[0], kind)
+    plain = annotation if origin is None else origin
+    try:
+        return not isinstance(plain, type) or plain is Any or issubclass(kind, plain)
+    except TypeError:  # a protocol, for example
+        return True
 
 
 def converted(function: Callable[..., object], value: Any) -> Any:

@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
+from ..converters import converter
 from ..subjects import check_consumer_name, check_stream_name
-from .arguments import payload_converter
+from .arguments import may_be, payload_type
 from .checks import (
     check_bucket,
     check_configs,
@@ -51,8 +52,8 @@ DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "json": json.loads,
     "text": lambda data: data.decode("utf-8"),
 }
-
-
+#: What those return that do not convert to an annotation.
+_FIXED: Final[dict[str, type]] = {"bytes": bytes, "text": str}
 #: Longest wait for a full batch, in seconds.
 _LONGEST_WAIT_S: Final = 3600
 #: Options with the only value that handlers of a group may have.
@@ -270,6 +271,14 @@ class Handler:
             value = getattr(self, option)
             if value is not None and not isinstance(value, (str, type)):
                 check_plain(option, value)
+        kind = _FIXED.get(self.decode) if isinstance(self.decode, str) else None
+        if kind is not None:
+            wanted = payload_type(self.function, of_items=self.max_messages is not None)
+            rule = (
+                f"passes {kind.__name__} to a parameter that is annotated {getattr(wanted, '__name__', wanted)}: "
+                "set 'json', or a function that returns it"
+            )
+            check_option("decode", self.decode, may_be(wanted, kind), rule)
         soft = self.soft_timeout
         ok = soft is None or (is_number(soft) and 0 < soft < self.timeout)
         check_option(
@@ -499,7 +508,7 @@ class Invocation:
         self._decode = handler.decode if callable(handler.decode) else DECODERS[handler.decode]
         is_batch = handler.max_messages is not None
         self._convert = (
-            payload_converter(handler.function, of_items=is_batch)
+            converter(payload_type(handler.function, of_items=is_batch))
             if handler.decode == "json"
             else None
         )

@@ -245,7 +245,7 @@ def _keys(server: NatsServer, scale: float) -> Measures:
         key=lambda msg: msg.subject,
         concurrency=4,
     )
-    def ignore(msg: jetstream_sync.JetStreamMsg) -> None:
+    def ignore(data: bytes) -> None:
         pass
 
     with RawClient(server.port, 60) as raw:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
+from typing import Annotated, Any
 
 import pytest
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import running
 
-from jetstream_sync import JetStream, StreamNotFoundError, shared_connection
+from jetstream_sync import InvalidOptionError, JetStream, StreamNotFoundError, shared_connection
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import TaskError, Worker
+from jetstream_sync.workers import Context, TaskError, Worker
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -163,3 +165,37 @@ def test_payloads_arrive_as_the_annotation_of_the_handler(js, stream, nats_serve
         wait_until(lambda: stream.get_consumer("C").info().num_ack_pending == 1)
     assert seen.count(Order(1, date(2026, 1, 2))) == 2
     assert {"number": 1, "day": "2026-01-02"} in seen
+
+
+def test_an_annotation_that_the_decoder_does_not_make_is_refused():
+    """A handler that wants an object and would get bytes is refused at its definition."""
+    worker = Worker(name="typed")
+
+    def of_order(order: Order) -> None: ...
+
+    def of_orders(orders: list[Order]) -> None: ...
+
+    def of_text(text: str | None) -> None: ...
+
+    def of_data(data: bytes | bytearray, ctx: Context) -> None: ...
+
+    def of_annotated(data: Annotated[bytes, "an image"]) -> None: ...
+
+    def of_any(data: Any) -> None: ...
+
+    def of_sequence(data: Sequence[int]) -> None: ...
+
+    def define(function: Callable[..., object], **options: Any) -> None:
+        name = uuid.uuid4().hex
+        worker.handler(stream="S", consumer=name, **options)(function)
+
+    for function in (of_data, of_annotated, of_any, of_sequence):
+        define(function)
+    define(of_text, decode="text")
+    define(of_order, decode="json")
+    define(of_order, decode=pickle.loads)
+    for function, options in ((of_order, {}), (of_order, {"decode": "text"}), (of_text, {})):
+        with pytest.raises(InvalidOptionError, match="passes (bytes|str) to a parameter that is"):
+            define(function, **options)
+    with pytest.raises(InvalidOptionError, match="decode='bytes': passes bytes"):
+        worker.batch(stream="S", consumer="B")(of_orders)

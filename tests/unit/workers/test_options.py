@@ -146,13 +146,13 @@ def test_a_decorated_function_can_be_called():
     """The handler passes arguments and the result through; it has the name of the function."""
     worker = Worker(name="tests")
 
-    @worker.handler(stream="S", consumer="C")
+    @worker.handler(stream="S", consumer="C", decode="json")
     def double(number: int, factor: int = 2) -> int:
         return number * factor
 
     assert (double(4), double(4, factor=3), double.name) == (8, 12, "double")
     partial = functools.partial(double.function, factor=5)
-    assert worker.handler(stream="S", consumer="D")(partial)(2) == 10
+    assert worker.handler(stream="S", consumer="D", decode="json")(partial)(2) == 10
 
 
 def test_the_name_of_a_handler_is_the_same_in_each_process():
